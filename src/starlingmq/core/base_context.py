@@ -1,4 +1,4 @@
-"""The part of the context that needs nothing else of the core: the time, and which node this is."""
+"""The part of the context that depends on nothing else in the core: the time, and the number of this node."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from starlingmq.config.settings import QueueGroupsConfig
 
 
 class BaseContext:
-    now: float  # broker time in seconds, as of the call being served
-    node: int  # this node's number in its cluster; 0: it stands alone
-    recording: bool  # whether anything keeps ``Ready.writes``
+    now: float  # broker time in seconds, as of the present call
+    node: int  # number of this node in its cluster; 0 without a cluster
+    recording: bool  # whether a store keeps ``Ready.writes``
     groups: QueueGroupsConfig
 
     def __init__(self, now: float) -> None:

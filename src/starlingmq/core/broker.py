@@ -1,8 +1,8 @@
 """The broker as one state machine: bytes and ``now`` in, a Ready out.
 
-A shell calls ``open``, ``receive``, ``closed``, ``blocked``, ``drained``, ``answer`` as things happen, and at the end
-of its turn ``turn`` and ``take_ready``; it carries the Ready out (see core.ready) and calls ``sent`` for every client
-it wrote to. When nothing happens it calls ``turn`` at ``wake_at``. Everything here is one thread's.
+A shell calls ``open``, ``receive``, ``closed``, ``blocked``, ``drained`` and ``answer`` when the events happen, and at
+the end of its turn ``turn`` and ``take_ready``. It performs the Ready (see core.ready), and calls ``sent`` for each
+client that it wrote to. Without events it calls ``turn`` at ``wake_at``. All of this happens in one thread.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from starlingmq.core.session.session_transfer import SessionTransfer
 from starlingmq.core.timers import TimerWheel
 from starlingmq.wire.reasons import MqttError, Reason
 
-LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages whose time has come, a turn
-JOBS_PER_TURN: Final = 8  # pieces of long work a turn: about half of it
-JOB_WORK: Final = 500  # what such a piece counts for
-STRANGER_BYTES: Final = 4096  # of a CONNECT that is not complete: as much may stay where memory is short
-TURNED_AWAY: Final = 256  # connections past max_connections that are heard, to be told so; more are closed at once
+LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages that are due, per turn
+JOBS_PER_TURN: Final = 8  # pieces of long work per turn: about half of the turn
+JOB_WORK: Final = 500  # the work that such a piece counts for
+STRANGER_BYTES: Final = 4096  # bytes of an incomplete CONNECT that are kept when memory is short
+# connections above max_connections that are read, so that they get a CONNACK; further ones are closed at once
+TURNED_AWAY: Final = 256
 
 
 class BrokerState(PacketIntake):
-    """One broker. ``secret`` (16 bytes or more) is what assigned client ids and group choices are drawn from."""
+    """One broker. ``secret`` (16 bytes or more) is the source of assigned client ids and of choices in groups."""
 
     router: Router
     retained: RetainedTree
@@ -129,7 +130,7 @@ class BrokerState(PacketIntake):
         nats: NatsConfig | None = None,
         groups: QueueGroupsConfig | None = None,
     ) -> None:
-        """Take new settings; clients keep what was agreed with them."""
+        """Apply new settings. What was agreed with connected clients stays."""
         self.ctx.configure(mqtt, limits)
         self.router.configure(limits.max_topic_length, limits.topic_levels)
         if nats is not None:
@@ -140,7 +141,7 @@ class BrokerState(PacketIntake):
             self.sys.due_at = self.ctx.now
 
     def entitle(self) -> None:
-        """The rules (``Context.rights_of``, ``standing_of``) have changed: check everybody, some clients a turn."""
+        """The rules (``Context.rights_of``, ``standing_of``) have changed: check all clients, some per turn."""
         self.ctx.rules += 1
         self.ctx.jobs.append(ReauthorizeJob(self.ctx, self.subscribing, self.ending))
 
@@ -149,7 +150,8 @@ class BrokerState(PacketIntake):
     def open(self, listener: str, peer: str, now: float, full: int = 0) -> Client:
         """A transport has connected. It has ``mqtt.connect_timeout`` for its CONNECT.
 
-        ``full``: the reason code with which that is refused, since its address has connections enough; 0: it is not.
+        ``full``: the reason code for refusing that CONNECT, because its address has too many connections; 0: not
+        refused.
         """
         ctx = self.ctx
         ctx.now = now
@@ -165,12 +167,12 @@ class BrokerState(PacketIntake):
         elif limit != 0 and ctx.counters.connections_open > limit + TURNED_AWAY:
             self.ending.fail(client, Reason.SERVER_BUSY, "far too many connections (limits.max_connections)")
         elif limit != 0 and ctx.counters.connections_open > limit:
-            client.full = Reason.SERVER_BUSY  # told so when its CONNECT has shown its version
+            client.full = Reason.SERVER_BUSY  # its CONNACK follows when its CONNECT has shown the protocol version
         self._refuse_later(client, full)
         return client
 
     def readdress(self, client: Client, peer: str, full: int, now: float) -> None:
-        """Proxies have named the address of a client that has sent nothing yet. ``full`` as in ``open``."""
+        """Proxies have named the address of a client that has not sent anything yet. ``full`` as in ``open``."""
         self.ctx.now = now
         client.peer = peer
         self._refuse_later(client, full)
@@ -184,7 +186,8 @@ class BrokerState(PacketIntake):
             client.full = full
 
     def shed(self, clients: list[Client], now: float) -> None:
-        """Memory is short: who has sent much and no complete CONNECT is let go of; it would be refused after it."""
+        """Memory is short: close connections that have sent much without a complete CONNECT, which would be refused
+        anyway."""
         self.ctx.now = now
         for client in clients:
             if client.state == NEW and client.bytes_in > STRANGER_BYTES:
@@ -192,7 +195,7 @@ class BrokerState(PacketIntake):
                 self.ending.shut(client)
 
     def closed(self, client: Client, now: float) -> None:
-        """The transport is gone. What it sent before is still handled; then the session is without a connection."""
+        """The transport is closed. Bytes that it sent before are still handled; then the session has no connection."""
         ctx = self.ctx
         ctx.now = now
         if client.gone:
@@ -200,12 +203,12 @@ class BrokerState(PacketIntake):
         client.gone = True
         ctx.counters.connections_open -= 1
         ctx.counters.closed(client.listener, client.published, client.bytes_in, client.bytes_out)
-        ctx.unhalt(client, DEAF | PACED)  # nothing will drain it any more, and nothing more comes
+        ctx.unhalt(client, DEAF | PACED)  # the transport will not be drained, and sends nothing more
         if client.halted == 0 or not client.rest:
             self.ending.close(client, "connection lost")
 
     def not_stored(self, client: Client, now: float) -> None:
-        """Something this client was to hear could not be stored: it hears nothing more, and its connection ends."""
+        """Data for this client could not be stored: the client is sent nothing more, and its connection ends."""
         self.ctx.now = now
         if client.state != CLOSED:
             self.ctx.notice("not_stored", client, "the response could not be stored")
@@ -213,7 +216,7 @@ class BrokerState(PacketIntake):
         client.last_words = False
 
     def blocked(self, client: Client) -> None:
-        """The transport has more to write than ``limits.write_buffer``: give it nothing until ``drained``."""
+        """The transport has buffered more than ``limits.write_buffer``: send it nothing until ``drained``."""
         client.blocked = True
 
     def drained(self, client: Client, now: float) -> None:
@@ -226,7 +229,7 @@ class BrokerState(PacketIntake):
         self._more(client)
 
     def sent(self, client: Client) -> None:
-        """The frames of this client were handed to its transport, but for ``unstored``: its queue may move up."""
+        """The frames of this client were passed to its transport, except ``unstored``: its queue may advance."""
         client.size = client.unstored
         session = client.session
         if session is None or client.blocked:
@@ -246,12 +249,13 @@ class BrokerState(PacketIntake):
     # Storage
 
     def refuse(self, client: Client, held: bytes, now: float) -> bytes:
-        """The writes that these frames waited for were not stored, and are tried again: what is said instead."""
+        """The writes that these frames waited for were not stored, and are retried. Returns the frames to send
+        instead."""
         self.ctx.now = now
         return self.refusal.answer(client, held)
 
     def read_again(self, session: Session, now: float) -> None:
-        """What ``wanted`` asked for could not be read at the moment: ask once more."""
+        """The messages of ``wanted`` could not be read at the moment: request them again."""
         self.ctx.now = now
         if session.queue is not None:
             session.queue.loading = False
@@ -259,7 +263,7 @@ class BrokerState(PacketIntake):
             self.delivery.go_on(session)
 
     def stored(self, ready: Ready) -> None:
-        """The writes of this Ready can be read back from the store: let go of messages that are not needed soon."""
+        """The writes of this Ready can be read back from the store: release messages that are not needed soon."""
         for session in ready.spills:
             session.spilling = False
             queue = session.queue
@@ -267,12 +271,12 @@ class BrokerState(PacketIntake):
                 queue.spill(0 if session.client is None and not session.is_line else KEPT_IN_MEMORY)
 
     def keep(self, ready: Ready) -> None:
-        """The writes of this Ready wait until the store takes them: its messages stay."""
+        """The writes of this Ready wait until the store accepts them: keep its messages in memory."""
         for session in ready.spills:
             session.spilling = False
 
     def wanted(self, session: Session) -> list[int]:
-        """Where the messages are kept that a session needs next: first those of its window, then those of its queue."""
+        """The offsets of the messages that a session needs next: first those of its window, then those of its queue."""
         window = session.window
         if window is not None and window.owed:
             offsets = window.wanted()
@@ -281,7 +285,7 @@ class BrokerState(PacketIntake):
         return [] if session.queue is None else session.queue.wanted()
 
     def loaded(self, session: Session, messages: dict[int, Message], now: float) -> None:
-        """What ``wanted`` asked for was read back; what is not in ``messages`` is lost."""
+        """The messages of ``wanted`` were read back. Those that ``messages`` lacks are lost."""
         self.ctx.now = now
         if session.ended:
             return
@@ -303,7 +307,7 @@ class BrokerState(PacketIntake):
     # Hooks
 
     def answer(self, question: HookQuestion, answer: HookAnswer, now: float) -> None:
-        """What a hook said; the connection goes on from where it waited."""
+        """The answer of a hook: the connection continues where it waited."""
         self.ctx.now = now
         try:
             if question.client.dialect is not None:
@@ -323,14 +327,14 @@ class BrokerState(PacketIntake):
     # The cluster
 
     def resolved(self, client: Client, session: Session, packet_id: int, outcome: int) -> None:
-        """What became of a question to other nodes about a QoS 2 handshake (see core.session.remote_qos2)."""
+        """The result of a lookup of a QoS 2 handshake at other nodes (see core.session.remote_qos2)."""
         try:
             self.publishing.resolved(client, session, packet_id, outcome)
         except MqttError as error:
             self.end_for(client, error)
 
     def catch_up(self, catching_up: bool) -> None:
-        """Publish nothing while it is so, and then what came meanwhile."""
+        """While this is set, nothing is published; afterwards, messages that came meanwhile are."""
         self.ctx.catching_up = catching_up
         if catching_up:
             return
@@ -346,14 +350,14 @@ class BrokerState(PacketIntake):
     # Turns and time
 
     def turn(self, now: float) -> None:
-        """Begin a new turn: what is due, what was left over from earlier turns."""
+        """Begin a new turn: handle deadlines, and work left over from earlier turns."""
         ctx = self.ctx
         ctx.now = now
         if now >= ctx.serves_until:
             ctx.isolated = True
         ctx.work = TURN_WORK
         self.events.tick()
-        # Jobs first, or publishers that fill every turn would keep them from ever being done.
+        # Jobs come first; otherwise publishers that fill every turn would starve them.
         for _ in range(min(len(ctx.jobs), JOBS_PER_TURN)):
             job = ctx.jobs.popleft()
             ctx.work -= JOB_WORK
@@ -381,13 +385,13 @@ class BrokerState(PacketIntake):
         self.nats.leaving.tick()
 
     def pending(self) -> bool:
-        """Whether there is work left for a next turn, without waiting for anything."""
+        """Whether there is work for another turn now."""
         ctx = self.ctx
         waiting = len(ctx.resumable) + len(ctx.jobs) + len(ctx.unsendable)
         return waiting != 0 or self.groups.pending()
 
     def wake_at(self) -> float:
-        """When ``turn`` is to be called at the latest though nothing happened; 0.0: never."""
+        """The time of the next call of ``turn`` if no event happens before; 0.0: none."""
         soonest = 0.0
         for when in (
             self.ctx.client_wheel.wake_at(),
@@ -404,18 +408,18 @@ class BrokerState(PacketIntake):
         return soonest
 
     def take_ready(self) -> Ready:
-        """What is to be done now; empty from here on until something happens."""
+        """The actions to perform now. Afterwards the next Ready is empty until something happens."""
         if self.ctx.audit is not None:
             self.events.flush()
         ready = self.ctx.ready
-        self.ctx.ready = self._spare  # two that take turns: most of their lists stay empty most of the time
+        self.ctx.ready = self._spare  # two alternate, because most of their lists stay empty
         self._spare = ready
         self.ctx.ready.renew()
         ready.finish()
         return ready
 
     def shut_down(self, now: float) -> None:
-        """Tell every client that the server goes away; their sessions stay as agreed."""
+        """Tell all clients that the server shuts down. Sessions are kept according to their expiry."""
         ctx = self.ctx
         ctx.now = now
         for session in list(ctx.sessions.values()):

@@ -1,6 +1,7 @@
-"""What the core keeps for the rest of a cluster. A broker that stands alone has none of it: each part is None.
+"""The core's interface to the rest of a cluster. Without a cluster, all of its parts are None.
 
-A part begins with the method that returns it: ``cluster/`` keeps what it is given and takes out what the core puts in.
+A part is in use once ``cluster/`` has called the method that returns it: from then on the core adds to it, and
+``cluster/`` takes out what it handles.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from starlingmq.core.session.will_port import WillPort
 
 
 class ClusterPort:
-    interest: LocalInterest | None  # what our own subscribers want
-    claims: OwnerClaims | None  # CONNECTs that wait for their client id, which other nodes may own
-    qos2: RemoteQos2 | None  # QoS 2 handshakes at other nodes
-    retained: RetainedOutbox | None  # retained messages that other nodes must know
-    wills: WillPort | None  # wills that other nodes must know
-    links: dict[int, Session]  # sessions that stand for other nodes, by number
-    leaving: dict[Session, None]  # on their way to another node, with something new to be sent there
-    aware: list[Session]  # that came from elsewhere, and whose clients are aware that they begin anew
-    forward_bytes: int  # that may wait for a node
+    interest: LocalInterest | None  # filters of the subscribers here
+    claims: OwnerClaims | None  # CONNECTs that wait until this node owns their client id
+    qos2: RemoteQos2 | None  # QoS 2 handshakes on other nodes
+    retained: RetainedOutbox | None  # retained messages for other nodes
+    wills: WillPort | None  # wills for other nodes
+    links: dict[int, Session]  # sessions that represent other nodes, by number
+    leaving: dict[Session, None]  # migrating sessions with new data for their target
+    aware: list[Session]  # migrated sessions whose clients know that the session was reset
+    forward_bytes: int  # limit of the bytes that wait for a node
 
     def __init__(self) -> None:
         self.interest = None
@@ -38,14 +39,14 @@ class ClusterPort:
         self.forward_bytes = 1 << 30
 
     def join(self, sessions: Iterable[Session], forward_bytes: int) -> None:
-        """Count from now on what the subscribers here want, those of ``sessions`` among them."""
+        """From now on, record the filters of subscribers here, including those of ``sessions``."""
         self.forward_bytes = forward_bytes
         self.interest = interest = LocalInterest()
         for session in sessions:
             interest.add_all(session)
 
     def claim_ids(self, silence: float, limit: float) -> OwnerClaims:
-        """No client is served before this node owns its client id."""
+        """From now on, no client is served before this node owns its client id."""
         self.claims = claims = OwnerClaims(silence, limit)
         return claims
 
@@ -62,7 +63,7 @@ class ClusterPort:
         return wills
 
     def leave(self, session: Session) -> None:
-        """There is something new of a session that goes to another node."""
+        """A session that migrates to another node has new data for its target."""
         self.leaving[session] = None
 
     def take_leaving(self) -> dict[Session, None]:

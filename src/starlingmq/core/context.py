@@ -1,4 +1,4 @@
-"""What every part of the core shares: settings, counters, the time, the sessions, and the Ready being filled."""
+"""State that all parts of the core share: settings, counters, the time, the sessions, and the Ready being filled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_user import BY_USER
 from starlingmq.core.timers import TimerWheel
 
-TURN_WORK: Final = 8192  # messages taken and given in one turn before everybody else gets a turn: a few milliseconds
+TURN_WORK: Final = 8192  # messages received and sent in one turn before other tasks run: a few milliseconds
 
 ISOLATED: Final = "this node is isolated from the majority of its cluster"
 
@@ -46,32 +46,34 @@ class Context(BaseContext):
     quotas: Quotas
     client_wheel: TimerWheel
     session_wheel: TimerWheel
-    jobs: deque[Job]  # long work, done a piece a turn
-    resumable: deque[Client]  # no longer halted, with bytes still to be handled
-    next_number: int  # for the next session
-    rules: int  # how often it was said who may do what
+    jobs: deque[Job]  # long work, one piece per turn
+    resumable: deque[Client]  # clients that are no longer halted and have bytes to be handled
+    next_number: int  # number of the next session
+    rules: int  # version of the rules: counts their changes
     refusing: bool  # nothing can be stored at the moment
-    storage: StorageReport  # how storing works, and why it does not
-    unsendable: list[Client]  # have to be told something that is larger than they take [MQTT-3.1.2-24]
-    work: int  # left for this turn
-    sequence: int  # of the last message that was passed on to another node
-    cluster: ClusterPort  # what is kept for other nodes
+    storage: StorageReport  # the state of the storage
+    # clients to which something is to be sent that exceeds their maximum packet size [MQTT-3.1.2-24]
+    unsendable: list[Client]
+    work: int  # work left in this turn
+    sequence: int  # sequence of the last message forwarded to another node
+    cluster: ClusterPort  # interface to the rest of the cluster
     doors: ConnectAdmission
-    audit: Audit | None  # tells what becomes of each message, where somebody wants to know
-    isolated: bool  # too few other nodes are connected to serve
-    serves_until: float  # when that is so, if nothing is heard of them meanwhile
-    catching_up: bool  # a node has come whose routes are not all here yet: nothing is published before
-    full_peers: int  # nodes for which as much waits as may
-    full_streams: int  # streams that refuse what they are offered
+    audit: Audit | None  # reports the events of each message, where events are wanted
+    isolated: bool  # this node has no quorum
+    serves_until: float  # the time when the quorum ends if no other node is heard before
+    catching_up: bool  # the routes of a new node are incomplete: nothing is published until they are
+    full_peers: int  # number of nodes whose buffers are full
+    full_streams: int  # number of streams that refuse messages
     want_events: bool
     ask_authenticate: bool
     ask_publish: bool
     ask_subscribe: bool
     allow_anonymous: bool
-    rights_of: Callable[[Client], Rights | None]  # what a client may do by the rules of now; None: everything
-    standing_of: Callable[[Client], int]  # why it would not be let in by them (a reason code); 0: it would
+    rights_of: Callable[[Client], Rights | None]  # the rights of a client by the present rules; None: all
+    # the reason code with which the present rules would refuse a client; 0: they would not
+    standing_of: Callable[[Client], int]
     session_owner: int  # one of ``core.session.session_user.RULES``
-    # copies of what the hot path looks at
+    # copies for the hot path
     max_queue: int
     max_queue_bytes: int
     write_buffer: int
@@ -123,7 +125,7 @@ class Context(BaseContext):
         self.configure(mqtt, limits)
 
     def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
-        """Take new settings; what is already agreed with a client stays."""
+        """Apply new settings. What was agreed with connected clients stays."""
         self.mqtt = mqtt
         self.limits = limits
         self.quotas.configure(limits, self.now)
@@ -140,18 +142,18 @@ class Context(BaseContext):
         self.max_awaiting_rel = mqtt.max_awaiting_rel
         self.await_rel_timeout = mqtt.await_rel_timeout
 
-    # What those outside the core say
+    # Inputs from outside the core
 
     def at(self, now: float) -> None:
-        """It is ``now``: to be said before anything is asked of the core outside of a turn."""
+        """Set the time. Required before any call of the core outside of a turn."""
         self.now = now
 
     def record(self, recording: bool) -> None:
-        """Whether a store keeps what is written."""
+        """Set whether a store keeps the writes."""
         self.recording = recording
 
     def storage_failed(self, stored_before: int, written_before: int) -> None:
-        """Nothing can be stored from here on; the offsets (see StorageReport) count when this begins."""
+        """From now on nothing can be stored. For the offsets, which matter when this begins, see StorageReport."""
         if not self.refusing:
             self.storage.stored_before = stored_before
             self.storage.written_before = written_before
@@ -161,47 +163,48 @@ class Context(BaseContext):
         self.refusing = False
 
     def streams_full(self, count: int) -> None:
-        """So many streams refuse what they are offered."""
+        """Set the number of streams that refuse messages."""
         self.full_streams = count
 
     def peers_full(self, count: int) -> None:
-        """For so many nodes as much waits as may."""
+        """Set the number of nodes whose buffers are full."""
         self.full_peers = count
 
     def isolate(self) -> None:
-        """Too few other nodes are connected to serve."""
+        """This node has lost its quorum."""
         self.isolated = True
         self.serves_until = math.inf
 
     def serve(self, until: float) -> None:
-        """Enough of them are, until then if nothing is heard of them meanwhile."""
+        """This node has a quorum, which lasts until then if no other node is heard before."""
         self.isolated = False
         self.serves_until = until
 
     def use_hooks(self, publish: bool, subscribe: bool, events: bool) -> None:
-        """What is to be asked, and whether events are wanted."""
+        """Set which hooks are called, and whether events are wanted."""
         self.ask_publish = publish
         self.ask_subscribe = subscribe
         self.want_events = events
 
     def admit_by(self, ask: bool, anonymous: bool, session_owner: int) -> None:
-        """How a CONNECT is decided: whether ``authenticate`` is asked, and if not, whether everybody is let in; whose
-        session a client may have (one of ``core.session.session_user.RULES``)."""
+        """Set how a CONNECT is decided: whether ``authenticate`` is called, and if not, whether all clients are
+        admitted; and whose session a client may have (one of ``core.session.session_user.RULES``)."""
         self.ask_authenticate = ask
         self.allow_anonymous = anonymous
         self.session_owner = session_owner
 
     def decide(self, rights_of: Callable[[Client], Rights | None], standing_of: Callable[[Client], int]) -> None:
-        """Who tells what a client may do, and whether it would be let in. ``BrokerState.entitle`` checks everybody."""
+        """Set the functions that give a client's rights and decide whether it would be admitted.
+        ``BrokerState.entitle`` applies them to connected clients."""
         self.rights_of = rights_of
         self.standing_of = standing_of
 
     def spend(self, work: int) -> None:
-        """So much of this turn is used up."""
+        """Count work against the limit of this turn."""
         self.work -= work
 
     def next_sequence(self) -> int:
-        """Of a message, or a will, that other nodes are to know."""
+        """The sequence of a message or a will for other nodes."""
         self.sequence += 1
         return self.sequence
 
@@ -212,14 +215,14 @@ class Context(BaseContext):
         return session
 
     def numbers_from(self, number: int) -> None:
-        """No session gets a number below this one: those may be stored."""
+        """Numbers below this one may be stored: no new session gets one."""
         if number > self.next_number:
             self.next_number = number
 
     # The lanes
 
     def send(self, client: Client, frame: bytes) -> None:
-        """Put a frame into the lane for now (or behind those of this connection that wait for storage)."""
+        """Add a frame to the lane that is sent now (or after frames of this connection that wait for storage)."""
         if client.max_packet != 0 and len(frame) > client.max_packet:
             self.unsendable.append(client)
             return
@@ -232,7 +235,7 @@ class Context(BaseContext):
             self.ready.dirty.append(client)
 
     def send_stored(self, client: Client, frame: bytes) -> None:
-        """Put a frame into the lane that is sent only after this turn's writes are stored."""
+        """Add a frame to the lane that is sent only after the writes of this turn are stored."""
         if client.max_packet != 0 and len(frame) > client.max_packet:
             self.unsendable.append(client)
             return
@@ -248,12 +251,12 @@ class Context(BaseContext):
         self.ready.write(write)
 
     def note(self, kind: int, session: Session, outgoing: Outgoing) -> None:
-        """Have a QUEUE_PUT, QUEUE_DELETE or WINDOW_PUT stored, if the session is kept at all."""
+        """Record a QUEUE_PUT, QUEUE_DELETE or WINDOW_PUT, if the session is stored."""
         if self.recording and session.expiry != 0:
             self.ready.deliver(kind, session, outgoing)
 
     def done(self, session: Session, packet_id: int) -> None:
-        """A window entry is finished. The most frequent write of all is a number in a list."""
+        """A window entry is complete. This most frequent write is only a number in a list."""
         acknowledged = session.acknowledged
         if acknowledged is None:
             session.acknowledged = [packet_id]
@@ -262,13 +265,13 @@ class Context(BaseContext):
             acknowledged.append(packet_id)
 
     def spill(self, session: Session) -> None:
-        """Have this session's queue let go of its messages once they are stored."""
+        """Make this session's queue release its messages once they are stored."""
         if not session.spilling:
             session.spilling = True
             self.ready.spills.append(session)
 
     def load(self, session: Session) -> None:
-        """Have the messages read back that this session needs next."""
+        """Request the messages that this session needs next from the store."""
         queue = session.queue
         if queue is not None:
             if queue.loading:
@@ -277,18 +280,19 @@ class Context(BaseContext):
         self.ready.reads.append(session)
 
     def halt(self, client: Client, why: int) -> None:
-        """Stop reading this connection for one of the reasons in core.connection."""
+        """Stop reading this connection, for one of the reasons in core.connection."""
         if client.halted == 0:
             self.ready.pause.append(client)
         client.halted |= why
 
     def unhalt(self, client: Client, why: int) -> None:
-        """Take one reason away; with the last one, what was read meanwhile is handled in one of the next turns."""
+        """Remove one reason. After the last one, bytes that were read meanwhile are handled in one of the next
+        turns."""
         if client.halted & why == 0:
             return
         client.halted &= ~why
         if client.halted == 0 and client.state != CLOSED:
-            client.halted = TURN_OVER  # until then what arrives is put behind what was read before
+            client.halted = TURN_OVER  # until then, new bytes are appended to those that were read before
             self.resumable.append(client)
 
     def event(self, kind: str, client_id: str, detail: str = "") -> None:
@@ -296,7 +300,7 @@ class Context(BaseContext):
             self.ready.events.append(Event(kind, client_id, detail))
 
     def drop(self, reason: str, client_id: str, count: int = 1) -> None:
-        """A message for (or from) this client is given up: counted by reason, told to who wants to know."""
+        """Count a dropped message for (or from) this client by reason, and report it."""
         self.counters.drop(reason, count)
         if self.want_events:
             self.ready.events.append(Event("dropped", client_id, reason))
@@ -306,14 +310,14 @@ class Context(BaseContext):
         self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail, closing))
 
     def arm(self, session: Session, when: float) -> None:
-        """Have the timer wheel look at a session at ``when`` at the latest."""
+        """Have the timer wheel check a session at ``when`` at the latest."""
         if session.armed_at == 0.0 or when < session.armed_at:
             self.disarm(session)
             session.armed_at = when
             self.session_wheel.add(session, when)
 
     def disarm(self, session: Session) -> None:
-        """Take a session out of the timer wheel, which holds it once at most."""
+        """Remove a session from the timer wheel, which has it at most once."""
         if session.armed_at != 0.0:
             self.session_wheel.remove(session, session.armed_at)
             session.armed_at = 0.0

@@ -1,11 +1,11 @@
-"""Long work in pieces: what would stall the event loop if it were done at once."""
+"""Long work in pieces, because as one piece it would stall the event loop."""
 
 from __future__ import annotations
 
 
 class Job:
-    """Subclasses do a bounded piece a call."""
+    """Subclasses do a bounded piece of work per call."""
 
     def step(self) -> bool:
-        """Do a piece; True when everything is done."""
+        """Do a piece. Returns True when all work is done."""
         raise NotImplementedError

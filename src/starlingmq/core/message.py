@@ -1,7 +1,7 @@
-"""An application message inside the broker: what was published, freed from the packet that brought it.
+"""An application message inside the broker, independent of the packet that brought it.
 
-One Message is shared by every receiver, queue and window that wants it; nothing in it changes after it was made, but
-for the encoded parts that are kept from one receiver to the next of the same kind.
+All receivers, queues and windows share one Message. It does not change after its creation, except for cached encodings
+for the next receiver of the same kind.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Message:
     published_at: float
     head: bytes  # frame parts around the packet id, as last sent ...
     tail: bytes
-    offset: int  # where a store keeps it; -1: nowhere yet
-    loaded: bool  # False: only ``offset`` is known, the rest is to be read from there first
+    offset: int  # offset in the store; -1: not stored yet
+    loaded: bool  # False: only ``offset`` is known, and the rest must be read first
     shape: int  # ... and to what kind of receiver: see core.routing.transmission; -1: to none yet
     octets: int  # see ``size``
     origin: int  # in a cluster: number of the node where it entered; 0: here; -1: see core.routing.retained_outbox
-    sequence: int  # ... and its place among what entered there (rising, over restarts too)
-    id: bytes  # by which events tell of it, wherever it is (core.observe.audit); b"": they do not
+    sequence: int  # ... and its number among the messages that entered there (rising, also over restarts)
+    id: bytes  # the id that events use on all nodes (core.observe.audit); b"": none
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class Message:
 
     @staticmethod
     def at(offset: int) -> Message:
-        """A message of which nothing is known yet but where it is kept."""
+        """A message of which only the offset in the store is known."""
         message = Message(b"", b"", 0, False, b"", 0.0, "", 0.0)
         message.offset = offset
         message.loaded = False
         return message
 
     def copy(self) -> Message:
-        """The same message, as one that no store has yet."""
+        """The same message, not stored yet."""
         message = Message(
             self.topic,
             self.payload,
@@ -94,5 +94,5 @@ class Message:
         return self.expires_at != 0.0 and self.expires_at <= now
 
     def size(self) -> int:
-        """Bytes of topic, payload and properties: what limits and ``total_bytes`` count."""
+        """Bytes of topic, payload and properties, as limits and ``total_bytes`` count them."""
         return self.octets

@@ -1,4 +1,4 @@
-"""Bytes that clients send: put together to packets, and each packet given to the part that it is for."""
+"""Bytes from clients: they are assembled to packets, and each packet is passed to the part that handles it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PINGRESP: Final = b"\xd0\x00"
 
 
 def _level(data: bytes, start: int, end: int) -> int:
-    """The protocol level of a CONNECT that could not be read otherwise; 0 if even that is not there."""
+    """The protocol level of a CONNECT that could not be decoded; 0 if even the level is missing."""
     if end - start < 3:
         return 0
     at = start + 2 + (data[start] << 8 | data[start + 1])
@@ -53,7 +53,7 @@ def _level(data: bytes, start: int, end: int) -> int:
 
 
 class PacketIntake:
-    """What MQTT clients send. Another protocol gets the bytes of its clients as they are."""
+    """Input of MQTT clients. Another protocol gets the bytes of its clients unchanged."""
 
     ctx: Context
     delivery: Delivery
@@ -64,7 +64,7 @@ class PacketIntake:
     pace_wheel: TimerWheel  # clients that are not read because of ``limits.message_rate`` or ``byte_rate``
 
     def receive(self, client: Client, data: bytes, now: float) -> None:
-        """Bytes have arrived. Whole packets are handled, what is left is kept for the next call."""
+        """Bytes have arrived. Complete packets are handled; the rest is kept for the next call."""
         ctx = self.ctx
         ctx.now = now
         if now >= ctx.serves_until:
@@ -111,8 +111,9 @@ class PacketIntake:
             self.pace_wheel.add(client, ctx.now + seconds)
 
     def _deaf(self, client: Client, data: bytes) -> bool:
-        """Count what a client sends that does not read: no answer is much larger than what it answers, so this bounds
-        them too. Past ``limits.write_buffer`` it is not read either, until it reads or its keep alive is over."""
+        """Count what a client sends while it does not read: no answer is much larger than its request, so this bounds
+        the answers, too. Above ``limits.write_buffer`` the client is not read, until it reads or its keep alive
+        expires."""
         client.heard += len(data)
         if client.heard <= self.ctx.write_buffer:
             return False
@@ -195,7 +196,7 @@ class PacketIntake:
             client.rest = data[pos:] + client.rest
 
     def _wait_for(self, client: Client, data: bytes, pos: int, missing: int) -> None:
-        """A packet is not complete; a large one is put together only once all of it is there."""
+        """A packet is incomplete. A large one is assembled only once all of it has arrived."""
         client.chunks = [data[pos:] if pos else data]
         client.missing = missing
 

@@ -1,8 +1,8 @@
-"""What the core wants done after a turn.
+"""The actions that the core requests after a turn.
 
-A Ready has two lanes. The frames of ``dirty`` clients before ``Client.stored_from`` may be sent at once; those from
-there on only after ``writes`` are stored. The core chooses the lane, frame by frame; whoever carries a Ready out
-chooses nothing: commit the writes as one group, send the first lane, and the second when they are stored.
+A Ready has two lanes. The frames of ``dirty`` clients before ``Client.stored_from`` may be sent at once; later ones
+only after ``writes`` are stored. The core chooses the lane of each frame; the shell chooses nothing: it commits the
+writes as one group, sends the first lane, and sends the second when they are stored.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.packets import Connect, SubscribeRequest
 
-# What a Write asks for. ``session`` is the one it belongs to; the other fields are used as the comment says.
+# Kinds of Writes. ``session`` is the session of the write; the comments name the other fields in use.
 DELIVERIES: Final = 0  # it is a Deliveries, of QUEUE_PUT, QUEUE_DELETE, WINDOW_PUT and STREAM_PUT
 SESSION_PUT: Final = 1  # the session as it is now (expiry, deadlines, will)
-SESSION_DELETE: Final = 2  # with everything below it
+SESSION_DELETE: Final = 2  # with its subscriptions and holdings
 SUBSCRIPTION_PUT: Final = 3  # subscription
 SUBSCRIPTION_DELETE: Final = 4  # topic = the filter as subscribed
 QUEUE_PUT: Final = 5  # in Deliveries: appended at the end
@@ -27,17 +27,17 @@ WINDOW_PUT: Final = 7  # in Deliveries: sent, or its stage changed
 WINDOW_DELETE: Final = 8  # packet_ids
 INBOUND_PUT: Final = 9  # packet_id, message: a QoS 2 handshake is held
 INBOUND_COMPLETED: Final = 10  # packet_id
-INBOUND_DELETE: Final = 11  # packet_id: given up
+INBOUND_DELETE: Final = 11  # packet_id: dropped
 RETAINED_PUT: Final = 12  # message
 RETAINED_DELETE: Final = 13  # topic
-FACT_PUT: Final = 14  # topic = a key of the cluster's, value: not looked into by a store
+FACT_PUT: Final = 14  # topic = a key of the cluster's, value: opaque to a store
 FACT_DELETE: Final = 15  # topic = the key
-STREAM_PUT: Final = 16  # in Deliveries: the session is a stream, which is to keep the message
-PRODUCER_PUT: Final = 17  # message, topic = the key of a producer, value: what is known of it with this message
+STREAM_PUT: Final = 16  # in Deliveries: the session is a stream, which is to store the message
+PRODUCER_PUT: Final = 17  # message, topic = the key of a producer, value: its state as of this message
 
 
 class Write:
-    """One change to what is kept; ``kind`` is one of the constants above."""
+    """One change of stored state; ``kind`` is one of the constants above."""
 
     kind: int
     session: Session | None
@@ -69,9 +69,10 @@ class Write:
 
 
 class Deliveries(Write):
-    """The most frequent writes, many in one: what went into, or out of, the queues and windows of sessions, in order.
+    """The most frequent writes, many in one: additions to and removals from the queues and windows of sessions, in
+    order.
 
-    Three lists, because an object for each delivery costs a sixth of what keeping it does.
+    Three lists, because an object per delivery would cost a sixth of what storing it does.
     """
 
     kinds: list[int]  # QUEUE_PUT, QUEUE_DELETE, WINDOW_PUT or STREAM_PUT
@@ -85,16 +86,16 @@ class Deliveries(Write):
         self.outgoings = []
 
 
-# What a Question asks.
+# Kinds of a HookQuestion.
 AUTHENTICATE: Final = 1  # may this CONNECT (or AUTH packet) have a session?
 PUBLISH: Final = 2  # may this message be published, and as what?
 SUBSCRIBE: Final = 3  # which of these filters may be subscribed to?
 
 
 class HookQuestion:
-    """Something the core can not decide by itself; ``BrokerState.answer`` takes the answer and goes on.
+    """A decision that a hook makes; ``BrokerState.answer`` takes the answer and continues.
 
-    The connection is not read until then, so answers may take their time without upsetting any order.
+    The connection is not read until then, so a slow answer does not change any order.
     """
 
     kind: int
@@ -104,8 +105,8 @@ class HookQuestion:
     data: bytes | None
     message: Message | None
     requests: list[SubscribeRequest]
-    nkey: str  # that a NATS client has signed with, "" if it has not
-    listed: bool  # it is one of ``nats.nkeys``
+    nkey: str  # the key with which a NATS client has signed; "" if it has not
+    listed: bool  # the key is one of ``nats.nkeys``
 
     def __init__(self, kind: int, client: Client) -> None:
         self.kind = kind
@@ -120,12 +121,14 @@ class HookQuestion:
 
 
 class HookAnswer:
-    """To AUTHENTICATE: ``reason`` SUCCESS, CONTINUE_AUTHENTICATION (0x18) or a refusal; ``data`` for the client's
-    AUTH or CONNACK; ``username`` what the client is called from now on (None: as it said); ``rights`` what it may do
-    (None: nobody decides that here), ``valid`` for how many seconds (0: as long as it is connected), ``standing`` what
-    it has shown for that.
-    To PUBLISH: ``reason`` and ``message`` (None with SUCCESS: taken and dropped).
-    To SUBSCRIBE: ``reasons``, one a filter: SUCCESS or a refusal."""
+    """The answer of a hook.
+
+    To AUTHENTICATE: ``reason`` SUCCESS, CONTINUE_AUTHENTICATION (0x18) or a refusal; ``data`` for the client's AUTH or
+    CONNACK; ``username`` the new user name (None: unchanged); ``rights`` its rights (None: unrestricted), ``valid`` for
+    how many seconds (0: as long as it is connected), ``standing`` the proof that it has shown. To PUBLISH: ``reason``
+    and ``message`` (None with SUCCESS: accepted and dropped). To SUBSCRIBE: ``reasons``, one per filter: SUCCESS or a
+    refusal.
+    """
 
     reason: int
     data: bytes | None
@@ -155,8 +158,8 @@ class HookAnswer:
 
 
 class SystemRequest:
-    """What a NATS client asks of the broker (core.nats.system_requests). ``kind`` is one of the names there, or USER;
-    ``server`` is the id of the server that is asked, "" for all."""
+    """A request of a NATS client to the broker (core.nats.system_requests). ``kind`` is one of the names there, or
+    USER; ``server`` is the id of the requested server, "" for all."""
 
     client: Client
     kind: str
@@ -175,8 +178,8 @@ class SystemRequest:
 
 
 class Event:
-    """Something that happened, for ``on_event`` hooks. ``kind`` is one of: connected, disconnected, subscribed,
-    unsubscribed, session_discarded, dropped, held. ``detail`` says more (a filter, a reason)."""
+    """An event for ``on_event`` hooks. ``kind`` is one of: connected, disconnected, subscribed, unsubscribed,
+    session_discarded, dropped, held. ``detail`` has more (a filter, a reason)."""
 
     kind: str
     client_id: str
@@ -189,8 +192,8 @@ class Event:
 
 
 class Notice:
-    """Something for the log: a connection that was ended for ``reason`` (a key of ``Counters.errors``), or, not
-    ``closing``, that goes on."""
+    """A log entry: a connection was ended for ``reason`` (a key of ``Counters.errors``), or, without ``closing``,
+    continues."""
 
     reason: str
     client_id: str
@@ -207,15 +210,15 @@ class Notice:
 
 
 class Ready:
-    dirty: list[Client]  # have frames to be written, or are to be closed
-    pause: list[Client]  # ``halted`` changed: read from them or not, accordingly
+    dirty: list[Client]  # clients with frames to be written, or to be closed
+    pause: list[Client]  # clients whose ``halted`` changed: start or stop reading
     writes: list[Write]
     deliveries: Deliveries | None  # the last one of ``writes``, if it is one
-    acknowledged: list[Session]  # have packet ids for a WINDOW_DELETE; ``finish`` makes it
-    spills: list[Session]  # have messages that may be let go of once ``writes`` are stored
-    reads: list[Session]  # need messages read back: ``BrokerState.wanted`` says which
+    acknowledged: list[Session]  # sessions with packet ids for a WINDOW_DELETE, which ``finish`` makes
+    spills: list[Session]  # sessions with messages that may be released once ``writes`` are stored
+    reads: list[Session]  # sessions that need messages from the store: see ``BrokerState.wanted``
     questions: list[HookQuestion]
-    requests: list[SystemRequest]  # NATS clients ask about the broker
+    requests: list[SystemRequest]  # requests of NATS clients to the broker
     events: list[Event]
     notices: list[Notice]
 
@@ -233,7 +236,7 @@ class Ready:
         self.notices = []
 
     def renew(self) -> None:
-        """Be empty again. Lists that were filled are left to whoever still has them."""
+        """Become empty again. Lists with entries are left to their present users."""
         if self.dirty:
             self.dirty = []
         if self.pause:
@@ -270,11 +273,11 @@ class Ready:
         deliveries.outgoings.append(outgoing)
 
     def urgent(self) -> bool:
-        """Whether there is something to be done, rather than told."""
+        """Whether there are actions to perform, rather than only reports."""
         return len(self.dirty) + len(self.writes) + len(self.acknowledged) + len(self.reads) + len(self.pause) != 0
 
     def finish(self) -> None:
-        """Write down what was only collected. It comes last: an id is not given again in the turn that freed it."""
+        """Write down what was collected. This comes last: a packet id is not reused in the turn that freed it."""
         for session in self.acknowledged:
             if not session.ended:
                 write = Write(WINDOW_DELETE, session)

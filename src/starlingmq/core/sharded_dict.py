@@ -1,8 +1,9 @@
-"""A dict that grows in many small steps: one that holds a million entries stops for some 50 ms when it moves house.
+"""A dict that grows in many small steps: a dict of a million entries stops for some 50 ms when it is resized.
 
-It is 64 dicts; the CRC-32 of the key says which one. Each moves when its own time comes, with a 64th of the entries.
-A client that picks keys of one CRC gets one dict of them all, and a stop as long as before. ``hash`` would spread those
-too, but differs from process to process, and with it the order of ``items``: the same input would give another output.
+It consists of 64 dicts, selected by the CRC-32 of the key. Each is resized at its own time, with a 64th of the entries.
+A client that picks keys with equal CRCs gets one large dict, and a stop as long as before. ``hash`` would spread those,
+too, but it differs from process to process, and with it the order of ``items``: then the same input would give another
+output.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from typing import Final, Generic, TypeVar
 from zlib import crc32
 
-SHARDS: Final = 64  # a power of two; empty, they cost 4 KB
+SHARDS: Final = 64  # a power of two; 64 empty dicts take 4 KB
 
 T = TypeVar("T")
 
 
 class ShardedDict(Generic[T]):
-    """bytes -> T, for dicts that may grow large. The order of its keys says nothing to a reader: sort what shows."""
+    """bytes -> T, for dicts that may grow large. The order of its keys is meaningless: sort what is shown."""
 
     _shards: list[dict[bytes, T]]
     _count: int
@@ -38,7 +39,7 @@ class ShardedDict(Generic[T]):
         self._count += len(shard) - before
 
     def pop(self, key: bytes) -> T | None:
-        """Removes ``key``; its value, or None if it was not there."""
+        """Remove ``key``. Returns its value, or None if it was absent."""
         shard = self._shards[crc32(key) & (SHARDS - 1)]
         before = len(shard)
         value = shard.pop(key, None)

@@ -1,8 +1,8 @@
-"""A timer wheel: things to look at again at some time, without a timer object each.
+"""A timer wheel: items that are due at some time, without a timer object each.
 
-An item is looked at no earlier than asked and at most one tick later. Whoever takes an item out checks whether it is
-due and puts it in again if it is not, so a keep-alive costs nothing per packet. An item that is of no more interest is
-taken out by ``remove``: a far deadline must not keep what it was about alive until then.
+An item comes out no earlier than requested and at most one tick later. The caller checks whether the item is really
+due, and adds it again if not, so a keep-alive costs nothing per packet. ``remove`` takes out an item that is no longer
+needed: a far deadline must not keep its object alive until then.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import islice
 from typing import Final
 
 TICK: Final = 0.25  # seconds
-STALE_MIN: Final = 64  # slots that may be empty before their numbers are cleared away
+STALE_MIN: Final = 64  # empty slots that are tolerated before their numbers are removed
 
 
 class TimerWheel:
     _slots: dict[int, dict[object, None]]  # none is empty
-    _order: list[int]  # heap of slot numbers: those in use, and some that are not any more, never the first
+    _order: list[int]  # heap of slot numbers: those in use, and some that are empty, but never the first
 
     def __init__(self) -> None:
         self._slots = {}
@@ -33,7 +33,7 @@ class TimerWheel:
             slot[item] = None
 
     def remove(self, item: object, when: float) -> None:
-        """Take out what was added for ``when``, if it is still there."""
+        """Remove an item that was added for ``when``, if it is still there."""
         number = int(when / TICK) + 1
         slot = self._slots.get(number)
         if slot is None:
@@ -53,11 +53,11 @@ class TimerWheel:
             heapq.heappop(order)
 
     def wake_at(self) -> float:
-        """When ``due`` has something next; 0.0 when the wheel is empty."""
+        """The time of the next item; 0.0 if the wheel is empty."""
         return self._order[0] * TICK if self._order else 0.0
 
     def due(self, now: float, limit: int) -> list[object]:
-        """Take out at most ``limit`` items of the earliest slot that has come, oldest first; [] when none has."""
+        """Take out at most ``limit`` items of the earliest slot that is due, oldest first; [] if none is."""
         if not self._order or self._order[0] * TICK > now:
             return []
         number = self._order[0]

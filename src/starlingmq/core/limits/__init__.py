@@ -1,1 +1,1 @@
-"""Who may connect, publish and subscribe, and how much of it: access rules, quotas, admission."""
+"""Access rules, quotas and admission: which clients may connect, publish and subscribe, and how much."""

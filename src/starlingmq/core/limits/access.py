@@ -1,12 +1,12 @@
-"""What one client may do: rules in order, of which the first that fits decides, and what they said before.
+"""The rights of one client: ordered rules of which the first match decides, and a cache of decisions.
 
-A rule names topics by a filter. A topic is easy: the filter matches it or not. Whoever subscribes asks for many topics
-at once, and gets them only if each of them is allowed, whatever rule decides about it: a rule that denies some of them
-denies the subscription. So nothing has to be looked at again when messages are delivered, unless they have waited and
-the rules have changed meanwhile. NATS clients get a subscription of which a part is denied, as from a NATS server: its
-messages are checked one by one.
+A rule names topics by a filter. For a publish, the filter matches the topic or does not. A subscription covers many
+topics, and is granted only if each of them is allowed, whatever rule decides about it: a rule that denies some of them
+denies the subscription. So deliveries need no check, unless the message has waited and the rules have changed
+meanwhile. NATS clients get a subscription that is denied in part, as from a NATS server: its messages are checked one
+by one.
 
-A rule may allow replies: who receives a request may publish to its reply topic, where nothing else allows that
+A rule may allow replies: the receiver of a request may publish to its reply topic, even if nothing else allows that
 (``core.limits.response_rights``).
 """
 
@@ -16,24 +16,24 @@ from typing import Final
 
 PUBLISH: Final = 1
 SUBSCRIBE: Final = 2
-GROUP: Final = 4  # be a member of a shared subscription or a queue group
+GROUP: Final = 4  # join a shared subscription or a queue group
 STREAM: Final = 8  # read a stream
-REPLY: Final = 32  # publish to the reply topic of a message that was received; 16 is taken by starlingmq.auth.acl
+REPLY: Final = 32  # publish to the reply topic of a received message; starlingmq.auth.acl uses 16
 
-NOTHING: Final = 0  # of what a filter matches
+NOTHING: Final = 0  # of the topics that a filter matches
 PART: Final = 1
 WHOLE: Final = 2
 
-EVERY_PUBLISH: Final = 0b111111  # bits of ``Grant.publishes``: QoS 0 to 2 without, then with the retain flag
-EVENTS: Final = b"$events"  # who talks to whom: only a rule that names it allows it
-REMEMBERED: Final = 1000  # topics, of one client
+EVERY_PUBLISH: Final = 0b111111  # bits of ``Grant.publishes``: QoS 0 to 2 without the retain flag, then with it
+EVENTS: Final = b"$events"  # reveals who communicates with whom: only a rule that names it allows it
+REMEMBERED: Final = 1000  # topics per client
 
 
 class Grant:
-    """One rule as it reads for one client. Levels are compared as they are: what a client id brings is no wildcard.
+    """One rule for one client. Levels are compared literally, so a wildcard in a client id is none.
 
-    ``levels`` has None for ``+``; ``rest`` says that ``#`` follows. ``group`` b"" fits every group. ``hidden``: a
-    wildcard in front is about topics that begin with ``$`` as well; but what allows them does not allow ``$events``.
+    ``levels`` has None for ``+``; ``rest``: ``#`` follows. ``group`` b"" matches all groups. ``hidden``: a leading
+    wildcard also matches topics that begin with ``$``; but a rule that allows them does not allow ``$events``.
     """
 
     allow: bool
@@ -63,14 +63,14 @@ class Grant:
         self.hidden = hidden
 
     def _passes_over(self, first: bytes) -> bool:
-        """Whether topics with this first level begin with ``$``, and a wildcard in front of the rule does not mean
-        them [MQTT-4.7.2-1]."""
+        """Whether topics with this first level begin with ``$`` and are excluded by the leading wildcard of the rule
+        [MQTT-4.7.2-1]."""
         if not first.startswith(b"$") or (self.levels and self.levels[0] is not None):
             return False
         return not self.hidden or (self.allow and first == EVENTS)
 
     def matches(self, topic: list[bytes]) -> bool:
-        """Whether it is about this topic, given by its levels."""
+        """Whether the rule applies to this topic, given by its levels."""
         levels = self.levels
         if len(topic) < len(levels) or (len(topic) > len(levels) and not self.rest):
             return False
@@ -79,7 +79,7 @@ class Grant:
         return all(level is None or level == topic[depth] for depth, level in enumerate(levels))
 
     def covers(self, filter: list[bytes]) -> bool:
-        """Whether it is about every topic that the filter matches."""
+        """Whether the rule applies to all topics that the filter matches."""
         levels = self.levels
         open_end = filter[-1] == b"#"
         fixed = len(filter) - 1 if open_end else len(filter)
@@ -88,7 +88,7 @@ class Grant:
         return all(level is None or level == filter[depth] for depth, level in enumerate(levels))
 
     def overlaps(self, filter: list[bytes]) -> bool:
-        """Whether it is about some topic that the filter matches."""
+        """Whether the rule applies to some topic that the filter matches."""
         levels = self.levels
         first = levels[0] if levels else None
         if self._passes_over(filter[0]) or (
@@ -107,8 +107,8 @@ class Grant:
 
 
 class ReplyGrant(Grant):
-    """A rule about replies. It allows ``count`` replies (0: any number) to each message for ``seconds`` (0.0: as long
-    as the client is connected)."""
+    """A rule that allows ``count`` replies (0: any number) to each message for ``seconds`` (0.0: as long as the client
+    is connected)."""
 
     count: int
     seconds: float
@@ -122,13 +122,13 @@ class ReplyGrant(Grant):
 
 
 class Rights:
-    """``default`` decides where no rule does."""
+    """``default`` decides where no rule matches."""
 
     grants: list[Grant]
     default: bool
-    replies: bool  # a rule allows some
-    proved: bool  # they are those of a client that has proved who it is, and not only said a name
-    source: object  # a note of whoever made them
+    replies: bool  # a rule allows replies
+    proved: bool  # the client has proved its identity, rather than only named it
+    source: object  # a note of the authentication method
     _publishes: dict[bytes, int]
     _receives: dict[bytes, bool]
 
@@ -166,7 +166,8 @@ class Rights:
         return allowed
 
     def reply(self, topic: bytes) -> ReplyGrant | None:
-        """The rule that allows replies to this topic. A rule before it that denies publishing there denies replies."""
+        """The rule that allows replies to this topic. An earlier rule that denies publishing to it denies replies,
+        too."""
         levels = topic.split(b"/")
         for grant in self.grants:
             if not grant.matches(levels):
@@ -178,8 +179,8 @@ class Rights:
         return None
 
     def may_ask(self, topic: bytes) -> bool:
-        """Whether the broker answers requests to this topic below ``$SYS/REQ``: operators have a rule that names those
-        two levels. Rules with wildcards there, and ``default``, allow it to nobody."""
+        """Whether the broker answers requests to this topic below ``$SYS/REQ``. This needs a rule that names these two
+        levels, as operators have; wildcards there and ``default`` do not allow it."""
         levels = topic.split(b"/")
         for grant in self.grants:
             if grant.actions & PUBLISH and grant.publishes & 1 and grant.matches(levels):
@@ -194,7 +195,7 @@ class Rights:
         return self.extent(filter, group) == WHOLE
 
     def extent(self, filter: bytes, group: bytes) -> int:
-        """How much of what the filter matches may be received: ``NOTHING``, ``PART`` or the ``WHOLE`` of it."""
+        """How much of what the filter matches may be received: ``NOTHING``, ``PART`` or ``WHOLE``."""
         levels = filter.split(b"/")
         action = GROUP if group else SUBSCRIBE
         found = WHOLE
@@ -211,7 +212,8 @@ class Rights:
         return found if self.default else NOTHING
 
     def may_receive(self, topic: bytes) -> bool:
-        """Whether a subscription to this topic alone would be allowed. It is where one is that matches it, too."""
+        """Whether a subscription to exactly this topic would be allowed. It is if a subscription that matches it is
+        allowed."""
         known = self._receives.get(topic)
         if known is None:
             known = self.may_subscribe(topic, b"")
@@ -221,7 +223,7 @@ class Rights:
         return known
 
     def may_read(self, stream: bytes) -> bool:
-        """Whether the stream of this name may be read."""
+        """Whether the stream with this name may be read."""
         for grant in self.grants:
             if grant.actions & STREAM and grant.matches([stream]):
                 return grant.allow

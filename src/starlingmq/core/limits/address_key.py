@@ -1,4 +1,4 @@
-"""Which addresses count as one: limits, bans and counts of wrong log-ins go by the key of an address."""
+"""The key of an address: limits, bans and counts of failed logins treat all addresses with the same key as one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 PREFIX: Final = 64
-"""Bits of an IPv6 network that one customer, or one interface, has to itself (RFC 4291, 2.5.1; RFC 6177)."""
+"""Bits of the IPv6 network that one customer or interface has for itself (RFC 4291, 2.5.1; RFC 6177)."""
 
 _SUFFIX: Final = f"/{PREFIX}"
 _HOST_BITS: Final = (1 << (128 - PREFIX)) - 1

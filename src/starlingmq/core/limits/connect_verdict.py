@@ -1,7 +1,6 @@
-"""Whether a client is let in: decided here, once, for MQTT and NATS, which put it into their words.
+"""The decision whether a client is admitted, made here once for MQTT and NATS, which encode it in their protocols.
 
-Before that the client has said who it is, and has been believed. How many connections there may be at all is decided
-where they are accepted.
+Before that, the client has been authenticated. The limit of all connections is enforced where they are accepted.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import Reason
 
 ADMITTED: Final = 0
-AFTER_EARLIER: Final = 1  # held until what an earlier connection of its client id has sent is handled
+AFTER_EARLIER: Final = 1  # held until the bytes that an earlier connection of its client id has sent are handled
 UNCLAIMED: Final = 2  # held until this node owns its client id
-RULES_CHANGED: Final = 3  # refused from here on, for ``reason``
+RULES_CHANGED: Final = 3  # values from here on are refusals; ``reason`` has the reason code
 CUT_OFF: Final = 4
 SERVES_NOBODY: Final = 5
 NOT_STORED: Final = 6
@@ -30,7 +29,7 @@ NO_ROOM: Final = 8
 
 class ConnectVerdict:
     kind: int
-    reason: int  # of a refusal: why, in the terms of MQTT 5
+    reason: int  # reason code of MQTT 5 for a refusal
     detail: str
 
     def __init__(self, kind: int, reason: int = 0, detail: str = "") -> None:
@@ -41,11 +40,11 @@ class ConnectVerdict:
 
 class ConnectRequest:
     client: Client
-    session: Session | None  # that has its client id now
+    session: Session | None  # the present session of its client id
     will: WillPacket | None
     properties: Properties
-    stores: bool  # something that it is told must be stored
-    transient: bool  # its session is nothing but the connection, and its client id is the broker's own choice (NATS)
+    stores: bool  # a reply to it depends on storage
+    transient: bool  # its session ends with its connection, and the broker chose its client id (NATS)
     owned: bool  # it was held, and this node owns its client id now
 
     def __init__(
@@ -69,7 +68,8 @@ class ConnectDecisions:
         self.producers = producers
 
     def decide(self, request: ConnectRequest) -> ConnectVerdict:
-        """A client that is admitted, or held for its client id, counts among its user's connections from here on."""
+        """A client that is admitted, or held for its client id, counts among the connections of its user from now
+        on."""
         ctx = self.ctx
         session = request.session
         reason = self._by_rules(request)
@@ -95,7 +95,7 @@ class ConnectDecisions:
         return ConnectVerdict(UNCLAIMED if held else ADMITTED)
 
     def _by_rules(self, request: ConnectRequest) -> int:
-        """Why rules that have changed since it asked refuse a client; 0: they do not."""
+        """The reason code if rules that changed since its request refuse the client; 0: they do not."""
         client = request.client
         if client.rules == self.ctx.rules:
             return 0
@@ -103,7 +103,8 @@ class ConnectDecisions:
         return Reason.NOT_AUTHORIZED if reason == 0 and not may_leave(client, request.will) else reason
 
     def readmit(self, client: Client) -> int:
-        """Why a client is not let in after all (0: it is), if the rules have changed since it asked."""
+        """The reason code if the client must be refused after all, because the rules changed since its request; 0:
+        admitted."""
         ctx = self.ctx
         if client.rules == ctx.rules:
             return 0
@@ -114,7 +115,7 @@ class ConnectDecisions:
         return reason
 
     def kept_for_another(self, client: Client, session: Session | None) -> bool:
-        """Whether ``auth.session_owner: refuse`` keeps this client out, because another user's session is alive."""
+        """Whether ``auth.session_owner: refuse`` refuses this client, because the session belongs to another user."""
         ctx = self.ctx
         if session is None or ctx.session_owner != REFUSE:
             return False
@@ -122,7 +123,7 @@ class ConnectDecisions:
         return not over and is_anothers(REFUSE, session.owner, client.username)
 
     def _no_room(self, request: ConnectRequest) -> str:
-        """Why a limit keeps the client out; "" if none does."""
+        """The limit that refuses the client; "" if none does."""
         ctx = self.ctx
         client = request.client
         session = request.session

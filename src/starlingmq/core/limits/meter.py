@@ -1,4 +1,4 @@
-"""How fast something comes, and how long to wait once it was faster than it may be."""
+"""Rates of messages and bytes, and the pause after a rate was exceeded."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from starlingmq.config.settings import LimitsConfig
 
 NO_LIMIT: Final = 1 << 30
-BURST: Final = 1.0  # seconds worth of messages or bytes that may come at once
+BURST: Final = 1.0  # seconds' worth of messages or bytes that may come at once
 
 
 class Bucket:
-    """Tokens that come back at a steady rate. It may be overdrawn, and is then empty for as long."""
+    """A token bucket that refills at a steady rate. It may be overdrawn, and then stays empty accordingly longer."""
 
-    rate: float  # tokens a second
+    rate: float  # tokens per second
     tokens: float
     at: float
 
@@ -28,12 +28,12 @@ class Bucket:
         return self.tokens
 
     def wait(self) -> float:
-        """Seconds until there is one token again."""
+        """Seconds until there is a token."""
         return max(0.0, (1.0 - self.tokens) / self.rate)
 
 
 class Meter:
-    """How fast one client publishes."""
+    """The publish rate of one client."""
 
     messages: Bucket | None
     bytes: Bucket | None
@@ -43,13 +43,13 @@ class Meter:
         self.bytes = Bucket(limits.byte_rate, now) if limits.byte_rate else None
 
     def allowance(self, now: float) -> int:
-        """Messages it may publish now: one at least, for it is read."""
+        """The number of messages that it may publish now; at least one, because the client is being read."""
         if self.messages is None:
             return NO_LIMIT
         return max(1, int(self.messages.refill(now)))
 
     def used(self, messages: int, size: int, now: float) -> float:
-        """Count what was read; how many seconds the client is not to be read for."""
+        """Count what was read. Returns for how many seconds the client is not read."""
         seconds = 0.0
         if self.messages is not None:
             self.messages.tokens -= messages

@@ -1,6 +1,7 @@
-"""Whether a message is taken in: decided here, once, for MQTT, NATS and the HTTP API, which put it into their words.
+"""The decision whether a message is accepted, made here once for MQTT, NATS and the HTTP API, which encode it in their
+protocols.
 
-How fast a client publishes is not decided here: it is not read for a while instead (``core.limits.quotas``).
+The publish rate is not decided here: a client that exceeds it is not read for a while (``core.limits.quotas``).
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from starlingmq.core.routing.router import Route
 
 ADMITTED: Final = 0
 ISOLATED: Final = 1  # the node is cut off from the majority of its cluster
-POSTPONED: Final = 2  # not all routes are here yet: it is taken in when they are
-NOT_STORED: Final = 3  # nothing can be stored, or as much waits for another node as may
-MEMORY: Final = 4  # the process has more than ``limits.memory``
+POSTPONED: Final = 2  # routes are incomplete: the message is accepted when they are complete
+NOT_STORED: Final = 3  # nothing can be stored, or the buffer for another node is full
+MEMORY: Final = 4  # the process uses more than ``limits.memory``
 RESERVED: Final = 5  # only the broker itself publishes to this topic
 STREAM_FULL: Final = 6
 
 COUNTED: Final = ("", "isolated", "", "storage_failing", "memory", "not_authorized", "stream_full")
-"""By which reason a message that is not taken in is counted as dropped."""
+"""The reasons under which refused messages are counted as dropped."""
 
 
 def admit(ctx: Context, route: Route, kept: bool) -> int:
-    """``kept``: somebody is told that it was taken in, or has it stored. What is not kept may get lost anyway."""
+    """``kept``: the publisher gets an acknowledgement, or a receiver stores it. Other messages may be lost anyway."""
     if kept and ctx.isolated:
         return ISOLATED
     if ctx.catching_up:
@@ -42,7 +43,7 @@ def admit(ctx: Context, route: Route, kept: bool) -> int:
 
 
 def stream_is_full(route: Route) -> bool:
-    """Whether one of the streams on the way refuses what it is offered."""
+    """Whether one of the streams of the route refuses messages."""
     for stream in route.streams:  # noqa: SIM110  a generator would be made
         if stream.full:
             return True
@@ -50,7 +51,7 @@ def stream_is_full(route: Route) -> bool:
 
 
 def too_much_waits(ctx: Context, route: Route) -> bool:
-    """Whether the message would go to a node for which as much waits as may."""
+    """Whether the message would go to a node whose buffer is full."""
     bound = ctx.cluster.forward_bytes
     for subscription in route.subscriptions:
         session = subscription.session

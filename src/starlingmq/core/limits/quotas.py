@@ -1,7 +1,8 @@
-"""What one client, one user may take: how many connections, how fast they come, how fast they publish. Connections by
-address are counted where they are accepted (``net/listeners/connection_counts.py``).
+"""Limits per client and per user: number of connections, rate of connections, publish rate. Connections per address are
+counted where they are accepted (``net/listeners/connection_counts.py``).
 
-Who publishes too fast is not told so and loses nothing: it is not read for a while, and TCP holds it back.
+A client that exceeds its publish rate gets no error and loses nothing: it is not read for a while, and TCP slows it
+down.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class Quotas:
     """Counts always, so that limits can be set while clients are connected."""
 
     limits: LimitsConfig
-    short_of_memory: bool  # the process has more than ``limits.memory``
+    short_of_memory: bool  # the process uses more than ``limits.memory``
     _users: dict[str, int]
     _connects: Bucket | None
 
@@ -29,7 +30,7 @@ class Quotas:
         self._connects = Bucket(limits.connect_rate, now) if limits.connect_rate else None
 
     def may_connect(self, now: float) -> bool:
-        """A CONNECT has come: whether there were not too many of late."""
+        """A CONNECT has arrived. Returns whether the rate of CONNECTs allows it."""
         bucket = self._connects
         if bucket is None:
             return True
@@ -39,9 +40,9 @@ class Quotas:
         return True
 
     def sign_in(self, client: Client, earlier: Client | None) -> bool:
-        """A client is who it is: whether this user has fewer connections than it may have. Then it counts.
+        """A client was authenticated. Returns whether its user has room for another connection, which is counted then.
 
-        ``earlier`` is the connection that it takes the place of.
+        ``earlier`` is the connection that it replaces.
         """
         if client.counted_as or not client.username:
             return True
@@ -59,7 +60,7 @@ class Quotas:
             client.counted_as = ""
 
     def meter(self, now: float) -> Meter | None:
-        """For a client that is let in."""
+        """A meter for an admitted client."""
         limits = self.limits
         return Meter(limits, now) if limits.message_rate or limits.byte_rate else None
 

@@ -1,6 +1,7 @@
-"""Rules that change while clients are connected: each client is checked by the rules of now.
+"""Rules that change while clients are connected: each client is checked against the new rules.
 
-One that they no longer let in is disconnected; the others get new rights, and lose subscriptions that go beyond them.
+A client that they refuse is disconnected. Other clients get new rights, and lose subscriptions that are no longer
+allowed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ CLIENTS_PER_TURN: Final = 100
 
 
 class ReauthorizeJob(Job):
-    """For everybody who was connected when it began: who comes later is checked by ``ConnectDecisions.readmit``."""
+    """Covers the clients that were connected when it began. ``ConnectDecisions.readmit`` checks later ones."""
 
     ctx: Context
     subscribing: Subscribing
@@ -36,7 +37,7 @@ class ReauthorizeJob(Job):
     def step(self) -> bool:
         ctx = self.ctx
         if self.rules != ctx.rules:
-            return True  # a later one looks at everybody
+            return True  # a later job covers all clients
         for _ in range(min(CLIENTS_PER_TURN, len(self.left))):
             session = self.left.pop()
             client = session.client
@@ -49,7 +50,7 @@ class ReauthorizeJob(Job):
                 continue
             client.rules = self.rules
             client.rights = ctx.rights_of(client)
-            session.rules = 0  # what waits for it is looked at when it is sent
+            session.rules = 0  # its queued messages are checked when they are sent
             if client.dialect is not None:
                 client.dialect.revoke(client)
             else:

@@ -1,11 +1,11 @@
-"""To which topics a client may publish because it received messages that ask for a reply there.
+"""The topics to which a client may publish replies, because it received requests with these reply topics.
 
-The law: a message that is delivered with a reply topic allows ``ReplyGrant.count`` messages to it, for
-``ReplyGrant.seconds`` from then on. The rules are asked when a reply comes, so rules that have changed hold at once.
+The law: a delivered message with a reply topic allows ``ReplyGrant.count`` messages to that topic, for
+``ReplyGrant.seconds`` from its delivery. The rules are evaluated when a reply comes, so changed rules apply at once.
 
-Memory is bounded by the number of topics and by their bytes. Nothing has a timer: topics are kept in the order in which
-they were noted, and each note takes out some of the oldest, where they are too old or too many. A topic that was taken
-out early is one whose request is not answered yet: the reply to it is refused.
+Memory is bounded by the number of topics and by their bytes. There are no timers: topics are kept in the order of their
+notes, and each note removes some of the oldest that are too old or too many. If a topic is removed early, its request
+is not answered yet, and the reply to it is refused.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 
 from starlingmq.core.limits.access import ReplyGrant, Rights
 
-TOPIC_BYTES: Final = 256  # on average, of as many topics as are kept
-TAKEN_OUT: Final = 2  # topics that are too old, with each note: more than come in
+TOPIC_BYTES: Final = 256  # average bytes per kept topic
+TAKEN_OUT: Final = 2  # expired topics removed per note: more than are added
 
 
 class Noted:
@@ -30,7 +30,7 @@ class Noted:
 
 
 class Replies:
-    """``seconds``: how long a topic is kept at most; 0.0: until others need the room."""
+    """``seconds``: maximum time that a topic is kept; 0.0: until its room is needed."""
 
     seconds: float
     size: int  # bytes of topics
@@ -45,7 +45,7 @@ class Replies:
         return len(self._noted)
 
     def note(self, topic: bytes, now: float, limit: int) -> None:
-        """A message with this reply topic is delivered. ``limit`` topics are kept."""
+        """A message with this reply topic is delivered. At most ``limit`` topics are kept."""
         self._take_out(topic)
         for _ in range(TAKEN_OUT):
             if not self._noted:
@@ -60,7 +60,7 @@ class Replies:
             self._take_out(next(iter(self._noted)))
 
     def use(self, topic: bytes, rights: Rights, now: float) -> bool:
-        """Whether one more message to this topic is allowed as a reply; it counts as one."""
+        """Whether one more message to this topic is allowed as a reply; if so, it is counted."""
         noted = self._noted.get(topic)
         if noted is None:
             return False
@@ -79,7 +79,7 @@ class Replies:
 
 
 def longest(rights: Rights) -> float:
-    """For how many seconds replies are allowed at most; 0.0: there is no bound."""
+    """The longest time in seconds that the rules allow replies; 0.0: unlimited."""
     found = 0.0
     for grant in rights.grants:
         if isinstance(grant, ReplyGrant) and grant.allow:

@@ -1,19 +1,20 @@
-"""What is said, and what is kept back, while nothing can be stored.
+"""Replies to clients while nothing can be stored.
 
-A turn's writes that met a full or failing disk stay in the store's memory, in order, and are written as soon as that
-is possible. Whoever waits for them does not wait for that: ``StorageFailure.answer`` goes through the frames that
-waited and says of each what is true now. The law:
+When a disk is full or fails, the writes of a turn stay in the store's memory, in order, and are written as soon as
+possible. Clients do not wait for that: ``StorageFailure.answer`` replaces the frames that waited for these writes by
+frames that are true now. The law:
 
-- nothing is acknowledged that is not stored: PUBACK and PUBREC become 0x97, and a handshake refused like this is held
-  no longer; 3.x has no word for it, so the connection ends without an acknowledgement;
-- nothing is refused that may be stored all the same. A QoS 2 message was written, but the sync failed: if it were
-  refused, and a power failure took what was written after it but not the message, the broker would hold it for a
-  handshake that is over, in the place of the next one with its packet id. So the connection ends, for 5 too;
-- what can not be refused is put off until storing works: PUBCOMP, PUBREL, and QoS 2 messages, which have to come once;
-- QoS 1 messages may come twice and QoS 0 ones need no disk: they go out.
+- Nothing is acknowledged that is not stored: PUBACK and PUBREC become 0x97, and a handshake refused like this is no
+  longer held. MQTT 3.x has no such code, so the connection ends without an acknowledgement.
+- Nothing is refused that may be stored nevertheless. Suppose a QoS 2 message was written, but its sync failed, and the
+  broker refused it. If a power failure then lost later writes but not the message, the broker would hold it for a
+  handshake that is over, in place of the next one with its packet id. So the connection ends, for MQTT 5, too.
+- Frames that cannot be refused are postponed until storing works: PUBCOMP, PUBREL, and QoS 2 messages, which must
+  arrive exactly once.
+- QoS 1 messages may arrive twice, and QoS 0 ones need no disk: they are sent.
 
-A refused QoS 1 message may have reached receivers or their queues before: it may come again when its publisher tries
-again, as it may after a lost connection.
+A refused QoS 1 message may have reached receivers or their queues before; it may arrive again when its publisher
+retries, as it may after a lost connection.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from starlingmq.wire.mqtt import (
 )
 from starlingmq.wire.reasons import Reason
 
-RELEASED_PER_TURN: Final = 100  # sessions that go on in one turn when storing works again
+RELEASED_PER_TURN: Final = 100  # sessions that continue per turn when storing works again
 
 
 class ReleaseJob(Job):
-    """Storing works again: what was put off is said, and the queues that stood still move up."""
+    """Storing works again: postponed frames are sent, and stopped queues advance."""
 
     owner: StorageFailure
     sessions: list[Session]
@@ -73,12 +74,12 @@ class StorageFailure:
         self.delivery = delivery
 
     def answer(self, client: Client, held: bytes) -> bytes:
-        """What a client is told instead of the frames in ``held``, the writes for which were not stored. Its
-        connection may be closed by this: then it is mute after these bytes."""
+        """The frames for a client in place of those in ``held``, whose writes were not stored. This may close its
+        connection: then these bytes are the last."""
         if client.link:
             self.delivery.links_postponed.append(
                 (client, held)
-            )  # nothing to another node is lost, and nothing overtakes it
+            )  # nothing for another node is lost, and nothing overtakes it
             return b""
         if client.dialect is not None:
             return self._close(client)
@@ -93,7 +94,7 @@ class StorageFailure:
             while frame[body - 1] >= 0x80:
                 body += 1
             if session is None or session.client is not client:
-                if frame[0] >> 4 > UNSUBACK:  # whoever has its place now begins again with the rest
+                if frame[0] >> 4 > UNSUBACK:  # the connection that replaces it sends the rest again
                     said.append(frame)
             else:
                 said.append(self._instead(client, session, frame, body, owed))
@@ -140,7 +141,7 @@ class StorageFailure:
         return frame
 
     def _codes(self, client: Client, frame: bytes, body: int) -> bytes:
-        """Of a SUBACK. Ours has no properties in MQTT 5: one byte says so."""
+        """The codes of a SUBACK. Ours has no properties in MQTT 5: one byte says so."""
         return frame[body + 3 :] if client.version == 5 else frame[body + 2 :]
 
     def _held_at(self, session: Session, packet_id: int) -> int:
@@ -156,8 +157,8 @@ class StorageFailure:
             self.ctx.write(Write(INBOUND_DELETE, session, packet_id))
 
     def _connack(self, client: Client, session: Session, frame: bytes, body: int) -> bytes:
-        """A session that begins or goes on has to be stored. One that is new is undone, so that no client is told
-        later of a session it does not know."""
+        """The session of this CONNACK has to be stored. A new one is undone, so that no client is told later of a
+        session that it does not know."""
         if frame[body + 1] != 0:
             return frame
         present = frame[body] != 0
@@ -173,14 +174,15 @@ class StorageFailure:
         return encode(Connack(False, code), client.version)
 
     def _close(self, client: Client) -> bytes:
-        """There is no way to refuse just this: the connection ends, and the client knows that it was not done."""
+        """The protocol cannot refuse this frame alone: the connection ends, and the client knows that its request
+        failed."""
         client.mute = True
         self.ctx.notice("not_stored", client, "the response could not be stored")
         self.ending.close(client, "storage failed")
         client.last_words = client.version == 5
         return encode(Disconnect(Reason.QUOTA_EXCEEDED), 5) if client.version == 5 else b""
 
-    # Storing works again
+    # Recovery
 
     def over(self) -> None:
         links, self.delivery.links_postponed = self.delivery.links_postponed, []

@@ -1,14 +1,16 @@
-"""What a store has said of itself: how it is, how often it failed, and what was safe when it failed last."""
+"""The state of the storage as the store reports it: present state, number of failures, and what was safe at the last
+failure."""
 
 from __future__ import annotations
 
 
 class StorageReport:
-    state: str  # "ok", or how it is not, why, and since when
-    failures: int  # how often that began
-    records_lost: int  # by a disk that failed to write them
-    stored_before: int  # messages with an offset below this were stored when it failed last
-    written_before: int  # those below this were written, if not safe: they may be there after a power failure or not
+    state: str  # "ok", or the fault with its cause and begin
+    failures: int  # number of times that the state left "ok"
+    records_lost: int  # records that a disk failed to write
+    stored_before: int  # at the last failure, messages below this offset were stored
+    # those below this were written, but not synced: they may or may not exist after a power failure
+    written_before: int
 
     def __init__(self) -> None:
         self.state = "ok"
@@ -18,10 +20,10 @@ class StorageReport:
         self.written_before = 0
 
     def tell(self, state: str, failures: int) -> None:
-        """How it is from now on."""
+        """Set the state."""
         self.state = state
         self.failures = failures
 
     def lose(self, records: int) -> None:
-        """So many records that were written can not be read any more."""
+        """Count written records that are unreadable."""
         self.records_lost += records

@@ -1,1 +1,1 @@
-"""What the broker counts and reports about itself: counters, $SYS topics, events, traces."""
+"""Figures and reports of the broker: counters, $SYS topics, events, traces."""

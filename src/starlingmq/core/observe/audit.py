@@ -1,16 +1,16 @@
-"""What becomes of each message, told on ``$events/KIND`` (docs/STREAMS.md, The broker's own events).
+"""Events of each message, published to ``$events/KIND`` (docs/STREAMS.md, The broker's own events).
 
-Kinds: *began* (events are told from here on), *accepted* (a message is on its way), *refused* (it is not), *due* (a
-receiver is to get it), *delivered* (its PUBLISH was written to that receiver), *acknowledged*, *dropped*, *waiting*
-(how many wait for a receiver: a census every ``CENSUS_SECONDS``).
+Kinds: *began* (events are published from here on), *accepted*, *refused*, *due* (a receiver is to get the message),
+*delivered* (its PUBLISH was written to that receiver), *acknowledged*, *dropped*, *waiting* (the number of messages
+that wait for a receiver: a census every ``CENSUS_SECONDS``).
 
 The laws:
 
-- A message has an ``id`` from where it enters until nobody has it any more: in queues, in the journal, on the way to
-  other nodes. What has none is told nothing of, and events have none: so nobody tells of events.
-- The events of a turn are published at its end, and committed with what they tell of: what a client was sent, or told,
-  after a commit is known to whoever has this commit.
-- Each *due* is followed by one *delivered* without ``dup``, by a *dropped*, or by being counted among what waits.
+- A message has an ``id`` from its entry until it is nowhere any more: in queues, in the journal, on the way to other
+  nodes. Messages without an id have no events. Events themselves have none, so there are no events about events.
+- The events of a turn are published at its end, and committed together with what they report: if a commit is stored, so
+  are the events about everything that clients were sent or told before it.
+- Each *due* is followed by one *delivered* without ``dup``, by a *dropped*, or by being counted in *waiting*.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX, Session
 
-UNNAMED_PER_TURN: Final = 1000  # dropped messages that are read back to learn what they were
+UNNAMED_PER_TURN: Final = 1000  # dropped messages that are read back per turn to learn what they were
 NAME_BYTES_MAX: Final = (
-    64  # of a node's name in an id, which is shorter than 128 bytes (core.observe.sampling has up to 34)
+    64  # bytes of a node's name in an id, which has less than 128 bytes (core.observe.sampling uses up to 34)
 )
 
 Event = dict[str, object]
 
 
 class Audit:
-    """``ctx.audit`` is this while somebody wants events, and None else. ``node`` is this node's name; ``asked``: events
-    are wanted though no stream keeps them. Where ``watches`` alone want any, only messages that one of them wants have
-    an id, and nothing is published. ``sampler`` is one of them, which marks the ids of those that are traced."""
+    """``ctx.audit`` is this object while events are wanted, else None. ``node`` is the name of this node; ``asked``:
+    events are wanted although no stream keeps them. If only ``watches`` want events, only messages that one of them
+    wants have an id, and nothing is published. ``sampler`` is one of them; it marks the ids of traced messages."""
 
     base: BaseContext
     node: str
     asked: bool
-    telling: bool  # on $events
+    telling: bool  # events are published
     watches: list[MessageWatch]
     sampler: Sampler | None
-    life: int  # when this began, in microseconds: ids and numbers rise from there, over restarts too
+    life: int  # the time of its creation in microseconds: ids and numbers rise from there, also over restarts
     _number: int
     _events: dict[str, list[Event]]  # by kind
-    _unnamed: list[Event]  # of messages of which only the offset is known
+    _unnamed: list[Event]  # events of messages of which only the offset is known
 
     def __init__(self, base: BaseContext) -> None:
         self.base = base
@@ -62,10 +62,10 @@ class Audit:
         self._events = {}
         self._unnamed = []
 
-    # Being on or off
+    # Switching events on and off
 
     def sample(self, sampler: Sampler | None) -> None:
-        """Have messages traced, or others than before, or none any more."""
+        """Trace other messages than before; None traces none."""
         if self.sampler is not None:
             self.watches.remove(self.sampler)
         self.sampler = sampler
@@ -73,7 +73,7 @@ class Audit:
             self.watches.append(sampler)
 
     def tell(self, telling: bool) -> None:
-        """Tell on $events from now on, or not any more."""
+        """Set whether events are published."""
         self.telling = telling
         self._events = {}
         self._unnamed = []
@@ -83,19 +83,19 @@ class Audit:
         return self._number
 
     def take(self) -> dict[str, list[Event]]:
-        """What was told since this was last asked, by kind."""
+        """The events since the last call, by kind."""
         events = self._events
         if events:
             self._events = {}
         return events
 
     def name(self) -> bytes:
-        """An id that no other message has, of any node and at any time."""
+        """An id that no other message of any node ever has."""
         self._number += 1
         return b"%b:%d" % (self.node.encode()[:NAME_BYTES_MAX], self._number)
 
     def identify(self, message: Message) -> None:
-        """Give it an id, if it is to be told of. Once, where it enters."""
+        """Give a new message an id, if it is to have events. Called once, where the message enters."""
         wanted = self.telling
         for watch in self.watches:
             wanted = watch.wants(message, self.base.now) or wanted
@@ -103,7 +103,7 @@ class Audit:
         if wanted or len(mark) != 0:
             message.id = self.name() + mark
 
-    # What is told
+    # Events
 
     def event(self, kind: str, client_id: str, topic: bytes, id: bytes, qos: int) -> Event:
         self._number += 1
@@ -122,10 +122,10 @@ class Audit:
         return event
 
     def accepted(self, message: Message, publisher: Session | None) -> bool:
-        """It is on its way to all who want it. It has an id from here on, but where nobody wants to hear of it, or the
-        store has it without. Whether it has one."""
+        """The message is accepted. It has an id from here on, unless no events about it are wanted, or it is already
+        stored without one. Returns whether it has one."""
         if publisher is not None and publisher.node != 0:
-            return len(message.id) != 0  # another node's
+            return len(message.id) != 0  # it comes from another node
         if len(message.id) == 0:
             if message.offset < 0:
                 self.identify(message)
@@ -142,22 +142,22 @@ class Audit:
         self.event("refused", client_id, topic, id, qos)["reason"] = reason
 
     def due(self, session: Session, message: Message, qos: int) -> None:
-        """A session is to get it. ``kept``: also if this process ends first."""
+        """A session is to get the message. ``kept``: even if this process ends before."""
         if len(message.id) != 0:
             event = self.event("due", name_of(session), message.topic, message.id, qos)
             event["kept"] = self.base.recording and session.expiry != 0
 
     def due_to_group(self, group: Group, message: Message) -> None:
-        """A group is to get it; once a member has been chosen it is due to that member."""
+        """A group is to get the message; once a member is chosen, it is due to that member."""
         if len(message.id) != 0:
             event = self.event("due", group_name(group), message.topic, message.id, message.qos)
             event["kept"] = self.base.recording and self.base.groups.storage == "journal"
 
     def given(self, group: Group, session: Session, message: Message, qos: int) -> None:
-        """A member of the group is to get it."""
+        """A member of the group is to get the message."""
         if len(message.id) != 0:
             self.delivered(group_name(group), message, message.qos, False)
-            if session.node == 0:  # or it is told when it goes there
+            if session.node == 0:  # else the event is reported when the message goes to that node
                 self.due(session, message, qos)
 
     def delivered(self, client_id: str, message: Message, qos: int, dup: bool) -> None:
@@ -166,7 +166,7 @@ class Audit:
             event["dup"] = dup
 
     def arrived(self, message: Message) -> None:
-        """From another node, at this one."""
+        """The message arrived here from another node."""
         if len(message.id) != 0:
             for watch in self.watches:
                 watch.entered(message)
@@ -178,7 +178,8 @@ class Audit:
             self.event("acknowledged", client_id, message.topic, message.id, outgoing.qos)
 
     def dropped(self, client_id: str, message: Message, qos: int, reason: str) -> None:
-        """Given up for this receiver. What is not in memory is read back first, to know what it was."""
+        """The message is dropped for this receiver. If it is not in memory, it is read back first, to know what it
+        was."""
         if message.loaded:
             if len(message.id) != 0:
                 event = self.event("dropped", client_id, message.topic, message.id, qos)
@@ -190,12 +191,12 @@ class Audit:
         self._unnamed.append(event)
 
     def dropped_on_its_way(self, client_id: str, topic: bytes, id: bytes, qos: int, reason: str) -> None:
-        """It came from another node for a session that is not here any more."""
+        """The message came from another node for a session that has ended or moved."""
         if len(id) != 0:
             self.event("dropped", client_id, topic, id, qos)["reason"] = reason
 
     def dropped_all(self, session: Session, reason: str) -> None:
-        """All that waits for a session which ends."""
+        """All messages of a session that ends."""
         if session.queue is not None:
             self._drop_queue(name_of(session), session.queue, reason)
         if session.window is not None and session.is_line:
@@ -217,7 +218,7 @@ class Audit:
     # Messages that are not in memory
 
     def unnamed(self) -> list[int]:
-        """Where the next dropped messages are kept of which nothing else is known."""
+        """The offsets of the next dropped messages of which nothing else is known."""
         found: list[int] = []
         for event in self._unnamed[:UNNAMED_PER_TURN]:
             offset = event["offset"]
@@ -226,7 +227,7 @@ class Audit:
         return found
 
     def named(self, messages: dict[int, Message]) -> None:
-        """Those that ``unnamed`` asked for were read back; the others are lost, and were told of as such."""
+        """The messages of ``unnamed`` were read back. The others are lost, and were reported as such."""
         told = self._unnamed[:UNNAMED_PER_TURN]
         self._unnamed = self._unnamed[UNNAMED_PER_TURN:]
         for found in told:
@@ -255,7 +256,7 @@ class Audit:
             event["census"] = census
 
     def counted(self, since: float, census: int) -> None:
-        """A census that began then is over; it does not count if something that was dropped is not told yet."""
+        """A census that began then is complete. It is not published if events of dropped messages are still missing."""
         if self._unnamed:
             return
         event = self.event("waiting", "", b"", b"", 0)
@@ -264,10 +265,10 @@ class Audit:
 
 
 def name_of(session: Session) -> str:
-    """Whose it is, also while it goes to another node."""
+    """The client id of a session, also while it migrates."""
     return session.client_id if session.moving is None else session.moving.client_id
 
 
 def group_name(group: Group) -> str:
-    """What the receiver is called that a group is: as its line, which it may not have."""
+    """The name of a group as a receiver: that of its group queue, which need not exist."""
     return GROUP_PREFIX + group.name.decode() + "/" + group.filter.decode()

@@ -1,17 +1,17 @@
-"""What the broker counts: plain integers, read by ``$SYS``, metrics and tests."""
+"""Counters of the broker: plain integers, read by ``$SYS``, metrics and tests."""
 
 from __future__ import annotations
 
 from typing import Final
 
 BUCKETS: Final = 24
-"""Of a Histogram: up to 1, 2, 4, ... microseconds, and the last one for all that took more than 4 seconds."""
+"""Buckets of a Histogram: up to 1, 2, 4, ... microseconds; the last one for more than 4 seconds."""
 
 
 class Histogram:
-    """How long something took, counted by powers of two. Adding costs a few nanoseconds: for once a turn."""
+    """Durations, counted by powers of two. Adding one costs a few nanoseconds: fine once per turn."""
 
-    counts: list[int]  # by bucket, each for itself
+    counts: list[int]  # per bucket, not cumulative
     total: float  # seconds
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Histogram:
         self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        if seconds < 0.0:  # a clock of another machine
+        if seconds < 0.0:  # a difference of the clocks of two machines
             seconds = 0.0
         place = 0
         bound = 0.000001
@@ -30,11 +30,11 @@ class Histogram:
         self.total += seconds
 
 
-DELAYS_MASK: Final = 15  # one delivery in sixteen is measured
+DELAYS_MASK: Final = 15  # one of sixteen deliveries is measured
 
 
 class OfListener:
-    """What came in and went out over connections of one listener that are closed."""
+    """Traffic of the closed connections of one listener."""
 
     published: int
     bytes_in: int
@@ -57,9 +57,9 @@ class OfListener:
 
 
 class Counters:
-    """Running totals since start. ``dropped`` counts messages that were given up, by reason; ``errors`` counts, by
-    reason, connections ended by the broker, and three things after which they go on: ``pubrel_unknown``, a PUBREL of a
-    handshake that no node knows, answered with PUBCOMP (MQTT 5: 0x92), ``suback_timeout``, and ``session_lost``."""
+    """Totals since the start. ``dropped`` counts messages that were given up, by reason; ``errors`` counts, by reason,
+    connections that the broker ended, and three events after which a connection continues: ``pubrel_unknown``, a PUBREL
+    of a handshake that no node knows, answered by PUBCOMP (MQTT 5: 0x92), ``suback_timeout``, and ``session_lost``."""
 
     connections_opened: int
     connections_open: int
@@ -75,14 +75,15 @@ class Counters:
     messages_queued: int
     retransmitted: int
     held_publishers: int
-    forwards_sent: int  # messages passed on to other nodes ...
-    forwards_received: int  # ... and taken from them
-    forwards_doubled: int  # that came again and were left alone
+    forwards_sent: int  # messages forwarded to other nodes ...
+    forwards_received: int  # ... and received from them
+    forwards_doubled: int  # duplicates, which were ignored
     stall_max_ms: float
-    turns: Histogram  # from the first bytes of a turn to the last write: what its messages took through the broker
-    delays: Histogram  # from a message's arrival at this node until it is sent to a client, of some deliveries
-    commits: Histogram  # from the end of a turn until its writes were stored, where that takes waiting
-    by_listener: dict[str, OfListener]  # of connections that are closed
+    # from the first bytes of a turn to the last write: the time that its messages take through the broker
+    turns: Histogram
+    delays: Histogram  # from a message's arrival at this node until it is sent to a client, for some deliveries
+    commits: Histogram  # from the end of a turn until its writes were stored, where the turn waited for that
+    by_listener: dict[str, OfListener]  # of closed connections
     dropped: dict[str, int]
     errors: dict[str, int]
 

@@ -1,5 +1,5 @@
-"""When events are told (core.observe.audit), and how: on ``$events/KIND`` at the end of a turn, with a census now and
-then of what waits."""
+"""Publication of events (core.observe.audit): on ``$events/KIND`` at the end of a turn, with a census of waiting
+messages from time to time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENTS_MAX: Final = 500  # in one batch: some 100 KB
 
 
 class Census(Job):
-    """Who has something waiting, some sessions a turn. ``number`` is that of an event at its beginning."""
+    """A census of waiting messages, some sessions per turn. ``number`` is that of an event at its beginning."""
 
     owner: EventTopics
     number: int
@@ -47,7 +47,7 @@ class Census(Job):
 
 
 class EventTopics:
-    """``ctx.audit`` is ``audit`` while somebody wants events, and None else."""
+    """``ctx.audit`` is ``audit`` while events are wanted, else None."""
 
     ctx: Context
     router: Router
@@ -69,7 +69,7 @@ class EventTopics:
         self._census = None
 
     def tick(self) -> None:
-        """Once a turn, before anything else in it."""
+        """Called once per turn, before everything else."""
         ctx = self.ctx
         audit = self.audit
         telling = audit.asked or self.router.event_filters != 0
@@ -91,12 +91,12 @@ class EventTopics:
         self._ticked = True
 
     def counted(self, census: Census) -> None:
-        """It is over: nothing waits for anybody that it did not name."""
+        """The census is complete: receivers that it did not name have no waiting messages."""
         self._census = None
         self.audit.counted(census.since, census.number)
 
     def flush(self) -> None:
-        """Publish what this turn has to tell."""
+        """Publish the events of this turn."""
         audit = self.audit
         for kind, told in audit.take().items():
             for watch in audit.watches:

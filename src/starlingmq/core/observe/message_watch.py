@@ -1,8 +1,8 @@
-"""One look at what becomes of some messages, for as long as somebody looks (``ctl trace``, the live tail of topics).
+"""A watch on some messages, for as long as an operator polls it (``ctl trace``, the live tail of topics).
 
-A watch chooses by topic, by client, or by both: messages that match its filter, and that its client has published or is
-a receiver of. What it has seen waits for whoever looks, ``EVENTS_MAX`` of it at most, and of ``rate`` new messages a
-second at most; what is beyond that is counted and left out. It takes what core.observe.audit tells.
+A watch selects by topic, by client, or by both: messages that match its filter, and that its client has published or is
+a receiver of. At most ``EVENTS_MAX`` events wait to be polled, of at most ``rate`` new messages per second; the excess
+is counted and left out. The events come from core.observe.audit.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from starlingmq.core.message import Message
 from starlingmq.core.routing.topics import matches
 
 EVENTS_MAX: Final = 2000
-FOLLOWED_MAX: Final = 10_000  # messages of its client, of which the oldest are forgotten
+FOLLOWED_MAX: Final = 10_000  # messages of its client; the oldest are removed
 PAYLOAD_MAX: Final = 4096  # bytes of a payload that are shown
 
 Event = dict[str, object]
 
 
 class MessageWatch:
-    """``client_id`` "" and ``filter`` b"" choose nothing. ``tail``: messages as they are accepted, with payloads."""
+    """``client_id`` "" and ``filter`` b"" do not select. ``tail``: messages as they are accepted, with payloads."""
 
     client_id: str
     filter: bytes
@@ -29,9 +29,9 @@ class MessageWatch:
     lost: int  # messages and events that were left out
     _events: list[Event]
     _followed: dict[str, None]
-    _payloads: dict[str, bytes]  # of messages whose events were not taken yet
+    _payloads: dict[str, bytes]  # of messages whose events have not been added yet
     _second: int
-    _messages: int  # in it
+    _messages: int  # in this second
 
     def __init__(self, client_id: str, filter: bytes, tail: bool, rate: int) -> None:
         self.client_id = client_id
@@ -46,15 +46,15 @@ class MessageWatch:
         self._messages = 0
 
     def wants(self, message: Message, now: float) -> bool:
-        """Whether it is to be told of from here on. Asked once of each message, where it enters."""
+        """Whether a message may be selected. Called once per message, where it enters."""
         if len(self.filter) != 0 and not matches(self.filter, message.topic):
             return False
         if len(self.client_id) != 0 and message.publisher != self.client_id:
-            return not self.tail  # it may go to that client: who knows
+            return not self.tail  # it may still be delivered to that client
         return self.may(now)
 
     def may(self, now: float) -> bool:
-        """Whether there is room for one more message in this second."""
+        """Whether the rate allows one more message in this second."""
         second = int(now)
         if second != self._second:
             self._second = second
@@ -66,7 +66,7 @@ class MessageWatch:
         return False
 
     def entered(self, message: Message) -> None:
-        """It has an id, and is at this node: accepted, or come from another one."""
+        """A message with an id is at this node: accepted here, or forwarded from another node."""
         id = message.id.decode()
         if len(self.client_id) != 0 and message.publisher == self.client_id:
             self._followed[id] = None
@@ -76,7 +76,7 @@ class MessageWatch:
             self._payloads[id] = message.payload[:PAYLOAD_MAX]
 
     def take(self, kind: str, told: list[Event]) -> None:
-        """The events of a turn, those of one kind."""
+        """Add the events of a turn, those of one kind."""
         if self.tail and kind != "accepted":
             return
         for event in told:
@@ -102,7 +102,7 @@ class MessageWatch:
         return len(self.client_id) == 0 or event["client"] == self.client_id or id in self._followed
 
     def seen(self) -> tuple[list[Event], int]:
-        """What was seen since this was asked last, and how much was left out."""
+        """The events since the last call, and the number of those left out."""
         events, lost = self._events, self.lost
         self._events = []
         self.lost = 0

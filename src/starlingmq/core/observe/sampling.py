@@ -1,8 +1,8 @@
-"""Which messages OpenTelemetry hears of, and by what they are known to be such at every node (docs/OBSERVING.md).
+"""Which messages are traced with OpenTelemetry, and how all nodes know them (docs/OBSERVING.md).
 
-The law: a message is chosen once, where it enters, and its id says so from then on: ``NODE:NUMBER~`` and, where it came
-with a trace of its own, that trace and the span it came from (W3C Trace Context). So other nodes, and this one after a
-restart, know it and need nothing else: ids go with messages through links, journal and sessions that move.
+The law: a message is selected once, where it enters, and its id says so from then on: ``NODE:NUMBER~`` and, if it
+carried a trace context, that trace and its parent span (W3C Trace Context). So other nodes, and this node after a
+restart, recognize it without other state: ids travel with messages through links, journal and migrating sessions.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes
 TRACEPARENT: Final = "traceparent"
 TRACED: Final = b"~"
 SAMPLED: Final = 1  # of the flags
-TRACE_CHARS: Final = 22  # of 16 bytes, as they are in an id
+TRACE_CHARS: Final = 22  # of 16 bytes, as encoded in an id
 SPAN_CHARS: Final = 11
 HEX: Final = frozenset("0123456789abcdef")
 SPREAD: Final = (
-    2654435769  # 2**32 by the golden ratio: its multiples are spread evenly, those of every n-th message too
+    2654435769  # 2**32 divided by the golden ratio: its multiples are spread evenly, also those of every n-th message
 )
 
 
 class Parent:
-    """Where a message comes from: 16 and 8 bytes, neither of them all zero."""
+    """A parent span: 16 and 8 bytes, neither of them all zero."""
 
     trace: bytes
     span: bytes
@@ -39,11 +39,12 @@ class Parent:
 
 
 class Sampler(MessageWatch):
-    """``ratio`` of the messages, which are ``rate`` a second at most; with ``parents``, what they say themselves."""
+    """Selects ``ratio`` of the messages, at most ``rate`` per second; with ``parents``, the sampled flag of a message
+    decides."""
 
     ratio: float
     parents: bool
-    chosen: int  # messages, ever
+    chosen: int  # number of selected messages since the start
     _asked: int
 
     def __init__(self, ratio: float, parents: bool, rate: int) -> None:
@@ -54,10 +55,10 @@ class Sampler(MessageWatch):
         self._asked = 0
 
     def wants(self, message: Message, now: float) -> bool:
-        return False  # ``mark`` says
+        return False  # ``mark`` decides
 
     def mark(self, message: Message, now: float) -> bytes:
-        """What the id of a message that is traced ends with; b"": it is not. Asked once, where it enters."""
+        """The end of the id of a traced message; b"" if it is not traced. Called once, where the message enters."""
         parent = parent_of(message.properties)
         if parent is not None and self.parents:
             if not parent.sampled:
@@ -74,7 +75,7 @@ class Sampler(MessageWatch):
         return TRACED + _short(parent.trace) + _short(parent.span)
 
     def entered(self, message: Message) -> None:
-        """Its id says all."""
+        """The id says everything."""
 
     def chooses(self, event: Event) -> bool:
         topic, id = event["topic"], event["id"]
@@ -91,12 +92,12 @@ def _long(short: str) -> bytes:
 
 
 def traced(id: str) -> bool:
-    """Whether it is of a message that is traced. (A node's name may have a ``~``, before the last colon.)"""
+    """Whether the id belongs to a traced message. (A node's name may contain a ``~``, before the last colon.)"""
     return id.find("~", id.rfind(":") + 1) >= 0
 
 
 def parent_in(id: str) -> Parent | None:
-    """The trace that a message with this id came with."""
+    """The trace context of the message with this id."""
     mark = id[id.find("~", id.rfind(":") + 1) + 1 :]
     if len(mark) != TRACE_CHARS + SPAN_CHARS:
         return None
@@ -104,7 +105,7 @@ def parent_in(id: str) -> Parent | None:
 
 
 def parent_of(properties: bytes) -> Parent | None:
-    """The first ``traceparent`` among the User Properties of a message, in any case of letters, if it is one."""
+    """The first ``traceparent`` among the User Properties of a message, in any case of letters, if it is valid."""
     if len(properties) == 0 or properties.lower().find(b"traceparent") < 0:
         return None
     users = decode_property_bytes(properties).get(USER_PROPERTY)
@@ -117,8 +118,8 @@ def parent_of(properties: bytes) -> Parent | None:
 
 
 def parse(text: str) -> Parent | None:
-    """``VERSION-TRACE-SPAN-FLAGS`` of W3C Trace Context; None: that is none, and nothing is to be made of it (3.2.2).
-    A version beyond 00 may have more behind its flags (4.3)."""
+    """``VERSION-TRACE-SPAN-FLAGS`` of W3C Trace Context; None if it is invalid, and must be ignored (3.2.2). A version
+    above 00 may have more after its flags (4.3)."""
     if len(text) < 55 or (len(text) > 55 and (text[:2] == "00" or text[55] != "-")):
         return None
     if text[2] != "-" or text[35] != "-" or text[52] != "-" or text[:2] == "ff":

@@ -1,6 +1,6 @@
-"""Sums over all sessions, which nothing counts as it goes: ``count`` some of them at a time.
+"""Sums over all sessions, which are not counted continuously: ``count`` processes some sessions at a time.
 
-Asked for by whoever looks on, so it has to cost little where ten thousand sessions have nothing to tell.
+It is called for observers, so it must be cheap for tens of thousands of idle sessions.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import Final
 from starlingmq.core.observe.counters import OfListener
 from starlingmq.core.session.session import MOVED_PREFIX, Session
 
-SLOW_MAX: Final = 10  # sessions that are named because they lag most
+SLOW_MAX: Final = 10  # sessions with the longest queues, listed by name
 
 
 def of_clients(session: Session) -> bool:
-    """Whether a session is a client's, and not another node's, a group's line, or on its way elsewhere."""
+    """Whether a session belongs to a client: not to another node or a group queue, and not migrating away."""
     return session.node == 0 and not session.is_line and not session.client_id.startswith(MOVED_PREFIX)
 
 
 class SessionTotals:
-    """What there was; ``slow`` are (messages that wait, client id), the worst first."""
+    """The sums. ``slow`` has (queued messages, client id), the longest queues first."""
 
     connected: int
     away: int
@@ -28,7 +28,7 @@ class SessionTotals:
     inflight: int
     awaiting_rel: int
     stalled: int
-    by_listener: dict[str, OfListener]  # connections that are open, and those before them
+    by_listener: dict[str, OfListener]  # open connections, and those before them
     slow: list[tuple[int, str]]
 
     def __init__(self) -> None:
@@ -49,9 +49,9 @@ class SessionTotals:
         return found
 
     def count(self, sessions: list[Session]) -> None:
-        """Add these."""
+        """Add these sessions."""
         name = ""
-        sums = OfListener()  # of the listener by that name
+        sums = OfListener()  # of the listener with that name
         for session in sessions:
             if not of_clients(session):
                 continue

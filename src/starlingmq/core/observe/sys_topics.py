@@ -1,4 +1,4 @@
-"""``$SYS``: the broker's own figures as retained messages, for whoever watches with nothing but an MQTT client."""
+"""``$SYS``: figures of the broker as retained messages, for monitoring with only an MQTT client."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starlingmq.core.groups.group_stats import figures
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import Publishing
 
-GROUPS_TOLD: Final = 100  # groups that have a topic of their own
+GROUPS_TOLD: Final = 100  # groups with a topic of their own
 
 
 class SysTopics:
-    """Publishes every ``mqtt.sys_interval`` seconds what has changed since the last time."""
+    """Publishes, every ``mqtt.sys_interval`` seconds, the figures that have changed."""
 
     ctx: Context
     publishing: Publishing
@@ -54,7 +54,7 @@ class SysTopics:
                 self.publishing.route(Message(name, payload, 0, True, b"", 0.0, "", ctx.now), None)
 
     def group_figures(self) -> dict[bytes, bytes]:
-        """By topic, as JSON, of as many groups as are worth a topic each. Wildcards are spelled as NATS does."""
+        """Figures by topic, as JSON, for up to ``GROUPS_TOLD`` groups. Wildcards are spelled as in NATS."""
         found: dict[bytes, bytes] = {}
         for group in self.publishing.router.groups()[:GROUPS_TOLD]:
             name = b"$SYS/broker/groups/%b/%b" % (group.name, group.filter.replace(b"+", b"*").replace(b"#", b">"))
