@@ -1,4 +1,4 @@
-"""The store of a broker with a data directory: opened, recovered into an empty broker, and what was found is logged."""
+"""The store of a broker with a data directory: opens it, recovers it into an empty broker, and logs what was found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("starlingmq.storage")
 
 
 class DirectoryStore(DurableStore):
-    """A durable store with the directory it has to itself."""
+    """A durable store and its data directory."""
 
     data_dir: DataDir
     stream_directory: StreamDirectory
@@ -37,10 +37,10 @@ class DirectoryStore(DurableStore):
 
 
 def open_directory(config: Config, directory: str, state: BrokerState, clock: Callable[[], float]) -> DirectoryStore:
-    """Open what is kept and fill ``state`` with it. Blocks: nothing else can be served before.
+    """Open the store and fill ``state`` from it. Blocks, since nothing can be served before.
 
-    Raises DataDirError for a directory that can not be used, StreamError for a stream that can not be, OSError where
-    the file system refuses.
+    Raises DataDirError for an unusable directory, StreamActionError for an invalid stream, OSError if the file system
+    fails.
     """
     journal_engine = "segment" if config.storage.journal == "auto" else config.storage.journal
     durability: Durability = "process" if config.storage.durability == "auto" else config.storage.durability
@@ -101,15 +101,16 @@ def open_journal(engine: str, path: Path, segment_size: int, at_least: int) -> J
 
 
 def make_safe(journal: Journal, path: Path) -> None:
-    """Sync what the last process left unsynced: it may have died where the machine did not. Nothing may be concluded
-    from it before, or a message that another node sends again is acknowledged as known, and then the power fails.
+    """Sync what the last process left unsynced: the process may have died while the machine went on. This must precede
+    any decision based on the journal; otherwise a message that another node sends again would be acknowledged as known,
+    and a power failure could lose it.
 
-    Raises OSError where the disk does not sync: what is there may be gone tomorrow, so there is nothing to begin with.
+    Raises OSError if the disk does not sync, since then nothing that was read is reliable.
     """
     try:
         journal.sync()
     except RecordsLost as error:
-        log.error("%s", error)  # whoever reads from now on does not find them; all others are safe
+        log.error("%s", error)  # readers do not find these records from now on; all others are safe
     except OSError as error:
         reason = (
             f"fsync fails, but storage.durability: power needs it: {error.strerror}; use another disk or "
@@ -119,7 +120,7 @@ def make_safe(journal: Journal, path: Path) -> None:
 
 
 def _damage(kv: RocksKv, journal: Journal, streams: StreamLogs) -> list[str]:
-    """What the engines found broken at opening, one sentence each."""
+    """Damage that the engines found when they were opened, one sentence each."""
     found = [kv.damage] if kv.damage else []
     if isinstance(journal, SegmentJournal):
         found += [str(damage) for damage in journal.damage]
