@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Final
 
-from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from starlingmq._version import __version__
+from starlingmq.admin.metric_samples import MetricsReply, Sample
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
 from starlingmq.cluster.cluster_state import ClusterState
@@ -25,17 +25,6 @@ from starlingmq.storage.opening import directory_of
 
 BOUNDS: Final = [f"{1e-6 * 2**place:.6f}" for place in range(BUCKETS - 1)] + ["+Inf"]
 LABELS_MAX: Final = 200  # nodes, streams and groups with values of their own
-
-
-class Sample(Struct, frozen=True):
-    name: str
-    labels: dict[str, str]
-    value: float
-
-
-class MetricsReply(Struct, frozen=True):
-    node: str
-    samples: list[Sample]
 
 
 def buckets_of(found: Histogram) -> list[tuple[str, float]]:

@@ -18,6 +18,7 @@ from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
 from starlingmq.admin.messages import MessageActions
+from starlingmq.admin.metric_samples import MetricsReply
 from starlingmq.admin.nats_answers import NatsAnswers
 from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
@@ -34,7 +35,6 @@ from starlingmq.storage.opening import directory_of
 
 if TYPE_CHECKING:
     from starlingmq.admin.drain_actions import DrainActions, DrainProgress
-    from starlingmq.admin.metric_values import MetricsReply
     from starlingmq.admin.peer_poller import PeerPoller
     from starlingmq.admin.stream_gossip import StreamGossip
     from starlingmq.storage.streams.stream_admin import StreamAdmin

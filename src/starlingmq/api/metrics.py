@@ -9,7 +9,8 @@ from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry, generate_latest
 
 from starlingmq.admin import metric_values
-from starlingmq.admin.metric_values import MetricsReply, MetricValues
+from starlingmq.admin.metric_samples import MetricsReply
+from starlingmq.admin.metric_values import MetricValues
 from starlingmq.api.served import Served
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # Litestar adds the charset to text types
