@@ -56,7 +56,7 @@ class OneWatch(Struct, frozen=True):
     watch: str = ""
 
 
-class WatchEvent(Struct, frozen=True):
+class SeenEvent(Struct, frozen=True):
     """An event of ``core.observe.audit``. ``payload_base64`` is set for a tail."""
 
     at: float
@@ -76,7 +76,7 @@ class WatchEvent(Struct, frozen=True):
 class WatchSeen(Struct, frozen=True):
     """``lost``: messages and events that were left out."""
 
-    events: list[WatchEvent]
+    events: list[SeenEvent]
     lost: int
 
 
@@ -203,12 +203,12 @@ class WatchActions:
             self._forget(name)
 
 
-def _shown(event: Event) -> WatchEvent:
+def _shown(event: Event) -> SeenEvent:
     payload = event.get("payload")
     shown = dict(event)
     if isinstance(payload, bytes):
         shown["payload_base64"] = base64.b64encode(payload).decode()
-    return convert(shown, WatchEvent)
+    return convert(shown, SeenEvent)
 
 
 class Trace:
@@ -279,7 +279,7 @@ class Trace:
         await asyncio.gather(*asked)
 
 
-def step(event: WatchEvent, node: str, names: dict[int, str]) -> TraceStep:
+def step(event: SeenEvent, node: str, names: dict[int, str]) -> TraceStep:
     """One event as operators see it: what happened on ``node``, with names of nodes for numbers."""
     kind, client = event.kind, event.client
     peer: str | UnsetType = UNSET
