@@ -106,8 +106,8 @@ BUGS = {
     ),
     "a will that was published is not written": Bug(
         ending,
-        "self.ctx.write(Write(SESSION_PUT, session))  # in the same turn",
-        "pass  # in the same turn",
+        "self.ctx.write(Write(SESSION_PUT, session))",
+        "pass",
         0,
     ),
     "the end of a session is not written": Bug(ending, "ctx.write(Write(SESSION_DELETE, session))", "pass", 5),
@@ -219,8 +219,8 @@ BUGS = {
     ),
     "what was given back is wanted again after a power failure": Bug(
         journal_gc,
-        "            if self.careful:  # a power failure must not bring back",
-        "            if False:  # a power failure must not bring back",
+        "            if self.careful:  # a power failure must not restore",
+        "            if False:  # a power failure must not restore",
         "test_power.py::test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back",
     ),
     "a checkpoint does not wait for streams": Bug(

@@ -1,1 +1,1 @@
-"""Queue groups (shared subscriptions): members, queues, and how a member is selected."""
+"""Queue groups (shared subscriptions): members, group queues, and the selection of members."""

@@ -1,8 +1,7 @@
-"""A shared subscription group: who of its members gets the next message (docs/GROUPS.md).
+"""A shared subscription group: which member gets the next message (docs/GROUPS.md).
 
-Whoever is chosen can take the message now: it has a connection that is read, nothing queued, and room in its window.
-If there is nobody, the message waits in the group's line. What is done with what was chosen is in
-core.groups.group_engine.
+A selected member can take the message now: it has a connection that is read, an empty queue, and room in its window. If
+there is no such member, the message waits in the group queue. core.groups.group_engine hands messages over.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from starlingmq.core.session.session import Session, Subscription
 LINGERS: Final = 1 << 31
 """In place of a node's number of members: it has none, but lost the last one with its connection, and waits for it."""
 KEEPS: Final = 1 << 30
-"""Beside a node's number of members: some of them are at QoS 1 or 2, so MQTT's."""
+"""Added to a node's number of members: some of them are at QoS 1 or 2, so they are MQTT clients."""
 
-_MULTIPLIER: Final = 6364136223846793005  # Knuth's MMIX generator: choosing a member needs no better
+_MULTIPLIER: Final = 6364136223846793005  # Knuth's MMIX generator, which is good enough to select members
 _INCREMENT: Final = 1442695040888963407
 _MASK: Final = (1 << 64) - 1
 
@@ -46,23 +45,24 @@ class Group(GroupMembers):
     name: bytes
     filter: bytes
     strategy: int
-    nodes: dict[int, Subscription]  # other nodes with members, or where the last one was lost lately, by number ...
-    counts: dict[int, int]  # ... and how many members each has
-    keeping: dict[int, None]  # those of which some member is at QoS 1 or 2
-    rooms: dict[int, Room]  # the primary's: what nodes can take; another node's: what it may send there (standing)
-    waits_at: dict[int, int]  # the primary's: how much is in line at other nodes
-    line: Session | None  # what waits here for a member, and what was lent to members; None: nothing ever did
-    full: bool  # none of the members here could take any when their room was last asked for
-    gone_at: float  # when it ends, its last member here having been lost; 0.0: that is not so
-    unreached: dict[int, None]  # nodes that nothing is given to now: shared by all groups (core.routing.router)
-    node: int  # the number of this one, in a cluster
-    primary: bool  # this node chooses: it was elected, or stands alone
-    standing: bool  # it is not, but lets this node choose for what enters here, as far as ``rooms`` go
-    chooser: int  # number of the node that does; 0: there is none, or no cluster
-    epoch: int  # of the primary, as far as this node knows; 0: there is none, or no cluster
-    received: int  # messages taken in here
+    nodes: dict[int, Subscription]  # other nodes with members, or whose last member was lost lately, by number ...
+    counts: dict[int, int]  # ... and the number of members of each
+    keeping: dict[int, None]  # nodes with a member at QoS 1 or 2
+    rooms: dict[int, Room]  # at the primary: what nodes can take; at another node: what it may send there (standing)
+    waits_at: dict[int, int]  # at the primary: numbers of messages in the group queues of other nodes
+    line: Session | None  # the group queue of this node, whose window has messages lent to members; None: never used
+    full: bool  # no member here could take messages at the last check
+    gone_at: float  # the time when it ends, since its last member here was lost; 0.0: unset
+    unreached: dict[int, None]  # nodes that are unreachable: shared by all groups (core.routing.router)
+    node: int  # the number of this node, in a cluster
+    primary: bool  # this node selects members: it was elected, or there is no cluster
+    # another node is the primary, but lets this node select for messages that enter here, within ``rooms``
+    standing: bool
+    chooser: int  # number of the primary's node; 0: there is none, or no cluster
+    epoch: int  # the group epoch, as far as this node knows; 0: no primary, or no cluster
+    received: int  # messages that entered here
     given: int  # messages given to members here
-    redelivered: int  # that a member had, and did not acknowledge before it left
+    redelivered: int  # messages that a member had, and did not acknowledge before it left
     _state: int
     _turn: int
     _sticky: Subscription | None
@@ -99,7 +99,7 @@ class Group(GroupMembers):
         return self
 
     def share(self) -> bytes:
-        """What its members subscribe to."""
+        """The filter that its members subscribe to."""
         return b"$share/%b/%b" % (self.name, self.filter)
 
     def enlist(self, session: Session) -> None:
@@ -115,7 +115,7 @@ class Group(GroupMembers):
                 session.shares = None
 
     def waiting(self) -> int:
-        """Messages in line here."""
+        """Messages in the group queue here."""
         line = self.line
         if line is None:
             return 0
@@ -123,21 +123,21 @@ class Group(GroupMembers):
         return owed if line.queue is None else owed + len(line.queue)
 
     def somebody(self) -> bool:
-        """Whether anyone is a member, anywhere."""
+        """Whether there is a member on any node."""
         for member in self.members:
             if not member.session.ended:
                 return True
         return any(count != 0 for count in self.counts.values())
 
     def keeps(self) -> bool:
-        """Whether what NATS clients publish waits as long as what MQTT clients do: some member is at QoS 1 or 2, or
-        there is none yet by which that is decided."""
+        """Whether messages of NATS clients wait as long as those of MQTT clients: some member is at QoS 1 or 2, or no
+        member has ever decided it."""
         return self.keepers != 0 or len(self.keeping) != 0 or not self.somebody()
 
     # Other nodes
 
     def join_node(self, subscription: Subscription, count: int) -> None:
-        """Another node has so many members now, with ``KEEPS`` or without, or ``LINGERS``."""
+        """The number of members of another node, with or without ``KEEPS``, or ``LINGERS``."""
         node = subscription.session.node
         if count == 0:
             self.leave_node(node)
@@ -157,33 +157,33 @@ class Group(GroupMembers):
         self.waits_at.pop(node, None)
 
     def can_take(self, node: int, online: int, room: int) -> None:
-        """What another node says of its members, or their primary."""
+        """The state of another node's members, from that node or from the primary."""
         subscription = self.nodes.get(node)
         if subscription is None:
             return
         self.rooms[node] = Room(subscription, online, room)
 
     def wants(self) -> bool:
-        """Whether messages enter here, and the primary, elsewhere, has left little or nothing to this node's choice."""
+        """Whether messages enter here, and the primary on another node has allowed this node little or no selection."""
         if self.primary or self.received == 0:
             return False
         return not self.standing or any(room.left * 2 < room.given for room in self.rooms.values())
 
-    # Choosing
+    # Selection
 
     def reaches(self, room: Room) -> bool:
-        """Whether what is given to the members of that node gets there now."""
+        """Whether messages for the members of that node arrive there now."""
         session = room.subscription.session
         return session.client is not None and session.node not in self.unreached
 
     def orphaned(self) -> bool:
-        """Whether the node that chooses can not be reached now: until there is another one, each node gives what it has
-        to its own members, and to others as far as what they were allotted goes."""
+        """Whether the primary is unreachable. Until there is another one, each node gives its messages to its own
+        members, and to others within their allotment."""
         return self.chooser in self.unreached
 
     def choose(self, message: Message, write_buffer: int) -> Subscription | None:
-        """Who gets a message: a member here, or (``session.node``) the members of another node. None: nobody can take
-        it now. ``write_buffer``: bytes from which on a connection counts as not read."""
+        """The receiver of a message: a member here, or (``session.node``) the members of another node. None: none can
+        take it now. ``write_buffer``: bytes from which on a connection counts as not read."""
         if not self.rooms:
             return self.choose_here(message, write_buffer)
         here = len(self._present)
@@ -217,7 +217,8 @@ class Group(GroupMembers):
         return second if second is not None else self.choose_here(message, write_buffer)
 
     def _hashed(self, message: Message, write_buffer: int, place: int) -> Subscription | None:
-        """All count members in the same order, that of the nodes: wherever a topic enters, the same one gets it."""
+        """All nodes count the members in the same order, that of the nodes: so wherever a topic enters, it goes to the
+        same member."""
         found: Subscription | None = None
         for node in sorted([self.node, *self.rooms]):
             if node == self.node:
@@ -235,7 +236,7 @@ class Group(GroupMembers):
         return found
 
     def choose_here(self, message: Message, write_buffer: int) -> Subscription | None:
-        """A member of this node, or None when none can take the message now."""
+        """A member of this node; None if none can take the message now."""
         while True:
             present = self._present
             count = len(present)
@@ -303,7 +304,7 @@ class Group(GroupMembers):
         return self._state >> 33
 
     def room(self, write_buffer: int) -> int:
-        """How many messages the members here can take now."""
+        """The number of messages that the members here can take now."""
         self._purge()
         present = self._present
         count = len(present)

@@ -1,8 +1,9 @@
-"""The messages of shared groups: taken in where they enter, given to a member that can take them (docs/GROUPS.md).
+"""The messages of shared groups: accepted where they enter, given to a member that can take them (docs/GROUPS.md).
 
-The law: a message of a group has one holder at a time. What waits is in its group's line (core.groups.group_queues);
-what was lent to a member that has not acknowledged it is in the window of that line. What a member holds for itself (in
-a session that outlives its connection), and what went to another node, is in line no more, from the same commit on.
+The law: a message of a group has one holder at a time. Waiting messages are in the group queue
+(core.groups.group_queues); messages that were lent to a member that has not acknowledged them are in the window of the
+group queue. Messages that a member holds for itself (in a persistent session), or that went to another node, leave the
+group queue in the same commit.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.qos import MAX_PACKET_ID, SendWindow
 from starlingmq.core.session.session import Session, Subscription
 
-GIVEN_PER_TURN: Final = 1024  # of one group's line before others get their turn
+GIVEN_PER_TURN: Final = 1024  # of one group queue before others get their turn
 GROUPS_PER_TURN: Final = 256
 
 
 class GroupEngine(GroupQueues):
-    at_once: int  # messages that entered here and went to another node's members before its primary knew of them
-    _given: list[Outgoing]  # written to connections in the turn before; they leave the line in this one
+    at_once: int  # messages that entered here and went to another node's members before the primary knew of them
+    _given: list[Outgoing]  # written to connections in the previous turn; they leave the group queue in this one
 
     def __init__(self, ctx: Context, router: Router, delivery: Delivery) -> None:
         super().__init__(ctx, router, delivery)
         self.at_once = 0
         self._given = []
 
-    # What comes in
+    # Input
 
     def take(self, group: Group, message: Message, publisher: Session | None) -> bool:
         group.received += 1
@@ -53,7 +54,7 @@ class GroupEngine(GroupQueues):
         return self.line_up(group, message, publisher)
 
     def arrived(self, group: Group, message: Message) -> None:
-        """Another node has given us a message for a member here."""
+        """Another node has sent a message for a member here."""
         if self.ctx.audit is not None:
             self.ctx.audit.due_to_group(group, message)
         if self.too_old(group, message):
@@ -65,7 +66,7 @@ class GroupEngine(GroupQueues):
             self.line_up(group, message, None)
 
     def reach(self, node: int, reached: bool) -> None:
-        """Another node's stream has ended, or what it is sent gets there again."""
+        """Another node became unreachable or reachable."""
         unreached = self.router.unreached
         if reached != (node in unreached):
             return
@@ -78,7 +79,7 @@ class GroupEngine(GroupQueues):
                 self.changed(group)
 
     def restored(self) -> None:
-        """All that a store had is back: lines go on, with what was lent first."""
+        """All stored groups are restored: the group queues advance, beginning with the messages that were lent."""
         for group, line in [(group, group.line) for group in self.lines]:
             assert line is not None
             if line.window is not None:
@@ -89,14 +90,15 @@ class GroupEngine(GroupQueues):
             if not group.members:
                 self.emptied(group, True)
 
-    # Giving
+    # Handing over
 
     def _hand_over(
         self, group: Group, member: Subscription, message: Message, lent: Outgoing | None, publisher: Session | None
     ) -> bool:
-        """Give a message to a member here, or to the node of members; False if it has to stay in line after all.
+        """Give a message to a member here, or to the node of members. Returns False if it has to stay in the group
+        queue after all.
 
-        ``lent``: it is in the line's window already.
+        ``lent``: it is in the window of the group queue already.
         """
         ctx = self.ctx
         session = member.session
@@ -115,7 +117,7 @@ class GroupEngine(GroupQueues):
         assert client is not None
         group.given += 1
         acknowledged = message.qos != 0 and member.qos != 0 and client.dialect is None
-        if acknowledged and session.expiry != 0 and ctx.recording:  # it is the session's from here on
+        if acknowledged and session.expiry != 0 and ctx.recording:  # it belongs to the session from here on
             self._done(group, lent)
             self._tell_given(group, member, message)
             self._offer(group, member, message, 0, publisher)
@@ -154,7 +156,8 @@ class GroupEngine(GroupQueues):
         self.delivery.offer(member.session, outgoing, publisher)
 
     def _lend(self, group: Group, message: Message) -> Outgoing | None:
-        """Note in the line that a member has it, until ``settle``. None: as many are lent as can be."""
+        """Record in the group queue that a member has it, until ``settle``. None: the limit of lent messages is
+        reached."""
         line = self.line_of(group)
         window = line.window
         if window is None:
@@ -167,7 +170,7 @@ class GroupEngine(GroupQueues):
         return lent
 
     def _done(self, group: Group, lent: Outgoing | None) -> None:
-        """What was lent is somebody else's, or has been acknowledged."""
+        """A lent message belongs to another holder, or has been acknowledged."""
         line = group.line
         if lent is None or line is None or line.window is None:
             return
@@ -192,7 +195,7 @@ class GroupEngine(GroupQueues):
         if found is None:
             return False
         if found is not group:
-            outgoing.ticket = 0  # that line is gone
+            outgoing.ticket = 0  # that group queue does not exist any more
         if outgoing.message.qos == 0 and not found.somebody():
             self.settle(outgoing)
             return False
@@ -210,7 +213,7 @@ class GroupEngine(GroupQueues):
         self.changed(found)
         return True
 
-    # The line moves up
+    # Advancing the group queue
 
     def come(self, session: Session) -> None:
         shares = session.shares
@@ -223,8 +226,8 @@ class GroupEngine(GroupQueues):
                     self.changed(group)
 
     def relieve(self, session: Session) -> None:
-        """After each write to a member, and each acknowledgement: of a member of very many groups nearly all have
-        nothing to wait for, and nobody else is to hear of them."""
+        """Called after each write to a member, and each acknowledgement. A member of many groups has waiting messages
+        in few of them; the other groups are not touched."""
         shares = session.shares
         if shares is not None:
             for each in shares:
@@ -234,11 +237,11 @@ class GroupEngine(GroupQueues):
                     self.changed(group)
 
     def pending(self) -> bool:
-        """Whether a next turn has something to do."""
+        """Whether there is work for the next turn."""
         return len(self.stirred) != 0 or len(self._given) != 0
 
     def turn(self) -> None:
-        """Have lines move up; what was written in the turn before is out of them."""
+        """Advance the group queues. Messages written in the previous turn leave them."""
         if self._given:
             given = self._given
             self._given = []
@@ -254,7 +257,7 @@ class GroupEngine(GroupQueues):
             self._sweep()
 
     def pump(self, group: Group, budget: int) -> int:
-        """Give what is in line, oldest first, as far as somebody takes it; what is left of the budget."""
+        """Give waiting messages, oldest first, as long as members can take them. Returns the rest of the budget."""
         line = group.line
         if line is None:
             return budget
@@ -282,7 +285,7 @@ class GroupEngine(GroupQueues):
             ctx.work -= 1
             del window.owed[packet_id]
             if ctx.audit is not None:
-                ctx.audit.due_to_group(group, lent.message)  # once more
+                ctx.audit.due_to_group(group, lent.message)  # again
             if not self._hand_over(group, member, lent.message, lent, None):
                 return budget
         queue = line.queue

@@ -1,4 +1,4 @@
-"""The members of a shared group at this node: who has joined, and who of them has a connection."""
+"""The members of a shared group on this node, and those with a connection."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from starlingmq.core.session.session import Session, Subscription
 
 class GroupMembers(Subscriber):
     members: list[Subscription]
-    keepers: int  # how many of them are at QoS 1 or 2, so none of NATS
-    _present: list[Subscription]  # members with a connection, and some that were lately
+    keepers: int  # number of members at QoS 1 or 2, which are not NATS clients
+    _present: list[Subscription]  # members with a connection, and some that lost it lately
     _places: dict[str, int]  # client id -> index in members
 
     def __init__(self) -> None:
@@ -19,15 +19,15 @@ class GroupMembers(Subscriber):
         self._places = {}
 
     def enlist(self, session: Session) -> None:
-        """Note with a session that it is a member."""
+        """Record in a session that it is a member."""
         raise NotImplementedError
 
     def strike(self, session: Session) -> None:
-        """... and that it is none any more."""
+        """... and that it is not any more."""
         raise NotImplementedError
 
     def join(self, subscription: Subscription) -> None:
-        """Add a member, or replace what it subscribed with before."""
+        """Add a member, or replace its earlier subscription."""
         session = subscription.session
         place = self._places.get(session.client_id)
         if place is None:
@@ -42,14 +42,15 @@ class GroupMembers(Subscriber):
         client = session.client
         if client is not None:
             main = client.session
-            if main is not None and main is not session:  # of a NATS client: what it takes is known of its connection
+            # of a NATS client: the state of its connection is in the main session
+            if main is not None and main is not session:
                 self.enlist(main)
             self._appear(subscription)
 
     def leave(self, session: Session) -> None:
         place = self._places.get(session.client_id, -1)
         if place < 0 or self.members[place].session is not session:
-            return  # not (any more) a member, or a later session of the same client is
+            return  # it is not a member any more, or a later session of the same client is
         del self._places[session.client_id]
         self._let_go(self.members[place])
         last = self.members.pop()
@@ -79,7 +80,7 @@ class GroupMembers(Subscriber):
             self._present.append(member)
 
     def _purge(self) -> None:
-        """Those that are not there any more, all at once."""
+        """Remove all members without a connection at once."""
         there: list[Subscription] = []
         for member in self._present:
             if member.present and (member.session.client is None or member.session.ended):
@@ -89,6 +90,6 @@ class GroupMembers(Subscriber):
         self._present = there
 
     def online(self) -> int:
-        """Members here with a connection."""
+        """Number of members here with a connection."""
         self._purge()
         return len(self._present)

@@ -1,4 +1,4 @@
-"""What the rest of the core asks of whoever looks after the messages of shared groups."""
+"""The interface to the messages of shared groups for the rest of the core."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from starlingmq.core.session.session import Session
 
 
 class GroupPort:
-    """It is core.groups.group_engine."""
+    """Implemented by core.groups.group_engine."""
 
     def take(self, group: Group, message: Message, publisher: Session | None) -> bool:
-        """A message that a group wants has entered here; whether there is anyone that it is for."""
+        """A message for a group has entered here. Returns whether there is a receiver for it."""
         raise NotImplementedError
 
     def settle(self, outgoing: Outgoing) -> None:
-        """A member is done with what it was lent."""
+        """A member has acknowledged a lent message."""
         raise NotImplementedError
 
     def give_back(self, outgoing: Outgoing) -> bool:
-        """A member has gone and left this; False when its group has too."""
+        """A member has left without acknowledging this message; False if its group has ended, too."""
         raise NotImplementedError
 
     def come(self, session: Session) -> None:
-        """A member has come back."""
+        """A member has a connection again."""
         raise NotImplementedError
 
     def relieve(self, session: Session) -> None:
-        """A member (or a group's own line) may take more."""
+        """A member (or a group queue) may take more."""
         raise NotImplementedError
 
     def emptied(self, group: Group, lost: bool) -> None:
-        """The last member here, and anywhere, has left: ``lost`` with its connection, or because it wanted to."""
+        """The last member here, and anywhere, has left: ``lost`` with its connection, or by unsubscribing."""
         raise NotImplementedError
 
     def joined(self, group: Group) -> None:
@@ -40,9 +40,9 @@ class GroupPort:
         raise NotImplementedError
 
     def changed(self, group: Group) -> None:
-        """Its line may move up: somebody may be able to take what could not be given before."""
+        """The group queue may advance: a member may be able to take messages that could not be given before."""
         raise NotImplementedError
 
     def line_of(self, group: Group) -> Session:
-        """Where messages of a group wait at this node."""
+        """The group queue of this node."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Where messages of shared groups wait: a line for each group, how long it may be, and when a group is over.
+"""Group queues: one per group on each node, their limits, and the end of groups.
 
-A line is a session without a client: what waits is its queue, what was lent to members its window
+A group queue is a session without a client: its queue has the waiting messages, its window those lent to members
 (core.groups.group_engine).
 """
 
@@ -25,19 +25,19 @@ from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import GROUP_PREFIX, NATS_PREFIX, NEVER, Session
 
-SWEEP_SECONDS: Final = 1.0  # between two looks at what has waited for too long
-SWEPT_PER_TURN: Final = 1000  # messages of one line
+SWEEP_SECONDS: Final = 1.0  # between two searches for messages that have waited too long
+SWEPT_PER_TURN: Final = 1000  # messages of one group queue
 
 
 class GroupQueues(GroupPort):
     ctx: Context
     router: Router
     delivery: Delivery
-    lines: dict[Group, None]  # groups that have one
-    news: dict[Group, None] | None  # in a cluster: whose line, members or room have changed
-    ended: list[bytes]  # in a cluster: groups that are over
-    stirred: dict[Group, None]  # may go on
-    brief: dict[Group, None]  # something may be in their line that waits for ``nats_wait`` at most
+    lines: dict[Group, None]  # groups with a group queue
+    news: dict[Group, None] | None  # in a cluster: groups whose group queue, members or room changed
+    ended: list[bytes]  # in a cluster: groups that have ended
+    stirred: dict[Group, None]  # groups that may advance
+    brief: dict[Group, None]  # their group queue may have messages that wait for ``nats_wait`` at most
     _lingering: dict[Group, None]
     _sweep_at: float
 
@@ -61,7 +61,7 @@ class GroupQueues(GroupPort):
         self.router.configure_groups(groups.strategy, strategies)
 
     def cluster(self) -> None:
-        """There are other nodes from here on, and primaries are elected."""
+        """From now on there are other nodes, and primaries are elected."""
         self.router.alone = False
         self.news = {}
         for group in self.router.groups():
@@ -89,7 +89,7 @@ class GroupQueues(GroupPort):
         line = self.line_of(group)
         waited = line.queue is not None
         if ctx.refusing and message.qos == 0 and line.kept:
-            ctx.drop("storage_failing", line.client_id)  # what waits for the disk in memory must not grow for ever
+            ctx.drop("storage_failing", line.client_id)  # messages that wait for the disk in memory must stay bounded
             self.tell_dropped(group, message, "storage_failing")
             return False
         queue = line.queue
@@ -129,7 +129,7 @@ class GroupQueues(GroupPort):
         return UNBOUNDED_HIGH if bound == 0 else (bound + 1) // 2
 
     def line_of(self, group: Group) -> Session:
-        """Where messages of a group wait at this node."""
+        """The group queue of this node."""
         line = group.line
         if line is None:
             ctx = self.ctx
@@ -142,7 +142,7 @@ class GroupQueues(GroupPort):
         return line
 
     def adopt(self, group: Group, line: Session) -> None:
-        """This is the group's line: it was made, or comes back from a store."""
+        """Use this session as the group queue: it is new, or was restored from a store."""
         line.shares = [group]
         line.is_line = True
         group.line = line
@@ -157,7 +157,7 @@ class GroupQueues(GroupPort):
             self.news[group] = None
 
     def _drop_qos0(self, line: Session, queue: MessageQueue) -> None:
-        """No member is left, here or elsewhere: at QoS 0 the next one gets nothing from before [MQTT-4.1.0-2]."""
+        """There is no member on any node: at QoS 0, the next one gets no earlier messages [MQTT-4.1.0-2]."""
         for gone in queue.take_qos0():
             self.delivery.give_up(line, gone, "offline_qos0")
         self.moved_up(line, queue)
@@ -171,7 +171,7 @@ class GroupQueues(GroupPort):
         elif not queue.items:
             self.ctx.load(line)
 
-    # A group's life
+    # Life of a group
 
     def emptied(self, group: Group, lost: bool) -> None:
         grace = self.ctx.groups.grace
@@ -188,7 +188,7 @@ class GroupQueues(GroupPort):
             self._end(group)
 
     def lost(self, share: bytes) -> None:
-        """An earlier life of this node had members of ``$share/name/filter``, and they went down with it."""
+        """An earlier process of this node had members of ``$share/name/filter``, which were lost with it."""
         parsed = parse_share(share)
         if parsed is not None:
             group = self.router.waits_for(*parsed)
@@ -207,7 +207,7 @@ class GroupQueues(GroupPort):
             self.ctx.cluster.interest.linger(group.share(), lingers)
 
     def _end(self, group: Group) -> None:
-        """Nobody is left here. The group is over when nobody is elsewhere either."""
+        """No member is left here. The group has ended if there is none on other nodes either."""
         group.gone_at = 0.0
         self._lingering.pop(group, None)
         self._linger(group, False)
@@ -276,7 +276,7 @@ class GroupQueues(GroupPort):
                 self._retire(line, line.queue, before)
 
     def _retire_stale(self, group: Group, line: Session, queue: MessageQueue) -> bool:
-        """Drop what NATS clients published and NATS members do not want any more; False: there is more of it."""
+        """Drop messages of NATS clients that are too old for NATS members. Returns False if there are more."""
         budget = SWEPT_PER_TURN
         while budget > 0 and queue.items and self.too_old(group, queue.items[0].message):
             self.delivery.give_up(line, queue.pop(), STALE)
@@ -285,7 +285,7 @@ class GroupQueues(GroupPort):
         return budget > 0
 
     def _retire(self, line: Session, queue: MessageQueue, before: float) -> None:
-        """Drop what has waited for longer than it may."""
+        """Drop messages that have waited for too long."""
         while queue.items and queue.items[0].message.published_at < before:
             self.delivery.give_up(line, queue.pop(), "group_retention")
         self.moved_up(line, queue)

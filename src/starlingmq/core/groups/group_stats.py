@@ -1,4 +1,4 @@
-"""What there is to be seen of a queue group at one node: for $SYS, for ``ctl groups``, for whoever counts."""
+"""The figures of a queue group on one node: for $SYS, for ``ctl groups``, for metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from starlingmq.core.groups.member_selection import STRATEGIES
 
 
 def cursor(group: Group) -> int:
-    """The journal offset of the oldest message in line here, or lent to a member; -1: there is none that is stored."""
+    """The journal offset of the oldest message that waits here or is lent to a member; -1: no such message is
+    stored."""
     line = group.line
     if line is None:
         return -1
@@ -19,7 +20,7 @@ def cursor(group: Group) -> int:
         elif queue.stored is not None and len(queue.stored) != 0:
             offsets.append(queue.stored.peek().offset)
     if line.window is not None:
-        for lent in line.window.entries.values():  # the first is the oldest, but for what was given back
+        for lent in line.window.entries.values():  # the first is the oldest, except for messages that were given back
             offsets.append(lent.message.offset)
             break
     stored = [offset for offset in offsets if offset >= 0]
@@ -31,10 +32,11 @@ def title(group: Group) -> str:
 
 
 def figures(group: Group) -> dict[str, object]:
-    """All that this node knows. ``lag`` is what waits at this node and, as far as its primary knows, at others.
+    """All figures that this node knows. ``lag`` counts the messages that wait on this node and, as far as the primary
+    knows, on others.
 
-    ``nodes`` has the other ones, by number: how many members each has, and at the primary how many of them are there
-    (``online``), how many messages they can take (``room``), and how many wait there (``waiting``).
+    ``nodes`` has the other nodes by number: the number of members of each, and at the primary how many of them are
+    connected (``online``), how many messages they can take (``room``), and how many wait there (``waiting``).
     """
     line = group.line
     lent = 0

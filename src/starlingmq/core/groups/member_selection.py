@@ -1,4 +1,4 @@
-"""How a member of a shared group is chosen: strategies by name, and what it takes to be given a message now."""
+"""Selection of a member of a shared group: strategies by name, and the conditions for giving a member a message now."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STRATEGIES: Final = (
 )
 RANDOM, ROUND_ROBIN, STICKY, HASH_TOPIC, HASH_CLIENT, LEAST_INFLIGHT, LOCAL_FIRST = range(7)
 
-LOOKS_MAX: Final = 64  # members that are compared where the least busy one is wanted
+LOOKS_MAX: Final = 64  # members that are compared to find the least busy one
 ROOM_MAX: Final = 1024  # messages that a member without a window may be promised at once
-ROOM_LOOKS: Final = 256  # members that are asked for room; the others are taken for alike
+ROOM_LOOKS: Final = 256  # members that are asked for room; the others are assumed to be alike
 
 
 class Room:
-    """What the members at another node can take, as far as this one knows."""
+    """What the members on another node can take, as far as this node knows."""
 
     subscription: Subscription  # of that node
     online: int
@@ -40,11 +40,11 @@ class Room:
 
 
 def takes(member: Subscription, session: Session, client: Client, message: Message, write_buffer: int) -> bool:
-    """Whether a member that is connected can take a message now."""
+    """Whether a connected member can take a message now."""
     if client.blocked or client.size > write_buffer:
         return False
     if client.dialect is not None:
-        if client.halted & WORKING:  # it waits for other nodes, and what it answers is not read
+        if client.halted & WORKING:  # it waits for other nodes, and its acknowledgements are not read
             return False
         return message.publisher != client.client_id or client.dialect.echoes()
     queue = session.queue
@@ -57,7 +57,7 @@ def takes(member: Subscription, session: Session, client: Client, message: Messa
 
 
 def in_flight(session: Session) -> int:
-    """What a member has not acknowledged; of one that acknowledges nothing, KiB that it has not read."""
+    """Unacknowledged messages of a member; for one that does not acknowledge, KiB that it has not read."""
     window = session.window
     if window is not None:
         return len(window.entries)

@@ -1,4 +1,4 @@
-"""What a CONNECT asks for and the server allows: properties of CONNACK, limits of the connection, the will."""
+"""What a CONNECT requests and the server allows: properties of CONNACK, limits of the connection, the will."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def number(properties: Properties, name: int, default: int) -> int:
 
 
 def check(ctx: Context, router: Router, client: Client, connect: Connect) -> None:
-    """Raises ProtocolError for what no client may ask for here."""
+    """Raises ProtocolError for requests that no client may make here."""
     limits = ctx.limits
     if not connect.client_id:
         if connect.version == 3 or (connect.version == 4 and not connect.clean_start):
@@ -56,24 +56,24 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
         if will.retain and not ctx.mqtt.retain_available:
             raise ProtocolError("retained wills are not available", Reason.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
         if router.resolve(will.topic).reserved:
-            client.bridge = True  # by this will
+            client.bridge = True  # as this will shows
             if not tells_state(client, will.topic, will.payload, will.qos):
                 raise ProtocolError("the topic of the will is reserved for the broker", Reason.TOPIC_NAME_INVALID)
 
 
 def asks_for_storage(connect: Connect) -> bool:
-    """Whether CONNACK promises something that has to be stored: a session that outlives its connection, or a will."""
+    """Whether CONNACK promises something that has to be stored: a persistent session, or a will."""
     if connect.will is not None:
         return True
     if connect.version == 5 and named_by(connect.properties) is not None:
-        return True  # what it is told of its messages may not be stored yet
+        return True  # the state of its publications that it is told may not be stored yet
     if connect.version == 5:
         return number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0) != 0
     return not connect.clean_start
 
 
 def agree(ctx: Context, client: Client, connect: Connect, session: Session, agreed: Properties) -> None:
-    """Settle what both sides may do; ``agreed`` becomes the properties of CONNACK."""
+    """Settle the limits of both sides; ``agreed`` becomes the properties of CONNACK."""
     mqtt = ctx.mqtt
     limits = ctx.limits
     keep_alive = connect.keep_alive

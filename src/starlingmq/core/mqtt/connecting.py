@@ -1,4 +1,5 @@
-"""CONNECT to CONNACK, takeover on this node, and AUTH. How connections and sessions end is in ``core.session.ending``.
+"""From CONNECT to CONNACK, takeover on this node, and AUTH. ``core.session.ending`` has the ends of connections and
+sessions.
 
 ::
 
@@ -48,8 +49,8 @@ REASONS: Final = frozenset(int(reason) for reason in Reason)
 
 
 class SuccessionJob(Job):
-    """A CONNECT with the client id of a connection that is gone, but of which not everything is handled that it sent,
-    perhaps a DISCONNECT that takes its will back. That is a matter of some turns, then the new one has its place."""
+    """A CONNECT with the client id of a closed connection whose input has not been handled completely; it may contain a
+    DISCONNECT that cancels its will. After some turns it is handled, and the new connection continues."""
 
     owner: Connecting
     client: Client
@@ -106,7 +107,7 @@ class Connecting:
         self._secret = secret
         self._assigned = 0
 
-    # Asking for a connection
+    # Requesting a connection
 
     def on_connect(self, client: Client, connect: Connect) -> None:
         client.version = connect.version
@@ -179,7 +180,7 @@ class Connecting:
         if (reason >= 0x80 and reason not in REASONS) or (
             reason == Reason.CONTINUE_AUTHENTICATION and not client.auth_method
         ):
-            reason = Reason.UNSPECIFIED_ERROR  # the hook's mistake: no such reason, or nothing to go on with
+            reason = Reason.UNSPECIFIED_ERROR  # an error of the hook: no such reason, or nothing to continue with
         if reason >= 0x80:
             if client.state == OPEN:
                 self.ending.fail(client, reason, "re-authentication failed")
@@ -198,16 +199,16 @@ class Connecting:
             self.accept(client, answer.data)
 
     def entitle(self, client: Client, answer: HookAnswer) -> None:
-        """Give the client the rights that come with the answer to who it is."""
+        """Give the client the rights of the authentication's answer."""
         if answer.reason == Reason.SUCCESS:
             client.rights = answer.rights
             client.standing = answer.standing
             client.valid_until = self.ctx.now + answer.valid if answer.valid != 0.0 else 0.0
 
-    # A connection is accepted
+    # Accepting a connection
 
     def _decide(self, client: Client, connect: Connect, owned: bool) -> tuple[ConnectVerdict, Session | None]:
-        """Whether it is let in, and the session that has its client id; a refusal is told here."""
+        """The verdict, and the session with its client id. A refusal is sent here."""
         client_id = client.client_id if owned else connect.client_id
         session = self.ctx.sessions.get(client_id)
         request = ConnectRequest(client, session, connect.will, connect.properties)
@@ -237,8 +238,8 @@ class Connecting:
                 self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection uses this client id")
 
     def claimed(self, client_id: str, epoch: int) -> bool:
-        """This node owns a client id since ``epoch``, and what other nodes had of its session is here: whoever waited
-        for that may go on. Whether somebody did."""
+        """This node owns a client id since ``epoch``, and the content of its session on other nodes has arrived: a
+        CONNECT that waits for it continues. Returns whether one did."""
         ctx = self.ctx
         claim = None if ctx.cluster.claims is None else ctx.cluster.claims.drop(client_id)
         if claim is None or claim.client.state != AUTHENTICATING:
@@ -253,8 +254,8 @@ class Connecting:
         return True
 
     def make_way(self, client_id: str) -> None:
-        """A CONNECT waits that is going to have its session: what its client left here as a will is due now, or
-        cancelled, and not only when the CONNECT is answered."""
+        """A waiting CONNECT will get this session: the will that the client left here is published or cancelled now,
+        before the CONNECT is answered."""
         ctx = self.ctx
         claim = None if ctx.cluster.claims is None else ctx.cluster.claims.waiting.get(client_id)
         session = ctx.sessions.get(client_id)
@@ -268,7 +269,7 @@ class Connecting:
         self.taken_over(session, claim.clean_start or anothers, ANOTHER_USER if anothers else "session_ended")
 
     def not_claimed(self, client_id: str, reason: int, detail: str) -> None:
-        """Whoever waited for this client id can not have it."""
+        """The CONNECT that waits for this client id cannot have it."""
         claims = self.ctx.cluster.claims
         claim = None if claims is None else claims.drop(client_id)
         if claim is not None:
@@ -276,8 +277,8 @@ class Connecting:
             self.ending.fail(claim.client, reason, detail)
 
     def overtaken(self, client_id: str, epoch: int) -> None:
-        """Another node owns this client id in that epoch, and serves its client. Who waits here gives way, unless it
-        came later or may have come later."""
+        """Another node owns this client id in that epoch, and serves its client. A CONNECT that waits here is refused,
+        unless it came later or may have come later."""
         claims = self.ctx.cluster.claims
         claim = None if claims is None else claims.waiting.get(client_id)
         if claim is not None and 0 < claim.epoch < epoch:
@@ -305,7 +306,7 @@ class Connecting:
             session.epoch = epoch
         session.hollow = False
         if not present:
-            session.floor = session.epoch  # of whatever was before nothing counts any more
+            session.floor = session.epoch  # nothing earlier counts any more
         elif session.trail is not None:
             session.trail.backlog = None
         before = session.expiry
@@ -332,7 +333,8 @@ class Connecting:
             self._go_on(client, session, present)
 
     def _welcome(self, client: Client, session: Session, present: bool, stored: bool, agreed: Properties) -> bool:
-        """CONNACK; whether the client takes one of this size. ``stored``: what it says holds once it is stored."""
+        """Send CONNACK. Returns whether the client accepts one of this size. ``stored``: its content is true once it is
+        stored."""
         ctx = self.ctx
         found = present and not is_told(session) and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(found, 0, agreed if client.version == 5 else {}), client.version)
@@ -345,7 +347,7 @@ class Connecting:
         if stored or client.production is not None:
             ctx.send_stored(client, frame)
         else:
-            ctx.send(client, frame)  # nothing of it is stored, so it waits for nothing
+            ctx.send(client, frame)  # nothing in it has to be stored, so it does not wait
         ctx.event("connected", client.client_id, client.peer)
         return True
 
@@ -355,7 +357,7 @@ class Connecting:
             session.rules = ctx.rules
         else:
             if client.rights is not None and client.rights.source is not None:
-                session.rules = 0  # it brought rules of its own: perhaps others than last time
+                session.rules = 0  # the client brought rules of its own, which may differ from those of last time
             if session.inbound is not None:
                 ctx.arm(session, ctx.now + ctx.await_rel_timeout)
             self.subscribing.revoke(session)
@@ -366,26 +368,26 @@ class Connecting:
         client.assigned = True
 
     def _assign_id(self) -> str:
-        """A client id nobody can guess, and nobody has."""
+        """An unpredictable client id that is not in use."""
         while True:
             self._assigned += 1
             digest = hashlib.blake2b(self._assigned.to_bytes(8, "big"), key=self._secret, digest_size=11).hexdigest()
-            client_id = "s" + digest  # 23 letters and digits: every server takes that [MQTT-3.1.3-5]
+            client_id = "s" + digest  # 23 letters and digits, which all servers accept [MQTT-3.1.3-5]
             if client_id not in self.ctx.sessions:
                 return client_id
 
     def taken_over(self, session: Session, clean_start: bool, why: str = "session_ended") -> bool:
-        """Its client is on another connection now, here or elsewhere: whether it has a session to go on with. With a
-        clean start it has none, and what was in it is counted as dropped by ``why``."""
+        """The client is on another connection now, here or elsewhere. Returns whether it has a session to continue.
+        With a clean start it has none, and the content is counted as dropped by ``why``."""
         earlier = session.client
         if earlier is not None:
             self._take_over(session, earlier, clean_start)
         elif session.expires_at != 0.0 and session.expires_at <= self.ctx.now:
-            self.ending.end(session)  # its time was over while the broker was away itself, and nobody has looked yet
+            self.ending.end(session)  # it expired while the broker was down, and has not been checked yet
         elif not clean_start:
             if session.will_at != 0.0 and session.will_at <= self.ctx.now:
                 self.ending.publish_pending(session)  # likewise
-            session.will = None  # came back in time [MQTT-3.1.3-9]
+            session.will = None  # the client returned in time [MQTT-3.1.3-9]
             session.will_at = 0.0
             self.ending.will_changed(session)
         if clean_start and not session.ended:
@@ -393,7 +395,7 @@ class Connecting:
         return not session.ended
 
     def _session(self, client: Client, clean_start: bool) -> tuple[Session, bool]:
-        """The session of this client id, after any earlier connection was ended; whether it was there before."""
+        """The session of this client id, after ending an earlier connection; and whether it existed before."""
         ctx = self.ctx
         session = ctx.sessions.get(client.client_id)
         epoch = 0
@@ -414,8 +416,8 @@ class Connecting:
         return session, True
 
     def _take_over(self, session: Session, earlier: Client, clean_start: bool) -> None:
-        """Another connection has the client id now [MQTT-3.1.4-3]. The earlier one's will is published at once unless
-        its delay lets the session's return cancel it."""
+        """Another connection has the client id now [MQTT-3.1.4-3]. The earlier one's will is published at once, unless
+        the reconnection within its delay cancels it."""
         will = session.will
         if will is not None and will.delay != 0 and not clean_start and session.expiry != 0:
             session.will = None

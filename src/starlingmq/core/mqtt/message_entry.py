@@ -1,4 +1,4 @@
-"""A message goes on its way: from a client that published it here, from the broker itself, or from another node."""
+"""Entry of messages: from a client that published one here, from the broker itself, or from another node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MessageEntry:
         self.retained = RetainedMessages(ctx, retained)
 
     def route(self, message: Message, publisher: Session | None) -> int:
-        """Send a message on its way; how many receivers it found. The topic is valid."""
+        """Route a message with a valid topic. Returns the number of receivers."""
         if message.expired(self.ctx.now):
             self.ctx.drop("expired", message.publisher)
             if self.ctx.audit is not None:
@@ -51,7 +51,8 @@ class MessageEntry:
         return self.delivery.fan_out(message, route, publisher)
 
     def deliver(self, message: Message, group: bytes, source: Session) -> None:
-        """A message that entered at the node of ``source``: for our own subscribers, or for one member of ``group``."""
+        """A message that entered at the node of ``source``: for the subscribers here, or for one member of
+        ``group``."""
         ctx = self.ctx
         if message.expired(ctx.now):
             ctx.drop("expired", message.publisher)

@@ -1,8 +1,8 @@
-"""What clients publish: PUBLISH and PUBREL in, acknowledgements out, messages on to their receivers.
+"""Publications of clients: PUBLISH and PUBREL in, acknowledgements out, messages on to their receivers.
 
-The acknowledgement is put into its lane after the message went its way, so that the writes it stands for are in the
-same turn before it. A QoS 2 message goes its way at PUBREL, not at PUBLISH: a handshake that is abandoned and begun
-again elsewhere can then not deliver twice.
+The acknowledgement is added to its lane after the message has been routed, so that the writes it stands for precede it
+in the same turn. A QoS 2 message is routed at PUBREL, not at PUBLISH: so a handshake that is abandoned and begun again
+elsewhere cannot deliver twice.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from starlingmq.wire.mqtt import Publish, decode_publish, packet_id_bytes
 from starlingmq.wire.reasons import ProtocolError, Reason
 
 HEARD_FACT: Final = b"heard/"
-"""And a node's number: a fact, the sequence of the last message from there of which nothing else is kept."""
+"""With a node's number: the name of a fact, the sequence of the last message from that node of which nothing else is
+stored."""
 
 
 class Publishing(Qos2Receiving):
-    _asked: dict[HookQuestion, int]  # packet id of the PUBLISH a question is about
+    _asked: dict[HookQuestion, int]  # packet id of the PUBLISH that a question is about
 
     def __init__(
         self, ctx: Context, router: Router, delivery: Delivery, groups: GroupEngine, retained: RetainedTree
@@ -78,7 +79,7 @@ class Publishing(Qos2Receiving):
             trail = session.trail
             if inbound is not None and inbound.holds(packet.packet_id):
                 if trail is None or trail.backlog is None or packet.packet_id not in trail.backlog.deferred:
-                    self._acknowledge(client, 0x50, packet.packet_id, 0)  # again; the first message stands
+                    self._acknowledge(client, 0x50, packet.packet_id, 0)  # again; the first message stays
                 return
             if first & 8 and trail is not None:
                 trail.waits().repeated[packet.packet_id] = None
@@ -89,11 +90,11 @@ class Publishing(Qos2Receiving):
             return
         rights = client.rights
         if rights is not None and not rights.may_publish(packet.topic, packet.qos, packet.retain):
-            self.router.resolve(packet.topic)  # a bad topic is worse
+            self.router.resolve(packet.topic)  # an invalid topic is the more severe error
             self._refuse(client, message, packet.packet_id, Reason.NOT_AUTHORIZED)
             return
         if ctx.ask_publish:
-            self.router.resolve(packet.topic)  # a bad topic is nothing to ask about
+            self.router.resolve(packet.topic)  # hooks are not called for an invalid topic
             self._ask(client, message, packet.packet_id)
             return
         self.accept(client, session, message, packet.packet_id)
@@ -108,7 +109,7 @@ class Publishing(Qos2Receiving):
         if aliases is None:
             aliases = client.aliases = {}
         if packet.topic:
-            self.router.resolve(packet.topic)  # only a valid topic may be remembered
+            self.router.resolve(packet.topic)  # only valid topics may be remembered
             aliases[alias] = packet.topic
             return
         topic = aliases.get(alias)
@@ -126,7 +127,7 @@ class Publishing(Qos2Receiving):
         self.ctx.halt(client, ASKING)
 
     def ask_for_will(self, client: Client, message: Message) -> None:
-        """A will is published under the rights of the client that left it; the answer comes with packet id -1."""
+        """A will is published under the rights of the client that left it; its answer has packet id -1."""
         self._ask(client, message, -1)
 
     def answered(self, question: HookQuestion, answer: HookAnswer) -> None:
@@ -142,7 +143,7 @@ class Publishing(Qos2Receiving):
                 self.route(answer.message, None)
             return
         if session is None or session.client is not client:
-            # The connection is gone. What was to be acknowledged the client will send again, QoS 0 it will not.
+            # The connection is closed. The client will send QoS 1 and 2 messages again, but not those of QoS 0.
             if asked.qos == 0 and answer.reason < 0x80 and answer.message is not None and session is not None:
                 self.route(answer.message, session)
             return
@@ -161,13 +162,13 @@ class Publishing(Qos2Receiving):
         self._acknowledge_refused(client, message.qos, packet_id, reason)
 
     def _drop(self, reason: str, client: Client, message: Message) -> None:
-        """It is not accepted."""
+        """The message is not accepted."""
         self.ctx.drop(reason, client.client_id)
         if self.ctx.audit is not None:
             self.ctx.audit.refused(client.client_id, message.topic, message.id, message.qos, reason)
 
     def _acknowledge_refused(self, client: Client, qos: int, packet_id: int, reason: int) -> None:
-        """3.x has no code for a refusal: it gets the plain acknowledgement [MQTT-3.3.5-2]."""
+        """3.x has no code for a refusal: the client gets the normal acknowledgement [MQTT-3.3.5-2]."""
         if qos == 1:
             self._acknowledge(client, 0x40, packet_id, reason)
         elif qos == 2:
@@ -179,7 +180,7 @@ class Publishing(Qos2Receiving):
                     self.ctx.write(Write(INBOUND_COMPLETED, session, packet_id))
             self._acknowledge(client, 0x50, packet_id, reason)
 
-    # Taking a message
+    # Accepting a message
 
     def accept(self, client: Client, session: Session, message: Message, packet_id: int) -> None:
         """The message may be published: route it (QoS 2: hold it) and acknowledge."""
@@ -208,13 +209,13 @@ class Publishing(Qos2Receiving):
                     return
         if production is not None:
             self.producers.publish(production, production.number, production.digest, message)
-        # Who can not be told that there is no room to retain it at least has it delivered.
+        # If the client cannot be told that there is no room to retain it, the message is at least delivered.
         found = self.delivery.fan_out(message, route, session)
         if message.qos == 1:
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
 
     def _turn_down(self, client: Client, message: Message, packet_id: int, verdict: int) -> None:
-        """A message that is not admitted, in the words of MQTT. Raises MqttError to end the connection."""
+        """Send the refusal of a message in the protocol of MQTT. Raises MqttError to end the connection."""
         if verdict == POSTPONED:
             self._postpone(client, message, packet_id)
         elif verdict == ISOLATED_VERDICT:
@@ -251,17 +252,17 @@ class Publishing(Qos2Receiving):
         reason: str = "storage_failing",
         text: str = "nothing can be stored at the moment",
     ) -> None:
-        """What can not be stored is not accepted: MQTT 5 has a code for it; a 3.x client must not be acknowledged, and
-        publishes again when it is back."""
+        """A message that cannot be stored is not accepted: MQTT 5 has a code for it; a 3.x client must not get an
+        acknowledgement, and publishes again when it reconnects."""
         if client.version != 5:
             raise ProtocolError(text, Reason.QUOTA_EXCEEDED)
         self._drop(reason, client, message)
         first = 0x40 if message.qos == 1 else 0x50
-        # Now: the lane for what is stored stands still until it can be.
+        # In the lane for now: that for stored frames stops until storing works.
         self.ctx.send(client, bytes((first, 3)) + packet_id_bytes(packet_id) + bytes((Reason.QUOTA_EXCEEDED,)))
 
     def _no_memory(self, client: Client, message: Message, packet_id: int) -> None:
-        """Nothing is taken in until receivers have taken out what is there."""
+        """Nothing is accepted until receivers have taken messages out."""
         if message.qos == 0:
             self._drop("memory", client, message)
         elif client.version != 5:
@@ -271,7 +272,7 @@ class Publishing(Qos2Receiving):
             self._acknowledge_refused(client, message.qos, packet_id, Reason.QUOTA_EXCEEDED)
 
     def resume(self, client: Client, message: Message | None, packet_id: int) -> None:
-        """Go on with what was postponed. Raises MqttError to end the connection."""
+        """Continue with a postponed packet. Raises MqttError to end the connection."""
         self.ctx.unhalt(client, WORKING)
         session = client.session
         if session is None or session.client is not client:
@@ -282,7 +283,8 @@ class Publishing(Qos2Receiving):
             self.accept(client, session, message, packet_id)
 
     def _isolated(self, client: Client, message: Message, packet_id: int) -> None:
-        """What a node accepts must reach everyone, and it can not now: MQTT 5 is told, 3.x is not acknowledged."""
+        """An accepted message must reach all nodes, which is impossible now: MQTT 5 is told, 3.x gets no
+        acknowledgement."""
         if client.version != 5:
             raise ProtocolError(ISOLATED, Reason.SERVER_UNAVAILABLE)
         self._drop("isolated", client, message)

@@ -1,7 +1,5 @@
-"""QoS 2 messages that clients publish: held at PUBLISH, on their way at PUBREL (see core.session.qos, Inbound).
-
-A handshake that is abandoned and begun again elsewhere can so not deliver twice.
-"""
+"""QoS 2 messages of clients: held at PUBLISH, routed at PUBREL (see core.session.qos, Inbound). So a handshake that is
+abandoned and begun again elsewhere cannot deliver twice."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ class Qos2Receiving(MessageEntry):
         trail = session.trail
         asking = trail is not None and trail.backlog is not None and len(trail.backlog.asked) != 0
         if asking and trail is not None and inbound is not None and inbound.holds(packet_id):
-            trail.waits().behind.append(packet_id)  # an earlier one goes its way first, from another node
+            trail.waits().behind.append(packet_id)  # an earlier message, held on another node, is routed first
             return
         if ctx.isolated and inbound is not None and inbound.holds(packet_id):
             raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it stays held: nothing is answered, nothing is lost
@@ -67,7 +65,8 @@ class Qos2Receiving(MessageEntry):
                 ctx.send_stored(client, ack_frame(0x70, packet_id))
             elif ctx.cluster.qos2 is not None and trail is not None:
                 if ctx.isolated:
-                    raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)  # it may be where nobody can be asked
+                    # the handshake may be on a node that cannot be asked
+                    raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)
                 ctx.cluster.qos2.ask(client, session, trail, packet_id)
             else:
                 self._unknown_handshake(client, session, packet_id)
@@ -84,9 +83,9 @@ class Qos2Receiving(MessageEntry):
             self.unpark(session)
 
     def resolved(self, client: Client, session: Session, packet_id: int, outcome: int) -> None:
-        """What other nodes said of a handshake of this client. Raises MqttError to end the connection."""
+        """The result of the lookup of a handshake on other nodes. Raises MqttError to end the connection."""
         if session.client is not client or session.ended:
-            return  # it asks again, from wherever it is
+            return  # the client will repeat its PUBREL, wherever it connects
         inbound = self.inbound(session)
         backlog = Backlog() if session.trail is None else session.trail.waits()
         if outcome == CANCELLED:
@@ -110,13 +109,14 @@ class Qos2Receiving(MessageEntry):
     def _answer_pubrel(self, client: Client, session: Session, inbound: Inbound, packet_id: int, outcome: int) -> None:
         ctx = self.ctx
         if inbound.holds(packet_id):
-            return  # the id was used anew before the answer came
+            return  # the packet id was used again before the result came
         if outcome == COMPLETED:
             self._complete(client, session, packet_id)
         elif ctx.isolated:
             raise MqttError(ISOLATED, Reason.USE_ANOTHER_SERVER)
         elif outcome == TIMED_OUT and client.version != 5:
-            # PUBCOMP would acknowledge a message that is held there; the client repeats its PUBREL until it is known.
+            # PUBCOMP would acknowledge a message that is held there; the client repeats its PUBREL until the result is
+            # known.
             text = f"PUBREL {packet_id}: a node that may have its message could not be reached in time"
             raise MqttError(text, Reason.SERVER_UNAVAILABLE)
         else:
@@ -124,7 +124,7 @@ class Qos2Receiving(MessageEntry):
 
     def _unknown_handshake(self, client: Client, session: Session, packet_id: int) -> None:
         """A PUBREL that no node knows. MQTT 5 has 0x92 for it. 3.x has no code: the connection is closed once, and the
-        same PUBREL again is answered with PUBCOMP [MQTT-4.3.3-2], counted and logged (see core.mqtt.unknown_pubrel)."""
+        same PUBREL again is answered by PUBCOMP [MQTT-4.3.3-2], counted and logged (see core.mqtt.unknown_pubrel)."""
         ctx = self.ctx
         if client.version == 5:
             ctx.counters.error("pubrel_unknown")
@@ -146,7 +146,7 @@ class Qos2Receiving(MessageEntry):
         self._complete(client, session, packet_id)
 
     def closed_for(self, client: Client, data: bytes, pos: int) -> None:
-        """The connection is closed for a PUBREL; those that follow at ``pos`` will not close another one."""
+        """The connection is closed for a PUBREL. The PUBRELs that follow at ``pos`` will not close another one."""
         others: list[int] = []
         while len(data) - pos >= 4 and data[pos] == 0x62 and data[pos + 1] == 2:
             others.append(data[pos + 2] << 8 | data[pos + 3])
@@ -154,7 +154,7 @@ class Qos2Receiving(MessageEntry):
         self.unknown_pubrels.note_too(client.client_id, others)
 
     def _complete(self, client: Client, session: Session, packet_id: int) -> None:
-        """A handshake that is not held here is over: PUBCOMP, now and for each repetition."""
+        """A handshake that is not held here is complete: send PUBCOMP, now and for each repetition."""
         ctx = self.ctx
         self.inbound(session).answered(packet_id, ctx.now)
         ctx.arm(session, ctx.now + ctx.await_rel_timeout)
@@ -178,7 +178,7 @@ class Qos2Receiving(MessageEntry):
         if ctx.audit is not None:
             ctx.audit.identify(message)  # before it is stored
         if self.unknown_pubrels.total != 0:
-            self.unknown_pubrels.take(session.client_id, packet_id)  # the id means a new message
+            self.unknown_pubrels.take(session.client_id, packet_id)  # the packet id stands for a new message
         inbound.hold(packet_id, message, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))
@@ -192,14 +192,14 @@ class Qos2Receiving(MessageEntry):
         self._acknowledge(client, 0x50, packet_id, 0)
 
     def _park(self, session: Session, packet_id: int, message: Message) -> None:
-        """A 3.x client went past ``max_awaiting_rel``, of which it can not know. Its PUBREC waits for a free place,
-        and so, before long, does the client. It has to be read on all the same:
+        """A 3.x client has exceeded ``max_awaiting_rel``, which it cannot know. Its PUBREC waits for a free place, and
+        so, before long, does the client. The client must be read all the same:
 
         1. With a limit of 2 it sends PUBLISH 1 to 5 in one go; 1 and 2 get PUBREC.
-        2. It sends PUBREL 1 and 2. They come behind PUBLISH 5.
-        3. Whoever does not read before a place is free does not read what frees it.
+        2. It sends PUBREL 1 and 2. They come after PUBLISH 5.
+        3. A broker that does not read before a place is free does not read the PUBRELs that free it.
 
-        What is parked counts against ``limits.queue_bytes``; a client with more than that begins again.
+        Parked messages count against ``limits.queue_bytes``; a client that exceeds it is disconnected.
         """
         parked = session.parked
         if parked is None:
@@ -209,7 +209,7 @@ class Qos2Receiving(MessageEntry):
             raise ProtocolError("too many messages wait behind unfinished QoS 2 messages", Reason.QUOTA_EXCEEDED)
 
     def unpark(self, session: Session) -> None:
-        """A place has become free: the longest waiting PUBLISH is held and answered."""
+        """A place is free: the PUBLISH that has waited longest is held and answered."""
         parked = session.parked
         client = session.client
         if parked is None or client is None:
@@ -228,13 +228,13 @@ class Qos2Receiving(MessageEntry):
         return inbound
 
     def _release_numbered(self, client: Client, production: Production, message: Message, packet_id: int) -> bool:
-        """A QoS 2 message of a producer may go its way; False if it is not to be acknowledged: one before it is
-        missing, or another one had its number."""
+        """Whether a QoS 2 message of a producer may be routed. False if it must not be acknowledged: an earlier number
+        is missing, or another message had its number."""
         number, digest = production.held.pop(packet_id, (-1, 0))
         verdict = production.judge(number, digest, 2)
         if verdict == NEW:
             if message.offset >= 0:
-                message = message.copy()  # with what is known of the producer it is one record
+                message = message.copy()  # the state of the producer is stored in its record
             self.producers.publish(production, number, digest, message)
             self.route(message, client.session)
             return True
@@ -242,7 +242,7 @@ class Qos2Receiving(MessageEntry):
         return verdict == AGAIN
 
     def _postpone(self, client: Client, message: Message | None, packet_id: int) -> None:
-        """``message`` None: a PUBREL. It is done, and the connection read again, with ``resume``."""
+        """``message`` None: a PUBREL. ``resume`` handles it, and the connection is read again."""
         self.postponed.append((client, message, packet_id))
         self.ctx.halt(client, WORKING)
 

@@ -1,4 +1,5 @@
-"""Retained messages for new subscriptions, in pieces that never stall anybody: a filter may match a million of them."""
+"""Sends retained messages to new subscriptions, in pieces that do not stall other work: a filter may match a million
+messages."""
 
 from __future__ import annotations
 
@@ -14,21 +15,21 @@ from starlingmq.core.routing.retained_store import RetainedCursor, RetainedTree
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import Session, Subscription
 
-REPLAYED_PER_TURN: Final = 125  # filters and messages of one session; other jobs get theirs
-REPLAY_PIECE: Final = 16  # retained messages between two looks whether the client takes more
-WANTED_MAX: Final = 16  # payloads that one replay waits for at once, of those that are kept at another node
+REPLAYED_PER_TURN: Final = 125  # filters and messages of one session; other jobs get their turn
+REPLAY_PIECE: Final = 16  # retained messages between two checks of whether the client accepts more
+WANTED_MAX: Final = 16  # payloads on other nodes that one replay waits for at once
 
 
 class ReplayJob(Job):
-    """Retained messages on their way to the new subscriptions of a session, one subscription after the other; they
-    wait while the client does not take them. One job a session, however many filters it subscribes to."""
+    """Sends retained messages to the new subscriptions of a session, one subscription after the other, and pauses while
+    the client does not accept them. There is one job per session, however many filters it subscribes to."""
 
     owner: RetainedReplays
     session: Session
     todo: deque[Subscription]
     cursor: RetainedCursor | None  # of the first one in ``todo``
-    waiting: bool  # not among the jobs: goes on from ``RetainedReplays.drained`` or ``RetainedReplays.came``
-    wanted: int  # payloads that are to come from other nodes
+    waiting: bool  # not among the jobs: continues with ``RetainedReplays.drained`` or ``RetainedReplays.came``
+    wanted: int  # payloads that are expected from other nodes
 
     def __init__(self, owner: RetainedReplays, session: Session) -> None:
         self.owner = owner
@@ -56,17 +57,17 @@ class ReplayJob(Job):
         return not self.todo
 
     def _piece(self, subscription: Subscription) -> int:
-        """Go on with a subscription; what it cost, in filters and messages."""
+        """Continue with a subscription. Returns the cost, in filters and messages."""
         ctx = self.owner.ctx
         session = self.session
         subscriptions = session.subscriptions
         if subscriptions is None or subscriptions.get(subscription.filter) is not subscription:
             self._next()
-            return 1  # unsubscribed, or subscribed to anew, meanwhile [MQTT-3.10.4-2]
+            return 1  # unsubscribed, or replaced, meanwhile [MQTT-3.10.4-2]
         cursor = self.cursor
         if cursor is None:
             cursor = self.cursor = self.owner.tree.cursor(subscription.filter)
-        # Small pieces, so that the largest messages do not fill the queue before we look again.
+        # Small pieces, so that the largest messages do not fill the queue before the next check.
         limit = min(REPLAY_PIECE, ctx.mqtt.retained_batch, max(1, self._room() // 4))
         if ctx.max_queue_bytes != 0:
             limit = max(1, min(limit, ctx.max_queue_bytes // 4 // ctx.max_packet))
@@ -96,7 +97,7 @@ class ReplayJob(Job):
         self.cursor = None
 
     def _queued(self) -> bool:
-        """Whether as much is queued as a replay may put there, a quarter of its bounds."""
+        """Whether the queue has as much as a replay may put there, a quarter of its limits."""
         queue = self.session.queue
         if queue is None:
             return False
@@ -120,7 +121,8 @@ class RetainedReplays:
         self.held = deque()
 
     def hold(self, session: Session, subscriptions: list[Subscription]) -> None:
-        """What is retained comes when all of it is here that was accepted elsewhere without a thought of us."""
+        """The replay begins when all retained messages are here that other nodes accepted before they knew these
+        subscriptions."""
         retaining = self.ctx.cluster.retained
         if retaining is None:
             return
@@ -133,7 +135,7 @@ class RetainedReplays:
                 self.held.append(HeldReplay(session, subscription, needs, deadline))
 
     def release(self) -> None:
-        """Those begin that have what they waited for, or waited for long enough."""
+        """Begin the replays that have what they waited for, or have waited for long enough."""
         retaining = self.ctx.cluster.retained
         if retaining is None or not self.held:
             return
@@ -162,7 +164,7 @@ class RetainedReplays:
                 waits.missing[node] = waits.missing.get(node, 0) + 1
 
     def came(self, wanted: WantedPayload, message: Message | None) -> None:
-        """The payload that a replay waited for; None: nobody who is there has it."""
+        """The payload that a replay waited for; None: no connected node has it."""
         session = wanted.session
         job = session.replay
         if session.ended or session.client is None or not isinstance(job, ReplayJob) or job.wanted == 0:
@@ -191,7 +193,7 @@ class RetainedReplays:
         job.todo.append(subscription)
 
     def drained(self, session: Session) -> None:
-        """The client takes messages again: go on with the replay that waited."""
+        """The client accepts messages again: continue its replay."""
         job = session.replay
         if isinstance(job, ReplayJob) and job.waiting and (session.queue is None or len(session.queue) == 0):
             job.waiting = False

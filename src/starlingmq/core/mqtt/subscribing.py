@@ -1,7 +1,8 @@
-"""SUBSCRIBE, UNSUBSCRIBE and the replay of retained messages, in pieces that never stall anybody.
+"""SUBSCRIBE and UNSUBSCRIBE, in pieces that do not stall other work.
 
-A packet may carry a hundred thousand filters, and a filter may match a million retained messages. Both are worked off
-a batch a turn; the connection is not read before its SUBSCRIBE is answered, the replay runs beside everything else.
+A packet may have a hundred thousand filters, and a filter may match a million retained messages. Both are handled in
+batches, one per turn. The connection is not read before its SUBSCRIBE is answered; the replay runs beside everything
+else.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from starlingmq.wire.primitives import encode_varint
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
 from starlingmq.wire.reasons import ProtocolError, Reason
 
-FILTERS_PER_TURN: Final = 125  # of one packet; other jobs get theirs
-FILTER_WORK: Final = 8  # of a turn's work, for one filter: routes, facts to be stored and frames are made of it
+FILTERS_PER_TURN: Final = 125  # of one packet; other jobs get their turn
+FILTER_WORK: Final = 8  # work per filter: it leads to routes, stored facts and frames
 FREED_PER_TURN: Final = 10_000  # queued messages of an ended session
 FREED_AT_ONCE: Final = 100
 
 
 class SubscribeJob(Job):
-    """A SUBSCRIBE being worked off. ``denied`` are the authoriser's answers, [] when nobody was asked."""
+    """A SUBSCRIBE that is being handled. ``denied`` are the answers of ``authorize``; [] if it was not called."""
 
     owner: Subscribing
     client: Client
@@ -41,8 +42,8 @@ class SubscribeJob(Job):
     packet: Subscribe
     denied: list[int]
     reasons: list[int]
-    fresh: list[bytes]  # filters that were not subscribed to before
-    replays: list[Subscription]  # that begin with SUBACK
+    fresh: list[bytes]  # filters that are new for the session
+    replays: list[Subscription]  # replays to begin with SUBACK
 
     def __init__(
         self, owner: Subscribing, client: Client, session: Session, packet: Subscribe, denied: list[int]
@@ -88,7 +89,8 @@ class SubscribeJob(Job):
 
 
 class HeldSuback:
-    """A SUBACK that waits until the other nodes know what it says (``version``: of our routes; -1: not known yet)."""
+    """A SUBACK that waits until the other nodes know the subscriptions (``version``: of this node's routes; -1: unknown
+    yet)."""
 
     client: Client
     session: Session
@@ -142,7 +144,7 @@ class UnsubscribeJob(Job):
 
 
 class DiscardJob(Job):
-    """What an ended session leaves: its subscriptions, to be taken out of the tree, and its queue, to be freed."""
+    """Removes the subscriptions of an ended session from the tree, and frees its queue."""
 
     owner: Subscribing
     session: Session
@@ -224,7 +226,8 @@ class Subscribing:
         self._work(client, SubscribeJob(self, client, session, packet, denied), len(packet.subscriptions))
 
     def _isolated(self, client: Client) -> None:
-        """What the others can not know of is not agreed: MQTT 5 is told so, 3.x begins again elsewhere."""
+        """Other nodes cannot learn of the subscription, so it is not granted: MQTT 5 is told so, 3.x is
+        disconnected."""
         if client.version != 5:
             raise ProtocolError(ISOLATED, Reason.SERVER_UNAVAILABLE)
 
@@ -234,7 +237,7 @@ class Subscribing:
         if self.ctx.refusing and session.expiry != 0:
             if client.version != 5:
                 raise ProtocolError("nothing can be stored at the moment", Reason.QUOTA_EXCEEDED)
-            self._no_unsuback(client, packet)  # which has no 0x97
+            self._no_unsuback(client, packet)  # 3.x has no 0x97
             return
         if self.ctx.isolated:
             self._isolated(client)
@@ -247,15 +250,15 @@ class Subscribing:
         self.ctx.send(client, encode(Unsuback(packet.packet_id, reasons), 5))
 
     def _work(self, client: Client, job: Job, filters: int) -> None:
-        """Small packets are finished on the spot, as many as there is time for in this turn."""
+        """Small packets are finished at once, as many as fit into this turn."""
         self.ctx.work -= FILTER_WORK * min(filters, FILTERS_PER_TURN)
         if not job.step():
             self.ctx.halt(client, WORKING)
             self.ctx.jobs.append(job)
 
     def _waits(self, client: Client, session: Session, packet: Subscribe) -> bool:
-        """Its client begins anew, and others still get messages for what it was: what it subscribes to waits until it
-        is told apart what is whose."""
+        """The session was reset, and other nodes still have messages for its earlier subscriptions: new subscriptions
+        wait until both can be told apart."""
         moving = session.moving
         if moving is None:
             return False
@@ -264,7 +267,8 @@ class Subscribing:
         return True
 
     def aware(self, session: Session) -> None:
-        """Its client has sent something since CONNACK told it that its session is lost: it is told once."""
+        """The client has sent something since CONNACK told it that its session is lost, so it need not be told
+        again."""
         moving = session.moving
         if moving is None or not moving.sources:
             self.begin_anew(session)
@@ -277,7 +281,7 @@ class Subscribing:
                     self.ctx.write(Write(SESSION_PUT, session))
 
     def begin_anew(self, session: Session) -> None:
-        """Its client knows that what it was subscribed to is so no more."""
+        """The client knows that its earlier subscriptions have ended."""
         session.anew = session.aware = False
         session.told = None
         if session.moving is not None:
@@ -287,12 +291,12 @@ class Subscribing:
             self.ctx.write(Write(SESSION_PUT, session))
 
     def forget(self, session: Session) -> None:
-        """Take all subscriptions back."""
+        """Remove all subscriptions."""
         for whole in list(session.subscriptions or {}):
             self.unsubscribe(session, whole)
 
     def subscribe(self, client: Client, session: Session, request: SubscribeRequest, packet: Subscribe) -> int:
-        """Take one filter in; the reason code for SUBACK: the granted QoS or a refusal."""
+        """Add one filter. Returns the reason code for SUBACK: the granted QoS or a refusal."""
         ctx = self.ctx
         try:
             share = parse_share(request.filter)
@@ -331,7 +335,8 @@ class Subscribing:
         return qos
 
     def count(self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None) -> None:
-        """Count what this node wants of the others; each has its own figures and events, and its own subscribers."""
+        """Count what this node wants from the others. Topics with figures and events of each node, and its own
+        subscribers, are left out."""
         interest = self.ctx.cluster.interest
         if interest is None or session.node != 0 or of_the_node(whole):
             return
@@ -343,7 +348,7 @@ class Subscribing:
     # SUBACK in a cluster
 
     def stamp(self, version: int, deadline: float) -> None:
-        """The others know what was subscribed to until now when they have our routes up to ``version``."""
+        """The other nodes know the subscriptions up to now when they have this node's routes up to ``version``."""
         for held in reversed(self.held):
             if held.version >= 0:
                 break
@@ -358,7 +363,7 @@ class Subscribing:
         return taken
 
     def overdue(self) -> None:
-        """Refuse what could not be made known in time, and take it back: a SUBACK says what holds everywhere."""
+        """Refuse subscriptions that could not be announced in time, and remove them: a SUBACK is true on all nodes."""
         while self.held and self.held[0].version >= 0 and self.held[0].deadline <= self.ctx.now:
             self.refuse(self.held.popleft())
 
@@ -403,7 +408,7 @@ class Subscribing:
         return 0
 
     def unsubscribe(self, session: Session, whole: bytes) -> int:
-        """Let one filter go; the reason code for UNSUBACK."""
+        """Remove one filter. Returns the reason code for UNSUBACK."""
         subscriptions = session.subscriptions
         subscription = None if subscriptions is None else subscriptions.pop(whole, None)
         if subscription is None:
@@ -420,7 +425,7 @@ class Subscribing:
         return 0
 
     def revoke(self, session: Session) -> None:
-        """End the subscriptions that the session's client may not have any more: the rules are others by now."""
+        """End the subscriptions that the session's client may not have any more, because the rules have changed."""
         client = session.client
         subscriptions = session.subscriptions
         rights = None if client is None else client.rights
@@ -433,12 +438,12 @@ class Subscribing:
             if not allowed:
                 self.unsubscribe(session, whole)
                 self.ctx.counters.error("subscription_revoked")
-                session.rules = 0  # the rules may be the same, and its client another
+                session.rules = 0  # the rules may be the same, and the client another one
                 shared = shared or share is not None
-        if shared:  # what it had drawn from a group is for members
+        if shared:  # messages lent by a group are for members only
             self.delivery.pass_on(session, False)
 
     def discard(self, session: Session) -> None:
-        """Take an ended session's subscriptions out of the tree, and free a long queue little by little."""
+        """Remove an ended session's subscriptions from the tree, and free a long queue in steps."""
         if session.subscriptions or (session.queue is not None and len(session.queue.items) > FREED_AT_ONCE):
             self.ctx.jobs.append(DiscardJob(self, session))

@@ -1,11 +1,11 @@
 """PUBRELs of handshakes that no node knows, for which the connection of a 3.x client was closed.
 
-MQTT 3.1.1 has no code for such a PUBREL. The connection is closed once, so that the loss is seen; a client that repeats
-the PUBREL is then answered with PUBCOMP [MQTT-4.3.3-2], or it could never connect again.
+MQTT 3.1.1 has no code for such a PUBREL. The connection is closed once, so that the loss is noticed; a client that
+repeats the PUBREL is then answered by PUBCOMP [MQTT-4.3.3-2], since otherwise it could never connect again.
 
-This memory is of one node and is not stored. A node that does not remember closes the connection once more, so a client
-gets its PUBCOMP after as many connections as there are nodes (and restarts of them) at most. Each closing notes the
-PUBREL that caused it, whatever is forgotten for it, so each repetition at the same node makes progress.
+This memory belongs to one node and is not stored. A node that does not remember closes the connection once more, so a
+client gets its PUBCOMP after at most as many connections as there are nodes (and restarts of them). Each closing
+records the PUBREL that caused it, whatever is removed for it, so each repetition at the same node makes progress.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import Final
 
 CLIENT_MAX: Final = 1024  # packet ids of one client
-TOTAL_MAX: Final = 65_536  # packet ids of all clients; the client that was closed first is forgotten first
+# packet ids of all clients; beyond this, the client whose connection was closed first is removed
+TOTAL_MAX: Final = 65_536
 
 
 class UnknownPubrels:
     total: int
-    _noted: dict[str, dict[int, None]]  # packet ids by client id, both in the order in which they were noted
+    _noted: dict[str, dict[int, None]]  # packet ids by client id, both in the order of their recording
 
     def __init__(self) -> None:
         self.total = 0
@@ -26,7 +27,7 @@ class UnknownPubrels:
 
     def note(self, client_id: str, packet_id: int) -> None:
         """The connection is closed for ``packet_id``."""
-        noted = self._noted.pop(client_id, {})  # and put behind all others
+        noted = self._noted.pop(client_id, {})  # and moved to the end
         self._noted[client_id] = noted
         if packet_id in noted:
             return
@@ -37,7 +38,8 @@ class UnknownPubrels:
         self._added(1)
 
     def note_too(self, client_id: str, others: list[int]) -> None:
-        """It had sent PUBREL for these as well, and is not closed for each of them; as many as there is room for."""
+        """It had sent PUBREL for these as well, and its connection is not closed for each of them; as many as there is
+        room for."""
         noted = self._noted[client_id]
         before = len(noted)
         for packet_id in others:
@@ -52,7 +54,7 @@ class UnknownPubrels:
             self.total -= len(self._noted.pop(next(iter(self._noted))))
 
     def take(self, client_id: str, packet_id: int) -> bool:
-        """Whether the connection was closed for this PUBREL before; if so, that is forgotten."""
+        """Whether the connection was closed for this PUBREL before; if so, the record is removed."""
         noted = self._noted.get(client_id)
         if noted is None or packet_id not in noted:
             return False

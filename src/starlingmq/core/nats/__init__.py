@@ -1,1 +1,1 @@
-"""NATS commands in, messages out, on the same topics, routes and stores as MQTT."""
+"""The NATS protocol: commands of clients, on the same topics, routes and stores as MQTT."""

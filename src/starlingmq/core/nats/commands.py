@@ -1,9 +1,7 @@
-"""What NATS clients ask of the broker: CONNECT, PUB, SUB and the rest, on the same topics, routes and stores as MQTT.
-
-At most once, as NATS has it: a message goes to who is connected. Whoever asked MQTT for more gets more. If some MQTT
-subscription wants QoS 1, the message is published as QoS 1: kept for sessions that are away, and stored before ``+OK``
-or the PONG of a flush says so. If nobody does, it is QoS 0 and no store hears of it.
-"""
+"""Commands of NATS clients: CONNECT, PUB, SUB and the rest, on the same topics, routes and stores as MQTT. Delivery is
+at most once, as in NATS: connected clients get a message. MQTT subscriptions may ask for more: if one of them wants QoS
+1, the message is published as QoS 1: kept for disconnected sessions, and stored before ``+OK`` or the PONG of a flush
+confirms it. Otherwise it is QoS 0, and not stored."""
 
 from __future__ import annotations
 
@@ -38,12 +36,12 @@ from starlingmq.wire.nats_frames import PING_FRAME, PONG_FRAME, error_frame
 from starlingmq.wire.reasons import Reason
 
 LISTENERS: Final = ("nats://", "tls://", "nats+ws://", "nats+wss://")
-INFOS_PER_TURN: Final = 1000  # to clients that are there already
+INFOS_PER_TURN: Final = 1000  # to connected clients
 LEAVING: Final = (Reason.SERVER_SHUTTING_DOWN, Reason.USE_ANOTHER_SERVER)
 
 
 class TellJob(Job):
-    """INFO once more for the clients of ``left``, some a turn."""
+    """Sends INFO again to the clients of ``left``, some per turn."""
 
     owner: Nats
     left: list[Client]
@@ -59,7 +57,7 @@ class TellJob(Job):
 
 
 class Nats(NatsPort):
-    """All NATS connections of a broker; what one of them knows is its NatsClient."""
+    """All NATS connections of a broker. NatsClient has the state of one of them."""
 
     ending: Ending
     reader: NatsReader
@@ -72,9 +70,9 @@ class Nats(NatsPort):
     subscribing: NatsSubscribing
     leaving: LameDuck
     clients: dict[int, Client]  # by the number of the connection, the oldest first
-    waiting: list[Client]  # published while the routes of a node that has come are not all here yet
+    waiting: list[Client]  # they published while the routes of a new node are incomplete
     _connections: int
-    _telling: TellJob | None  # under way
+    _telling: TellJob | None  # the present job
 
     def __init__(
         self,
@@ -132,10 +130,10 @@ class Nats(NatsPort):
         self.clients[nats.number] = client
         self.ctx.send(client, self.info.frame(client, nats, self.leaving.begun))
 
-    # Other nodes, and the end of this one
+    # Other nodes, and leaving
 
     def reach(self, own: tuple[str, ...], others: list[str]) -> None:
-        """Where clients find this node and the others, as URLs of listeners; clients are told what is new."""
+        """Set the URLs of listeners at which clients reach this node and the others. Clients are told of changes."""
         if self.info.reach(own, others, self.leaving.begun):
             self.tell_all()
 
@@ -212,7 +210,8 @@ class Nats(NatsPort):
             self.subscribing.limit(client, nats, reader.sid, reader.number)
 
     def _flush(self, client: Client, nats: NatsClient) -> None:
-        """PING: what came before it holds when PONG is sent: stored what is stored, known what was subscribed to."""
+        """PING. PONG is sent when everything before it is in effect: published messages are stored, and other nodes
+        know the subscriptions."""
         if nats.unsettled:
             self.subscribing.settle(client, nats, PONG_FRAME)
         elif nats.keeps:
@@ -222,7 +221,7 @@ class Nats(NatsPort):
             self.ctx.send(client, PONG_FRAME)
 
     def answered(self, question: HookQuestion, answer: HookAnswer) -> None:
-        """What a hook said. Raises MqttError as MQTT does."""
+        """The answer of a hook. Raises MqttError as MQTT does."""
         client = question.client
         nats = cast(NatsClient, client.dialect)
         self.ctx.unhalt(client, ASKING)
@@ -248,10 +247,10 @@ class Nats(NatsPort):
     def revoke(self, client: Client, nats: NatsClient) -> None:
         self.subscribing.revoke(client, nats)
 
-    # Time, slow clients, the end
+    # Deadlines, slow clients, closing
 
     def caught_up(self) -> None:
-        """All routes are here: what was to be published meanwhile is published now."""
+        """All routes are known: handle publishes that were held meanwhile."""
         waiting = self.waiting
         self.waiting = []
         for client in waiting:
@@ -259,13 +258,13 @@ class Nats(NatsPort):
 
     def ping(self, client: Client, nats: NatsClient) -> None:
         nats.pings_out += 1
-        client.keep_alive += self.config.ping_interval  # from the last sign of life
+        client.keep_alive += self.config.ping_interval  # counted from the last input
         self.ctx.send(client, PING_FRAME)
 
     def slow(self, client: Client, nats: NatsClient, size: int, publisher: Session | None) -> None:
-        """A client takes less than it is sent: hold who sends for a while, then give it up.
+        """A client reads more slowly than it is sent messages: hold the publishers for a while, then close the client.
 
-        What waits for it is in the transport, and as large as the queue of an MQTT client may be.
+        Its waiting messages are in the transport, bounded like the queue of an MQTT client.
         """
         ctx = self.ctx
         if client.blocked:

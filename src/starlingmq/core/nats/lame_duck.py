@@ -1,7 +1,7 @@
-"""Lame duck: a node that leaves has its NATS clients go elsewhere, not all at once.
+"""Lame duck mode: a leaving node sends its NATS clients to other nodes, spread over time.
 
-All are sent INFO with ``ldm`` first, those who come meanwhile too. Then they are closed one after the other, oldest
-first, so many by each moment that they would all be gone evenly by the end; none comes back here, for nobody listens.
+All clients, including new ones, get INFO with ``ldm`` first. Then they are closed one after the other, oldest first,
+evenly over the available time. None comes back here, since the listeners are closed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from starlingmq.core.context import Context
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.session import Client
 
-TICK: Final = 0.05  # seconds between two looks at least
+TICK: Final = 0.05  # minimum seconds between two ticks
 CLOSED_PER_LOOK: Final = 1000
 
 
 class LameDuck:
-    due_at: float  # when ``tick`` is to be called next; 0.0: nobody is leaving, or nobody is left
+    due_at: float  # next call of ``tick``; 0.0: not leaving, or no client is left
     begun: bool
-    closed: int  # clients that were closed since it began
+    closed: int  # clients closed so far
     _ctx: Context
     _ending: Ending
     _clients: dict[int, Client]
     _tell_all: Callable[[], None]
     _end: float
-    _each: float  # seconds for one client
+    _each: float  # seconds per client
 
     def __init__(self, ctx: Context, ending: Ending, clients: dict[int, Client], tell_all: Callable[[], None]) -> None:
-        """``clients``: all there are, the oldest first; ``tell_all`` sends them INFO once more."""
+        """``clients``: all clients, the oldest first. ``tell_all`` sends them INFO again."""
         self.due_at = 0.0
         self.begun = False
         self.closed = 0
@@ -42,7 +42,7 @@ class LameDuck:
         self._each = 0.0
 
     def begin(self, now: float, seconds: float) -> None:
-        """The last client is closed ``seconds`` from now. Safe to call again: the earlier end counts."""
+        """Close the last client ``seconds`` from now. May be called again: the earlier end counts."""
         if self.begun and now + seconds >= self._end:
             return
         self._end = now + seconds
@@ -54,7 +54,7 @@ class LameDuck:
             self._tell_all()
 
     def cancel(self) -> None:
-        """It stays: nobody is closed any more, and all are told so."""
+        """The node stays: close no more clients, and tell all of them."""
         if self.begun:
             self.begun = False
             self.due_at = self._end = 0.0

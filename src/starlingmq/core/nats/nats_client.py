@@ -1,12 +1,12 @@
-"""One NATS connection as pure state: what it chose in CONNECT, its subscriptions, what it is sent.
+"""One NATS connection as pure state: its CONNECT options, its subscriptions, and its output.
 
 ::
 
-    NEW --CONNECT, or a first command where anybody may come in--> AUTHENTICATING --accepted--> OPEN --> CLOSED
+    NEW --CONNECT, or a first command where no login is required--> AUTHENTICATING --accepted--> OPEN --> CLOSED
 
-A NATS client has a session like every other, which ends with its connection, has neither queue nor window, and only
-stands for it: as a publisher, as a receiver, at shutdown. Its subscriptions are not the session's: each ``sid`` gets
-its own copy of a message, so none of them are merged. A member of a queue group has a session of its own, so that each
+A NATS client has a session like any other. It ends with its connection, has neither queue nor window, and represents
+the connection: as a publisher, as a receiver, at shutdown. Its subscriptions are not the session's: each ``sid`` gets
+its own copy of a message, so they are not merged. A member of a queue group has a session of its own, so that each
 ``sid`` is one member.
 """
 
@@ -28,22 +28,23 @@ from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried, response_topic
 from starlingmq.wire.nats_subjects import subject_of
 
-SHAPE: Final = 64  # of a message's kept head and tail: for NATS; MQTT's are below (see core.routing.transmission)
-SHAPE_HEADERS: Final = 65  # and for NATS clients that take headers
+# of a message's cached head and tail: for NATS; those of MQTT are lower (see core.routing.transmission)
+SHAPE: Final = 64
+SHAPE_HEADERS: Final = 65  # and for NATS clients that accept headers
 
 
 class NatsSubscription(Subscription):
-    """A ``sid``. ``count`` messages were delivered; at ``limit`` it is over (0: it is not)."""
+    """A ``sid``. ``count`` messages were delivered; at ``limit`` it ends (0: no limit)."""
 
     sid: bytes
     subject: bytes
-    name: bytes  # of its queue group, b"" without
+    name: bytes  # of its queue group; b"" without
     limit: int
     count: int
-    head: bytes  # of the last message, and the same with the sid, if it came twice in a row
+    head: bytes  # of the last message, and with the sid added if it came twice in a row
     head_sid: bytes
     narrowed: bool  # a part of what it matches is denied, and is not delivered
-    checked: bool  # each message is looked at: it is narrowed, or the client may reply to what it receives
+    checked: bool  # each message is checked: it is narrowed, or the client may reply to what it receives
 
     def __init__(self, session: Session, filter: bytes, subject: bytes, name: bytes, sid: bytes) -> None:
         super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.session.session.ProtocolHandler
@@ -61,12 +62,13 @@ class NatsSubscription(Subscription):
         return self
 
     def whole(self) -> bytes:
-        """What an MQTT client would subscribe to."""
+        """The filter that an MQTT client would subscribe to."""
         return b"$share/%b/%b" % (self.name, self.filter) if self.name else self.filter
 
 
 class NatsPort:
-    """What a NATS connection asks of the broker: its commands, its subscriptions, and what all connections share."""
+    """What a NATS connection needs of the broker: its commands, its subscriptions, and the state that all connections
+    share."""
 
     ctx: Context
     delivery: Delivery
@@ -74,32 +76,32 @@ class NatsPort:
     spellings: SubjectCache
 
     def handle(self, client: Client, nats: NatsClient, data: bytes) -> None:
-        """Take commands from ``data``, keep the rest."""
+        """Handle the commands in ``data``, and keep the rest."""
         raise NotImplementedError
 
     def settled(self, client: Client, nats: NatsClient, known: bool) -> None:
-        """All nodes know of its subscriptions; or not ``known``: they could not be told in time."""
+        """All nodes know its subscriptions; or, not ``known``: they could not be told in time."""
         raise NotImplementedError
 
     def unsubscribe(self, nats: NatsClient, sub: NatsSubscription) -> None:
         raise NotImplementedError
 
     def revoke(self, client: Client, nats: NatsClient) -> None:
-        """End the subscriptions that go beyond its rights."""
+        """End the subscriptions that exceed its rights."""
         raise NotImplementedError
 
     def ping(self, client: Client, nats: NatsClient) -> None:
         raise NotImplementedError
 
     def slow(self, client: Client, nats: NatsClient, size: int, publisher: Session | None) -> None:
-        """The client takes less than it is sent."""
+        """The client reads more slowly than it is sent messages."""
         raise NotImplementedError
 
     def last_words(self, client: Client, nats: NatsClient, reason: int) -> None:
         raise NotImplementedError
 
     def shut(self, nats: NatsClient) -> None:
-        """The connection is over."""
+        """The connection has ended."""
         raise NotImplementedError
 
 
@@ -112,26 +114,26 @@ class NatsClient(ProtocolHandler):
     echo: bool
     headers: bool
     no_responders: bool
-    protocol: int  # from 1 on it may be sent INFO at any time
-    name: str  # these three are for operators, TOLD_MAX characters of each at most
+    protocol: int  # from 1 on INFO may be sent at any time
+    name: str  # these three are for operators, at most TOLD_MAX characters each
     lang: str
     library_version: str
     subscriptions: dict[bytes, NatsSubscription]  # by sid
-    pings_out: int  # PINGs we sent and that were not answered
-    pending: int  # bytes handed to the transport since it said that it has enough
-    keeps: bool  # something was published that is stored, and the client has not been told that it is
-    unsettled: bool  # subscriptions that other nodes may not know of yet ...
-    owed: bytes  # ... and what the client is sent when they do
-    reply: bytes  # of the message that a hook is asked about, as a topic
-    waiting: NatsSubscription | None  # that a hook is asked about
-    requests: int  # to the broker itself that are not answered yet (core.nats.system_requests)
-    replies: Replies | None  # what it may publish in reply; None: no rule allows replies
+    pings_out: int  # PINGs of ours without an answer
+    pending: int  # bytes passed to the transport since it reported that its buffer is full
+    keeps: bool  # a stored message was published, and the client has not been told yet
+    unsettled: bool  # subscriptions that other nodes may not know yet ...
+    owed: bytes  # ... and the bytes to send to the client when they do
+    reply: bytes  # reply topic of the message that a hook decides about
+    waiting: NatsSubscription | None  # the subscription that a hook decides about
+    requests: int  # open requests to the broker itself (core.nats.system_requests)
+    replies: Replies | None  # topics to which it may reply; None: no rule allows replies
 
     def __init__(self, owner: NatsPort, number: int, tls: bool) -> None:
         self.owner = owner
         self.number = number
         self.tls = tls
-        self.verbose = True  # these are what a client has that never sends CONNECT
+        self.verbose = True  # the defaults for a client that never sends CONNECT
         self.pedantic = True
         self.echo = True
         self.headers = False
@@ -151,7 +153,7 @@ class NatsClient(ProtocolHandler):
         self.requests = 0
         self.replies = None
 
-    # What others ask of it
+    # ProtocolHandler
 
     def handle(self, client: Client, data: bytes) -> None:
         self.owner.handle(client, self, data)
@@ -178,7 +180,7 @@ class NatsClient(ProtocolHandler):
         return False
 
     def heard(self, client: Client) -> None:
-        """Something came: nobody asks any more whether it lives."""
+        """Input arrived: no PING is open any more."""
         if self.pings_out != 0:
             self.pings_out = 0
             client.keep_alive = self.owner.config.ping_interval
@@ -197,13 +199,14 @@ class NatsClient(ProtocolHandler):
     # Messages
 
     def deliver(self, client: Client, message: Message, subscription: Subscription, publisher: Session | None) -> None:
-        """Send, at most once: a client that takes too little for too long is closed, nothing waits for it."""
+        """Send at most once: a client that reads too slowly for too long is closed, and nothing is queued for it."""
         owner = self.owner
         ctx = owner.ctx
         sub = cast(NatsSubscription, subscription)
         if client.state == CLOSED or (not self.echo and publisher is not None and publisher.client is client):
             return
-        if message.origin != 0 and message.origin != ctx.node and not sub.name:  # groups look at what waited themselves
+        # groups check the age of queued messages themselves
+        if message.origin != 0 and message.origin != ctx.node and not sub.name:
             wait = ctx.groups.nats_wait
             if wait != 0.0 and stale(message, ctx.now, wait):
                 ctx.drop(STALE, client.client_id)
@@ -211,7 +214,7 @@ class NatsClient(ProtocolHandler):
         if sub.checked and not self._look_at(client, sub, message):
             return
         audit = ctx.audit
-        if audit is not None and not sub.name:  # else it was told with the group
+        if audit is not None and not sub.name:  # else its events were reported with the group
             audit.due(sub.session, message, 0)
         shape = SHAPE_HEADERS if self.headers else SHAPE
         if message.shape != shape:
@@ -253,7 +256,7 @@ class NatsClient(ProtocolHandler):
             sub.count += 1
 
     def _look_at(self, client: Client, sub: NatsSubscription, message: Message) -> bool:
-        """Whether a message may be delivered. If it may, and asks for a reply, one is allowed from now on."""
+        """Whether a message may be delivered. If so, and it asks for a reply, a reply is allowed from now on."""
         if sub.narrowed and client.rights is not None and not client.rights.may_receive(message.topic):
             return False
         if self.replies is not None and message.properties:
@@ -263,7 +266,7 @@ class NatsClient(ProtocolHandler):
         return True
 
     def entitle(self, client: Client) -> None:
-        """The client has new rights: what it may publish in reply."""
+        """The client has new rights: update the replies that it may publish."""
         rights = client.rights
         if rights is None or not rights.replies:
             self.replies = None
@@ -273,13 +276,13 @@ class NatsClient(ProtocolHandler):
             self.replies.seconds = longest(rights)
 
     def may_reply(self, client: Client, topic: bytes) -> bool:
-        """Whether it may publish this as a reply, although no rule lets it publish there."""
+        """Whether it may publish this as a reply, although no rule allows the topic."""
         rights = client.rights
         replies = self.replies
         return rights is not None and replies is not None and replies.use(topic, rights, self.owner.ctx.now)
 
     def _shape(self, message: Message, shape: int) -> None:
-        """Make the parts that all NATS subscribers of a message get, but for the sid."""
+        """Encode the parts that are the same for all NATS subscribers of a message, except for the sid."""
         message.shape = shape
         head = message.head = self.owner.spellings.head_of(message.topic)
         if not message.properties:
@@ -293,7 +296,7 @@ class NatsClient(ProtocolHandler):
         message.tail = message_tail(reply, headers, message.payload)
 
     def wait(self, client: Client, frame: bytes) -> None:
-        """Read no further until all nodes know of the subscriptions; then say ``frame``."""
+        """Stop reading until all nodes know the subscriptions; then send ``frame``."""
         self.unsettled = False
         self.owed = frame
         self.owner.ctx.halt(client, WORKING)

@@ -1,4 +1,4 @@
-"""How a NATS client comes in: CONNECT, or a first command without it where nobody is asked who they are."""
+"""Admission of NATS clients: by CONNECT, or by a first command without it where no login is required."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.nats import PARSER_ERROR, NatsError
 from starlingmq.wire.reasons import Reason
 
-TOLD_MAX: Final = 128  # characters that are kept of what a client says about itself
+TOLD_MAX: Final = 128  # characters kept of each description that a client sends of itself
 
 
 class NatsConnecting:
@@ -53,11 +53,11 @@ class NatsConnecting:
         self.config = config
 
     def asks(self) -> bool:
-        """Whether a client has to say who it is."""
+        """Whether a client has to authenticate."""
         return self.ctx.ask_authenticate or not self.ctx.allow_anonymous or len(self.keys.known) != 0
 
     def come_in_unasked(self, client: Client, nats: NatsClient) -> None:
-        """A first command without CONNECT: good enough where nobody is asked who they are."""
+        """A first command without CONNECT, which suffices where no login is required."""
         if self.asks():
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
         else:
@@ -71,7 +71,7 @@ class NatsConnecting:
             raise NatsError(PARSER_ERROR) from None
         if not isinstance(options, dict):
             raise NatsError(PARSER_ERROR)
-        # What CONNECT leaves out stays as it is, as a NATS server has it: verbose and pedantic are on until turned off.
+        # Options that CONNECT omits keep their values, as in nats-server: verbose and pedantic are on until turned off.
         nats.verbose = options.get("verbose", nats.verbose) is True
         nats.pedantic = options.get("pedantic", nats.pedantic) is True
         nats.echo = options.get("echo", nats.echo) is not False
@@ -107,7 +107,7 @@ class NatsConnecting:
                 nats.ok(client)
 
     def _with_key(self, client: Client, nats: NatsClient, nkey: str, signature: str) -> None:
-        """CONNECT with an NKey: it counts alone, whatever else is said."""
+        """CONNECT with an NKey: the key alone decides, whatever other credentials are present."""
         if not self.keys.signed(nats.number, nkey, signature):
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
             return
@@ -131,13 +131,13 @@ class NatsConnecting:
         self.ctx.halt(client, ASKING)
 
     def answered(self, client: Client, nats: NatsClient, answer: HookAnswer) -> None:
-        """What ``authenticate`` said."""
+        """The answer of ``authenticate``."""
         if client.state != AUTHENTICATING:
             return
         if answer.username is not None:
             client.username = answer.username
         if answer.reason == Reason.SERVER_BUSY or answer.reason == Reason.SERVER_UNAVAILABLE:
-            self.errors.fail(client, "maximum connections exceeded")  # nothing is wrong with it: it may try again
+            self.errors.fail(client, "maximum connections exceeded")  # the client made no mistake: it may try again
             return
         if answer.reason != 0:
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
@@ -167,7 +167,7 @@ class NatsConnecting:
         ctx.event("connected", client.client_id, client.peer)
 
     def _refuse(self, client: Client, kind: int) -> None:
-        """A verdict, in the words of NATS."""
+        """Send a refusal in the protocol of NATS."""
         if kind == RULES_CHANGED:
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
         elif kind == CUT_OFF:
@@ -177,7 +177,7 @@ class NatsConnecting:
 
 
 def _shown(options: dict[str, object], name: str, before: str) -> str:
-    """A few words about the client, for operators."""
+    """A short description of the client, for operators."""
     text = _text(options, name)
     return before if text is None else text[:TOLD_MAX]
 

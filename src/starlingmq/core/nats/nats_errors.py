@@ -1,8 +1,8 @@
-"""What NATS clients are told when something is wrong, and whether their connection ends with it.
+"""Errors that NATS clients are told, and whether the connection ends with them.
 
-Client libraries take an ``-ERR`` that they do not know for the end of the connection, for good. So what is refused of
-one command and no more is a Permissions Violation, which every library reports and goes on after; and who is to come
-back, to another node perhaps, is closed without a word, as by a NATS server.
+Client libraries treat an unknown ``-ERR`` as a permanent end of the connection. So if only one command is refused, the
+error is a Permissions Violation, which all libraries report before they continue. A client that shall reconnect,
+perhaps to another node, is closed without an error, as by nats-server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AUTHORIZATION_VIOLATION: Final = "Authorization Violation"
 INVALID_SUBJECT: Final = "Invalid Subject"
 INVALID_PUBLISH_SUBJECT: Final = "Invalid Publish Subject"
 
-# What is said when a connection ends that MQTT would end too; else nothing is.
+# Errors for connections that MQTT would end, too. Other reasons have none.
 WORDS: Final[dict[int, str]] = {
     Reason.NOT_AUTHORIZED: AUTHORIZATION_VIOLATION,
     Reason.SERVER_BUSY: "Maximum Connections Exceeded",
@@ -39,12 +39,12 @@ class NatsErrors:
         self.ending = ending
 
     def say(self, client: Client, text: str) -> None:
-        """An error after which the connection goes on."""
+        """Send an error after which the connection continues."""
         self.ctx.counters.error("nats")
         self.ctx.send(client, error_frame(text))
 
     def fail(self, client: Client, text: str) -> None:
-        """An error that ends the connection."""
+        """Send an error, and end the connection."""
         if client.state == CLOSED:
             return
         self.ctx.notice("nats", client, text)
@@ -52,7 +52,7 @@ class NatsErrors:
         self.ending.close(client, text)
 
     def end(self, client: Client, why: str) -> None:
-        """End the connection of who is to come back; ``why`` is for the log."""
+        """End the connection of a client that shall reconnect; ``why`` is for the log."""
         if client.state == CLOSED:
             return
         self.ctx.notice("nats", client, why)
@@ -60,11 +60,12 @@ class NatsErrors:
 
     def isolated(self, client: Client) -> None:
         if client.state != OPEN:
-            self.ctx.send(client, error_frame("Node Is Isolated"))  # whoever is about to connect tries another server
+            # a client that is just connecting tries another server
+            self.ctx.send(client, error_frame("Node Is Isolated"))
         self.ending.fail(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
 
     def may_not_publish(self, client: Client, subject: bytes, counted: str, why: str = "") -> None:
-        """A message is not taken; ``counted`` as dropped for that reason."""
+        """A message is refused, and ``counted`` as dropped for that reason."""
         self.ctx.drop(counted, client.client_id)
         if self.ctx.audit is not None:
             self.ctx.audit.refused(client.client_id, topic_of(subject), b"", 0, counted)
@@ -78,7 +79,7 @@ class NatsErrors:
         self.say(client, f"Permissions Violation for Subscription to {shown}")
 
     def no_topic(self, client: Client, pedantic: bool, subject: bytes) -> None:
-        """There is no topic for what was published to."""
+        """The subject of a publish has no topic."""
         if pedantic:
             self.ctx.drop("no_topic", client.client_id)
             self.say(client, INVALID_PUBLISH_SUBJECT)

@@ -1,4 +1,4 @@
-"""PUB and HPUB: a subject becomes a topic, headers become properties, and the message goes its way with MQTT's."""
+"""PUB and HPUB: a subject becomes a topic, headers become properties, and the message is routed like those of MQTT."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class NatsPublishing:
         self.system = system
 
     def publish(self, client: Client, nats: NatsClient, reader: NatsReader, kind: int) -> None:
-        """What ``reader`` has just read. Raises NatsError."""
+        """Publish what ``reader`` has just read. Raises NatsError."""
         ctx = self.ctx
         session = client.session
         assert session is not None
@@ -118,7 +118,7 @@ class NatsPublishing:
     def answered(
         self, client: Client, nats: NatsClient, session: Session, question: HookQuestion, answer: HookAnswer
     ) -> None:
-        """What hooks said of a message."""
+        """The answer of hooks about a message."""
         asked = question.message
         assert asked is not None
         if answer.reason >= 0x80:
@@ -130,7 +130,7 @@ class NatsPublishing:
             self._route(client, nats, session, answer.message, nats.reply)
 
     def _route(self, client: Client, nats: NatsClient, session: Session, message: Message, reply: bytes) -> None:
-        """Send a message on its way, and tell who asks for it."""
+        """Route a message, and tell a client that wants to know."""
         ctx = self.ctx
         try:
             route = self.router.resolve(message.topic)
@@ -138,14 +138,14 @@ class NatsPublishing:
             self.errors.no_topic(client, nats.pedantic, subject_of(message.topic))
             return
         verdict = admit(ctx, route, route.kept)
-        if verdict != ADMITTED and verdict != POSTPONED:  # for that ``Nats.handle`` has waited
+        if verdict != ADMITTED and verdict != POSTPONED:  # ``Nats.handle`` has waited if it was POSTPONED
             if not route.reserved or not self.system.take(client, nats, message, reply):
                 self._turn_down(client, message, verdict)
             return
-        if route.kept:  # somebody wants it at QoS 1: it is stored for whoever wants it stored
+        if route.kept:  # a receiver wants QoS 1: the message is stored for receivers that are stored
             message.qos = 1
             nats.keeps = True
-        if nats.verbose:  # before what the message causes, which may be a MSG to this client
+        if nats.verbose:  # before output that the message causes, which may be a MSG for this client
             if message.qos != 0:
                 ctx.send_stored(client, OK_FRAME)
             else:
@@ -153,15 +153,15 @@ class NatsPublishing:
         if reply and nats.no_responders and lonely(route):
             say_no_responders(ctx, self.router, client, reply)
             return
-        if message.retain:  # a hook made it so
+        if message.retain:  # set by a hook
             found = self.publishing.route(message, session)
         else:
             found = self.delivery.fan_out(message, route, session)
-        if found == len(route.streams) and reply and nats.no_responders:  # a stream answers nobody
+        if found == len(route.streams) and reply and nats.no_responders:  # a stream does not answer
             say_no_responders(ctx, self.router, client, reply)
 
     def _turn_down(self, client: Client, message: Message, verdict: int) -> None:
-        """A message that is not admitted, in the words of NATS."""
+        """Send the refusal of a message in the protocol of NATS."""
         if verdict == ISOLATED:
             self.errors.isolated(client)
         else:

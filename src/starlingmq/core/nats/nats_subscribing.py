@@ -1,4 +1,4 @@
-"""SUB and UNSUB: a ``sid`` is a subscription of its own in the tree, or a member of a queue group."""
+"""SUB and UNSUB: a ``sid`` is a separate subscription in the tree, or a member of a queue group."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
 from starlingmq.wire.nats_subjects import filter_of
 
-SUBSCRIPTIONS_PER_TURN: Final = 1000  # of a connection that is over
+SUBSCRIPTIONS_PER_TURN: Final = 1000  # of a closed connection
 
 
 class LeaveJob(Job):
-    """The subscriptions of a connection that is over, taken out of the tree some a turn."""
+    """Removes the subscriptions of a closed connection from the tree, some per turn."""
 
     owner: NatsSubscribing
     left: list[NatsSubscription]
@@ -55,7 +55,7 @@ class NatsSubscribing:
         ctx = self.ctx
         session = client.session
         assert session is not None
-        if sid in nats.subscriptions:  # as a NATS server has it: the first stands
+        if sid in nats.subscriptions:  # as in nats-server, the first one stays
             nats.ok(client)
             return
         filter = filter_of(subject)
@@ -96,13 +96,13 @@ class NatsSubscribing:
         self._take_in(client, nats, sub)
 
     def answered(self, client: Client, nats: NatsClient, answer: HookAnswer) -> None:
-        """What ``authorize`` said."""
+        """The answer of ``authorize``."""
         sub = nats.waiting
         nats.waiting = None
         if sub is None:
             return
         denied = answer.reasons[0] if answer.reasons else answer.reason
-        extent = self._extent(client, sub.filter, sub.name)  # by the rules of now
+        extent = self._extent(client, sub.filter, sub.name)  # by the present rules
         _check(nats, sub, extent)
         if denied >= 0x80 or extent == NOTHING:
             self.errors.may_not_subscribe(client, sub.subject, sub.name)
@@ -126,7 +126,7 @@ class NatsSubscribing:
             nats.ok(client)
 
     def limit(self, client: Client, nats: NatsClient, sid: bytes, number: int) -> None:
-        """UNSUB: over when ``number`` messages have been delivered, now if they have."""
+        """UNSUB: end the subscription when ``number`` messages have been delivered, or now if they have."""
         sub = nats.subscriptions.get(sid)
         if sub is not None:
             sub.limit = number
@@ -148,8 +148,8 @@ class NatsSubscribing:
                 self.errors.may_not_subscribe(client, sub.subject, sub.name)
 
     def _extent(self, client: Client, filter: bytes, group: bytes) -> int:
-        """How much of a subscription is allowed. A member of a queue group may have all of it or nothing: what is given
-        to one member that may not have it would be lost for the others."""
+        """How much of a subscription is allowed. For a member of a queue group it is all or nothing: a message given to
+        a member that may not receive it would be lost for the others."""
         rights = client.rights
         if rights is None:
             return WHOLE
@@ -168,11 +168,11 @@ class NatsSubscribing:
         self.ctx.event("unsubscribed", session.client_id, sub.whole().decode(errors="replace"))
 
     def shut(self, nats: NatsClient) -> None:
-        """The connection is over."""
+        """The connection has ended."""
         left = list(nats.subscriptions.values())
         nats.subscriptions = {}
         for sub in left:
-            if sub.name:  # before the others of its group are chosen from
+            if sub.name:  # before the other members of its groups are considered
                 sub.session.ended = True
                 sub.session.client = None
         job = LeaveJob(self, left)
@@ -182,7 +182,7 @@ class NatsSubscribing:
     # Other nodes
 
     def settle(self, client: Client, nats: NatsClient, frame: bytes) -> None:
-        """Say ``frame`` when every node that may be publishing knows what is subscribed to here."""
+        """Send ``frame`` when all nodes that may publish know the subscriptions here."""
         session = client.session
         assert session is not None
         nats.wait(client, frame)
@@ -200,15 +200,15 @@ class NatsSubscribing:
         nats.owed = b""
         self.ctx.unhalt(client, WORKING)
         if client.session is not None:
-            self.router.sharing.relieve(client.session)  # as a member of queue groups it was passed over
+            self.router.sharing.relieve(client.session)  # as a member of queue groups it was skipped
 
 
 def _check(nats: NatsClient, sub: NatsSubscription, extent: int) -> None:
-    """Note what is to be looked at when messages are delivered."""
+    """Note whether deliveries need a check."""
     sub.narrowed = extent == PART
     sub.checked = sub.narrowed or nats.replies is not None
 
 
 def _may_name_a_group(name: bytes) -> bool:
-    """Whether MQTT clients can be members of it too; no name is no group."""
+    """Whether MQTT clients can be members of it, too. An empty name is no group."""
     return not name or (valid_filter(name) and len(name.translate(None, b"/+#")) == len(name))

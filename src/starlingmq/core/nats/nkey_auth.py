@@ -1,7 +1,7 @@
-"""Clients that prove to hold an NKey: INFO has a nonce, CONNECT has the public key and a signature of that nonce.
+"""Authentication by NKey: INFO has a nonce; CONNECT has the public key and a signature of the nonce.
 
-The nonce is made from the broker's secret and the number of the connection, so nobody can know it before, and it is
-another one for each connection.
+The nonce is derived from the broker's secret and the number of the connection, so it is unpredictable, and different
+for each connection.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from starlingmq.nkeys import user_key
 
 Verify = Callable[[bytes, bytes, bytes], bool]  # public key, message, signature
 
-NKEY: Final = "nkey"  # what ``Client.standing`` begins with where it has signed with such a key
-SIGNATURE: Final = 88  # characters of one in base64 at most
+NKEY: Final = "nkey"  # beginning of ``Client.standing`` after authentication by such a key
+SIGNATURE: Final = 88  # maximum number of base64 characters
 
 
 class NkeyAuth:
-    verify: Verify | None  # None: no keys are asked for
-    known: dict[str, bytes]  # keys that may come in, by their text
+    verify: Verify | None  # None: no keys are configured
+    known: dict[str, bytes]  # the allowed keys, by their text
     _secret: bytes
 
     def __init__(self, secret: bytes) -> None:
@@ -33,7 +33,7 @@ class NkeyAuth:
         self.known = {text: user_key(text) for text in keys}
 
     def nonce(self, number: int) -> str:
-        """What the client of this connection has to sign; "" if no keys are asked for."""
+        """The nonce for the client of this connection; "" if no keys are configured."""
         if self.verify is None:
             return ""
         return urlsafe_b64encode(
@@ -41,13 +41,13 @@ class NkeyAuth:
         ).decode()
 
     def signed(self, number: int, text: str, signature: str) -> bool:
-        """Whether the client of this connection holds the key ``text``."""
+        """Whether the client of this connection has proved to hold the key ``text``."""
         verify = self.verify
         if verify is None or len(signature) > SIGNATURE:
             return False
         try:
             key = user_key(text)
-            # Some clients use the alphabet of URLs without padding, some the usual one with it.
+            # Some clients use the URL alphabet without padding, some the standard one with padding.
             raw = urlsafe_b64decode(signature.replace("+", "-").replace("/", "_").rstrip("=") + "==")
         except ValueError:
             return False

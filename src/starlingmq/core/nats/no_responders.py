@@ -1,4 +1,4 @@
-"""A request that nobody answers: its requester is told at once, with the status 503, if it asked for that."""
+"""A request without responders: the requester gets the status 503 at once, if it has asked for that."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from starlingmq.wire.reasons import MqttError
 
 
 def lonely(route: Route) -> bool:
-    """Whether nobody is there to answer: at most groups whose members were lost, and may come back too late."""
+    """Whether no receiver can answer: there are at most groups whose members were lost, and which may return too
+    late."""
     if route.subscriptions or route.streams:
         return False
     return not any(group.somebody() for group in route.groups)
 
 
 def say_no_responders(ctx: Context, router: Router, client: Client, reply: bytes) -> None:
-    """Send the status to the subscription of this client for its reply topic, if there can be one."""
+    """Send the status to this client's subscription for its reply topic, if there can be one."""
     try:
         route = router.resolve(reply)
     except MqttError:  # too many levels: nothing is ever published there

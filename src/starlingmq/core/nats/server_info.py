@@ -1,7 +1,7 @@
-"""What the server tells NATS clients of itself: INFO, first and again when something in it changes.
+"""INFO, which the server sends to NATS clients first, and again when its content changes.
 
-``connect_urls`` are the listeners that speak what the client's own listener does, here and at the other nodes that want
-clients; what is configured counts instead. A node that leaves names only the others.
+``connect_urls`` are the listeners with the same protocol as the client's own listener, on this node and on other nodes
+that accept clients; configured URLs replace them. A leaving node names only the others.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from starlingmq.core.session.session import Client
 from starlingmq.nkeys import server_id
 from starlingmq.wire.nats_frames import info_frame
 
-PROTOCOL: Final = 1  # clients may be sent INFO at any time
+PROTOCOL: Final = 1  # INFO may be sent to clients at any time
 PROTOCOL_VERSION: Final = "2.10.0"
-"""The nats-server whose core protocol is spoken. Client libraries decide by ``version`` which features they use, so
-our own version stands beside it, as ``starlingmq``."""
-GO: Final = "none"  # libraries take it for granted that a server names its version of Go
+"""The nats-server version whose core protocol this broker implements. Client libraries choose features by ``version``,
+so our own version is in ``starlingmq``."""
+GO: Final = "none"  # libraries require that a server names its Go version
 
 
 class ServerInfo:
-    """``server_name``, ``cluster`` ("" outside of one) and ``version`` (ours) are told in INFO; ``server_id`` is made
-    from the broker's secret. ``verifying``: URLs of the listeners that require a client certificate."""
+    """INFO has ``server_name``, ``cluster`` ("" without one) and ``version`` (ours); ``server_id`` is derived from the
+    broker's secret. ``verifying``: URLs of the listeners that require a client certificate."""
 
     ctx: Context
     keys: NkeyAuth
@@ -37,8 +37,8 @@ class ServerInfo:
     cluster: str
     version: str
     verifying: frozenset[str]
-    _own: dict[str, list[str]]  # host:port of this node's listeners, by what they speak ...
-    _others: dict[str, list[str]]  # ... and of the other nodes'
+    _own: dict[str, list[str]]  # host:port of this node's listeners, by protocol ...
+    _others: dict[str, list[str]]  # ... and of those of other nodes
 
     def __init__(self, ctx: Context, keys: NkeyAuth, config: NatsConfig, secret: bytes, version: str) -> None:
         self.ctx = ctx
@@ -53,14 +53,14 @@ class ServerInfo:
         self._others = {}
 
     def reach(self, own: tuple[str, ...], others: list[str], leaving: bool) -> bool:
-        """URLs at which clients reach this node and the others; whether that is news for them."""
+        """Set the URLs at which clients reach this node and the others. Returns whether clients must be told."""
         before, others_before = self._own, self._others
         self._own = _by_kind(own)
         self._others = _by_kind(others)
         return others_before != self._others or (before != self._own and not leaving)
 
     def connect_urls(self, listener: str, leaving: bool) -> list[str]:
-        """Where clients of ``listener`` may reconnect to: host:port, each once; this node's own first."""
+        """The servers to which clients of ``listener`` may reconnect: host:port, each once; this node first."""
         if self.config.connect_urls:
             return list(self.config.connect_urls)
         kind = _kind(listener)
@@ -115,6 +115,6 @@ def _by_kind(urls: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _kind(url: str) -> str:
-    """What a listener speaks: its scheme, and its path if there is one."""
+    """The protocol of a listener: its scheme, and its path if it has one."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}/{rest.partition('/')[2]}"

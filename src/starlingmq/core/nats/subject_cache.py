@@ -1,7 +1,7 @@
-"""Subjects and topics, remembered with their other spelling: what is published to again and again is spelled once.
+"""A cache of subjects and topics with their translation: frequent ones are translated once.
 
-Of each kind two generations are kept: when the younger is full it becomes the elder, and what nobody asked for since
-then is forgotten with the elder before it.
+The cache has two generations of each kind. When the younger is full, it becomes the elder; entries that were not used
+since then are removed with the elder one before it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ GENERATION: Final = 4096
 class SubjectCache:
     _topics: dict[bytes, bytes]  # by subject
     _older_topics: dict[bytes, bytes]
-    _heads: dict[bytes, bytes]  # what a message begins with, by topic
+    _heads: dict[bytes, bytes]  # the beginning of a MSG, by topic
     _older_heads: dict[bytes, bytes]
-    _subject: bytes  # the last one that was asked for, and what was found
+    _subject: bytes  # the last subject and its topic
     _topic: bytes
-    _headed: bytes  # the same the other way round
+    _headed: bytes  # the last topic and its head
     _head: bytes
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class SubjectCache:
         return topic
 
     def head_of(self, topic: bytes) -> bytes:
-        """The head of a MSG that was published to ``topic``; b"" if it has no subject."""
+        """The head of a MSG with this topic; b"" if it has no subject."""
         if topic is self._headed:
             return self._head
         head = self._heads.get(topic)

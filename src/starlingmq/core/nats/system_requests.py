@@ -1,4 +1,4 @@
-"""Requests to ``$SYS.REQ.>``: who may ask, what there is to ask, and to whom the answers go.
+"""Requests to ``$SYS.REQ.>``: who may send them, which ones exist, and who receives the answers.
 
 ::
 
@@ -7,10 +7,10 @@
 The law:
 
 - A client may ask about itself (``$SYS.REQ.USER.INFO``). It may ask about servers and accounts only if it has proved
-  who it is, and a rule that names ``$SYS/REQ`` allows it to publish there (``Rights.may_ask``).
-- An answer goes to the subscriptions of the connection that asked, and to no other client: the reply subject is the
-  requester's choice, so what the broker says must not go to where the requester could not publish.
-- ``CLIENT_MAX`` requests of a client, and ``NODE_MAX`` of all clients of a node, are open at once.
+  its identity, and a rule that names ``$SYS/REQ`` allows it to publish there (``Rights.may_ask``).
+- An answer goes to subscriptions of the requesting connection only: the requester chooses the reply subject, so an
+  answer of the broker must not go where the requester could not publish.
+- At most ``CLIENT_MAX`` requests of a client, and ``NODE_MAX`` of all clients of a node, are open at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NODE_MAX: Final = 32  # no more than other nodes answer at once (cluster: ``SERV
 PREFIX: Final = b"$SYS/REQ/"
 USER_INFO: Final = b"$SYS/REQ/USER/INFO"
 PING: Final = b"PING"  # in place of a server or an account: all of them
-ACCOUNT: Final = b"$G"  # the only one: nats-server's name for it where none are set up
+ACCOUNT: Final = b"$G"  # nats-server's name for the account that exists where none are configured
 
 SERVER_KINDS: Final = frozenset((b"STATSZ", b"IDZ", b"VARZ", b"CONNZ", b"SUBSZ", b"HEALTHZ", b"ACCOUNTZ", b"JSZ"))
 ACCOUNT_KINDS: Final = frozenset((b"CONNZ", b"SUBSZ", b"STATZ"))
@@ -44,7 +44,7 @@ BUSY: Final = b'{"server":{},"error":{"code":503,"description":"too many request
 class SystemRequests:
     ctx: Context
     router: Router
-    open: int  # requests about servers and accounts
+    open: int  # open requests about servers and accounts
 
     def __init__(self, ctx: Context, router: Router) -> None:
         self.ctx = ctx
@@ -52,7 +52,7 @@ class SystemRequests:
         self.open = 0
 
     def take(self, client: Client, nats: NatsClient, message: Message, reply: bytes) -> bool:
-        """A message to a topic of the broker's own: whether it is a request that this client may send."""
+        """A message to a topic of the broker itself. Returns whether it is a request that this client may send."""
         topic = message.topic
         if not topic.startswith(PREFIX) or not reply:
             return False
@@ -74,13 +74,13 @@ class SystemRequests:
         return True
 
     def answer(self, request: SystemRequest, data: bytes, now: float) -> None:
-        """What one node says."""
+        """The answer of one node."""
         self.ctx.now = now
         request.answered = True
         self._deliver(request.client, request.reply, data)
 
     def close(self, request: SystemRequest, now: float) -> None:
-        """All nodes that are going to answer have done so."""
+        """All answers have arrived."""
         self.ctx.now = now
         client = request.client
         nats = cast(NatsClient, client.dialect)
@@ -100,7 +100,7 @@ class SystemRequests:
         except MqttError:
             return
         message = Message(reply, data, 0, False, b"", 0.0, "", self.ctx.now)
-        for subscription in list(route.subscriptions):  # one that has its last message leaves
+        for subscription in list(route.subscriptions):  # a subscription that reaches its limit is removed from the list
             if subscription.session is session:
                 dialect.deliver(client, message, subscription, None)
 

@@ -1,4 +1,4 @@
-"""From a message to all its receivers: the sessions, groups and streams on its route, here and at other nodes."""
+"""From a message to all its receivers: the sessions, groups and streams on its route, here and on other nodes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Delivery(Acknowledgements):
         self.forwarding = Forwarding(ctx, self)
 
     def fan_out(self, message: Message, route: Route, publisher: Session | None) -> int:
-        """Give a message to everyone on its route; how many receivers it found."""
+        """Deliver a message to all receivers of its route. Returns their number."""
         ctx = self.ctx
-        frame4 = b""  # QoS 0 frames for 3.x and for 5, made when the first receiver needs one, shared by all
+        frame4 = b""  # QoS 0 frames for 3.x and for 5, made for the first receiver that needs one, and shared by all
         frame5 = b""
         audited = ctx.audit is not None and not route.reserved
         if ctx.audit is not None and audited:
@@ -73,7 +73,7 @@ class Delivery(Acknowledgements):
             if client.waiting != 0 and client.stored_from < 0:
                 client.stored_from = 0
         found = len(route.subscriptions)
-        if publisher is None or publisher.node == 0:  # of a group it has kept it there
+        if publisher is None or publisher.node == 0:  # the node of a group has stored it already
             for group in route.groups:
                 if self.sharing.take(group, message, publisher):
                     found += 1
@@ -83,8 +83,8 @@ class Delivery(Acknowledgements):
         return found
 
     def keep(self, message: Message, streams: list[Stream]) -> int:
-        """Put a message that enters here into the streams that want it; how many took it. At QoS 1 and 2 all do: they
-        were asked whether they are full before the message was accepted."""
+        """Add a message that enters here to the streams that want it. Returns the number of streams. At QoS 1 and 2 all
+        accept it: the message was accepted only after checking that they are not full."""
         ctx = self.ctx
         kept = 0
         for stream in streams:
@@ -97,10 +97,10 @@ class Delivery(Acknowledgements):
         return kept
 
     def give(self, message: Message, subscription: Subscription, publisher: Session | None) -> None:
-        """Give a message to one session, with every option of its subscription."""
+        """Deliver a message to one session, with all options of its subscription."""
         session = subscription.session
         if session.node != 0:
-            if publisher is None or publisher.node == 0:  # only the node where it entered passes a message on
+            if publisher is None or publisher.node == 0:  # only the node where it entered forwards a message
                 self.forwarding.forward(message, subscription, publisher)
             return
         if subscription.no_local:
@@ -109,7 +109,7 @@ class Delivery(Acknowledgements):
                 client.dialect.deliver(client, message, subscription, publisher)
                 return
             own = publisher is not None and publisher.node != 0 and message.publisher == session.client_id
-            if own or session is publisher:  # own: held at another node since its client was there
+            if own or session is publisher:  # own: it was held on another node from the time when its client was there
                 instead = subscription.when_own
                 if instead is None:
                     return  # [MQTT-3.8.3-3]
@@ -130,8 +130,8 @@ class Delivery(Acknowledgements):
         self.offer(session, outgoing, publisher)
 
     def _takes(self, session: Session, moving: MigrationState, outgoing: Outgoing, publisher: Session | None) -> bool:
-        """Whether this node is the one to give it to a session that moves (see core.session.migration_state). What is
-        held is stored: perhaps nobody else has it."""
+        """Whether this node delivers it to a migrating session (see core.session.migration_state). A held message is
+        stored, because no other node may have it."""
         node = self.ctx.node if publisher is None or publisher.node == 0 else publisher.node
         if moving.takes(node, outgoing):
             return True
@@ -140,7 +140,7 @@ class Delivery(Acknowledgements):
         return False
 
     def let_in(self, session: Session, opened: list[Held]) -> None:
-        """What a session that moved was not to get before."""
+        """Messages that were held for a session that migrated."""
         for held in opened:
             outgoing = held.outgoing
             self.ctx.note(QUEUE_DELETE, session, outgoing)
@@ -156,13 +156,13 @@ class Delivery(Acknowledgements):
             self.ctx.cluster.leave(session)
 
     def pass_on(self, session: Session, ended: bool) -> None:
-        """A group member went away: what it has not begun to receive goes to other members.
+        """A group member has disconnected: messages that it has not begun to receive go to other members.
 
-        ``ended``: for good, so that its unacknowledged QoS 1 messages are free too. A QoS 2 message it has been sent
-        is nobody else's [MQTT-4.8.2-5] [MQTT-4.8.2-6].
+        ``ended``: permanently, so that its unacknowledged QoS 1 messages are free, too. A QoS 2 message that it was
+        sent stays its own [MQTT-4.8.2-5] [MQTT-4.8.2-6].
         """
         queue = session.queue
-        if queue is not None and queue.shared != 0:  # the last first: each goes before those that were given back
+        if queue is not None and queue.shared != 0:  # the last one first: each goes before those that were given back
             passed = [outgoing for outgoing in reversed(queue.drawn()) if self.sharing.give_back(outgoing)]
             for outgoing in passed:
                 self.ctx.note(QUEUE_DELETE, session, outgoing)

@@ -1,13 +1,13 @@
-"""Filters to subscribers: who wants this topic?
+"""Subscribers by filter: which subscribers want this topic?
 
-Filters without wildcards lie in one flat dict. Only those with wildcards lie in a tree by level, and only as deep as it
-takes to tell them apart: a filter that shares no further level with another is one leaf that holds the rest of it.
+Filters without wildcards are in one flat dict. Only filters with wildcards are in a tree by level, and only as deep as
+needed to tell them apart: a filter that shares no further level with another is one leaf with the rest of it.
 
-What one filter has is a *slot*: its only subscriber as it is, or a dict from the second on. Most filters of most
-brokers have one, so that is what they cost: a dict entry, and whatever the subscriber costs itself.
+The entry of a filter is a *slot*: its only subscriber itself, or a dict from the second subscriber on. Most filters of
+most brokers have one subscriber, so that is their cost: a dict entry, and the subscriber itself.
 
-The shape of the tree follows from the filters in it, with one exception: a branch whose filters went all but one stays
-until that one goes too. It costs memory of the order of that filter's length, and spares a merge at every removal.
+The shape of the tree follows from the filters in it, with one exception: a branch that loses all filters but one stays
+until that one goes, too. This costs memory of the order of that filter's length, and saves a merge at each removal.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Final
 from starlingmq.core.sharded_dict import ShardedDict
 
 DOLLAR: Final = 0x24
-# A dict keeps the room of its largest days, and walking it walks that room. Ours move to a new one when they hold more
-# bytes than this per subscriber left; a dict that has just moved holds less than half of it.
+# A dict keeps the room of its largest size, and iteration walks that room. Ours are copied when they use more bytes
+# than this per remaining subscriber; a dict that was just copied uses less than half of it.
 ROOM_PER_SUBSCRIBER: Final = 400
 ROOM_SMALL: Final = 4096
-NARROW_MAX: Final = 4096  # next levels of a branch in one dict; more are spread over Shards
-RESTS_MAX: Final = 1024  # different ends of filters that are kept to be shared
+NARROW_MAX: Final = 4096  # next levels of a branch in one dict; more are spread over a ShardedDict
+RESTS_MAX: Final = 1024  # different ends of filters that are kept for sharing
 
 
 class Subscriber:
-    """A value that knows the key it was added under. FilterTree stores it bare; other values it wraps in one."""
+    """A value that knows the key under which it was added. FilterTree stores it directly, and wraps other values."""
 
     def key(self) -> object:
         raise NotImplementedError
 
 
 class _Pair(Subscriber):
-    """A value that does not know its key, with it."""
+    """A value that does not know its key, with the key."""
 
     own: object
     value: object
@@ -47,11 +47,11 @@ class _Pair(Subscriber):
 
 
 class _Node:
-    """What follows a level in the tree: a leaf or a branch."""
+    """The tree below a level: a leaf or a branch."""
 
 
 class _Leaf(_Node):
-    """One filter, from here on alone: ``rest`` is what follows of it, slash included, b"" if it ends here."""
+    """The only filter from here on. ``rest`` is the rest of it, slash included; b"" if it ends here."""
 
     rest: bytes
     slot: object
@@ -62,13 +62,13 @@ class _Leaf(_Node):
 
 
 class _Branch(_Node):
-    """The place after some levels, where filters go different ways."""
+    """The place after some levels where filters differ."""
 
-    narrow: dict[bytes, _Node] | None  # by the next level, where it is not a wildcard
-    wide: ShardedDict[_Node] | None  # the same once they were many; one of the two is None, both if there are none
-    plus: _Node | None  # where it is '+'
+    narrow: dict[bytes, _Node] | None  # by the next level, if it is not a wildcard
+    wide: ShardedDict[_Node] | None  # the same for many levels; one of the two is None, both if there are none
+    plus: _Node | None  # for the next level '+'
     multi: object | None  # slot of the filter that ends here with '#'
-    here: object | None  # slot of the filter that ends here without
+    here: object | None  # slot of the filter that ends here without '#'
 
     def __init__(self) -> None:
         self.narrow = None
@@ -130,7 +130,7 @@ class _Branch(_Node):
         self.narrow, self.wide = None, wide
 
     def adopt(self, leaf: _Leaf) -> None:
-        """Takes over what was a leaf at this place."""
+        """Replaces a leaf at this place."""
         rest = leaf.rest
         if not rest:
             self.here = leaf.slot
@@ -138,19 +138,19 @@ class _Branch(_Node):
             self.multi = leaf.slot
         else:
             end = _level_end(rest, 1)
-            leaf.rest = rest[end:]  # a copy of its own: leaves that met another are the fewer
+            leaf.rest = rest[end:]  # a copy: few leaves meet another one
             self.put(rest[1:end], leaf)
 
 
 class FilterTree:
     """Subscribers by topic filter, found by topic.
 
-    A filter may have many subscribers, told apart by key; a key may be under many filters. Filters and topics are
+    A filter may have many subscribers with different keys; a key may be under many filters. Filters and topics are
     valid (``topics.valid_filter``, ``topics.valid_topic``), keys hashable, values anything but None. Values that are
-    Subscribers and return the very key they are added under are stored without any overhead.
+    Subscribers and return the very key under which they are added are stored without overhead.
     """
 
-    visits: int  # nodes of the tree that the last match with wildcard filters looked at: what it cost
+    visits: int  # nodes of the tree that the last match with wildcard filters visited: its cost
 
     _exact: ShardedDict[object]
     _rests: dict[bytes, bytes]
@@ -171,7 +171,7 @@ class FilterTree:
         return self._pairs
 
     def add(self, filter: bytes, key: object, value: object) -> object | None:
-        """Sets the value of ``key`` under ``filter``; the previous one, or None."""
+        """Set the value of ``key`` under ``filter``. Returns the previous one, or None."""
         slot = self._slot(filter)
         joined, previous = _join(slot, key, value)
         if joined is not slot:
@@ -181,7 +181,7 @@ class FilterTree:
         return previous
 
     def remove(self, filter: bytes, key: object) -> object | None:
-        """Takes ``key`` from ``filter``; its value, or None if it was not there."""
+        """Remove ``key`` from ``filter``. Returns its value, or None if it was absent."""
         slot = self._slot(filter)
         if slot is None:
             return None
@@ -195,7 +195,7 @@ class FilterTree:
         return value
 
     def has(self, filter: bytes) -> bool:
-        """Whether anyone subscribed to exactly this filter."""
+        """Whether exactly this filter has a subscriber."""
         return self._slot(filter) is not None
 
     def filters(self) -> list[bytes]:
@@ -216,9 +216,9 @@ class FilterTree:
         return sorted(found)
 
     def match(self, topic: bytes) -> list[object]:
-        """The values under every filter that matches ``topic``; one key may be there several times, once per filter.
+        """The values under each filter that matches ``topic``; one key may occur several times, once per filter.
 
-        The order depends on the sequence of additions and removals alone.
+        The order depends only on the sequence of additions and removals.
         """
         found: list[object] = []
         slot = self._exact.get(topic)
@@ -229,10 +229,10 @@ class FilterTree:
         return found
 
     def _match_wildcards(self, topic: bytes, found: list[object]) -> None:
-        """Level by level with all branches that the topic has reached: none of them can be reached twice."""
+        """Level by level, with all branches that the topic has reached: none of them can be reached twice."""
         levels = topic.split(b"/")
         branches = [self._root]
-        to_wildcards = topic[0] != DOLLAR  # the first level; later ones are always open to them [MQTT-4.7.2-1]
+        to_wildcards = topic[0] != DOLLAR  # the first level; later ones always match wildcards [MQTT-4.7.2-1]
         visits = 0
         for depth, level in enumerate(levels):
             reached: list[_Branch] = []
@@ -253,7 +253,7 @@ class FilterTree:
             if branch.here is not None:
                 _collect(branch.here, found)
             if branch.multi is not None:
-                _collect(branch.multi, found)  # '#' stands for the parent level too
+                _collect(branch.multi, found)  # '#' includes the parent level
         self.visits = visits
 
     def _slot(self, filter: bytes) -> object | None:
@@ -303,13 +303,13 @@ class FilterTree:
         branch.here = slot
 
     def _shared(self, rest: bytes) -> bytes:
-        """The same bytes, as one object for all filters of a fleet that end alike (``/+/state``)."""
+        """The same bytes as one object, for all filters of a fleet that end alike (``/+/state``)."""
         if len(self._rests) < RESTS_MAX:
             return self._rests.setdefault(rest, rest)
         return self._rests.get(rest, rest)
 
     def _clear(self, filter: bytes) -> None:
-        """Forgets a filter that is there, and every branch that nothing is left of."""
+        """Remove an existing filter, and all branches that become empty."""
         if not _has_wildcard(filter):
             self._exact.pop(filter)
             return
@@ -345,7 +345,8 @@ def _level_end(name: bytes, start: int) -> int:
 
 
 def _reach(node: _Node, levels: list[bytes], depth: int, reached: list[_Branch], found: list[object]) -> None:
-    """The topic's first ``depth`` levels lead to ``node``: go on from it if it is a branch, decide if it is a leaf."""
+    """The topic's first ``depth`` levels lead to ``node``: add it to ``reached`` if it is a branch, decide if it is a
+    leaf."""
     if isinstance(node, _Branch):
         reached.append(node)
     elif isinstance(node, _Leaf) and _rest_matches(node.rest, levels, depth):
@@ -353,15 +354,15 @@ def _reach(node: _Node, levels: list[bytes], depth: int, reached: list[_Branch],
 
 
 def _rest_matches(rest: bytes, levels: list[bytes], depth: int) -> bool:
-    """Whether the rest of a filter fits the levels of a topic from ``depth`` on."""
+    """Whether the rest of a filter matches the levels of a topic from ``depth`` on."""
     left = len(levels) - depth
     if not rest:
         return left == 0
     if rest == b"/#":
         return True
-    # No more parts than it takes to see that there are too many: a long filter costs a short topic nothing.
+    # Split only as far as needed to see that there are too many parts: a long filter costs a short topic nothing.
     parts = rest.split(b"/", left + 1)
-    for at in range(1, len(parts)):  # parts[0] is what is before the first slash: nothing
+    for at in range(1, len(parts)):  # parts[0] is empty: the part before the first slash
         part = parts[at]
         if part == b"#":
             return True
@@ -405,7 +406,7 @@ def _join(slot: object | None, key: object, value: object) -> tuple[object, obje
 
 
 def _part(slot: object, key: object) -> tuple[object | None, object | None]:
-    """The slot without ``key`` (None if nobody is left), and the value it had."""
+    """The slot without ``key`` (None if it becomes empty), and the value of ``key``."""
     if not isinstance(slot, dict):
         return (None, _value(slot)) if _key(slot) == key else (slot, None)
     value = slot.pop(key, None)

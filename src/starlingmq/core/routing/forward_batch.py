@@ -1,9 +1,9 @@
-"""Messages as they travel from node to node, many in a row in one blob.
+"""The encoding of messages between nodes, many in a row in one blob.
 
 One message: u8 flags (QoS | RETAIN | EXPIRES | GROUP | TRACKED | NAMED | AGED), i64 sequence, f64 seconds until it
 expires (EXPIRES), f64 seconds since it was published (AGED), u8 length of the id and the id (NAMED), varint lengths of
 topic, publisher, properties, group and payload, then those. Big-endian. Seconds count from when the blob was made. The
-origin is whoever sends the blob: messages are passed on by the node where they entered, and by no other.
+origin is the sender of the blob: only the node where messages entered forwards them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ AGE_TOLD: Final = 0.5  # seconds that a NATS client's message has waited, from w
 QOS: Final = 3
 RETAIN: Final = 4
 EXPIRES: Final = 8
-GROUP: Final = 16  # for a member of this shared group, and for nobody else
-FOR_THE_NODE: Final = b"$node"  # in place of a group: for nobody but the node (see core.routing.peer_receivers)
+GROUP: Final = 16  # only for a member of this shared group
+FOR_THE_NODE: Final = b"$node"  # in place of a group: only for the node itself (see core.routing.peer_receivers)
 TRACKED: Final = 32  # the sender keeps it in its window for this peer until it is acknowledged
-NAMED: Final = 64  # events tell of it (core.observe.audit)
+NAMED: Final = 64  # it has events (core.observe.audit)
 AGED: Final = 128  # of a NATS client, and it has waited where it entered (core.nats.stale_requests)
 
 
 class ForwardError(ValueError):
-    """A blob that is none: sent by another version, or by a fault."""
+    """Invalid data in place of a blob: sent by another version, or by a bug."""
 
 
 class Forward:
-    """One message of a blob; ``group`` is ``$share/name/filter``, or b"" for the ordinary subscribers."""
+    """One message of a blob; ``group`` is ``$share/name/filter``, or b"" for ordinary subscribers."""
 
     message: Message
     group: bytes
@@ -90,7 +90,7 @@ def encode_forward(message: Message, group: bytes, tracked: bool, now: float) ->
 
 
 class ForwardReader:
-    """Takes a blob apart, a message at a time. ``made_at``: when the blob was made, in this node's time. Raises
+    """Decodes a blob, message by message. ``made_at``: the time when the blob was made, by this node's clock. Raises
     ForwardError."""
 
     data: bytes
@@ -163,7 +163,7 @@ class ForwardReader:
 
 
 def count_tracked(blob: bytes) -> int:
-    """How many messages of a blob the sender keeps until they are acknowledged."""
+    """The number of messages in a blob that the sender keeps until they are acknowledged."""
     reader = ForwardReader(blob, 0, 0.0)
     count = 0
     while reader.left():

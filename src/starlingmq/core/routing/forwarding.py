@@ -1,6 +1,6 @@
-"""Messages that go on to other nodes of the cluster, from the one where they entered.
+"""Forwarding of messages from the node where they entered to other nodes of the cluster.
 
-The law: nothing overtakes anything on its way to a node, which tells what it has seen by the order of sequences.
+The law: messages to a node do not overtake each other, since that node recognises duplicates by the order of sequences.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Forwarding:
         self.delivery = delivery
 
     def forward(self, message: Message, subscription: Subscription, publisher: Session | None) -> None:
-        """Pass a message on to another node: at once if the link takes it, else through its queue.
+        """Forward a message to another node: at once if the link accepts it, else through its queue.
 
-        It is kept until that node has stored it if somebody there wants it durably, and if it has to wait. Nothing
-        overtakes anything on its way: the receiver tells what it has seen by the order of sequences.
+        It is kept until that node has stored it if a subscriber there is durable, and if it has to wait. Messages do
+        not overtake each other: the receiver recognises duplicates by the order of sequences.
         """
         ctx = self.ctx
         session = subscription.session
         if session.ended:
             return
         if message.sequence == 0:
-            if message.offset >= 0:  # it was held: what is stored of it has no sequence, and would be sent without
+            if message.offset >= 0:  # it was held: its stored record has no sequence
                 message = message.copy()
             ctx.sequence += 1
             message.sequence = ctx.sequence
@@ -41,8 +41,8 @@ class Forwarding:
         self._pass_to_node(session, Outgoing(message, message.qos, message.retain, b"", None), durable, publisher)
 
     def forward_to_member(self, message: Message, session: Session, key: bytes, stored: bool) -> None:
-        """Hand a message of the group ``key`` over to a node with members: from here on it is that node's, or waits for
-        it. It goes beside what the node's other subscribers get, with a sequence of its own."""
+        """Hand a message of the group ``key`` over to a node with members: from here on that node has it, or it waits
+        for that node. It is sent beside the messages for the node's other subscribers, with a sequence of its own."""
         ctx = self.ctx
         message = message.copy()
         ctx.sequence += 1
@@ -51,7 +51,8 @@ class Forwarding:
         self._pass_to_node(session, Outgoing(message, message.qos, message.retain, key, None), stored, None)
 
     def tell(self, session: Session, payload: bytes) -> None:
-        """Something for the node itself (see cluster.takeover.takeover), in order with its messages and as surely."""
+        """A message for the node itself (see cluster.takeover.takeover), in order with its other messages, and as
+        reliable."""
         ctx = self.ctx
         ctx.sequence += 1
         message = Message(b"$node", payload, 1, False, b"", 0.0, "", ctx.now)
@@ -86,7 +87,8 @@ class Forwarding:
                 delivery.drop(session, outgoing, "slow_peer_qos0")
             else:
                 delivery.enqueue(session, outgoing, publisher)
-                if ctx.refusing or delivery.links_postponed:  # the latter go when what was refused was told
+                # the latter are sent after refused frames have been answered
+                if ctx.refusing or delivery.links_postponed:
                     delivery.wait(session)
         elif durable and ctx.recording:
             delivery.transmit_acknowledged(session, client, delivery.window(session, client), outgoing)

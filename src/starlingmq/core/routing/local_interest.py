@@ -1,8 +1,9 @@
-"""What this node's own subscribers want, filter by filter: the others must know of the first and of the last.
+"""The filters of this node's own subscribers: the other nodes must know of the first and of the last subscriber of
+each.
 
-Counted only in a cluster. ``value`` is what the others are told (see cluster.links.peer_frames.RouteRecord): for a
-filter 0, 1 (wanted) or 2 (wanted durably: by a session that outlives its connection, at QoS 1 or 2), for a shared group
-how many members it has, and whether some are at QoS 1 or 2 (``KEEPS``), or that the last one was lost and is waited for
+Counted only in a cluster. ``value`` is what other nodes are told (see cluster.links.peer_frames.RouteRecord). For a
+filter: 0, 1 (wanted) or 2 (wanted durably: by a persistent session, at QoS 1 or 2). For a shared group: the number of
+its members, and whether some are at QoS 1 or 2 (``KEEPS``), or that the last one was lost and is waited for
 (``LINGERS``).
 """
 
@@ -14,7 +15,7 @@ from starlingmq.core.groups.group import KEEPS, LINGERS
 from starlingmq.core.routing.topics import of_the_node
 from starlingmq.core.session.session import Session, Subscription
 
-_DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones; of a group, see KEEPS
+_DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones; for groups, see KEEPS
 _SHARE: Final = b"$share/"
 
 
@@ -25,7 +26,7 @@ def _weight(key: bytes, session: Session, subscription: Subscription) -> int:
 
 
 class LocalInterest:
-    changed: dict[bytes, None]  # keys that were touched since they were last taken
+    changed: dict[bytes, None]  # keys that changed since the last take
     _counts: dict[bytes, int]
     _lingering: dict[bytes, None]
 
@@ -44,11 +45,11 @@ class LocalInterest:
                     self.add(key, session, subscription)
 
     def remove(self, key: bytes, session: Session, subscription: Subscription) -> None:
-        """``session.expiry`` is what it was when the subscription was added, or last ``reconsider``ed."""
+        """``session.expiry`` is the value when the subscription was added, or last ``reconsider``ed."""
         self._count(key, -_weight(key, session, subscription))
 
     def reconsider(self, session: Session, before: int) -> None:
-        """A session's expiry has changed from ``before``: its subscriptions may be durable now, or no more."""
+        """A session's expiry has changed from ``before``: its subscriptions may have become durable, or not durable."""
         subscriptions = session.subscriptions
         if subscriptions is None or (before != 0) == (session.expiry != 0):
             return
@@ -77,11 +78,11 @@ class LocalInterest:
         return 1 if count != 0 else 0
 
     def all(self) -> dict[bytes, int]:
-        """Everything that is wanted now."""
+        """All present values."""
         return {key: self.value(key) for key in (*self._counts, *self._lingering)}
 
     def linger(self, key: bytes, lingers: bool) -> None:
-        """A shared group without members here is waited for, or is not any more."""
+        """A shared group without members here is waited for, or not any more."""
         if lingers:
             self._lingering[key] = None
         else:

@@ -1,13 +1,13 @@
 """The other nodes of the cluster, as receivers and as sources of messages.
 
-A peer is a session without a client: its subscriptions are the routes that its node told, its queue holds what waits
-for it (in the journal, as for everybody), its window what was sent and not acknowledged, and its connection is the
-link. So a message is matched, stored, held back and counted for a node as it is for a client. What differs is here and
-in ``Delivery.forward``: frames are those of ``core.routing.forward_batch``, and acknowledgements come as "so many
-more".
+A peer is a session without a client: its subscriptions are the routes of its node, its queue has the messages that wait
+for it (in the journal, as for all sessions), its window those sent and not acknowledged, and its connection is the
+link. So a message is matched, stored, held back and counted for a node as for a client. The differences are here and in
+``Delivery.forward``: frames are those of ``core.routing.forward_batch``, and an acknowledgement is a number of further
+messages.
 
-A second connection, ``acks``, has nothing but the numbers of data frames that were taken: they go through the lanes
-like everything else and so reach the link when what they stand for is stored.
+A second connection, ``acks``, carries only the numbers of received data frames: they go through the lanes like
+everything else, and so reach the link when the messages that they acknowledge are stored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from starlingmq.core.session.qos import WINDOW_MAX
 from starlingmq.core.session.session import NEVER, NODE_PREFIX, Client, Session, Subscription
 
 SEQUENCE_SHIFT: Final = 40  # a message's sequence: incarnation << 40 | counter
-FORMER_MAX: Final = 256  # numbers of nodes that are no members any more, of which the highest sequence is kept
+FORMER_MAX: Final = 256  # numbers of former members whose highest sequence is kept
 
 
 def link(name: str, transport: Any) -> Client:
-    """What is written to it goes through the lanes, and then to ``transport.write``."""
+    """A connection whose output goes through the lanes, and then to ``transport.write``."""
     client = Client("link", name, 0.0)
     client.client_id = name
     client.link = True
@@ -47,12 +47,14 @@ def link(name: str, transport: Any) -> Client:
 
 class PeerReceiver:
     number: int
-    first: int  # the first number of that node's data directory: it was removed and has joined again since, or the same
+    # the first number of that node's data directory: the node was removed and has joined again since, or the same
+    # number
+    first: int
     session: Session
-    client: Client  # the link: what is written to its transport goes to that node, in order
+    client: Client  # the link: output for its transport goes to that node, in order
     acks: Client
-    highest: int  # sequence of the last message that came from there
-    begun: bool  # it was connected since we started
+    highest: int  # sequence of the last message from that node
+    begun: bool  # it was connected since this node started
     joined: int  # messages with a lower sequence are from before the node was removed; 0: it never was
 
     def __init__(self, number: int, first: int, session: Session, data: Any, acks: Any) -> None:
@@ -68,7 +70,7 @@ class PeerReceiver:
 
 
 class PeerReceivers:
-    """``node`` and ``incarnation`` are this node's own; they are known once it has joined."""
+    """``node`` and ``incarnation`` are those of this node, known after it has joined."""
 
     ctx: Context
     router: Router
@@ -76,9 +78,9 @@ class PeerReceivers:
     publishing: Publishing
     ending: Ending
     by_number: dict[int, PeerReceiver]
-    highest: dict[int, int]  # of all numbers, also of nodes that are no members (any more): they may join again
-    facts: dict[bytes, bytes]  # what was found there of the cluster's state machines
-    control: Callable[[int, bytes], None] | None  # takes what a node has to say to this one, in order with messages
+    highest: dict[int, int]  # of all numbers, also of former members, which may join again
+    facts: dict[bytes, bytes]  # facts of the cluster's state machines in the store
+    control: Callable[[int, bytes], None] | None  # handles messages for this node itself, in order with other messages
     settled_until: Callable[[int], int]  # the newest epoch of sessions that need no cut marker of that node any more
     settled: dict[int, int]  # that epoch when a node was removed, by its first number; it may join again
 
@@ -98,7 +100,7 @@ class PeerReceivers:
         self.settled = {}
 
     def restore(self, highest: dict[int, int], facts: dict[bytes, bytes]) -> None:
-        """What the store gives back at start."""
+        """The state from the store at start."""
         self.highest = highest
         self.facts = {}
         for key, value in facts.items():
@@ -109,7 +111,7 @@ class PeerReceivers:
                 self.facts[key] = value
 
     def heard(self) -> dict[int, int]:
-        """The sequence of the last message from each node, for the store to keep."""
+        """The sequence of the last message from each node, for the store."""
         heard = dict(self.highest)
         for number, peer in self.by_number.items():
             heard[number] = peer.highest
@@ -121,12 +123,13 @@ class PeerReceivers:
         self.ctx.sequence = incarnation << SEQUENCE_SHIFT
 
     def add(self, number: int, data: Any, acks: Any, first: int = 0, since: int = 0) -> PeerReceiver:
-        """A node of the cluster; ``data`` and ``acks`` take, by ``write``, what is for it.
+        """Add a node of the cluster; ``data`` and ``acks`` have a ``write`` for output to it.
 
-        ``first``: the first number of its data directory (0: ``number``). The node sends again the messages of its
-        earlier numbers that were not acknowledged. ``since``: its incarnation when it joined under ``number``. If we
-        know messages of that incarnation already, a backup was restored there: then sequences are used a second time,
-        and those of its earlier numbers tell nothing."""
+        ``first``: the first number of its data directory (0: ``number``). The node sends unacknowledged messages of its
+        earlier numbers again. ``since``: its incarnation when it joined under ``number``. If this node knows messages
+        of that incarnation already, a backup was restored there: then sequences are used a second time, and those of
+        its earlier numbers say nothing.
+        """
         ctx = self.ctx
         client_id = NODE_PREFIX + str(number)
         session = ctx.sessions.get(client_id)
@@ -149,7 +152,7 @@ class PeerReceivers:
         return peer
 
     def remove(self, number: int) -> None:
-        """A node that is no member any more: what waits for it is given up, and counted."""
+        """A node that is not a member any more: drop and count the messages that wait for it."""
         peer = self.by_number.pop(number, None)
         if peer is not None:
             self.down(peer)
@@ -159,7 +162,7 @@ class PeerReceivers:
             self.settled[peer.first] = min(settled, self.settled.get(peer.first, settled))
 
     def release(self, number: int) -> None:
-        """The line to that node begins anew, with another ``add``: what waits for it stays."""
+        """The link to that node begins again, with another ``add``: waiting messages stay."""
         peer = self.by_number.pop(number)
         self.down(peer)
         self._keep(peer)
@@ -170,8 +173,8 @@ class PeerReceivers:
         self.highest[peer.first] = max(self.highest.get(peer.first, 0), peer.highest)
 
     def strangers(self, members: dict[int, None]) -> None:
-        """Give up what an earlier run kept for nodes that are no members any more. What was heard of them is kept: with
-        their data directories they may join again, and send again what they had sent."""
+        """Drop what an earlier process stored for nodes that are not members any more. The sequences received from them
+        are kept: with their data directories they may join again, and send again what they had sent."""
         former = sorted([number for number in self.highest if number not in members])
         for number in former[:-FORMER_MAX]:
             del self.highest[number]
@@ -183,14 +186,14 @@ class PeerReceivers:
                 self.ending.end(session)
 
     def tell(self, number: int, payload: bytes) -> bool:
-        """Say something to a node; False if it is no member."""
+        """Send a message to the node itself; False if it is not a member."""
         peer = self.by_number.get(number)
         if peer is not None:
             self.delivery.forwarding.tell(peer.session, payload)
         return peer is not None
 
     def up(self, peer: PeerReceiver) -> None:
-        """It is connected: what waits for it may go."""
+        """The node is connected: send waiting messages."""
         session = peer.session
         if session.client is not None:
             return
@@ -199,12 +202,12 @@ class PeerReceivers:
         if window is not None:
             window.limit = WINDOW_MAX
             if not peer.begun:
-                window.owe_all()  # sent by an earlier run of this node, perhaps never taken
+                window.owe_all()  # sent by an earlier process of this node, perhaps never received
         peer.begun = True
         self.delivery.go_on(session)
 
     def down(self, peer: PeerReceiver) -> None:
-        """It can not be reached: what is for it waits in the journal from now on."""
+        """The node is unreachable: messages for it wait in the journal from now on."""
         session = peer.session
         if session.client is None:
             return
@@ -215,7 +218,7 @@ class PeerReceivers:
             self.ctx.spill(session)
 
     def taken(self, peer: PeerReceiver, count: int) -> None:
-        """It has stored the next ``count`` messages of those that are kept until then."""
+        """The node has stored the next ``count`` of the messages that are kept until then."""
         ctx = self.ctx
         session = peer.session
         window = session.window
@@ -232,8 +235,8 @@ class PeerReceivers:
         self.delivery.go_on(session)
 
     def receive(self, peer: PeerReceiver, reader: ForwardReader, mark: int) -> bool:
-        """The messages of a data frame, as many as there is time for; whether that was all. ``mark`` is then written
-        to ``acks``, when they are stored. Raises ForwardError."""
+        """Handle the messages of a data frame, as many as fit into the turn. Returns whether that was all. ``mark`` is
+        then written to ``acks``, when they are stored. Raises ForwardError."""
         ctx = self.ctx
         counters = ctx.counters
         while reader.left():
@@ -260,7 +263,7 @@ class PeerReceivers:
         return True
 
     def _take_control(self, peer: PeerReceiver, message: Message) -> None:
-        """What it leads to is stored in this turn; the message itself is not, so that it was taken has to be."""
+        """The effects are stored in this turn; the message itself is not, so its sequence has to be stored."""
         if self.ctx.recording:
             heard = message.sequence.to_bytes(8, "big")
             self.ctx.write(Write(FACT_PUT, topic=HEARD_FACT + str(peer.number).encode(), value=heard))
@@ -268,18 +271,18 @@ class PeerReceivers:
             self.control(peer.number, message.payload)
 
     def route(self, number: int, key: bytes, value: int) -> None:
-        """What a node told of a filter or a shared group (see cluster.links.peer_frames.RouteRecord)."""
+        """A node's route for a filter or a shared group (see cluster.links.peer_frames.RouteRecord)."""
         peer = self.by_number.get(number)
         share = parse_share(key)
         filter = key if share is None else share[1]
-        if peer is None:  # it is no member any more, and its session and subscriptions are gone
+        if peer is None:  # it is not a member any more, and its session and subscriptions are gone
             if share is not None:
                 self.router.leave_node(share[0], filter, number)
             return
         session = peer.session
         subscription = Subscription(session, filter, 2, False, True, b"")
         if share is not None:
-            subscription.durable = True  # which members outlive their connection is not told
+            subscription.durable = True  # it is not known which members have persistent sessions
             self.router.join_node(share[0], subscription, value)
             return
         if session.subscriptions is None:

@@ -1,4 +1,4 @@
-"""What topics retain: kept, replaced, given up at its time; in a cluster also what other nodes retain."""
+"""Retained messages: kept, replaced, expired; in a cluster also those of other nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlingmq.wire.reasons import Reason
 class RetainedMessages:
     ctx: Context
     tree: RetainedTree
-    wheel: TimerWheel  # those that expire
+    wheel: TimerWheel  # messages that expire
 
     def __init__(self, ctx: Context, tree: RetainedTree) -> None:
         self.ctx = ctx
@@ -28,12 +28,13 @@ class RetainedMessages:
         self.wheel = TimerWheel()
 
     def stamp(self, message: Message) -> Message:
-        """In a cluster what is retained has a sequence before it goes anywhere: by it the others know what is here."""
+        """In a cluster, a retained message gets a sequence before it goes anywhere, by which other nodes know what is
+        here."""
         ctx = self.ctx
         retaining = ctx.cluster.retained
         if retaining is None or ctx.node == 0 or message.topic.startswith(b"$SYS/"):
             return message
-        if message.offset >= 0:  # it was held, and what is stored of it has none
+        if message.offset >= 0:  # it was held, and its stored record has no sequence
             message = message.copy()
         ctx.sequence += 1
         message.sequence = retaining.last = ctx.sequence
@@ -41,7 +42,7 @@ class RetainedMessages:
         return message
 
     def keep(self, message: Message) -> int:
-        """Keep it as the topic's retained message, or remove that [MQTT-3.3.1-6]; a reason code."""
+        """Keep it as the retained message of its topic, or remove that [MQTT-3.3.1-6]. Returns a reason code."""
         ctx = self.ctx
         retaining = None if message.sequence == 0 else ctx.cluster.retained
         if retaining is not None and retaining.full:
@@ -60,7 +61,7 @@ class RetainedMessages:
                     ctx.write(Write(FACT_PUT, topic=DELETED_FACT + message.topic, value=sequence))
             return 0
         if ctx.refusing and message.qos == 0 and not message.topic.startswith(b"$SYS/"):
-            return Reason.QUOTA_EXCEEDED  # whoever publishes on would fill the memory with what waits for the disk
+            return Reason.QUOTA_EXCEEDED  # further messages would fill the memory while they wait for the disk
         limit = ctx.limits.retained_messages
         limit_bytes = ctx.limits.retained_bytes
         crowded = (limit != 0 and len(self.tree) >= limit) or (retaining is not None and retaining.crowded)
@@ -84,20 +85,21 @@ class RetainedMessages:
         self.ctx.drop("storage_failing" if failing else "retained_quota", message.publisher)
 
     def show(self, message: Message) -> None:
-        """What another node retains takes the place of what is here. It is not stored here; what it replaces may be."""
+        """The retained message of another node replaces the present one. It is not stored here; the replaced one may
+        be."""
         message.origin = REPLICA
         previous = self._put(message)
         if previous is not None and previous.origin != REPLICA and self.ctx.recording:
             self.ctx.write(Write(RETAINED_DELETE, topic=message.topic))
 
     def store(self, message: Message) -> None:
-        """What was retained before this node came into the cluster is of the cluster from now on."""
+        """A message that was retained before this node joined the cluster belongs to the cluster from now on."""
         message = self.stamp(message.copy())
         if self.keep(message) != 0:
             self.count_refused(message)
 
     def hide(self, topic: bytes) -> None:
-        """Nothing is retained for this topic any more, as others know."""
+        """Other nodes say that this topic has no retained message any more."""
         previous = self.tree.remove(topic)
         if previous is not None:
             self._let_expire(previous)
@@ -123,6 +125,6 @@ class RetainedMessages:
         return previous
 
     def _let_expire(self, previous: Message) -> None:
-        """Nobody has to look at it any more: the wheel must not keep it until its time."""
+        """It need not expire any more, and the wheel must not keep it until then."""
         if previous.expires_at != 0.0:
             self.wheel.remove(previous, previous.expires_at)

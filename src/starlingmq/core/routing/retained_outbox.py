@@ -1,8 +1,8 @@
-"""Retained messages of a cluster, as the core sees them: what was published here and has to be known everywhere.
+"""The core's interface to retained messages in a cluster: those published here, which all nodes must know.
 
-The core goes on by itself: its tree has what was published here at once, and what others published as soon as
-``cluster.retained.retained_sync`` puts it there. What the core has for the cluster is collected here. Who subscribes
-gets what is retained when all of it is here that other nodes had accepted before they knew of the subscription
+The core works independently: its tree has messages published here at once, and messages of other nodes as soon as
+``cluster.retained.retained_sync`` adds them. Changes for the cluster are collected here. A new subscription gets its
+retained messages when all of them are here that other nodes accepted before they knew of the subscription
 (``HeldReplay``).
 """
 
@@ -15,14 +15,14 @@ from starlingmq.core.routing.replay_waits import ReplayWaits
 from starlingmq.core.session.session import Session, Subscription
 
 REPLICA: Final = -1
-"""``Message.origin`` of what another node retains: it is not stored here."""
+"""``Message.origin`` of another node's retained message, which is not stored here."""
 
 DELETED_FACT: Final = b"rd"
-"""And a topic: a fact, the sequence in which what was retained was taken away, until the cluster knows."""
+"""With a topic: the name of a fact, the sequence of the removal of its retained message, until the cluster knows."""
 
 
 class Change:
-    """What a topic retains from ``sequence`` on; ``message`` None: nothing."""
+    """The retained message of a topic from ``sequence`` on; ``message`` None: none."""
 
     sequence: int
     message: Message | None
@@ -33,7 +33,7 @@ class Change:
 
 
 class HeldReplay:
-    """What is retained for a new subscription, once ``needs`` is here: node -> sequence. ``deadline``: or then."""
+    """A replay for a new subscription, which waits for ``needs``: node -> sequence, or until ``deadline``."""
 
     session: Session
     subscription: Subscription
@@ -48,7 +48,7 @@ class HeldReplay:
 
 
 class WantedPayload:
-    """The payload of a topic that is kept elsewhere, for one replay."""
+    """The payload of a topic that another node keeps, for one replay."""
 
     topic: bytes
     session: Session
@@ -61,13 +61,13 @@ class WantedPayload:
 
 
 class RetainedOutbox:
-    seconds: float  # that a replay waits
+    seconds: float  # maximum time that a replay waits
     changed: dict[bytes, Change]  # by topic, in the order of their sequences; not taken yet
     deleted: dict[bytes, int]  # topic -> sequence, of those whose last change is a DELETED_FACT
-    last: int  # sequence of the last retained message that was published here
-    full: bool  # nothing more is taken for now
-    crowded: bool  # only for topics that have one
-    complete: bool  # all that is retained in the cluster is here
+    last: int  # sequence of the last retained message published here
+    full: bool  # no more is accepted for now
+    crowded: bool  # only topics that have a retained message are accepted
+    complete: bool  # all retained messages of the cluster are here
     told: dict[int, int]  # node -> the last sequence that it is known to have accepted ...
     reached: dict[int, int]  # ... and up to which its messages are here
     connected: dict[int, None]
@@ -76,8 +76,8 @@ class RetainedOutbox:
     waits: ReplayWaits
     waiting: int  # messages that are not in etcd yet ...
     written: int  # ... and that are, of those published here
-    coalesced: int  # that later ones took the place of
-    fetched: int  # payloads that came from other nodes
+    coalesced: int  # messages that later ones replaced
+    fetched: int  # payloads from other nodes
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -99,7 +99,7 @@ class RetainedOutbox:
         self.fetched = 0
 
     def change(self, topic: bytes, sequence: int, message: Message | None) -> None:
-        self.changed.pop(topic, None)  # at the end: they are in order
+        self.changed.pop(topic, None)  # moved to the end, to keep the order
         self.changed[topic] = Change(sequence, message)
 
     def take(self) -> dict[bytes, Change]:
@@ -108,12 +108,12 @@ class RetainedOutbox:
         return changed
 
     def tell(self, node: int, sequence: int) -> None:
-        """That node has accepted a retained message of this sequence, and all that it did before."""
+        """That node has accepted the retained message of this sequence, and all earlier ones of its own."""
         if sequence > self.told.get(node, 0):
             self.told[node] = sequence
 
     def needs(self) -> dict[int, int]:
-        """What is on its way here, as far as we know."""
+        """The sequences up to which messages are on their way here, as far as this node knows."""
         return {node: sequence for node, sequence in self.told.items() if sequence > self.reached.get(node, 0)}
 
     def missing(self, needs: dict[int, int]) -> list[int]:
@@ -121,5 +121,5 @@ class RetainedOutbox:
         return [node for node in needs if node in self.connected and needs[node] > self.reached.get(node, 0)]
 
     def here(self, needs: dict[int, int]) -> bool:
-        """Whether nothing of it is still to come from nodes that are connected."""
+        """Whether none of them is missing from connected nodes."""
         return self.complete and not self.missing(needs)

@@ -1,8 +1,8 @@
-"""From a topic to its receivers, remembered.
+"""From a topic to its receivers, with a cache.
 
-``resolve`` answers from a dict by encoded topic, so that the cost of a PUBLISH does not depend on how many other
-subscriptions there are. An entry made before the last change to the wildcard filters is looked up anew when it is next
-used; a change to a filter without wildcards only touches its own topic.
+``resolve`` answers from a dict by encoded topic, so the cost of a PUBLISH does not depend on the number of other
+subscriptions. An entry that is older than the last change of wildcard filters is looked up again when it is next used;
+a change of a filter without wildcards touches only its own topic.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from starlingmq.core.routing.topics import levels, of_the_node, valid_text, vali
 from starlingmq.core.session.session import Session, Subscription, merge
 from starlingmq.wire.reasons import MalformedPacket, ProtocolError, Reason
 
-EVENTS: Final = b"$events/"  # what becomes of messages (core.observe.audit)
+EVENTS: Final = b"$events/"  # events of messages (core.observe.audit)
 CACHED_TOPICS: Final = 65536
-CACHED_RECEIVERS: Final = 1 << 20  # of all cached topics together: many topics, each with many receivers, are too many
+CACHED_RECEIVERS: Final = 1 << 20  # of all cached topics together: bounds many topics with many receivers each
 
 
 class Route:
-    """The receivers of one topic: at most one subscription a session, the shared groups, and the streams."""
+    """The receivers of one topic: at most one subscription per session, the shared groups, and the streams."""
 
     subscriptions: list[Subscription]
     groups: list[Group]
     streams: list[Stream]
     version: int
-    reserved: bool  # a topic that only the broker publishes to
-    kept: bool  # somebody wants it at QoS 1 or 2: sessions here, durable ones elsewhere, groups, streams
+    reserved: bool  # a topic to which only the broker publishes
+    kept: bool  # a receiver wants QoS 1 or 2: sessions here, durable ones elsewhere, groups, streams
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class Route:
 
 class Router:
     tree: FilterTree
-    version: int  # counts the changes to wildcard filters
+    version: int  # counts changes of wildcard filters
     _cache: dict[bytes, Route]
-    _order: deque[bytes]  # the topics in ``_cache``, in the order in which they came, and some that were let go
+    _order: deque[bytes]  # the topics in ``_cache``, in the order of their addition, and some that were removed
     _receivers: int  # of all routes in ``_cache``
-    sharing: GroupPort  # looks after the messages of groups; it is set once it is there
+    sharing: GroupPort  # handles the messages of groups; set after construction
     event_filters: int  # of streams that keep the broker's own events
-    unreached: dict[int, None]  # other nodes whose stream has just ended, or that are not connected
-    alone: bool  # there are no other nodes: this one chooses the members of every group
+    unreached: dict[int, None]  # other nodes that are not connected, or became unreachable
+    alone: bool  # there are no other nodes: this one selects the members of all groups
     strategies: dict[bytes, int]  # of groups by name
     strategy: int  # of all others
     _groups: dict[bytes, Group]  # by "name/filter"
@@ -87,17 +87,17 @@ class Router:
         self.configure(max_length, max_levels)
 
     def configure(self, max_length: int, max_levels: int) -> None:
-        """Take new limits; what is cached is looked at anew."""
+        """Apply new limits; cached routes are looked up again."""
         self._max_length = max_length
         self._max_levels = max_levels
         self.version += 1
 
     def cached(self) -> int:
-        """How many topics have a route at hand."""
+        """Number of topics with a cached route."""
         return len(self._cache)
 
     def resolve(self, topic: bytes) -> Route:
-        """Who gets what is published to ``topic``. Raises ProtocolError for what is not a topic [MQTT-3.3.2-2]."""
+        """The route of ``topic``. Raises ProtocolError for an invalid topic [MQTT-3.3.2-2]."""
         route = self._cache.get(topic)
         if route is not None and route.version == self.version:
             return route
@@ -125,7 +125,7 @@ class Router:
                 continue
             subscription = cast(Subscription, value)
             if subscription.session.ended or (reserved and subscription.session.node != 0):
-                continue  # every node has figures of its own
+                continue  # each node has its own figures
             of_session = subscription.session.subscriptions
             if of_session is not None and len(of_session) > 1:
                 if overlapping is None:
@@ -141,7 +141,7 @@ class Router:
         return route
 
     def _remember(self, topic: bytes, route: Route) -> None:
-        """Put a route into the cache; what has been there for longest makes room, little by little."""
+        """Add a route to the cache. The oldest entries make room, some at a time."""
         previous = self._cache.get(topic)
         if previous is None:
             self._order.append(topic)
@@ -188,14 +188,14 @@ class Router:
         return self.strategies.get(name, self.strategy)
 
     def configure_groups(self, strategy: str, strategies: dict[str, str]) -> None:
-        """How members are chosen; groups that are there choose so from now on."""
+        """Set the strategies of member selection, also for existing groups."""
         self.strategy = STRATEGIES.index(strategy)
         self.strategies = {name.encode(): STRATEGIES.index(each) for name, each in strategies.items()}
         for group in self._groups.values():
             group.strategy = self._strategy_of(group.name)
 
     def dissolve(self, group: Group) -> bool:
-        """A group without members is none: whether it was one."""
+        """Remove a group that has no members. Returns whether it was removed."""
         if group.members or group.nodes or group.gone_at != 0.0:
             return False
         if self._groups.pop(group.name + b"/" + group.filter, None) is None:
@@ -205,7 +205,7 @@ class Router:
         return True
 
     def leave(self, name: bytes, filter: bytes, session: Session, lost: bool) -> None:
-        """``lost``: with its connection, not because it wanted to."""
+        """``lost``: with its connection, not by unsubscribing."""
         group = self._groups.get(name + b"/" + filter)
         if group is None:
             return
@@ -222,7 +222,7 @@ class Router:
         return list(self._groups.values())
 
     def waits_for(self, name: bytes, filter: bytes) -> Group:
-        """The group of what a store has in line for it, though nobody may be a member."""
+        """The group whose messages a store has, even if it has no member."""
         return self._groups.get(name + b"/" + filter) or self._make_group(name, filter)
 
     def join_node(self, name: bytes, subscription: Subscription, count: int) -> None:
@@ -247,7 +247,7 @@ class Router:
                 self.sharing.emptied(group, False)
 
     def add_stream(self, stream: Stream) -> None:
-        """Have a stream keep what is published to its filters from now on."""
+        """From now on, add messages that match its filters to a stream."""
         for filter in stream.filters:
             self.tree.add(filter, stream, stream)
             self._changed(filter)

@@ -1,11 +1,12 @@
-"""From a message to the connection of one receiver: now, through the window, or by way of the queue.
+"""From a message to the connection of one receiver: now, through the window, or through the queue.
 
 The laws:
 
-- At one QoS a session gets messages in the order in which they were published: what comes while others of its kind
+- At one QoS a session gets messages in the order of their publication: a message that comes while others of its kind
   are queued is queued behind them.
-- A queue or a slow reader never makes memory grow past its bound. Past half the bound the publishers are held back
-  (``publisher_hold`` seconds at most); past the bound expired messages go, then the oldest, each one counted.
+- A queue or a slow reader never makes memory grow past its limit. Above half the limit the publishers are held back (at
+  most ``publisher_hold`` seconds); at the limit expired messages are dropped, then the oldest ones, each of them
+  counted.
 - Only QoS 1 PUBLISH, QoS 2 PUBLISH and PUBREL are ever sent again, from the window, in their first order, with DUP.
 """
 
@@ -24,14 +25,14 @@ from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import ack_frame, packet_id_bytes
 
 PUMP_BATCH: Final = 1024  # messages taken from one queue before others get their turn
-UNBOUNDED_HIGH: Final = 1000  # a queue without a bound holds its publishers back from here on
+UNBOUNDED_HIGH: Final = 1000  # a queue without a limit holds back its publishers from here on
 
 
 class SessionDelivery(Transmission):
     """One receiver: a client, or another node."""
 
-    postponed: dict[Session, list[bytes]]  # go on when storing works again; frames their clients get then
-    links_postponed: list[tuple[Client, bytes]]  # what other nodes get then (see core.limits.storage_failure)
+    postponed: dict[Session, list[bytes]]  # they continue when storing works again; with frames for their clients
+    links_postponed: list[tuple[Client, bytes]]  # frames for other nodes, sent then (see core.limits.storage_failure)
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -39,15 +40,15 @@ class SessionDelivery(Transmission):
         self.links_postponed = []
 
     def barred(self, session: Session, outgoing: Outgoing) -> bool:
-        """Whether a client that is there may not have any more what has waited for it. To be asked where the rules are
-        not those by which it was let in. What was drawn from a group has gone to other members then."""
+        """Whether a connected client may no longer receive a message that has waited for it. Call it if the rules are
+        not those that admitted the message. A message lent by a group goes to other members then."""
         client = session.client
         if client is None or client.rights is None or client.link or outgoing.source is not None:
             return False
         return not client.rights.may_receive(outgoing.message.topic)
 
     def nothing_waits(self, session: Session) -> None:
-        """What comes now is let in by subscriptions that its client may have."""
+        """Later messages are admitted by subscriptions that the client may have."""
         if session.window is None or not session.window.owed:
             session.rules = self.ctx.rules
 
@@ -77,14 +78,15 @@ class SessionDelivery(Transmission):
             self.enqueue(session, outgoing, publisher)
 
     def waits(self, session: Session, outgoing: Outgoing) -> bool:
-        """Whether a message has to wait until storing works again: at QoS 2 it comes once, also if the broker dies."""
+        """Whether a message has to wait until storing works again: at QoS 2 it must arrive once, even if the broker
+        dies."""
         if not self.ctx.refusing or outgoing.qos != 2 or session.expiry == 0:
             return False
         self.wait(session)
         return True
 
     def wait(self, session: Session) -> list[bytes]:
-        """Have a session go on when storing works again; frames for its client to get then can be added."""
+        """Make a session continue when storing works again. The caller may add frames for its client to the result."""
         frames = self.postponed.get(session)
         if frames is None:
             frames = self.postponed[session] = []
@@ -95,12 +97,13 @@ class SessionDelivery(Transmission):
     def enqueue(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
         ctx = self.ctx
         if ctx.refusing and outgoing.qos == 0 and session.expiry != 0:
-            self.drop(session, outgoing, "storage_failing")  # what waits for the disk must not grow for ever
+            # messages that wait for the disk in memory must stay bounded
+            self.drop(session, outgoing, "storage_failing")
             return
         queue = session.queue
         if queue is None:
             if session.node != 0:
-                queue = session.queue = MessageQueue(0, 0)  # what is accepted for another node is not dropped
+                queue = session.queue = MessageQueue(0, 0)  # accepted messages for another node are not dropped
             else:
                 queue = session.queue = MessageQueue(ctx.max_queue, ctx.max_queue_bytes)
         if ctx.recording and session.expiry != 0:
@@ -118,15 +121,16 @@ class SessionDelivery(Transmission):
             self.hold(session, publisher)
 
     def high_mark(self) -> int:
-        """Queue length from which on publishers are held back."""
+        """Queue length above which publishers are held back."""
         bound = self.ctx.max_queue
         return UNBOUNDED_HIGH if bound == 0 else (bound + 1) // 2
 
     def hold(self, session: Session, publisher: Session) -> None:
         """Do not read a publisher until this queue has drained, or has had its time to.
 
-        A receiver that is held itself can not acknowledge anything: nobody is held for it, least of all itself. The
-        time of every slow receiver runs at once, or a publisher to many of them would be held by one after the other.
+        A receiver that is held itself cannot acknowledge anything: no publisher is held for it, least of all itself.
+        The times of all slow receivers run concurrently; otherwise a publisher to many of them would be held by one
+        after the other.
         """
         ctx = self.ctx
         client = publisher.client
@@ -158,7 +162,7 @@ class SessionDelivery(Transmission):
                 self.ctx.unhalt(client, HELD)
 
     def go_on(self, session: Session) -> None:
-        """The client takes more: first what is to be sent again, then the queue."""
+        """The client accepts more: first the messages to be sent again, then the queue."""
         window = session.window
         if window is not None and window.owed and session.client is not None:
             self._send_owed(session, session.client, window)
@@ -209,11 +213,11 @@ class SessionDelivery(Transmission):
         elif not queue.items:
             self.ctx.load(session)
         elif budget == 0 and not client.dirty:
-            client.dirty = True  # nothing but expired messages so far: ``sent`` is to go on with the rest
+            client.dirty = True  # only expired messages so far: ``sent`` continues with the rest
             ctx.ready.dirty.append(client)
 
     def retire(self, session: Session, offset: int, limit: int) -> bool:
-        """Give up what waits for a session and is kept below ``offset``; whether there may be more of it."""
+        """Drop messages of a session that are stored below ``offset``. Returns whether there may be more."""
         queue = session.queue
         if queue is None:
             return False
@@ -259,7 +263,7 @@ class SessionDelivery(Transmission):
             self.forget(session, packet_id, outgoing)
 
     def forget(self, session: Session, packet_id: int, outgoing: Outgoing) -> None:
-        """An id is free again: note it, and let the queue move up."""
+        """A packet id is free again: record it, and let the queue advance."""
         if outgoing.ticket != 0:
             self.sharing.settle(outgoing)
         if len(outgoing.message.id) != 0 and self.ctx.audit is not None:
@@ -269,16 +273,17 @@ class SessionDelivery(Transmission):
         self.go_on(session)
 
     def unknown_packet_id(self, client: Client, first: int, packet_id: int) -> None:
-        """PUBREL or PUBCOMP for an id nobody knows: 0x92 in MQTT 5; 3.x has no code for it, the bare packet must do."""
+        """PUBREL or PUBCOMP for an unknown packet id: 0x92 in MQTT 5; 3.x has no code, so it gets the packet without
+        one."""
         frame = ack_frame(first, packet_id)
         if client.version == 5:
             frame = bytes((first, 3)) + packet_id_bytes(packet_id) + b"\x92"
         self.ctx.send(client, frame)
 
-    # Sending again
+    # Retransmission
 
     def resume(self, session: Session, client: Client) -> None:
-        """After a reconnection: everything unacknowledged in its first order, then the queue [MQTT-4.4.0-1]."""
+        """After a reconnection: all unacknowledged messages in their first order, then the queue [MQTT-4.4.0-1]."""
         if session.shares is not None:
             self.sharing.come(session)
         window = session.window
@@ -291,8 +296,8 @@ class SessionDelivery(Transmission):
         self.pump(session)
 
     def _send_owed(self, session: Session, client: Client, window: SendWindow) -> None:
-        """Send again what the client takes now: what its write buffer, and its Receive Maximum, which may be smaller
-        than last time, have room for."""
+        """Send again what the client can take now: as much as its write buffer has room for, and its Receive Maximum,
+        which may be lower than last time."""
         size_max = self.ctx.write_buffer
         while window.owed and len(window.entries) - len(window.owed) < window.limit:
             if client.blocked or client.size > size_max:
@@ -307,7 +312,7 @@ class SessionDelivery(Transmission):
             del window.owed[packet_id]
             if outgoing is None:
                 continue
-            # At QoS 2 the handshake goes on: its receiver may take another message of this id for the same one.
+            # At QoS 2 the handshake continues: the receiver may take another message of this id for the same one.
             if outgoing.qos == 1 and session.rules != self.ctx.rules and self.barred(session, outgoing):
                 self.drop(session, outgoing, "revoked")
                 self.take_out(session, window, packet_id)
@@ -340,7 +345,7 @@ class SessionDelivery(Transmission):
             self.take_out(session, window, packet_id)
 
     def lose(self, session: Session, packet_id: int) -> None:
-        """A message that is to be sent again can not be read back any more."""
+        """A message that is to be sent again cannot be read back any more."""
         window = session.window
         if window is not None:
             self.ctx.drop("lost_in_storage", session.client_id)

@@ -1,7 +1,7 @@
-"""Topics in byte order, in blocks, so that none of the operations moves more than one block.
+"""Topics in byte order, in blocks, so that no operation moves more than one block.
 
-The order that a walk can leave and resume at any time: a position in it is a topic, not a place in a structure, and
-stays good whatever comes and goes between two looks.
+This order lets a walk stop and resume at any time: a position in it is a topic, not a place in a structure, and stays
+valid whatever changes meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class SortedTopics:
     """A set of topics in byte order. Finding, adding and removing one take two binary searches."""
 
     _blocks: list[list[bytes]]  # none is empty, unless it is the only one
-    _firsts: list[bytes]  # the least topic that may be in each block; b"" for the first
+    _firsts: list[bytes]  # the lowest topic that may be in each block; b"" for the first
 
     def __init__(self) -> None:
         self._blocks = [[]]
@@ -44,9 +44,10 @@ class SortedTopics:
             self._firsts[0] = b""
 
     def since(self, topic: bytes) -> tuple[list[bytes], int]:
-        """The block of the least topic that is not before ``topic``, and its index there; an empty block: no such.
+        """The block of the lowest topic that is not before ``topic``, and its index there; an empty block if there is
+        none.
 
-        The block may be walked to its end, but not changed; then ask again.
+        The block may be walked to its end, but not changed; call again afterwards.
         """
         index = bisect_right(self._firsts, topic) - 1
         block = self._blocks[index]

@@ -1,7 +1,7 @@
-"""A stream: what is published to some topics, kept to be read in bulk (docs/STREAMS.md).
+"""A stream: messages of some topics, kept to be read in bulk (docs/STREAMS.md).
 
-To the core it is one more receiver of a message that a store keeps, so it is a session that nobody connects to: its
-number tells it in the journal, and a message goes into it as into a queue, by a write.
+To the core it is another receiver that a store keeps, so it is a session without connections: its number identifies it
+in the journal, and a message is added to it as to a queue, by a write.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Final
 
 from starlingmq.core.session.session import NEVER, Session
 
-STREAM_PREFIX: Final = "$stream/"  # client ids of streams, where a session's would be named
+STREAM_PREFIX: Final = "$stream/"  # client ids of streams, in place of a session's
 
 
 class Stream(Session):
-    """This node's part of it. ``number`` is drawn from the time it was made, and no other stream's, gone or not."""
+    """This node's part of a stream. ``number`` is derived from the time of its creation, and is never reused."""
 
     name: str
     filters: list[bytes]
-    next: int  # offset that the next message gets
-    full: bool  # it is at its bound, and is to refuse what it is offered
-    pending: list[bytes]  # records that its log has not taken yet, in order
+    next: int  # offset of the next message
+    full: bool  # it has reached its limit, and refuses messages
+    pending: list[bytes]  # records that its log does not have yet, in order
 
     def __init__(self, name: str, number: int, filters: list[bytes]) -> None:
         super().__init__(STREAM_PREFIX + name, number)

@@ -1,7 +1,7 @@
-"""Topic names and topic filters: what is well formed, what a shared subscription names, what matches what.
+"""Topic names and topic filters: well-formedness, shared subscriptions, matching.
 
-Both are the encoded bytes of the wire, compared byte by byte: no normalization, no case folding [MQTT-4.7.3-4].
-Clause tags are those of MQTT 5.0; the rules are the same in 3.1.1, where some carry other numbers.
+Both are the encoded bytes of the wire, compared byte by byte: no normalization, no case folding [MQTT-4.7.3-4]. Clause
+tags are those of MQTT 5.0; the rules are the same in 3.1.1, where some have other numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def valid_topic(topic: bytes) -> bool:
 def valid_filter(filter: bytes) -> bool:
     """Whether ``filter`` may be subscribed to, as far as its characters and wildcards go.
 
-    A shared subscription passes as the ordinary filter it also looks like; ``parse_share`` knows its further rules.
+    A shared subscription passes as the ordinary filter that it also is; ``parse_share`` checks its further rules.
     """
     if not _valid_name(filter):
         return False
@@ -36,11 +36,11 @@ def valid_filter(filter: bytes) -> bool:
 
 
 def check_filter(filter: bytes, version: int) -> None:
-    """Raise ProtocolError for what is no topic filter in SUBSCRIBE and UNSUBSCRIBE of protocol ``version``.
+    """Raises ProtocolError for an invalid topic filter in SUBSCRIBE and UNSUBSCRIBE of protocol ``version``.
 
-    It breaks the protocol [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1], so the connection is closed [MQTT-4.13.1-1]
-    (3.1.1: [MQTT-4.8.0-1]). 0x8F is not for it: that is for filters that are correctly formed (MQTT 5, 3.9.3).
-    Only MQTT 5 knows shared subscriptions; a 3.x client that names one badly gets 0x80 in its SUBACK.
+    It violates the protocol [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1], so the connection is closed [MQTT-4.13.1-1]
+    (3.1.1: [MQTT-4.8.0-1]). 0x8F is for filters that are correctly formed (MQTT 5, 3.9.3). Only MQTT 5 has shared
+    subscriptions; a 3.x client that names one incorrectly gets 0x80 in its SUBACK.
     """
     if not valid_filter(filter):
         raise ProtocolError("the topic filter is empty, or a wildcard is not a whole level")
@@ -65,7 +65,7 @@ def valid_text(name: bytes) -> bool:
 
 
 def of_the_node(filter: bytes) -> bool:
-    """Whether what it matches is each node's own, and comes from no other."""
+    """Whether the filter matches topics that each node has for itself, and does not get from others."""
     return filter.startswith((b"$SYS/", b"$events/"))
 
 
@@ -77,8 +77,8 @@ def levels(topic: bytes) -> int:
 def parse_share(filter: bytes) -> tuple[bytes, bytes] | None:
     """The group and the inner filter of ``$share/group/filter``; None for an ordinary filter.
 
-    A filter whose first level is ``$share`` is a shared subscription or nothing: ValueError says what it lacks.
-    That the wildcards of the inner filter are in place follows from ``valid_filter`` of the whole.
+    A filter whose first level is ``$share`` must be a shared subscription: ValueError says what is missing.
+    ``valid_filter`` of the whole ensures the wildcards of the inner filter.
     """
     parts = filter.split(b"/", 2)
     if parts[0] != SHARE:
@@ -103,13 +103,13 @@ def matches(filter: bytes, topic: bytes) -> bool:
         return False  # [MQTT-4.7.2-1]
     for depth, level in enumerate(wanted):
         if level == b"#":
-            return True  # of the parent level too, which ``given`` may end with
+            return True  # '#' includes the parent level, with which ``given`` may end
         if depth == len(given) or (level != b"+" and level != given[depth]):
             return False
     return len(given) == len(wanted)
 
 
 def _valid_name(name: bytes) -> bool:
-    """What topics and filters have in common: at least one character [MQTT-4.7.3-1], no NUL [MQTT-4.7.3-2], not too
+    """The common rules of topics and filters: at least one character [MQTT-4.7.3-1], no NUL [MQTT-4.7.3-2], not too
     long, and UTF-8 as Unicode defines it, hence without surrogates [MQTT-1.5.4-1]."""
     return 0 < len(name) <= MAX_LENGTH and valid_text(name)

@@ -1,4 +1,4 @@
-"""From a message to the frames of one connection, and what becomes of a message that is not sent."""
+"""From a message to the frames of one connection, and the handling of messages that are not sent."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ SHARED_SIZE: Final = 512
 
 
 def expiry_property(message: Message, now: float) -> bytes:
-    """Message Expiry Interval with what is left of it, in whole seconds [MQTT-3.3.2-6]."""
+    """Message Expiry Interval with the remaining time, in whole seconds [MQTT-3.3.2-6]."""
     left = max(0, int(message.expires_at - now + 0.999))
     return bytes((2, left >> 24 & 255, left >> 16 & 255, left >> 8 & 255, left & 255))
 
 
 def _unadorned(outgoing: Outgoing) -> bool:
-    """Whether an MQTT 5 receiver gets nothing but the properties that every other gets too."""
+    """Whether an MQTT 5 receiver gets only the properties that all others get, too."""
     return len(outgoing.ids) == 0 and outgoing.message.expires_at == 0.0
 
 
 class Transmission:
     ctx: Context
-    sharing: GroupPort  # looks after the messages of groups; it is set once it is there
+    sharing: GroupPort  # handles the messages of groups; set after construction
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -50,7 +50,7 @@ class Transmission:
         packet_id = window.add(outgoing, ctx.now)
         if ctx.recording and session.expiry != 0:
             ctx.ready.deliver(WINDOW_PUT, session, outgoing)
-            if client.stored_from < 0 and not ctx.refusing:  # then it is QoS 1, which may come twice
+            if client.stored_from < 0 and not ctx.refusing:  # then it is QoS 1, which may arrive twice
                 client.stored_from = len(client.frames)
         if not self.transmit(client, outgoing, packet_id, False):
             self.take_out(session, window, packet_id)
@@ -134,7 +134,7 @@ class Transmission:
         client.size += len(frame)
 
     def transmit(self, client: Client, outgoing: Outgoing, packet_id: int, dup: bool) -> bool:
-        """Write a PUBLISH; False when the client will not take one of this size [MQTT-3.1.2-24]."""
+        """Write a PUBLISH; False if the client does not accept one of this size [MQTT-3.1.2-24]."""
         if client.link:
             self._transmit_to_node(client, outgoing, packet_id)
             return True
@@ -179,7 +179,7 @@ class Transmission:
     def _transmit_to_node(self, client: Client, outgoing: Outgoing, packet_id: int) -> None:
         ctx = self.ctx
         frame = encode_forward(outgoing.message, outgoing.ids, packet_id != 0, ctx.now)
-        # QoS 2 too only once what led to it is stored: or a restart would route it again, with another sequence.
+        # QoS 2, too, only when its cause is stored; otherwise a restart would route it again, with another sequence.
         if client.stored_from < 0 and (client.waiting != 0 or (outgoing.qos == 2 and ctx.recording)):
             client.stored_from = len(client.frames)
         client.frames.append(frame)
@@ -229,7 +229,7 @@ class Transmission:
             self.ctx.audit.dropped(name_of(session), outgoing.message, outgoing.qos, reason)
 
     def take_out(self, session: Session, window: SendWindow, packet_id: int) -> None:
-        """What this client will never take because of its size leaves the window."""
+        """Remove a message that this client will never accept because of its size from the window."""
         outgoing = window.entries.get(packet_id)
         if outgoing is not None and outgoing.ticket != 0:
             self.sharing.settle(outgoing)

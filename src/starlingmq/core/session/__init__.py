@@ -1,1 +1,1 @@
-"""One session: its queue, inflight window, QoS handshakes, will, and how it is restored, moved and ended."""
+"""Sessions: queue, inflight window, QoS handshakes and will of each, and how sessions are restored, moved and ended."""

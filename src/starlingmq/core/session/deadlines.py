@@ -1,4 +1,4 @@
-"""What the timer wheels come back to: connections that may be silent for too long, and what is due for a session."""
+"""Deadlines that the timer wheel watches: silent connections, and deadlines of sessions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.reasons import Reason
 
-LOOK_AGAIN: Final = 30.0  # seconds until the timer wheel looks at a connection again at the latest
-LOOK_SOONEST: Final = 0.5  # and at the earliest: less than the shortest keep alive allows
+LOOK_AGAIN: Final = 30.0  # maximum seconds until the timer wheel checks a connection again
+LOOK_SOONEST: Final = 0.5  # and minimum: less than the shortest keep alive
 
 
 class Deadlines:
@@ -30,7 +30,7 @@ class Deadlines:
         self.publishing = publishing
 
     def watch(self, client: Client) -> None:
-        """Have the timer wheel look at a connection when it may have been silent for too long."""
+        """Have the timer wheel check a connection when it may have been silent for too long."""
         ctx = self.ctx
         if client.state == NEW or client.state == AUTHENTICATING:
             when = client.connected_at + ctx.mqtt.connect_timeout
@@ -42,7 +42,7 @@ class Deadlines:
             return
         if client.valid_until != 0.0:
             when = min(when, client.valid_until)
-        # A halted connection may be past its time, and is looked at again: but not in a circle.
+        # A halted connection may be past its deadline, and is checked again, but not in a busy loop.
         when = max(min(when, ctx.now + LOOK_AGAIN), ctx.now + LOOK_SOONEST)
         self.ending.forget(client)
         client.check_at = when
@@ -55,7 +55,8 @@ class Deadlines:
             return
         if client.state != OPEN:
             claims = self.ctx.cluster.claims
-            claiming = claims is not None and claims.holds(client)  # it has said all, and waits for us
+            # the client has sent everything, and waits for this node
+            claiming = claims is not None and claims.holds(client)
             if now >= client.connected_at + self.ctx.mqtt.connect_timeout and not claiming:
                 self.ctx.notice("connect_timeout", client, "CONNECT was not complete within mqtt.connect_timeout")
                 if client.dialect is not None:
@@ -77,10 +78,10 @@ class Deadlines:
         self.watch(client)
 
     def look_at_session(self, session: Session) -> None:
-        """Do what is due for a session and arm it for what is due next."""
+        """Handle expired deadlines of a session, and arm it for the next one."""
         ctx = self.ctx
         if session.ended or session.armed_at == 0.0 or session.armed_at > ctx.now:
-            return  # an earlier look took care of it
+            return  # an earlier check has handled it
         session.armed_at = 0.0
         if session.waiters is not None:
             if ctx.now >= session.held_until:
@@ -110,8 +111,8 @@ class Deadlines:
             return  # while the client is away, its handshakes live as long as the session
         ctx = self.ctx
         timeout = ctx.await_rel_timeout
-        since = client.connected_at + timeout  # a client that has just come may repeat any PUBREL
-        # A sweep looks at up to 65,535 handshakes: not every second.
+        since = client.connected_at + timeout  # after connecting, a client may repeat any PUBREL
+        # A sweep checks up to 65,535 handshakes: not every second.
         soonest = ctx.now + max(1.0, timeout / 16)
         if ctx.now < since:
             ctx.arm(session, since)

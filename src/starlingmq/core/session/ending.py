@@ -1,6 +1,6 @@
-"""Every way in which a connection or a session ends, and what becomes of the will.
+"""All ways in which a connection or a session ends, and the publication of wills.
 
-A will is published once, unless DISCONNECT or a reconnection before its delay cancels it.
+A will is published once, unless DISCONNECT or a reconnection before the end of its delay cancels it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Ending:
         self.subscribing = subscribing
         self.waiting = {}
 
-    # A connection ends
+    # Ending a connection
 
     def refuse(self, client: Client, reason: int, detail: str) -> None:
-        """CONNACK with a refusal, then close. 3.x clients get their nearest return code, or just the close."""
+        """Send CONNACK with a refusal, then close. 3.x clients get the nearest return code, or no CONNACK at all."""
         self.waiting.pop(client, None)
         self.ctx.notice(Reason(reason).name.lower(), client, detail)
         if client.version == 5:
@@ -65,7 +65,7 @@ class Ending:
         self.close(client, "disconnect")
 
     def fail(self, client: Client, reason: int, detail: str) -> None:
-        """End a connection for ``reason``: told to the client where its version has words for it, counted, logged."""
+        """End a connection for ``reason``: send it if the protocol version can express it, count it, log it."""
         if client.state == CLOSED:
             return
         if client.dialect is not None:
@@ -84,14 +84,14 @@ class Ending:
         self.close(client, Reason(reason).name.lower())
 
     def _refer(self, client: Client, reason: int, properties: Properties) -> None:
-        """Name another server to who is told to use one."""
+        """Name another server to a client that is told to use one."""
         if reason == Reason.USE_ANOTHER_SERVER or reason == Reason.SERVER_MOVED:
             reference = self.ctx.mqtt.server_reference or self.ctx.doors.reference(client.listener)
             if reference:
                 properties[prop.SERVER_REFERENCE] = reference
 
     def send_away(self, client: Client, reference: str) -> None:
-        """End a connection because its client is to go to another node; MQTT 5 has words for that, and for which."""
+        """End a connection whose client shall go to another node. MQTT 5 can express that, and name the node."""
         if client.state == OPEN and client.version == 5 and reference:
             reason = self.ctx.doors.reason()
             whole = encode(Disconnect(reason, {prop.SERVER_REFERENCE: reference}), 5)
@@ -104,7 +104,8 @@ class Ending:
         return {prop.REASON_STRING: detail} if client.problem_information and detail else {}
 
     def _say(self, client: Client, frame: bytes, short: bytes) -> None:
-        """Send last words: whole, or short, or none, as the client's Maximum Packet Size lets us [MQTT-3.14.2-3]."""
+        """Send a last frame: the whole, the short form, or none, as the client's Maximum Packet Size allows
+        [MQTT-3.14.2-3]."""
         limit = client.max_packet
         if limit == 0 or len(frame) <= limit:
             self.ctx.send(client, frame)
@@ -112,7 +113,7 @@ class Ending:
             self.ctx.send(client, short)
 
     def close(self, client: Client, why: str) -> None:
-        """End a connection; its session lives on as long as it was agreed. Safe to call twice."""
+        """End a connection. Its session lives on according to its expiry. May be called twice."""
         if client.state == CLOSED:
             return
         session = client.session
@@ -121,7 +122,7 @@ class Ending:
             return
         ctx = self.ctx
         if session.anew and session.told is client and client.published != 0 and knows(client):
-            self.subscribing.aware(session)  # a PUBLISH alone is not looked at for this as it comes
+            self.subscribing.aware(session)  # a PUBLISH alone does not trigger this when it arrives
         session.told = None
         ctx.counters.clients_connected -= 1
         session.client = None
@@ -145,7 +146,7 @@ class Ending:
             ctx.spill(session)
 
     def shut(self, client: Client) -> None:
-        """Nothing more is read; the transport closes once what is to be written has been."""
+        """Nothing more is read; the transport closes after its output has been written."""
         client.state = CLOSED
         if client.dialect is not None:
             client.dialect.shut(client)
@@ -163,16 +164,15 @@ class Ending:
             self.ctx.ready.dirty.append(client)
 
     def forget(self, client: Client) -> None:
-        """The timer wheel has a connection once at most."""
+        """Remove a connection from the timer wheel, which has it at most once."""
         if client.check_at != 0.0:
             self.ctx.client_wheel.remove(client, client.check_at)
             client.check_at = 0.0
 
-    # A session ends
+    # Ending a session
 
     def end(self, session: Session, why: str = "session_ended") -> None:
-        """Discard a session and everything in it, counted as dropped by ``why``. Its will, if one is pending, is due
-        now."""
+        """Discard a session with its content, which is counted as dropped by ``why``. A pending will is due now."""
         ctx = self.ctx
         session.ended = True
         ctx.disarm(session)
@@ -216,7 +216,7 @@ class Ending:
         self.will_changed(session)
 
     def will_changed(self, session: Session) -> None:
-        """Have the other nodes know."""
+        """The other nodes must know the change."""
         if self.ctx.cluster.wills is not None:
             self.ctx.cluster.wills.change(session.client_id)
 
@@ -227,14 +227,16 @@ class Ending:
         if will is None:
             return
         if session.kept and not session.ended:
-            self.ctx.write(Write(SESSION_PUT, session))  # in the same turn as the message: it is not published twice
+            # in the same turn as the message, so that it is not published twice
+            self.ctx.write(Write(SESSION_PUT, session))
         if self.ctx.cluster.wills is not None and will.id != 0:
             self.ctx.cluster.wills.fire(session.client_id, will)
         else:
             self.publish_will(will)
 
     def publish_will(self, will: Will) -> None:
-        """It is due, and it is ours to publish; not if the rules of now do not let its client."""
+        """Publish a will that is due and that this node has to publish, unless the present rules forbid its client
+        to."""
         message = will.message
         if self._is_revoked(will):
             self.ctx.drop("revoked", message.publisher)
@@ -264,8 +266,8 @@ class Ending:
             if self.ctx.standing_of(client) != 0:
                 return True
             if will.granted and client.standing is UNPROVED:
-                return False  # what its own rules said is not known any more
+                return False  # the rules that the client had of its own are not known any more
             rights = self.ctx.rights_of(client)
-        # Also by rules that the client knows of: they may have come after its will (EntitleJob).
+        # The rules may have changed after the will was left (ReauthorizeJob), even if the client knows them.
         message = will.message
         return rights is not None and not rights.may_publish(message.topic, message.qos, message.retain)

@@ -1,19 +1,21 @@
-"""What a session knows of its own move between nodes: whose messages it takes here, and whose elsewhere.
+"""The state of a session's migration between nodes: which messages it accepts here, and which the other node accepts.
 
-The law: of what enters at one node, everything up to that node's *mark* is the former owner's to give, everything after
-it the new one's. The mark comes to both in the order of that node's messages, so none is lost and none is doubled.
+The law: of the messages that enter at one node, those up to that node's *cut marker* belong to the former owner, and
+those after it to the new owner. Both receive the marker in the order of that node's messages, so none is lost and none
+is duplicated.
 
-At the former owner (``target`` is set) a session gives away what it has and still gets; it takes nothing of a node
-whose mark has come (``marked``). At the new one (``sources`` is not empty) what comes from a node
+At the former owner (``target`` is set) a session hands over what it has and still receives; it accepts nothing from a
+node whose marker has come (``marked``). At the new owner (``sources`` is not empty), a message from a node
 
-- before its mark is the former owner's if he subscribed to it (``formers``), and is left alone here. It is taken if he
-  did not: the client has subscribed meanwhile. If it is not known yet what he did (``unknown``) it is held;
-- after its mark is held until the former owner has given away all that he had of that node before: so that nothing is
+- before its marker belongs to the former owner if that had subscribed to it (``formers``), and is ignored here.
+  Otherwise it is accepted: the client has subscribed meanwhile. While the former subscriptions are unknown
+  (``unknown``), the message is held;
+- after its marker is held until the former owner has handed over all earlier messages of that node, so that nothing is
   overtaken.
 
-A session may be on its way here more than once, each time in another epoch and from other former owners, and the mark
-of a node may be there for one of these moves and not for another (``unmarked``). Its messages are then held, left or
-taken as both say: only former owners whose move is not marked may leave one to themselves.
+Several migrations of a session to this node may be in progress, each in its own epoch and from its own former owners.
+The marker of a node may have come for one of them and not for another (``unmarked``). Its messages are then held,
+ignored or accepted as all of them require: only former owners whose migration is not marked may claim a message.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ OPEN: Final = 2
 
 
 class Held:
-    """A message that waits. ``before``: epochs of the moves whose mark of ``node``, where it entered, had not come."""
+    """A held message. ``before``: epochs of the migrations for which the marker of ``node``, where it entered, had not
+    come."""
 
     node: int
     before: tuple[int, ...]
@@ -43,21 +46,21 @@ class Held:
 
 
 class MigrationState:
-    client_id: str  # whose session it is: one that is given away has a name of its own
-    target: int  # the node that it goes to; 0: it is not given away
-    epoch: int  # of its owner there
-    parted: bool  # some of its window has gone there, or may have
-    marked: dict[int, None]  # nodes whose messages that one takes from now on
-    sources: dict[int, None]  # what of it is on its way here: the epochs in which it was asked for
-    stages: dict[int, int]  # node -> MARKED or OPEN, of what comes here
-    formers: dict[int, dict[bytes, None]]  # epoch -> what those who have it subscribed to, shared groups left out
-    unknown: dict[int, None]  # epochs of which not all of them have said
-    unmarked: dict[int, tuple[int, ...]]  # node -> epochs for which its mark has not come, while it has for others
-    behind: dict[int, None]  # nodes of which a former owner still has something from before their mark
+    client_id: str  # of the session; a session that migrates away has another name
+    target: int  # the node that it migrates to; 0: it does not migrate away
+    epoch: int  # ownership epoch at the target
+    parted: bool  # some of its window was handed over, or may have been
+    marked: dict[int, None]  # nodes whose messages belong to the target from now on
+    sources: dict[int, None]  # epochs of the migrations to this node
+    stages: dict[int, int]  # node -> MARKED or OPEN, for migrations to this node
+    formers: dict[int, dict[bytes, None]]  # epoch -> subscriptions of its former owners, without shared groups
+    unknown: dict[int, None]  # epochs of which some former owner has not sent its subscriptions yet
+    unmarked: dict[int, tuple[int, ...]]  # node -> epochs for which its marker has not come, while it has for others
+    behind: dict[int, None]  # nodes of which a former owner still has messages from before their marker
     held: list[Held]
-    aware: bool  # its client knows that it begins anew (core.session.session_reset)
-    subscribe: Subscribe | None  # what it said then: to be done when the marks are here
-    subscriber: object  # on which connection; None: on none
+    aware: bool  # its client knows that the session was reset (core.session.session_reset)
+    subscribe: Subscribe | None  # its SUBSCRIBE since then, to be handled when the markers have come
+    subscriber: object  # the connection of that SUBSCRIBE; None: none
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -77,7 +80,7 @@ class MigrationState:
         self.subscriber = None
 
     def takes(self, node: int, outgoing: Outgoing) -> bool:
-        """Whether a message that entered at ``node`` is for this session now; it may be held for later."""
+        """Whether this session accepts a message that entered at ``node`` now. It may be held for later."""
         if node in self.marked:
             return False
         if not self.sources:
@@ -104,11 +107,12 @@ class MigrationState:
         return False
 
     def _is_known(self, node: int, before: tuple[int, ...]) -> bool:
-        """Whether nothing that is not known yet keeps a message from being given now that is not theirs."""
+        """Whether nothing unknown prevents delivering a message now that does not belong to a former owner."""
         return node not in self.behind and not any(epoch in self.unknown for epoch in before)
 
     def learn(self, formers: dict[int, dict[bytes, None]], unknown: dict[int, None]) -> list[Held]:
-        """What former owners subscribed to; of what was held before a mark that which is theirs after all."""
+        """Set the subscriptions of former owners. Returns held messages of before a marker that belong to them after
+        all."""
         self.formers = formers
         self.unknown = unknown
         theirs = [held for held in self.held if self._theirs(held.before, held.outgoing)]
@@ -117,14 +121,14 @@ class MigrationState:
         return theirs
 
     def take_known(self) -> list[Held]:
-        """What was held because of what was not known, and now is, in order."""
+        """Messages that were held because of something unknown, and need not be any more, in order."""
         known = [held for held in self.held if held.before and self._is_known(held.node, held.before)]
         if known:
             self.held = [held for held in self.held if not held.before or not self._is_known(held.node, held.before)]
         return known
 
     def open(self, node: int) -> list[Held]:
-        """All that the former owner had of that node is here: what was held of it since, in order."""
+        """All messages of that node from the former owner have arrived. Returns those held since, in order."""
         self.stages[node] = OPEN
         self.behind.pop(node, None)
         opened = [held for held in self.held if held.node == node and self._is_known(node, held.before)]
@@ -133,7 +137,7 @@ class MigrationState:
         return opened
 
     def end(self) -> list[Held]:
-        """Nobody has anything of it any more: all that was held."""
+        """No other node has anything of the session any more. Returns all held messages."""
         opened = self.held
         self.held = []
         self.sources = {}

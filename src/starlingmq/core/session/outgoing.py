@@ -1,4 +1,4 @@
-"""One message on its way to one session: first queued, then in the window until the client has taken it."""
+"""One message for one session: first queued, then in the window until the client has acknowledged it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from starlingmq.core.message import Message
 
 QUEUED: Final = 0
 PUBLISHED: Final = 1  # PUBLISH sent; PUBACK or PUBREC awaited
-RELEASED: Final = 2  # PUBREC seen, PUBREL sent; PUBCOMP awaited
+RELEASED: Final = 2  # PUBREC received, PUBREL sent; PUBCOMP awaited
 
 
 @mypyc_attr(acyclic=True)
 class Outgoing:
-    """What one receiver gets: the shared message and what is particular to this delivery.
+    """A delivery: the shared message, and what is particular to this receiver.
 
-    ``qos`` is the delivered QoS, ``retain`` the flag to send, ``ids`` the encoded Subscription Identifier
-    properties; ``source`` is the shared group it was drawn from (None for an ordinary subscription), to which it
-    goes back when this receiver can not take it. ``sent_at`` is broker time of the last transmission.
+    ``qos`` is the delivered QoS, ``retain`` the flag to send, ``ids`` the encoded Subscription Identifier properties.
+    ``source`` is the shared group that lent the message (None for an ordinary subscription), and takes it back if this
+    receiver cannot take it. ``sent_at`` is broker time of the last transmission.
     """
 
     message: Message
@@ -28,8 +28,8 @@ class Outgoing:
     ids: bytes
     source: object | None
     stage: int
-    packet_id: int  # once it is in the window
-    ticket: int  # its packet id in the window of that group's line, which lent it; 0: this receiver has it for itself
+    packet_id: int  # set in the window
+    ticket: int  # its packet id in the window of the group queue that lent it; 0: it is not lent
     sent_at: float
 
     def __init__(self, message: Message, qos: int, retain: bool, ids: bytes, source: object | None) -> None:

@@ -1,18 +1,18 @@
-"""CONNECTs that wait for their client id: in a cluster a node serves a client id only while it owns it.
+"""CONNECTs that wait for their client id: in a cluster, a node serves a client id only while it is the owner.
 
 ::
 
     WANTED --etcd answers--> OWNED (its epoch) --its session is here--> served
        |                       |--another node owns a higher epoch--> refused, 0x89: that node serves its client
-       |                       '--nothing in ``limit`` seconds------> refused, 0x89: come again
+       |                       '--nothing in ``limit`` seconds------> refused, 0x89: the client shall retry
        '--etcd says nothing for ``silence`` seconds--> refused, 0x88
 
-The laws: a CONNECT that is not OWNED is never refused because of another one, for its epoch will be higher than all
-that are known now; a CONNECT whose client is gone claims nothing.
+The laws: a CONNECT that is not OWNED is never refused because of another one, since its epoch will be higher than all
+that are known now; a CONNECT whose client has disconnected claims nothing.
 
-What is wanted goes out with ``take``; ``cluster.takeover.takeover`` says when a client may go on
-(``Connecting.claimed``). Each CONNECT asks, also at the node that owned the client id last: another one may have taken
-it and not been able to say so.
+``take`` returns the wanted claims; ``cluster.takeover.takeover`` decides when a client may continue
+(``Connecting.claimed``). Each CONNECT claims its client id, also at its last owner: another node may have taken it
+over, and not been able to say so.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from starlingmq.core.session.session import Client
 
 
 class OwnerClaim:
-    """A CONNECT that is held."""
+    """A held CONNECT."""
 
     client: Client
     auth_data: bytes | None
     clean_start: bool
     since: float  # broker time
-    epoch: int  # in which this node owns the client id; 0: that is not known yet
+    epoch: int  # the ownership epoch; 0: unknown yet
 
     def __init__(self, client: Client, auth_data: bytes | None, clean_start: bool, since: float) -> None:
         self.client = client
@@ -39,11 +39,11 @@ class OwnerClaim:
 
 
 class OwnerClaims:
-    waiting: dict[str, OwnerClaim]  # by client id, in the order in which they came
-    unowned: dict[str, OwnerClaim]  # those of them that etcd has not answered, in that order too
-    released: list[tuple[str, int]]  # client ids without a session any more, and the epochs in which they were owned
-    silence: float  # seconds for which a CONNECT waits for an etcd that says nothing
-    limit: float  # and for the session, whatever is heard of it
+    waiting: dict[str, OwnerClaim]  # by client id, in order of arrival
+    unowned: dict[str, OwnerClaim]  # those without an answer of etcd, in the same order
+    released: list[tuple[str, int]]  # client ids whose session has ended, and their epochs
+    silence: float  # seconds that a CONNECT waits for an etcd that does not answer
+    limit: float  # seconds that it waits for the session in any case
     _wanted: dict[str, None]
 
     def __init__(self, silence: float, limit: float) -> None:
@@ -55,7 +55,7 @@ class OwnerClaims:
         self._wanted = {}
 
     def hold(self, client_id: str, claim: OwnerClaim) -> OwnerClaim | None:
-        """Let a CONNECT wait; the one that waited under the same client id, which has to go."""
+        """Hold a CONNECT. Returns the one with the same client id that was held before, which has to be refused."""
         earlier = self.drop(client_id)
         self.waiting[client_id] = self.unowned[client_id] = claim
         self._wanted[client_id] = None
@@ -66,12 +66,12 @@ class OwnerClaims:
         return claim is not None and claim.client is client
 
     def drop(self, client_id: str) -> OwnerClaim | None:
-        """It waits no more."""
+        """Stop holding the CONNECT for a client id."""
         self.unowned.pop(client_id, None)
         return self.waiting.pop(client_id, None)
 
     def still(self, client_id: str) -> OwnerClaim | None:
-        """The CONNECT that waits for it. One whose client is gone is forgotten."""
+        """The CONNECT held for a client id. One whose client has disconnected is removed."""
         claim = self.waiting.get(client_id)
         if claim is not None and claim.client.state == CLOSED:
             self.drop(client_id)
@@ -79,13 +79,13 @@ class OwnerClaims:
         return claim
 
     def own(self, client_id: str, epoch: int) -> None:
-        """This node owns it now."""
+        """This node is the owner now."""
         claim = self.unowned.pop(client_id, None)
         if claim is not None:
             claim.epoch = epoch
 
     def take(self) -> list[str]:
-        """Client ids to be asked for."""
+        """Client ids to claim in etcd."""
         wanted = [client_id for client_id in self._wanted if self.still(client_id) is not None]
         self._wanted.clear()
         return wanted

@@ -1,29 +1,29 @@
-"""Publications that are numbered: who publishes them again, because it does not know what became of them, publishes
-nothing twice.
+"""Numbered publications: a producer that publishes messages again, because it does not know whether they arrived,
+publishes none twice.
 
-A producer is a name, under which messages are published in epochs (of a Spark sink: a partition of a query, in its
-batches). Within an epoch messages are numbered from 0, and whoever tries an epoch again has the same ones in the same
-order. Spoken in User Properties of MQTT 5, so that nothing is added to a PUBLISH, nor passed on::
+A producer is a name under which messages are published in epochs (a Spark sink: a partition of a query, in batches).
+Within an epoch messages are numbered from 0, and a repeated epoch has the same messages in the same order. The protocol
+uses User Properties of MQTT 5, and adds nothing to a PUBLISH or to forwarded messages::
 
     CONNECT   starlingmq-producer: NAME, starlingmq-epoch: E
-    CONNACK   starlingmq-next: N, starlingmq-digest: D    N messages of E are here, and D is the digest over them
-              starlingmq-node: NAME                       which node this is: no other one knows
+    CONNACK   starlingmq-next: N, starlingmq-digest: D    N messages of E have arrived, and D is the digest over them
+              starlingmq-node: NAME                       the name of this node: other nodes do not know
 
-The first PUBLISH on this connection is then number N of epoch E, the next one N+1. Of each the law is::
+The first PUBLISH on this connection is then number N of epoch E, the next one N+1. The law for each::
 
     epoch and number               QoS 1, 2                          QoS 0
-    the next one                   published, and known from now on  the same
+    the next one                   published, and recorded           the same
     an earlier one                 acknowledged, not published       not published
-    ... the last one, and another  refused: 0x99                     not published
-    a later one                    refused: 0x83 (2: PUBCOMP 0x92)   published: what lies between is lost
+    ... the last one, but another  refused: 0x99                     not published
+    a later one                    refused: 0x83 (2: PUBCOMP 0x92)   published: those between are lost
 
-A later one means that the one before it was refused: nothing may be left out, for it would count as published. An epoch
-above the producer's begins with number 0; one below it is done. At QoS 2 a message counts when it goes its way, at
-PUBREL. What is known of a producer goes into the journal in the record of the message itself, so no crash can keep one
-without the other; and CONNACK waits until what it tells is stored.
+A later number means that the one before it was refused: no number may be skipped, for it would count as published. An
+epoch above the producer's begins with number 0; one below it is complete. At QoS 2 a message counts when it is routed,
+at PUBREL. The state of a producer is stored in the journal record of the message itself, so no crash can separate the
+two; and CONNACK waits until the state that it tells is stored.
 
-A producer has no session that lasts: what is sent again on its next connection would get other numbers. A name is one
-user's. It is forgotten ``limits.producer_expiry`` after its last connection or message.
+A producer has no persistent session, because messages that are sent again on its next connection would get other
+numbers. A name belongs to one user. It is removed ``limits.producer_expiry`` after its last connection or message.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODU
 from starlingmq.wire.properties import USER_PROPERTY, Properties
 from starlingmq.wire.reasons import ProtocolError
 
-PRODUCER_FACT: Final = b"producer/"  # and its key: a fact, what is known of it
+PRODUCER_FACT: Final = b"producer/"  # and its key: the name of a fact, whose value is the state of the producer
 NAME_BYTES_MAX: Final = 256
 EPOCH_MAX: Final = (1 << 63) - 1
-LOOK_SECONDS: Final = 60.0  # between two looks at who may be forgotten
+LOOK_SECONDS: Final = 60.0  # between two searches for expired producers
 LOOK_PIECE: Final = 1000
 
 
 def later_state(one: bytes, other: bytes) -> bytes:
-    """Of two states of a producer the one that came later: epoch and number only rise."""
+    """The later one of two states of a producer: epoch and number only rise."""
     return one if one[:16] >= other[:16] else other
 
 
 class Producers:
     ctx: Context
-    by_key: dict[bytes, Producer]  # about in the order of their last use
-    shared: bool  # clients that come back to the same address may come to another node
-    node: str  # the name of this one
+    by_key: dict[bytes, Producer]  # roughly in the order of their last use
+    shared: bool  # clients that reconnect to the same address may reach another node
+    node: str  # the name of this node
     _look_at: float
 
     def __init__(self, ctx: Context) -> None:
@@ -66,7 +66,7 @@ class Producers:
         self._look_at = 0.0
 
     def restore(self, facts: dict[bytes, bytes]) -> None:
-        """Take what the store gives back out of its facts."""
+        """Remove and use the producers among the facts of the store."""
         found: list[Producer] = []
         for fact in [fact for fact in facts if fact.startswith(PRODUCER_FACT)]:
             epoch, next, digest, used = STATE.unpack(facts.pop(fact))
@@ -77,7 +77,7 @@ class Producers:
             self.by_key[producer.key] = producer
 
     def refusal(self, client: Client, properties: Properties) -> str:
-        """Why this CONNECT can not be a producer's; "" if it can, or is none."""
+        """Why this CONNECT cannot be one of a producer; "" if it can, or is none."""
         named = named_by(properties)
         if named is None:
             return ""
@@ -91,7 +91,7 @@ class Producers:
         return ""
 
     def begin(self, client: Client, properties: Properties, agreed: Properties) -> None:
-        """A connection is accepted: if it is a producer's, ``agreed`` gets what it is to know."""
+        """A connection is accepted: if it is a producer's, add the CONNACK properties to ``agreed``."""
         named = named_by(properties)
         if named is None:
             return
@@ -108,7 +108,7 @@ class Producers:
         agreed[USER_PROPERTY] = [(NEXT, told), (DIGEST, f"{digest:08x}"), (NODE, self.node)]
 
     def publish(self, production: Production, number: int, digest: int, message: Message) -> None:
-        """It goes its way: that and what is written now is one."""
+        """The message is routed. The state is stored together with it."""
         producer = production.producer
         producer.epoch = production.epoch
         producer.next = number + 1
@@ -118,7 +118,7 @@ class Producers:
             self.ctx.write(Write(PRODUCER_PUT, topic=producer.key, message=message, value=producer.state()))
 
     def tick(self) -> None:
-        """Now and then: forget who has not been heard of for long."""
+        """From time to time: remove producers that have not been used for long."""
         now = self.ctx.now
         if now < self._look_at:
             return
@@ -138,7 +138,8 @@ class Producers:
 
 
 def named_by(properties: Properties) -> tuple[str, int] | None:
-    """Name and epoch of the producer whose CONNECT has these properties; None for all others. Raises ProtocolError."""
+    """Name and epoch of the producer whose CONNECT has these properties; None for other clients. Raises
+    ProtocolError."""
     pairs = properties.get(USER_PROPERTY)
     name = epoch = ""
     if isinstance(pairs, list):

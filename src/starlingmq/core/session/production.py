@@ -1,4 +1,4 @@
-"""What is known of a producer (core.session.producers), and of one of its connections."""
+"""The state of a producer (core.session.producers), and of one of its connections."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from starlingmq.wire.producer_properties import digest_of
 STATE: Final = struct.Struct(">QQLQ")  # epoch, next, digest, Unix seconds of its last use
 STATE_SIZE: Final = STATE.size
 
-# What is to become of a message.
+# Outcomes for a message.
 NEW: Final = 0
 AGAIN: Final = 1
-AHEAD: Final = 2  # one before it is missing
-OTHER: Final = 3  # another one had its number
+AHEAD: Final = 2  # an earlier number is missing
+OTHER: Final = 3  # another message had its number
 
 
 class Producer:
-    """``next``: how many messages of ``epoch`` are here, with ``digest`` over them."""
+    """``next``: the number of messages of ``epoch`` that arrived, with ``digest`` over them."""
 
     key: bytes  # user, 0, name
     epoch: int
@@ -38,12 +38,12 @@ class Producer:
 
 
 class Production:
-    """One connection of a producer: which number of ``epoch`` the last PUBLISH on it had."""
+    """One connection of a producer: the number in ``epoch`` of its last PUBLISH."""
 
     producer: Producer
     epoch: int
     number: int
-    digest: int  # over everything up to that one
+    digest: int  # over all messages up to that one
     held: dict[int, tuple[int, int]]  # number and digest of QoS 2 messages, by packet id
 
     def __init__(self, producer: Producer, epoch: int, next: int, digest: int) -> None:
@@ -54,7 +54,7 @@ class Production:
         self.held = {}
 
     def came(self, topic: bytes, payload: bytes) -> None:
-        """A PUBLISH has arrived, whatever becomes of it."""
+        """A PUBLISH has arrived, whatever its outcome."""
         self.number += 1
         self.digest = digest_of(self.digest, topic, payload)
 
@@ -62,7 +62,7 @@ class Production:
         self.held[packet_id] = (self.number, self.digest)
 
     def judge(self, number: int, digest: int, qos: int) -> int:
-        """What is to become of this message: NEW, AGAIN, AHEAD or OTHER."""
+        """The outcome for this message: NEW, AGAIN, AHEAD or OTHER."""
         producer = self.producer
         if self.epoch < producer.epoch:
             return AGAIN

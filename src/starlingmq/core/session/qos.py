@@ -1,4 +1,4 @@
-"""The two ends of the QoS 1 and QoS 2 handshakes; every transition lives here.
+"""The two ends of the QoS 1 and QoS 2 handshakes. All transitions are in this file.
 
 Sender (``SendWindow``), one entry per packet id::
 
@@ -12,14 +12,14 @@ Receiver of QoS 2 (``Inbound``), one entry per packet id::
     HELD      --PUBLISH--> HELD       answer PUBREC again, keep the first message
     HELD      --PUBREL --> COMPLETED  route the message, answer PUBCOMP
     COMPLETED --PUBREL --> COMPLETED  answer PUBCOMP again, route nothing
-    COMPLETED --PUBLISH--> HELD       the id is used anew
+    COMPLETED --PUBLISH--> HELD       the packet id is used again
     unknown   --PUBREL --> unknown    no node knows it: 0x92; 3.x: the connection is closed once
     unknown   --PUBREL --> COMPLETED  3.x, the same PUBREL again: answer PUBCOMP, counted and logged
     any       --timeout--> unknown    ``await_rel_timeout``; a message that was HELD is lost, and counted
 
 The law: the message of a QoS 2 handshake leaves the receiver once, at the first PUBREL. Handshakes are remembered, so
 that a repeated PUBREL is recognised [MQTT-4.3.3-12], until the packet id is used again for another message, the session
-ends, or the client has been connected for ``await_rel_timeout``. While the client is away, no time counts: a client
+ends, or the client has been connected for ``await_rel_timeout``. Time while the client is away does not count: a client
 repeats its PUBRELs when it connects [MQTT-4.4.0-1].
 """
 
@@ -36,21 +36,19 @@ from starlingmq.core.session.packet_ids import packet_id_key
 from starlingmq.core.session.stored_messages import LOAD_BATCH
 
 MAX_PACKET_ID: Final = 65535
-WINDOW_MAX: Final = (
-    32767  # with half of the ids free the next one is found in two looks, taken over a round of them all
-)
+WINDOW_MAX: Final = 32767  # with half of the ids free, the next free one is found in two steps on average
 
 
 class SendWindow:
-    """Messages sent and not yet acknowledged, by packet id, in the order of their first transmission."""
+    """Messages sent and not acknowledged, by packet id, in the order of their first transmission."""
 
     entries: dict[int, Outgoing]
     keyed: dict[object, Outgoing]  # the same dict, for keys of core.session.packet_ids
     limit: int  # how many may be unacknowledged at once: the receiver's Receive Maximum or max_inflight
     last_id: int
-    owed: dict[int, None]  # packet ids still to be sent again on this connection, the first one last
-    bytes: int  # of the messages in it
-    max_bytes: int  # past which it counts as full; 0: no bound
+    owed: dict[int, None]  # packet ids to be sent again on this connection, the first one last
+    bytes: int  # of its messages
+    max_bytes: int  # above this it counts as full; 0 sets no limit
 
     def __init__(self, limit: int, max_bytes: int = 0) -> None:
         self.entries = {}
@@ -62,13 +60,13 @@ class SendWindow:
         self.last_id = 0
 
     def full(self) -> bool:
-        """Whether there is no room for a new message, or earlier ones are still to be sent again before it."""
+        """Whether there is no room for a new message, or earlier ones are to be sent again before it."""
         if len(self.entries) >= self.limit or len(self.owed) != 0:
             return True
         return self.max_bytes != 0 and self.bytes >= self.max_bytes
 
     def add(self, outgoing: Outgoing, now: float) -> int:
-        """Take a message into the window and give its packet id; the caller has seen that there is room."""
+        """Add a message to the window and return its packet id. The caller has checked that there is room."""
         packet_id = self.last_id
         while True:  # ends: limit <= MAX_PACKET_ID, so an id is free [MQTT-2.2.1-3]
             packet_id = packet_id + 1 if packet_id < MAX_PACKET_ID else 1
@@ -82,7 +80,7 @@ class SendWindow:
         return packet_id
 
     def acknowledged(self, packet_id: int) -> Outgoing | None:
-        """PUBACK: the finished entry, or None when the id is not that of an unacknowledged QoS 1 message."""
+        """PUBACK: returns the finished entry, or None if the id is not that of an unacknowledged QoS 1 message."""
         outgoing = self.entries.get(packet_id)
         if outgoing is None or outgoing.qos != 1:
             return None
@@ -90,7 +88,7 @@ class SendWindow:
         return outgoing
 
     def received(self, packet_id: int, now: float) -> bool:
-        """PUBREC: whether the id is that of a QoS 2 message; it is RELEASED from now on."""
+        """PUBREC: returns whether the id is that of a QoS 2 message, which is RELEASED from now on."""
         outgoing = self.entries.get(packet_id)
         if outgoing is None or outgoing.qos != 2:
             return False
@@ -99,7 +97,7 @@ class SendWindow:
         return True
 
     def refused(self, packet_id: int) -> Outgoing | None:
-        """PUBREC >= 0x80: the receiver will not have it; the id is free again [MQTT-4.3.3-4]."""
+        """PUBREC >= 0x80: the receiver refuses the message; the id is free again [MQTT-4.3.3-4]."""
         outgoing = self.entries.get(packet_id)
         if outgoing is None or outgoing.qos != 2 or outgoing.stage != PUBLISHED:
             return None
@@ -107,7 +105,7 @@ class SendWindow:
         return outgoing
 
     def completed(self, packet_id: int) -> Outgoing | None:
-        """PUBCOMP: the finished entry, or None when no PUBREL with this id is outstanding."""
+        """PUBCOMP: returns the finished entry, or None if no PUBREL with this id is outstanding."""
         outgoing = self.entries.get(packet_id)
         if outgoing is None or outgoing.stage != RELEASED:
             return None
@@ -115,7 +113,7 @@ class SendWindow:
         return outgoing
 
     def wanted(self, limit: int = LOAD_BATCH) -> list[int]:
-        """Where the messages are kept that are to be sent again next and are not in memory."""
+        """The offsets of the next messages to be sent again that are not in memory."""
         offsets: list[int] = []
         for packet_id in reversed(self.owed):
             outgoing = self.entries.get(packet_id)
@@ -126,7 +124,7 @@ class SendWindow:
         return offsets
 
     def fill(self, messages: dict[int, Message]) -> list[int]:
-        """Messages read back, by offset; the packet ids of those that were wanted and are lost."""
+        """Messages were read back, by offset. Returns the packet ids of those that are lost."""
         lost: list[int] = []
         asked = 0
         for packet_id in reversed(self.owed):
@@ -145,18 +143,18 @@ class SendWindow:
         return lost
 
     def restore(self, packet_id: int, outgoing: Outgoing) -> None:
-        """An entry that a store kept of an earlier run, in their first order."""
+        """Add an entry that a store kept; entries come in the order of their first transmission."""
         outgoing.packet_id = packet_id
         self.entries[packet_id] = outgoing
         self.bytes += outgoing.message.size()
         self.last_id = packet_id
 
     def owe_all(self) -> None:
-        """A new connection: everything is to be sent again."""
+        """A new connection: all messages are to be sent again."""
         self.owed = dict.fromkeys(list(self.entries)[::-1])
 
     def unanswered(self) -> int:
-        """How many of the entries the receiver may never have seen."""
+        """The number of entries that the receiver may not have received."""
         return sum([entry.stage == PUBLISHED for entry in self.entries.values()])
 
     def discard(self, packet_id: int) -> None:
@@ -167,21 +165,21 @@ class SendWindow:
     def _remove(self, packet_id: int, outgoing: Outgoing) -> None:
         del self.entries[packet_id]
         self.bytes -= outgoing.message.size()
-        if self.owed:  # an acknowledgement from before the reconnection: it makes no room on this connection
+        if self.owed:  # an acknowledgement of the earlier connection frees no place on this one
             self.owed.pop(packet_id, None)
 
     def due(self, before: float) -> list[tuple[int, Outgoing]]:
-        """Entries whose last transmission is at or before ``before``, in their original order."""
+        """Entries whose last transmission was at or before ``before``, in their original order."""
         return [(packet_id, entry) for packet_id, entry in self.entries.items() if entry.sent_at <= before]
 
     def oldest(self) -> float:
-        """Time of the longest-standing transmission; the window must not be empty."""
+        """Time of the oldest transmission; the window must not be empty."""
         return min([entry.sent_at for entry in self.entries.values()])
 
 
 @mypyc_attr(acyclic=True)
 class Handshake:
-    """An inbound QoS 2 handshake: HELD while it has its message, COMPLETED without."""
+    """An inbound QoS 2 handshake: HELD while it has its message, else COMPLETED."""
 
     message: Message | None
     since: float
@@ -192,13 +190,13 @@ class Handshake:
 
 
 class Inbound:
-    """QoS 2 messages received and the handshakes finished lately, by packet id."""
+    """Received QoS 2 messages and recently finished handshakes, by packet id."""
 
     entries: dict[int, Handshake]
     keyed: dict[object, Handshake]  # the same dict, for keys of core.session.packet_ids
     held: int  # how many entries are HELD
     bytes: int  # of their messages
-    _completed: Handshake  # one COMPLETED entry shared by all that finished at about the same time
+    _completed: Handshake  # one COMPLETED entry, shared by all that finished at about the same time
 
     def __init__(self) -> None:
         self.entries = {}
@@ -212,13 +210,13 @@ class Inbound:
         return entry is not None and entry.message is not None
 
     def hold(self, packet_id: int, message: Message, now: float) -> None:
-        """A first PUBLISH with this id; the caller has asked ``holds`` before."""
+        """A first PUBLISH with this id. The caller has called ``holds`` before."""
         self.keyed[packet_id_key(packet_id)] = Handshake(message, now)
         self.held += 1
         self.bytes += message.octets
 
     def release(self, packet_id: int, now: float) -> Message | None:
-        """The first PUBREL of a held handshake: its message, to be routed now. None: nothing is held."""
+        """The first PUBREL of a held handshake: returns its message, to be routed now. None: nothing is held."""
         key = packet_id_key(packet_id)
         entry = self.keyed.get(key)
         if entry is None or entry.message is None:
@@ -232,7 +230,7 @@ class Inbound:
         return entry.message
 
     def abandon(self, packet_id: int) -> bool:
-        """The PUBLISH was refused after all: nothing is held of it any more. Whether something was."""
+        """The PUBLISH was refused after all: remove its message. Returns whether there was one."""
         entry = self.entries.get(packet_id)
         if entry is None or entry.message is None:
             return False
@@ -246,11 +244,11 @@ class Inbound:
         return entry is not None and entry.message is None
 
     def answered(self, packet_id: int, now: float) -> None:
-        """A PUBLISH that was acknowledged with PUBREC though nothing is held of it: its PUBREL finds it COMPLETED."""
+        """A PUBLISH was acknowledged by PUBREC although its message is not held: its PUBREL finds it COMPLETED."""
         self.entries[packet_id] = Handshake(None, now)
 
     def sweep(self, before: float) -> tuple[list[int], int]:
-        """Forget what is older than ``before``: the packet ids, and how many of them were HELD (messages lost)."""
+        """Remove entries older than ``before``. Returns their packet ids, and how many were HELD (lost messages)."""
         old = [packet_id for packet_id, entry in self.entries.items() if entry.since <= before]
         abandoned = 0
         for packet_id in old:
@@ -262,13 +260,13 @@ class Inbound:
         return old, abandoned
 
     def oldest(self) -> float:
-        """Time of birth of the oldest entry; there must be one."""
+        """Creation time of the oldest entry; there must be one."""
         return min([entry.since for entry in self.entries.values()])
 
 
 class Parking:
-    """QoS 2 PUBLISHes beyond ``max_awaiting_rel`` of a client that could not be told the limit, in order. They are not
-    yet answered, so the client keeps them too."""
+    """QoS 2 PUBLISHes beyond ``max_awaiting_rel``, of a client that could not be told the limit, in order. They are
+    unanswered, so the client keeps them, too."""
 
     entries: OrderedDict[int, Message]  # by packet id
     bytes: int
@@ -278,12 +276,12 @@ class Parking:
         self.bytes = 0
 
     def add(self, packet_id: int, message: Message) -> None:
-        if packet_id not in self.entries:  # repeated: the first stands
+        if packet_id not in self.entries:  # a repeated PUBLISH is ignored
             self.entries[packet_id] = message
             self.bytes += message.size()
 
     def take(self) -> tuple[int, Message]:
-        """The one that waits longest; there must be one."""
+        """The oldest one; there must be one."""
         packet_id, message = self.entries.popitem(last=False)
         self.bytes -= message.size()
         return packet_id, message

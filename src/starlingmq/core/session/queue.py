@@ -1,11 +1,11 @@
-"""The queue of one session: messages that wait for the client to come, to read, or to acknowledge.
+"""The queue of one session: messages that wait until the client connects, reads, or acknowledges.
 
 It has three parts, in this order: ``items`` in memory, to be sent next; ``stored``, of which only references are in
-memory; ``fresh``, what came since and is not stored yet. The middle one is there only while the queue is long or its
-client away, and something keeps messages; then ``spill`` moves everything there that need not be at hand.
+memory; ``fresh``, newer and not stored yet. The middle part exists only while the queue is long or the client away, and
+messages are stored; then ``spill`` moves everything there that is not needed soon.
 
-The law: never longer than ``max_length`` messages nor ``max_bytes`` bytes (0 = no bound). At the bound expired
-messages go first, then the oldest; each one that goes is handed back to the caller to be counted.
+The law: the queue never exceeds ``max_length`` messages or ``max_bytes`` bytes (0 = no limit). At the limit expired
+messages are removed first, then the oldest ones; the caller gets each removed one and counts it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class MessageQueue:
         return count
 
     def push(self, outgoing: Outgoing, now: float) -> list[Outgoing] | None:
-        """Append; what had to go to make room, or None (the common case). A message over ``max_bytes`` itself goes."""
+        """Append. Returns the entries that were removed to make room, or None (the common case). A message larger than
+        ``max_bytes`` is removed itself."""
         if self.stored is None:
             self.items.append(outgoing)
         else:
@@ -86,7 +87,7 @@ class MessageQueue:
         return self.max_bytes != 0 and self.bytes > self.max_bytes
 
     def pop(self) -> Outgoing:
-        """The oldest; the queue must not be empty. If it is stored, its message is not loaded."""
+        """Remove the oldest entry; the queue must not be empty. If it is stored, its message is not loaded."""
         if self.items:
             outgoing = self.items.popleft()
             self._count(outgoing, -1)
@@ -99,7 +100,7 @@ class MessageQueue:
         return _hollow(reference)
 
     def before(self, offset: int, limit: int) -> list[Outgoing]:
-        """Take out, oldest first, what is kept below ``offset`` of a store; ``limit`` of it at most."""
+        """Remove and return at most ``limit`` entries stored below ``offset``, oldest first."""
         gone: list[Outgoing] = []
         while len(gone) < limit and (self.items or self.stored is not None):
             if self.items:
@@ -118,7 +119,7 @@ class MessageQueue:
             self.qos0 -= 1
 
     def _join(self) -> None:
-        """Nothing is stored any more: what is fresh is next."""
+        """Nothing is stored any more: the fresh entries are next."""
         self.stored = None
         if self.fresh is not None:
             self.items.extend(self.fresh)
@@ -127,14 +128,14 @@ class MessageQueue:
     # Shared groups
 
     def drawn(self) -> list[Outgoing]:
-        """Those that were drawn from a shared group, oldest first. They are in memory; others may be stored."""
+        """The entries lent by a shared group, oldest first. They are in memory; others may be stored."""
         found = [outgoing for outgoing in self.items if outgoing.source is not None]
         if self.fresh is not None:
             found += [outgoing for outgoing in self.fresh if outgoing.source is not None]
         return found
 
     def take_out(self, gone: list[Outgoing]) -> None:
-        """Some of ``drawn`` are another member's now."""
+        """Other members take over some of ``drawn``."""
         if not gone:
             return
         out = dict.fromkeys(gone)
@@ -145,7 +146,7 @@ class MessageQueue:
             self._count(outgoing, -1)
 
     def take_qos0(self) -> list[Outgoing]:
-        """Take out all that is QoS 0."""
+        """Remove and return all QoS 0 entries."""
         if self.qos0 == 0:
             return []
         gone = [outgoing for outgoing in self.items if outgoing.qos == 0]
@@ -170,7 +171,7 @@ class MessageQueue:
     # Memory
 
     def spill(self, keep: int) -> None:
-        """Let go of the messages that a store has and that are not among the next ``keep``."""
+        """Release the messages that a store has, except for the next ``keep``."""
         if self.shared != 0:
             return
         if self.stored is None:
@@ -187,13 +188,14 @@ class MessageQueue:
             self._join()
 
     def wanted(self) -> list[int]:
-        """Where the next messages are kept, oldest first."""
+        """The offsets of the next messages, oldest first."""
         if self.stored is None:
             return []
         return [self.stored.peek(index).offset for index in range(min(LOAD_BATCH, len(self.stored)))]
 
     def loaded(self, messages: list[Message | None]) -> list[Outgoing]:
-        """What ``wanted`` named, in its order, is in memory again; those that are lost (None) come back."""
+        """The messages of ``wanted``, in that order, are in memory again. Returns the entries whose messages are lost
+        (None)."""
         self.loading = False
         lost: list[Outgoing] = []
         for message in messages:
@@ -213,7 +215,7 @@ class MessageQueue:
         return lost
 
     def references(self) -> References:
-        """All of the queue, for a store to keep. What no store has yet is left out."""
+        """References to the whole queue, for a store. Entries that are not stored yet are left out."""
         whole = References()
         for outgoing in self.items:
             refer(whole, outgoing)
@@ -225,7 +227,7 @@ class MessageQueue:
         return whole
 
     def mark(self, firsts: list[int], marked: set[int]) -> int:
-        """As ``References.mark``, of all the messages that a store has."""
+        """As ``References.mark``, for all stored messages."""
         offsets = [outgoing.message.offset for outgoing in self.items if outgoing.message.offset >= 0]
         if self.fresh is not None:
             offsets += [outgoing.message.offset for outgoing in self.fresh if outgoing.message.offset >= 0]
@@ -238,7 +240,7 @@ class MessageQueue:
         return oldest
 
     def restore(self, references: References) -> None:
-        """What a store kept of an earlier run."""
+        """Fill the queue from a store."""
         self.stored = references
         self.bytes += references.total
         self.qos0 += references.qos0
@@ -248,7 +250,7 @@ class MessageQueue:
     # Expiry
 
     def expire(self, now: float) -> list[Outgoing]:
-        """Take out what has expired. Looks at the messages only when one may have."""
+        """Remove and return expired entries. Looks at the entries only if one may have expired."""
         if self._expiry == 0.0 or now < self._expiry:
             return []
         self._expiry = 0.0
@@ -287,7 +289,7 @@ class MessageQueue:
 
 
 def refer(references: References, outgoing: Outgoing) -> None:
-    """Put it at the end of the line, if a store has it."""
+    """Append it to the references, if it is stored."""
     message = outgoing.message
     if message.offset >= 0:
         flags = outgoing.qos | (RETAIN if outgoing.retain else 0)

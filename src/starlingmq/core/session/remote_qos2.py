@@ -1,8 +1,8 @@
-"""QoS 2 handshakes that may be at other nodes: where to look, what is to be asked, what was left here.
+"""QoS 2 handshakes that other nodes may have: the hints, the lookups, and the handshakes that sessions left here.
 
-Handshakes do not move with their session. The node that has one keeps it, and a PUBREL that finds nothing at its own
-node is asked about (``cluster.qos2.qos2_lookup``). What costs nothing while a client stays where it is: a session has
-no ``Trail``, or a PUBREL is known here and the trail is not looked at.
+Handshakes do not move with their session: the node that has one keeps it, and a PUBREL without a handshake here is
+looked up on other nodes (``cluster.qos2.qos2_lookup``). For a client that stays on one node this costs nothing: its
+session has no ``Trail``, or its PUBRELs are known here, so that the trail is not used.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from starlingmq.core.session.qos import Inbound
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.trail import Trail
 
-# What became of a question.
-COMPLETED: Final = 1  # the message went its way, once
-UNKNOWN: Final = 2  # no node has it
-CANCELLED: Final = 3  # what other nodes had of it is gone
-TIMED_OUT: Final = 4  # a node that may have it could not be asked in time
+# Outcomes of a lookup.
+COMPLETED: Final = 1  # the message was routed, once
+UNKNOWN: Final = 2  # no node has the handshake
+CANCELLED: Final = 3  # other nodes have removed their handshakes
+TIMED_OUT: Final = 4  # a node that may have the handshake could not be asked in time
 
 
 class Asked:
-    """A PUBREL that is not known here; ``again``: a PUBLISH that is sent again, which other nodes are to forget."""
+    """A PUBREL that is unknown here. ``again``: a PUBLISH that is sent again, so that other nodes must remove their
+    handshake."""
 
     client: Client
     session: Session
@@ -36,7 +37,7 @@ class Asked:
 
 
 class Left:
-    """What a session that went to another node leaves here."""
+    """The handshakes of a session that migrated to another node."""
 
     client_id: str
     epoch: int
@@ -51,23 +52,24 @@ class Left:
 
 
 class RemoteQos2:
-    """In a cluster; what ``cluster.qos2.qos2_adapter`` takes in the same turn, and what it counts."""
+    """Exists in a cluster. ``cluster.qos2.qos2_adapter`` takes its content in the same turn, and updates its
+    counters."""
 
     asked: list[Asked]
     left: list[Left]
-    questions: int  # PUBRELs and repeated PUBLISHes of which others were asked
-    windows: int  # in which some were collected
-    calls: int  # one for each node and window
-    entries: int  # questions in them: so many calls it would have been one by one
-    hits: int  # answered by the node that the hint names, or by ourselves, and by nobody else
-    broadcasts: int  # questions to all
+    questions: int  # PUBRELs and repeated PUBLISHes that were looked up on other nodes
+    windows: int  # time windows in which lookups were collected
+    calls: int  # one per node and window
+    entries: int  # lookups in them: the number of calls without collecting
+    hits: int  # answered by the node of the hint, or by this node, alone
+    broadcasts: int  # lookups on all nodes
     held: int  # answers of other nodes, by kind
     completed: int
     unknown: int
     later: int
-    told_completed: int  # what clients were told
+    told_completed: int  # answers to clients
     told_unknown: int
-    timed_out: int  # of those: because some node was not to be reached
+    timed_out: int  # of those: because a node was unreachable
 
     def __init__(self) -> None:
         self.asked = []
@@ -99,7 +101,7 @@ class RemoteQos2:
         self.asked.append(Asked(client, session, packet_id, False))
 
     def defer(self, client: Client, session: Session, trail: Trail, packet_id: int) -> bool:
-        """A PUBLISH that is held now: whether its PUBREC waits, for what others have of it or for an earlier one."""
+        """A PUBLISH that is held now. Returns whether its PUBREC waits, for the lookup or for an earlier PUBREC."""
         backlog = trail.backlog
         if backlog is None:
             return False
@@ -114,7 +116,7 @@ class RemoteQos2:
         return False
 
     def leave(self, session: Session, client_id: str, node: int) -> None:
-        """A session leaves this ``node``: its handshakes stay, and it is known from now on where they are."""
+        """A session migrates away from this ``node``: its handshakes stay, and the session has a hint to them."""
         inbound = session.inbound
         session.inbound = None
         if inbound is not None and inbound.entries:

@@ -1,7 +1,7 @@
-"""What a store gives back at start: sessions, subscriptions, messages under way, retained messages.
+"""Restores the content of a store at start: sessions, subscriptions, messages in flight, retained messages.
 
-A client that was connected when the broker stopped is away since now: its deadlines begin here, and its will is due
-as if the connection had just been lost.
+A client that was connected when the broker stopped counts as disconnected from now on: its deadlines begin here, and
+its will is due as if the connection had just been lost.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Restoring:
         self.sharing = sharing
 
     def session(self, number: int, client_id: str, expiry: int) -> Session:
-        """A session without a connection; ``holdings`` and ``subscription`` fill it, ``away`` sets its deadlines."""
+        """A session without a connection. The other methods fill it, and ``away`` sets its deadlines."""
         session = Session(client_id, number)
         session.kept = True
         session.expiry = expiry
@@ -86,7 +86,7 @@ class Restoring:
             session.queue.restore(references)
 
     def window(self, session: Session, packet_id: int, outgoing: Outgoing) -> None:
-        """An unacknowledged message; they come in their first order."""
+        """An unacknowledged message; they come in the order of their first transmission."""
         if session.window is None:
             session.window = SendWindow(MAX_PACKET_ID, 0 if session.is_line else self.ctx.max_queue_bytes)
         session.window.restore(packet_id, outgoing)
@@ -103,7 +103,7 @@ class Restoring:
             inbound.bytes += message.size()
 
     def away(self, session: Session, connected: bool, expires_at: float, will: Will | None, will_at: float) -> None:
-        """Set the deadlines; what is past its own ends in the first turn."""
+        """Set the deadlines. Expired ones are handled in the first turn."""
         ctx = self.ctx
         session.will = will
         if connected:
@@ -115,7 +115,7 @@ class Restoring:
             session.will_at = will_at if will is not None else 0.0
             session.expires_at = expires_at
         if connected and ctx.recording:
-            ctx.write(Write(SESSION_PUT, session))  # or the next start would give it all its time again
+            ctx.write(Write(SESSION_PUT, session))  # otherwise the next start would begin the deadlines again
         for deadline in (session.will_at, session.expires_at):
             if deadline != 0.0:
                 ctx.arm(session, max(deadline, ctx.now))

@@ -1,11 +1,11 @@
-"""A connection, and a session: what the broker knows of one client id, connected or not. Both know each other, and so
-do wills and other protocols than MQTT, which is why they are in one module.
+"""A connection, and a session: the state of one client id, connected or not. Both refer to each other, to wills and to
+protocol handlers, which is why they are in one module.
 
-Everything a quiet client does not need (queue, window, inbound handshakes, subscriptions) is None until it does:
-an idle subscriber must cost little.
+Everything that an idle client does not need (queue, window, inbound handshakes, subscriptions) is None until it is
+needed: an idle subscriber must cost little.
 
-The law of writing: frames leave in the order in which they were put into ``Client.frames``. Once a frame waits for
-storage, every later frame of the same connection waits behind it (``stored_from``).
+The law of writing: frames leave in the order in which they were added to ``Client.frames``. Once a frame waits for
+storage, all later frames of the same connection wait behind it (``stored_from``).
 """
 
 from __future__ import annotations
@@ -24,75 +24,75 @@ from starlingmq.core.session.qos import Inbound, Parking, SendWindow
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.trail import Trail
 
-NODE_PREFIX: Final = "$node/"  # client ids of sessions that stand for other nodes; no client may have one
-NATS_PREFIX: Final = "$nats/"  # and of NATS clients, which have none of their own
-MOVED_PREFIX: Final = "$moved/"  # and of those that are on their way to another node
-GROUP_PREFIX: Final = "$group/"  # and of what waits for a shared group (core.groups.group_engine)
+NODE_PREFIX: Final = "$node/"  # client ids of sessions that represent other nodes; clients must not use them
+NATS_PREFIX: Final = "$nats/"  # of NATS clients, which have no client id of their own
+MOVED_PREFIX: Final = "$moved/"  # of sessions that migrate to another node
+GROUP_PREFIX: Final = "$group/"  # of group queues (core.groups.group_engine)
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 
 class Client:
-    transport: Any  # the shell's handle, never touched here
+    transport: Any  # the shell's handle, not used here
     listener: str
     peer: str
-    certificate_name: str  # by a verified client certificate (net.listeners.client_certificate), "" without
-    identity: bool  # that name is its user name, whatever CONNECT says
+    certificate_name: str  # from a verified client certificate (net.listeners.client_certificate), "" without
+    identity: bool  # that name is the user name, whatever CONNECT says
     state: int
-    version: int  # 3, 4 or 5; 0: it speaks ...
-    dialect: ProtocolHandler | None  # ... another protocol than MQTT
+    version: int  # 3, 4 or 5; 0: another protocol ...
+    dialect: ProtocolHandler | None  # ... with this handler
     client_id: str
     username: str
-    rights: Rights | None  # what it may do; None: whatever hooks do not forbid
-    rules: int  # the rules (``Context.rules``) by which it was let in
-    standing: object  # what it has shown to be let in: a note of whoever decided; UNPROVED: it is not known
-    assigned: bool  # its client id is the broker's choice
-    counted_as: str  # the user whose connection this is, for core.limits.quotas
-    production: Production | None  # it numbers what it publishes (see core.session.producers)
-    meter: Meter | None  # how fast it may publish; None: as fast as it can
-    valid_until: float  # when it has to be gone, or to have proved anew who it is; 0.0: never
+    rights: Rights | None  # None: whatever hooks do not forbid
+    rules: int  # version of the rules (``Context.rules``) that admitted it
+    standing: object  # its proof of identity, as the authentication method noted it; UNPROVED: unknown
+    assigned: bool  # the broker chose its client id
+    counted_as: str  # the user that it counts for in core.limits.quotas
+    production: Production | None  # set if it numbers its publications (see core.session.producers)
+    meter: Meter | None  # its publish rate; None: unlimited
+    valid_until: float  # the time when it must have disconnected or re-authenticated; 0.0: never
     session: Session | None
     connected_at: float
     last_packet: float
     keep_alive: float  # seconds without a packet after which the connection is closed; 0.0: never
-    check_at: float  # when the timer wheel looks at this connection next; 0.0: it does not
+    check_at: float  # next check by the timer wheel; 0.0: none
     # reading
-    rest: bytes  # read, not yet handled
-    chunks: list[bytes] | None  # more of the same while a large frame comes in
+    rest: bytes  # bytes read and not handled yet
+    chunks: list[bytes] | None  # more of them while a large frame arrives
     missing: int  # bytes until that frame is complete
     halted: int
     # writing
     frames: list[bytes]
-    size: int  # bytes in ``frames``, and ``unstored`` ones
-    stored_from: int  # frames from this index on wait for this turn's writes; -1: none does
-    unstored: int  # bytes of frames that wait for storage and are no longer in ``frames``
-    waiting: int  # turns whose writes are not yet stored and that hold frames of this connection
+    size: int  # bytes in ``frames`` and of ``unstored`` ones
+    stored_from: int  # frames from this index on wait for this turn's writes; -1: none
+    unstored: int  # bytes of frames that wait for storage and are not in ``frames`` any more
+    waiting: int  # turns with unstored writes that hold frames of this connection
     dirty: bool
-    blocked: bool  # the transport holds more than it should
+    blocked: bool  # the buffer of the transport is over its limit
     heard: int  # bytes read from it while it was blocked
-    published: int  # messages that came from it
+    published: int  # messages that it published
     bytes_in: int
-    greeted: int  # how many of them had come when CONNACK was sent: by the others it may show that it has read that
+    greeted: int  # number of them when CONNACK was sent: later ones may show that it has read CONNACK
     bytes_out: int
     closing: bool  # to be closed after ``frames`` are written
     # agreed at CONNECT
     window_limit: int
-    max_packet: int  # the client's Maximum Packet Size, 0: no limit
-    aliases: dict[int, bytes] | None  # topic aliases the client set
-    alias_limit: int  # highest alias the client may set
-    aliases_out: dict[bytes, int] | None  # topic aliases we set
+    max_packet: int  # the client's Maximum Packet Size; 0: no limit
+    aliases: dict[int, bytes] | None  # topic aliases of the client
+    alias_limit: int  # highest alias that the client may set
+    aliases_out: dict[bytes, int] | None  # topic aliases of the broker
     alias_out_limit: int
-    bridge: bool  # it may tell its state below $SYS/ (see core.mqtt.bridges)
+    bridge: bool  # it may publish its state below $SYS/ (see core.mqtt.bridges)
     mirrors: bool  # 3.x, bit 7 of its level was set: its subscriptions are No Local and Retain As Published
-    plain: bool  # neither of the last two: it takes the frames that are shared between receivers
+    plain: bool  # neither of the last two: it gets frames that receivers share
     problem_information: bool
     auth_method: str
     challenged: bool  # its next AUTH is awaited
-    full: int  # the reason with which its CONNECT is refused, for there were connections enough; 0: it is not
-    mute: bool  # the shell's note that nothing more may be written: something before it could not be stored
-    last_words: bool  # it is closed with something left for the client to read
-    paused: bool  # the shell's note whether it reads the transport
-    link: bool  # not a client but the way to another node of the cluster (see core.routing.peer_receivers)
-    gone: bool  # the transport is closed; what it sent before is still being handled
+    full: int  # the reason code for refusing its CONNECT because of too many connections; 0: none
+    mute: bool  # set by the shell: nothing more may be written, because earlier output could not be stored
+    last_words: bool  # it is closed with output left for the client to read
+    paused: bool  # set by the shell: whether it reads the transport
+    link: bool  # not a client but the link to another node (see core.routing.peer_receivers)
+    gone: bool  # the transport is closed; earlier input is still being handled
 
     def __init__(self, listener: str, peer: str, now: float) -> None:
         self.transport = None
@@ -156,56 +156,56 @@ class Client:
 
 
 class ProtocolHandler:
-    """Another protocol than MQTT on a connection: what it does in its own way.
+    """The handler of another protocol than MQTT on a connection.
 
-    A client with one is asked nothing of MQTT. Its sessions have no queue and no window: ``deliver`` sends or drops.
-
-    Its subscriptions are marked ``no_local``, as are those that need a closer look, and then found to be its own.
+    A client with a handler does not use MQTT code. Its sessions have neither queue nor window: ``deliver`` sends or
+    drops. Its subscriptions are marked ``no_local``, like others that need a closer look, and are then recognised as
+    its own.
     """
 
     def handle(self, client: Client, data: bytes) -> None:
-        """What ``PacketIntake._handle`` does for MQTT: take commands from ``data``, keep the rest."""
+        """Like ``PacketIntake._handle`` for MQTT: handle the commands in ``data``, and keep the rest."""
         raise NotImplementedError
 
     def deliver(self, client: Client, message: Message, subscription: Subscription, publisher: Session | None) -> None:
         raise NotImplementedError
 
     def echoes(self) -> bool:
-        """Whether its own messages come back to it."""
+        """Whether its own messages are delivered to it."""
         raise NotImplementedError
 
     def settled(self, client: Client, known: bool) -> None:
-        """All nodes know of its subscriptions now; or not ``known``: they could not be told in time."""
+        """All nodes know its subscriptions now; or, not ``known``: they could not be told in time."""
         raise NotImplementedError
 
     def drained(self, client: Client) -> None:
-        """The transport takes more again."""
+        """The transport accepts output again."""
         raise NotImplementedError
 
     def silent(self, client: Client) -> bool:
-        """Nothing came for ``Client.keep_alive``: whether that is the end."""
+        """There was no input for ``Client.keep_alive``. Returns whether to close the connection."""
         raise NotImplementedError
 
     def last_words(self, client: Client, reason: int) -> None:
-        """Say why the connection ends (a ``Reason``); it is closed right after."""
+        """Tell the client why the connection ends (a ``Reason``); it is closed right after."""
         raise NotImplementedError
 
     def revoke(self, client: Client) -> None:
-        """Its rights have changed: end the subscriptions that go beyond them."""
+        """Its rights have changed: end the subscriptions that exceed them."""
         raise NotImplementedError
 
     def shut(self, client: Client) -> None:
-        """The connection is over: let its subscriptions go."""
+        """The connection has ended: remove its subscriptions."""
         raise NotImplementedError
 
 
 class Will:
-    """``message.expires_at`` is unset until it is published: the expiry interval counts from then [MQTT-3.1.3.2.4].
+    """``message.expires_at`` is set at publication, because the expiry interval counts from then [MQTT-3.1.3.2.4].
 
     ``delay`` is the Will Delay Interval and ``expiry`` the Message Expiry Interval, both in seconds (-1: none);
-    ``client`` is the connection that left it, under whose rights it is published. ``id`` tells this will apart from all
-    others of this node, in a cluster; 0: there was none. ``granted``: its client had rules of its own, which
-    are not kept. ``epoch`` is that of the connection, in which this node owned the client id.
+    ``client`` is the connection that left the will, whose rights apply to its publication. ``id`` identifies the will
+    among all of this node, in a cluster; 0: none. ``granted``: its client had rules of its own, which are not stored.
+    ``epoch`` is the ownership epoch of the connection.
     """
 
     message: Message
@@ -238,39 +238,39 @@ class Will:
 class Session:
     client_id: str
     client: Client | None  # the connection, while there is one
-    number: int  # never given to another session
-    kept: bool  # a store knows of it
-    acknowledged: list[int] | None  # packet ids that are free again, not yet noted by the store
-    spilling: bool  # its queue is to be looked at once this turn's writes are stored
-    ended: bool  # discarded: whatever still refers to it must leave it alone
+    number: int  # never reused
+    kept: bool  # a store knows it
+    acknowledged: list[int] | None  # packet ids that are free again, which the store does not know yet
+    spilling: bool  # its queue must be checked after this turn's writes are stored
+    ended: bool  # discarded: remaining references must not use it
     expiry: int  # Session Expiry Interval in seconds, NEVER = none; 0: ends with the connection
     subscriptions: dict[bytes, Subscription] | None  # by filter as subscribed ($share prefix included)
     queue: MessageQueue | None
     window: SendWindow | None
     inbound: Inbound | None
-    parked: Parking | None  # QoS 2 PUBLISHes past max_awaiting_rel (3.x), not yet answered
-    replay: Job | None  # retained messages on their way to its new subscriptions
+    parked: Parking | None  # QoS 2 PUBLISHes beyond max_awaiting_rel (3.x), not answered yet
+    replay: Job | None  # sends retained messages to new subscriptions
     will: Will | None
     will_at: float  # when the will is due after a disconnection; 0.0: not pending
-    expires_at: float  # when a disconnected session ends; 0.0: it is connected, or never ends
-    armed_at: float  # when the timer wheel looks at this session next; 0.0: it does not
-    stalled: bool  # it had its time to drain its queue and did not: publishers are no longer held for it
+    expires_at: float  # the time when a disconnected session ends; 0.0: it is connected, or never ends
+    armed_at: float  # next check by the timer wheel; 0.0: none
+    stalled: bool  # it did not drain its queue in time: publishers are no longer held for it
     waiters: list[Client] | None  # publishers that are not read until the queue drains
-    held_until: float  # when ``waiters`` are let go in any case
-    dropped: int  # messages given up for this session, whatever the reason
-    node: int  # it stands for another node of the cluster: its number; 0: for a client
-    epoch: int  # in a cluster: the revision by which this node owns the client id; 0: it did not ask yet
-    anew: bool  # its client has to be told that it is not the one it had (core.session.session_reset) ...
-    told: Client | None  # ... by the CONNACK of this connection, which has gone out since
-    aware: bool  # and has sent something since: only its old subscriptions are still to be taken back
-    hollow: bool  # its client never had it: it is here for what others owe (cluster.takeover.takeover_target)
-    moving: MigrationState | None  # it comes from another node, or goes to one
+    held_until: float  # the time when ``waiters`` are released in any case
+    dropped: int  # messages dropped for this session, for any reason
+    node: int  # number of the node that it represents; 0: it belongs to a client
+    epoch: int  # in a cluster: ownership epoch; 0: not claimed yet
+    anew: bool  # session reset: its client must be told session present 0 (core.session.session_reset) ...
+    told: Client | None  # ... by the CONNACK of this connection, which has been sent
+    aware: bool  # and its client has sent something since: only its old subscriptions have yet to be removed
+    hollow: bool  # its client never had it: it exists for what other nodes owe (cluster.takeover.takeover_target)
+    moving: MigrationState | None  # it migrates from or to another node
     trail: Trail | None  # other nodes may have QoS 2 handshakes of it; None: they have none
-    owner: str | None  # whose it is; None: not known (core.session.session_user)
-    floor: int  # the epoch of its clean start: what is older is of a session that was thrown away; 0: there was none
-    rules: int  # the rules (``Context.rules``) by which all that waits for it was let in; 0: of some it is not known
+    owner: str | None  # its user; None: unknown (core.session.session_user)
+    floor: int  # epoch of its clean start: anything older belongs to a discarded session; 0: none
+    rules: int  # version of the rules (``Context.rules``) for all queued messages; 0: unknown for some
     shares: list[Subscriber] | None  # shared groups (core.groups.group) that it is a member of ...
-    is_line: bool  # ... or the only one, of which it is the line
+    is_line: bool  # ... or the only one, whose group queue it is
 
     def __init__(self, client_id: str, number: int = 0) -> None:
         self.client_id = client_id
@@ -310,7 +310,7 @@ class Session:
         self.is_line = False
 
     def lose(self) -> None:
-        """Its client has to be told that it is not the one it had."""
+        """Session reset: its client must be told session present 0."""
         self.anew = True
         self.aware = False
         self.told = None
@@ -319,10 +319,10 @@ class Session:
 
 
 class Subscription(Subscriber):
-    """What a session asked for with one filter; also several of one session merged into what a message gets.
+    """A session's subscription with one filter; also several of one session, merged for one message.
 
-    ``ids`` are encoded Subscription Identifier properties. Where one of the merged subscriptions has No Local and
-    another has not, ``when_own`` is what the session gets of its own messages.
+    ``ids`` are encoded Subscription Identifier properties. If some of the merged subscriptions have No Local and others
+    do not, ``when_own`` is the delivery for the session's own messages.
     """
 
     session: Session
@@ -333,8 +333,8 @@ class Subscription(Subscriber):
     ids: bytes
     when_own: Subscription | None
     plain: bool  # neither No Local, nor Retain As Published, nor an identifier
-    durable: bool  # of another node: some session there outlives its connection and wants QoS 1 or 2
-    present: bool  # in a shared group: among those that are looked at for a message
+    durable: bool  # of another node: a persistent session there wants QoS 1 or 2
+    present: bool  # in a shared group: considered when a message is given to a member
 
     def __init__(
         self, session: Session, filter: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes
@@ -355,7 +355,8 @@ class Subscription(Subscriber):
 
 
 def merge(subscriptions: list[Subscription]) -> Subscription:
-    """Overlapping subscriptions of one session as one delivery: the highest QoS, every identifier [MQTT-3.3.4-3]."""
+    """Merge overlapping subscriptions of one session into one delivery: the highest QoS, all identifiers
+    [MQTT-3.3.4-3]."""
     first = subscriptions[0]
     whole = Subscription(first.session, first.filter, 0, False, False, b"")
     others: list[Subscription] = []

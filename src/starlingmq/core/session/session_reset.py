@@ -1,7 +1,8 @@
-"""A session whose client has to begin anew, because a later one than this can not be reached (``Session.anew``).
+"""Session reset (``Session.anew``): a newer session may exist on an unreachable node, so the client must be told
+session present = 0.
 
-Until the client is sure to know, which is when it sends something after CONNACK said so, everything is as if it had
-gone on: this session collects by what was subscribed to before, and so does who has the later one.
+Until the client certainly knows, which is when it sends something after that CONNACK, everything continues as before:
+this session receives messages by its earlier subscriptions, and so does the newer one.
 """
 
 from __future__ import annotations
@@ -14,29 +15,30 @@ from starlingmq.core.ready import WINDOW_PUT
 from starlingmq.core.session.outgoing import RELEASED
 from starlingmq.core.session.session import Client, Session
 
-LOST: Final = "session_lost"  # counted and logged: a client is told that its session is not the one it had
-UNSETTLED: Final = "unsettled_qos2"  # why messages were dropped
+LOST: Final = "session_lost"  # counted and logged: a client is told session present 0 although it had a session
+UNSETTLED: Final = "unsettled_qos2"  # reason of dropped messages
 
 
 def knows(client: Client) -> bool:
-    """Whether what it sends now shows that it has read CONNACK. What came together with CONNECT, or before CONNACK was
-    stored and could go out, does not: a client need not wait for it. Who subscribes is an exception: from then on it
-    has what it asks for, whatever CONNACK says."""
+    """Whether the present input shows that the client has read CONNACK. Input that came together with CONNECT, or
+    before CONNACK was stored and could be sent, does not, since a client need not wait for CONNACK. A SUBSCRIBE is an
+    exception: from then on the client has the subscriptions that it asked for, whatever CONNACK says."""
     return client.waiting == 0 and client.bytes_in > client.greeted
 
 
 def is_told(session: Session) -> bool:
-    """Whether CONNACK says that the session is lost: until its client has sent something after such a CONNACK. Who
-    publishes at QoS 2 goes by what this node knows of it, whatever became of its subscriptions."""
+    """Whether CONNACK says that the session is lost: until the client has sent something after such a CONNACK. For a
+    client that publishes at QoS 2, the handshakes that this node knows decide, whatever happened to its subscriptions.
+    """
     if not session.anew or session.aware:
         return False
     return session.inbound is None or bool(session.subscriptions)
 
 
 def renumber(ctx: Context, session: Session, last_id: int) -> None:
-    """What was sent to a client that knows nothing of it now, it gets under packet ids past ``last_id``. What it has
-    acknowledged in part it has. What it has not acknowledged at QoS 2 it may have acted on (4.3.3, method A), and would
-    take for another message: it is given up."""
+    """Give new packet ids above ``last_id`` to messages that were sent to a client which does not know them any more.
+    Messages that it has partly acknowledged it has received. Unacknowledged QoS 2 messages are dropped: the client may
+    have processed them (4.3.3, method A), and would take them for other messages."""
     window = session.window
     if window is None:
         return

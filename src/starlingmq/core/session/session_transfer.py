@@ -1,7 +1,7 @@
-"""A session leaves for another node, or comes from one: what ``cluster.takeover.takeover`` has done to it.
+"""A session leaves for another node, or arrives from one, as ``cluster.takeover.takeover`` demands.
 
-Who leaves gets another name (``$moved/<epoch>/<node>/<client id>``), so that the client id is free, and stays among the
-sessions until nothing comes for it any more: it is subscribed, stored and restored like any other one.
+A leaving session gets another name (``$moved/<epoch>/<node>/<client id>``), so that the client id is free. It stays
+among the sessions until nothing more arrives for it: it is subscribed, stored and restored like any other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH_BYTES: Final = 256 * 1024
 
 
 class Granted:
-    """A subscription as it was asked for, $share prefix included."""
+    """A subscription as the client sent it, $share prefix included."""
 
     def __init__(self, whole: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes) -> None:
         self.whole = whole
@@ -70,8 +70,8 @@ class SessionTransfer:
     # Leaving
 
     def leave(self, client_id: str, node: int, epoch: int, clean: bool, why: str = "session_ended") -> Session | None:
-        """Its client is at ``node`` now: end its connection here. What is left of the session, if anything is, has
-        another name from now on and goes there. ``clean``: nothing is left, and what it held is dropped by ``why``."""
+        """The client is at ``node`` now: end its connection here. The rest of the session, if any, gets another name
+        and migrates there. ``clean``: nothing is left, and its content is dropped by ``why``."""
         ctx = self.ctx
         session = ctx.sessions.get(client_id)
         if session is None:
@@ -96,7 +96,7 @@ class SessionTransfer:
         return session
 
     def _leave_handshakes(self, session: Session) -> None:
-        """They stay here under the name of the client, which may not be the one of the session from now on."""
+        """The handshakes stay here under the client id, which may not be the name of the session any more."""
         ctx = self.ctx
         if ctx.cluster.qos2 is None:
             return
@@ -108,7 +108,7 @@ class SessionTransfer:
         ctx.cluster.qos2.leave(session, session.client_id, ctx.node)
 
     def nobody(self, client_id: str, node: int, epoch: int) -> Session:
-        """In place of a session that is not here: what still comes of it from elsewhere goes to ``node``."""
+        """A placeholder for a session that is not here: what still arrives for it from other nodes goes to ``node``."""
         ctx = self.ctx
         session = ctx.new_session(f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
         session.expiry = NEVER
@@ -121,7 +121,7 @@ class SessionTransfer:
         return session
 
     def _rename(self, session: Session, name: str) -> None:
-        """Groups know their members by their names."""
+        """Groups know their members by name."""
         shares: list[tuple[bytes, bytes]] = []
         for whole, subscription in (session.subscriptions or {}).items():
             share = parse_share(whole)
@@ -142,8 +142,8 @@ class SessionTransfer:
         return found
 
     def take_window(self, session: Session) -> list[Outgoing]:
-        """The next of what was sent and not acknowledged, in its first order; it is gone here. [] also while messages
-        have to be read back: then the window is not empty."""
+        """The next sent and unacknowledged messages, in their first order; they are removed here. [] also while
+        messages have to be read back: then the window is not empty."""
         window = session.window
         if window is None:
             return []
@@ -168,7 +168,7 @@ class SessionTransfer:
         return taken
 
     def take_queue(self, session: Session) -> list[Outgoing]:
-        """The next of its queue, likewise."""
+        """The next messages of its queue, likewise."""
         queue = session.queue
         taken: list[Outgoing] = []
         size = 0
@@ -189,8 +189,9 @@ class SessionTransfer:
         return taken
 
     def stay(self, session: Session, later: dict[int, None]) -> None:
-        """Its new owner is no member any more, and its client id is free: it is here as before. If some of its window
-        has gone, its client can not go on with it. ``later``: nodes whose messages a still later owner takes."""
+        """Its new owner is no member any more, and its client id is free: the session continues here. If some of its
+        window was handed over, its client cannot continue it. ``later``: nodes whose messages belong to a still later
+        owner."""
         moving = session.moving
         if moving is None:
             return
@@ -202,12 +203,12 @@ class SessionTransfer:
             session.moving = None
         self._rename(session, moving.client_id)
         session.inbound = None
-        session.trail = Trail(target, moving.epoch, False)  # what that one had is lost
+        session.trail = Trail(target, moving.epoch, False)  # the handshakes of that node are lost
         if self.ctx.recording:
             self.ctx.write(Write(SESSION_PUT, session))
 
     def redirect(self, session: Session, node: int) -> None:
-        """What is on its way goes to that node instead."""
+        """The session migrates to that node instead."""
         moving = session.moving
         if moving is None:
             return
@@ -217,11 +218,11 @@ class SessionTransfer:
             self.ctx.write(Write(SESSION_PUT, session))
 
     def left(self, session: Session) -> None:
-        """All of it has gone."""
+        """All of the session has been handed over."""
         session.epoch = 0
         self.ending.end(session)
 
-    # Coming
+    # Arriving
 
     def come(
         self,
@@ -235,8 +236,8 @@ class SessionTransfer:
         aware: bool,
         owner: str | None,
     ) -> Session:
-        """A session comes from another node, in place of an earlier one that may have come. If its client does not know
-        of it (``anew``), the earlier one's subscriptions hold until it does (core.session.session_reset)."""
+        """A session arrives from another node, in place of an earlier one that may have arrived. If its client does not
+        know it (``anew``), the subscriptions of the earlier one hold until it does (core.session.session_reset)."""
         ctx = self.ctx
         session = ctx.sessions.get(client_id)
         if session is not None:
@@ -279,31 +280,31 @@ class SessionTransfer:
         return session.window
 
     def put_window(self, session: Session, packet_id: int, stage: int, outgoing: Outgoing) -> None:
-        """What was sent to the client before, under that packet id."""
+        """A message that was sent to the client before, with that packet id."""
         window = self._window(session)
         last_id = window.last_id
         outgoing.stage = stage
         outgoing.sent_at = self.ctx.now
         window.restore(packet_id, outgoing)
         window.last_id = last_id
-        session.rules = 0  # it was let in by the rules of another node, perhaps long ago
+        session.rules = 0  # the rules of another node admitted it, perhaps long ago
         self.ctx.note(WINDOW_PUT, session, outgoing)
         if session.client is not None:  # it would not wait any longer
             window.owed = {packet_id: None, **window.owed}
             self.delivery.go_on(session)
 
     def put(self, session: Session, outgoing: Outgoing) -> None:
-        """The next message for it. It was let in by the rules of another node, perhaps long ago."""
+        """The next message of the session. The rules of another node admitted it, perhaps long ago."""
         if self.delivery.barred(session, outgoing):
             self.delivery.give_up(session, outgoing, "revoked")
             return
-        session.rules = 0  # also what waits here is looked at when it is sent
+        session.rules = 0  # messages that were queued here are checked when they are sent, too
         self.delivery.offer(session, outgoing, None)
         if session.moving is not None and session.moving.target != 0:
             self.ctx.cluster.leave(session)
 
     def settle(self, session: Session) -> None:
-        """Nothing of it is anywhere else any more."""
+        """No other node has anything of the session any more."""
         moving = session.moving
         if moving is None:
             return

@@ -1,7 +1,7 @@
-"""References to messages that are kept in the journal, not in memory: what a long queue is made of.
+"""References to messages that are in the journal but not in memory: the content of a long queue.
 
-16 bytes a reference: offset in the journal and flags in the first eight, then when the message expires (Unix seconds,
-0: never) and its size in bytes. Subscription Identifiers are rare and kept beside.
+A reference takes 16 bytes: offset in the journal and flags in the first eight, then the expiry of the message (Unix
+seconds, 0: never) and its size in bytes. Subscription Identifiers are rare and kept separately.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 ENTRY: Final = struct.Struct("<QII")
 QOS_MASK: Final = 3  # flags: QoS of the delivery,
 RETAIN: Final = 4  # Retain As Published,
-HAS_IDS: Final = 8  # Subscription Identifiers beside
+HAS_IDS: Final = 8  # Subscription Identifiers are kept separately
 LOAD_BATCH: Final = 128  # messages read back at once
-COMPACT_BYTES: Final = 65536  # what was read is given back when there is as much of it
+COMPACT_BYTES: Final = 65536  # consumed entries are freed when they take this many bytes
 
 
 class Reference:
@@ -34,14 +34,14 @@ class Reference:
 
 
 class References:
-    """A first-in, first-out line of references. ``total`` (bytes) and ``qos0`` count the messages meant."""
+    """A FIFO of references. ``total`` (bytes) and ``qos0`` count the messages."""
 
     _packed: bytearray
-    _at: int  # where the first entry begins
-    _ids: dict[int, bytes]  # by place, counted from the first entry there ever was
-    _popped: int  # how many entries are gone
-    _last: int  # the highest offset there ever was
-    _rising: bool  # offsets never fall: the rule, as a queue is filled in the order of the journal
+    _at: int  # position of the first entry
+    _ids: dict[int, bytes]  # by place, counted from the first entry ever
+    _popped: int  # number of removed entries
+    _last: int  # the highest offset so far
+    _rising: bool  # offsets never fall: the normal case, as a queue is filled in the order of the journal
     total: int
     qos0: int
 
@@ -61,7 +61,7 @@ class References:
     def append(self, offset: int, flags: int, expires: int, size: int, ids: bytes) -> None:
         if ids:
             flags |= HAS_IDS
-            self._ids[self._popped + len(self)] = ids  # by place: shared groups may give one message twice
+            self._ids[self._popped + len(self)] = ids  # by place, since shared groups may give one message twice
         if offset < self._last:
             self._rising = False
         else:
@@ -78,7 +78,7 @@ class References:
         return Reference(word >> 8, flags, expires, size, ids)
 
     def pop(self) -> Reference:
-        """The oldest; there must be one."""
+        """Remove the oldest entry; there must be one."""
         first = self.peek()
         self._at += 16
         if first.flags & HAS_IDS:
@@ -96,7 +96,7 @@ class References:
         return [word >> 8 for word, _, _ in ENTRY.iter_unpack(bytes(self._packed[self._at :]))]
 
     def extend(self, other: References) -> None:
-        """Append all of another line, in one piece."""
+        """Append all of another FIFO at once."""
         packed, ids = other.pack()
         if len(packed) == 0:
             return
@@ -114,9 +114,9 @@ class References:
         return word >> 8
 
     def mark(self, firsts: list[int], marked: set[int]) -> int:
-        """Add to ``marked`` those of ``firsts`` (rising) from which on, up to the next, something is referred to. The
-        oldest offset, -1 for none. Where offsets rise it takes a few looks for each of ``firsts``, however long the
-        line."""
+        """Add to ``marked`` those of ``firsts`` (rising) where an entry lies between it and the next one. Returns the
+        lowest offset, -1 for none. If offsets rise this takes a few steps for each of ``firsts``, however long the FIFO
+        is."""
         count = len(self)
         if count == 0:
             return -1
@@ -146,7 +146,7 @@ class References:
         return index
 
     def pack(self) -> tuple[bytes, dict[int, bytes]]:
-        """All entries as bytes, and the identifiers by place, for a store to keep."""
+        """All entries as bytes, and the identifiers by place, for a store."""
         return bytes(self._packed[self._at :]), {place - self._popped: ids for place, ids in self._ids.items()}
 
     @staticmethod
@@ -166,7 +166,7 @@ class References:
 
 
 def mark(offsets: list[int], firsts: list[int], marked: set[int]) -> None:
-    """Add to ``marked`` the last of ``firsts`` that is not above it, for each offset."""
+    """Add to ``marked``, for each offset, the last of ``firsts`` that is not above it."""
     for offset in offsets:
         place = bisect_right(firsts, offset)
         if place > 0:

@@ -1,14 +1,14 @@
-"""Where QoS 2 handshakes of a session are that other nodes may have, and what a connection waits for meanwhile."""
+"""The hint to a session's QoS 2 handshakes on other nodes, and the state of a connection that waits for lookups."""
 
 from __future__ import annotations
 
 
 class Backlog:
-    """What a connection waits for while other nodes are asked about its handshakes: everything goes on in its order."""
+    """The packets of a connection that wait for lookups of its handshakes, so that everything happens in order."""
 
-    repeated: dict[int, None]  # packet ids of PUBLISHes that came again and are not held yet
-    deferred: dict[int, bool]  # those whose PUBREC waits, in order; whether it may go as far as it is concerned
-    asked: dict[int, None]  # those whose PUBREL others were asked about
+    repeated: dict[int, None]  # packet ids of repeated PUBLISHes that are not held yet
+    deferred: dict[int, bool]  # packet ids whose PUBREC waits, in order; whether the lookup allows it
+    asked: dict[int, None]  # packet ids whose PUBREL is being looked up
     behind: list[int]  # PUBRELs that came after one of those
 
     def __init__(self) -> None:
@@ -19,12 +19,12 @@ class Backlog:
 
 
 class Trail:
-    """Where QoS 2 handshakes of a session are besides here: the hint, one for each client."""
+    """The hint to a session's QoS 2 handshakes on other nodes."""
 
-    node: int  # has the newest ones; 0: who has them is not known
-    epoch: int  # its last one as the owner; no other node has any that are newer; 0: not known
-    sure: bool  # that it is so; else all are asked
-    backlog: Backlog | None  # of the connection that there is
+    node: int  # has the newest ones; 0: unknown
+    epoch: int  # its last ownership epoch; no other node has newer handshakes; 0: unknown
+    sure: bool  # the hint is certain; else all nodes are asked
+    backlog: Backlog | None  # of the present connection
 
     def __init__(self, node: int, epoch: int, sure: bool) -> None:
         self.node = node

@@ -1,7 +1,7 @@
-"""Wills of a cluster, as the core sees them: which ones changed, and which are due.
+"""The core's interface to wills in a cluster: which ones changed, and which are due.
 
-One that is due is not published by the core at once: another node may have been told meanwhile that this one is gone,
-or that the client is back. ``cluster.wills.cluster_wills`` finds that out, and says so (``Ending.publish_will``).
+The core does not publish a due will at once: another node may have learned meanwhile that this one is gone, or that the
+client is back. ``cluster.wills.cluster_wills`` finds that out, and then calls ``Ending.publish_will``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class DueWill:
 
 
 class WillPort:
-    changed: dict[str, None]  # client ids whose session has another will, or none, or one that is pending
+    changed: dict[str, None]  # client ids of sessions whose will was set, removed, or became pending
     due: list[DueWill]
 
     def __init__(self) -> None:
