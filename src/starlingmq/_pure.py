@@ -1,8 +1,8 @@
-"""Run the .py files of this package although compiled modules lie beside them, or are moved there later.
+"""Runs the .py files of this package although compiled modules lie beside them, or are moved there later.
 
-So it is with STARLINGMQ_PURE=1, and in a process that began before all compiled modules were there. Python prefers an
-extension module to a source file of the same name. A finder in front of the usual ones answers for our package alone,
-and knows source files only.
+This happens with STARLINGMQ_PURE=1, and in a process that began before all compiled modules existed. Python prefers an
+extension module to a source file of the same name. A finder before the usual ones answers for this package alone, and
+knows source files only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _finder(directory: str) -> FileFinder:
 
 
 class SourceOnlyFinder:
-    """A meta path finder for the submodules of PACKAGE that sees nothing but their source files."""
+    """A meta path finder for the submodules of PACKAGE that sees only their source files."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -32,7 +32,7 @@ class SourceOnlyFinder:
             return None
         for directory in path or ():
             spec = _finder(directory).find_spec(name)
-            # A spec without a loader is a directory without __init__.py: the usual finders know what to make of it.
+            # A spec without a loader is a directory without __init__.py, which the usual finders handle.
             if spec is not None and spec.loader is not None:
                 return spec
         return None

@@ -1,7 +1,7 @@
-"""What an embedding program may decide: who connects, who may do what, what a message becomes.
+"""Hooks of an embedding program: which clients connect, what they may do, and how messages change.
 
-Hooks are plain functions, or coroutines when they have to wait for something. A connection waits for its own hooks and
-for nobody else's. A hook that raises, or gives what can not be, refuses: nothing is let through because of a bug.
+Hooks are plain functions, or coroutines if they have to wait. A connection waits for its own hooks only. A hook that
+raises, or returns an invalid value, refuses: a bug lets nothing through.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ LINES_PER_SECOND: Final = 5
 
 @dataclass(slots=True, frozen=True)
 class AuthRequest:
-    """A client that wants in. ``method`` and ``data`` are those of enhanced authentication ("" and None without).
+    """A client that connects. ``method`` and ``data`` are those of enhanced authentication ("" and None without).
 
     ``version`` 0 is NATS, where a token comes as a password without a user name. ``nkey`` is the public key that a NATS
-    client has proved to hold, and its user name then; "" for everybody else. ``again``: it is connected, and proves
-    anew who it is; its name is the one that it has. ``nkey_listed``: the key is one of ``nats.nkeys``.
-    ``gone``: whether the client has hung up by now, so that nobody waits for the answer.
+    client has proved to hold, which is also its user name; "" for others. ``again``: the client is connected and
+    re-authenticates, keeping its client id. ``nkey_listed``: the key is one of ``nats.nkeys``. ``gone``: whether the
+    client has disconnected meanwhile, so that the answer is not needed.
     """
 
     client_id: str
@@ -58,10 +58,10 @@ class AuthRequest:
 
 @dataclass(slots=True, frozen=True)
 class AuthResult:
-    """``reason``: SUCCESS, CONTINUE_AUTHENTICATION (``data`` is sent in AUTH and the client's answer asked about), or
-    a refusal. ``username`` renames the client for ``authorize``. ``rights`` are what it may do (None: what
-    ``authorize`` says, or anything), and ``valid`` how many seconds all this holds; 0 for as long as the connection.
-    ``standing`` is the broker's own note of what the client has shown."""
+    """``reason``: SUCCESS, CONTINUE_AUTHENTICATION (``data`` is sent in AUTH, and the hook is called with the client's
+    answer), or a refusal. ``username`` renames the client for ``authorize``. ``rights`` are its rights (None: what
+    ``authorize`` allows, or everything), and ``valid`` the validity in seconds; 0 for as long as the connection.
+    ``standing`` is the broker's note of the proof that the client has shown."""
 
     reason: int = Reason.SUCCESS
     data: bytes | None = None
@@ -73,7 +73,7 @@ class AuthResult:
 
 @dataclass(slots=True, frozen=True)
 class Access:
-    """Something a client wants to do to a topic (publish) or a filter (subscribe)."""
+    """An access that a client requests: to a topic (publish) or a filter (subscribe)."""
 
     action: Literal["publish", "subscribe"]
     topic: str
@@ -86,8 +86,8 @@ class Access:
 
 @dataclass(slots=True)
 class Publication:
-    """A message on its way in. ``on_publish`` may change ``topic``, ``payload``, ``retain`` and ``properties``
-    (MQTT 5, by property id; see ``starlingmq.wire.properties``) in place."""
+    """A message that a client publishes. ``on_publish`` may change ``topic``, ``payload``, ``retain`` and
+    ``properties`` (MQTT 5, by property id; see ``starlingmq.wire.properties``) in place."""
 
     topic: str
     payload: bytes
@@ -105,10 +105,10 @@ OnEvent = Callable[[Event], None]
 
 
 class Hooks:
-    """The hooks of one broker, and the answers to the core's questions that they give.
+    """The hooks of one broker, and their answers to the questions of the core.
 
-    ``timeout`` in seconds bounds what a hook may wait for (None: it does not).
-    ``on_publish`` drops the message by returning False; None or True lets it through as it is by then.
+    ``timeout`` in seconds bounds how long a hook may wait (None: unlimited). ``on_publish`` drops the message by
+    returning False; None or True accepts it as it is by then.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Hooks:
         self._lines = lines or SparingLog(log, LINES_PER_SECOND)
 
     def ask(self, question: HookQuestion) -> HookAnswer | Awaitable[HookAnswer]:
-        """The answer, or an awaitable of it when a hook had to wait. Never raises."""
+        """The answer, or an awaitable of it if a hook has to wait. Never raises."""
         steps = self._steps(question)
         try:
             value = next(steps)
@@ -153,7 +153,7 @@ class Hooks:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise  # the broker stops
-            return self._refusal(question, error)  # something that the hook waited for was cancelled
+            return self._refusal(question, error)  # an awaitable of the hook was cancelled
         except TimeoutError as error:
             if bound.expired():
                 return self._too_slow(question)
@@ -180,7 +180,7 @@ class Hooks:
         reason = Reason.SERVER_BUSY if question.kind == AUTHENTICATE else Reason.IMPLEMENTATION_SPECIFIC_ERROR
         return HookAnswer(reason, reasons=[reason] * len(question.requests))
 
-    # Generators that yield what a hook returned and are sent its value: one text for both kinds of hooks.
+    # Generators that yield what a hook returned and receive its value: the same code for both kinds of hooks.
 
     def _steps(self, question: HookQuestion) -> Any:
         if question.kind == AUTHENTICATE:

@@ -1,4 +1,4 @@
-"""Logging: set up once by the process, and kept calm however often clients misbehave."""
+"""Logging: set up once by the process, with bounded output however often clients misbehave."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from starlingmq.core.session.session_reset import LOST
 log = logging.getLogger("starlingmq.clients")
 
 FIELDS: Final = ("client_id", "peer", "reason", "count")
-"""What lines about clients have beside the words, for who searches and counts them."""
+"""Fields of log lines about clients beside the text, for searching and counting."""
 
 
 def printable(text: str) -> str:
-    """On one line, and with nothing in it that a terminal would obey: client ids and topics are anybody's words."""
+    """The text on one line, without characters that a terminal would interpret: clients choose client ids and
+    topics."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people; what follows it is the traceback of a mistake of ours, if there is one."""
+    """One line of text; after it the traceback, if the line reports a bug."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = printable(record.message)
@@ -36,8 +37,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the name of the node and what the record has of ``FIELDS``; nothing a client sends
-    can break out of it."""
+    """One JSON object per line, with the name of the node and those of ``FIELDS`` that the record has. Input of clients
+    cannot break out of it."""
 
     def __init__(self, node: str = "") -> None:
         super().__init__()
@@ -69,8 +70,8 @@ def set_up_logging(settings: LogConfig, node: str = "") -> None:
 
 
 class SparingLog:
-    """Lines that strangers can cause: at most ``rate`` a second (0: no bound); the next line says how many were left
-    out."""
+    """Log lines that strangers can cause: at most ``rate`` per second (0: unlimited). The next line says how many were
+    left out."""
 
     def __init__(self, logger: logging.Logger, rate: int, clock: Callable[[], float] = monotonic) -> None:
         self.rate = rate
@@ -99,8 +100,8 @@ class Timer(Protocol):
 
 
 class NoticeLog:
-    """Writes why connections were ended; of one reason at most ``rate`` lines a second (0: no bound), and how many were
-    left out, a second later at the latest. ``later`` is ``call_later`` of the event loop."""
+    """Logs why connections were ended: at most ``rate`` lines per second and reason (0: unlimited), and the number left
+    out, a second later at the latest. ``later`` is ``call_later`` of the event loop."""
 
     def __init__(
         self, rate: int, clock: Callable[[], float], later: Callable[[float, Callable[[], None]], Timer]
@@ -109,7 +110,7 @@ class NoticeLog:
         self.clock = clock
         self.later = later
         self._seconds: dict[str, tuple[int, int]] = {}  # reason -> (second, lines in it)
-        self._left_out: dict[str, int] = {}  # by reason, not told yet
+        self._left_out: dict[str, int] = {}  # by reason, not reported yet
         self._timer: Timer | None = None
 
     def add(self, notice: Notice) -> None:
@@ -127,7 +128,8 @@ class NoticeLog:
         self._seconds[reason] = (second, lines + 1)
         told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}
         what = "closed " if notice.closing else ""
-        level = logging.INFO if notice.closing else logging.WARNING  # what goes on may have lost a message
+        # a connection that continues may have lost a message
+        level = logging.INFO if notice.closing else logging.WARNING
         whose = f" of client {notice.client_id!r}" if notice.client_id else ""
         log.log(level, "%s%s%s: %s (%s)", what, notice.peer, whose, notice.detail, reason, extra=told)
 
@@ -143,7 +145,7 @@ class NoticeLog:
             log.warning("%s: %d more %s", reason, count, what, extra=told)
 
     def flush(self) -> None:
-        """Tell what was left out."""
+        """Report the lines that were left out."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

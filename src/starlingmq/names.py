@@ -1,4 +1,4 @@
-"""Names that people and programs give to things: bounded, and without characters that could forge a line of a log."""
+"""Names given by people and programs: bounded, and without characters that could forge log lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NAME_BYTES_MAX: Final = 255
 
 
 def plain_name(name: str) -> bool:
-    """Whether it is 1 to ``NAME_BYTES_MAX`` bytes of printable UTF-8; a space is the only white space allowed."""
+    """Whether the name is 1 to ``NAME_BYTES_MAX`` bytes of printable UTF-8; a space is the only white space allowed."""
     if not name or len(name) > NAME_BYTES_MAX or not name.isprintable():
         return False
     try:

@@ -1,4 +1,4 @@
-"""The text of an NKey: whose key it is, the key itself, and a checksum, in base32 without padding."""
+"""The text of an NKey: its kind, the key itself, and a checksum, in base32 without padding."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import binascii
 from base64 import b32decode, b32encode
 from typing import Final
 
-SERVER: Final = 13 << 3  # the first byte of a server's id; as text it begins with N
-USER: Final = 20 << 3  # the first byte of a user's public key; as text it begins with U
+SERVER: Final = 13 << 3  # the first byte of a server's id; the text begins with N
+USER: Final = 20 << 3  # the first byte of a user's public key; the text begins with U
 LENGTH: Final = 56  # of the text: a byte, 32 of the key, two of CRC-16, lowest first
 
 
 def user_key(text: str) -> bytes:
-    """The 32 bytes of a user's public key (Ed25519). Raises ValueError if ``text`` is none."""
+    """The 32 bytes of a user's public key (Ed25519). Raises ValueError if ``text`` is not one."""
     if len(text) != LENGTH:
         raise ValueError(f"{text!r} is not a public NKey of a user: expected U and 55 more letters and digits")
     try:
         raw = b32decode(text)
-    except ValueError:  # binascii.Error is one
+    except ValueError:  # includes binascii.Error
         raise ValueError(
             f"{text!r} is not a public NKey of a user: it contains characters that are not base32"
         ) from None
@@ -29,6 +29,6 @@ def user_key(text: str) -> bytes:
 
 
 def server_id(raw: bytes) -> str:
-    """32 bytes as the id of a server: its tools tell an id from a name by this form."""
+    """32 bytes as the id of a server: NATS tools tell an id from a name by this form."""
     body = bytes((SERVER,)) + raw
     return b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode()

@@ -1,6 +1,6 @@
-"""One broker put together: the only place that wires the parts.
+"""One broker, assembled: the only module that wires the parts.
 
-``Broker`` (also ``starlingmq.Broker``) embeds it in a program; ``starlingmq serve`` runs it as one.
+``Broker`` (also ``starlingmq.Broker``) embeds it in a program; ``starlingmq serve`` runs it as a process.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starlingmq")
 
-YOUNG_MAX: Final = 10_000  # objects that are looked at for reference cycles at once: about a millisecond
-LAST_SECONDS: Final = 5.0  # of a shutdown, for clients to take their last words and for what is open to be closed
-LAME_DUCK_LOOK: Final = 0.1  # seconds between two looks whether all NATS clients are gone
+YOUNG_MAX: Final = 10_000  # objects that are checked for reference cycles at once: about a millisecond
+# at the end of a shutdown, for clients to read their last output and for everything to be closed
+LAST_SECONDS: Final = 5.0
+LAME_DUCK_LOOK: Final = 0.1  # seconds between two checks whether all NATS clients are gone
 FREEZE_INTERVAL: Final = 1.0  # seconds
 
 
@@ -90,7 +91,7 @@ class Broker:
         self._control: ControlServer | None = None
         self._http: HttpSide | None = None
         self._admin: AdminService | None = None
-        self.load: Callable[[], Config] | None = None  # reads the settings anew, for ``reload`` by an operator
+        self.load: Callable[[], Config] | None = None  # reads the settings again, for ``reload`` by an operator
         self._actions: BrokerActions | None = None
         self._notices: NoticeLog | None = None
         self._cluster: Cluster | None = None
@@ -117,7 +118,7 @@ class Broker:
 
     @property
     def addresses(self) -> list[str]:
-        """The URLs that are listened on, with the ports that were bound."""
+        """The URLs of the listeners, with the bound ports."""
         clients = [listener.address for listener in self._doors.listeners]
         return clients if self._http is None else clients + self._http.addresses
 
@@ -135,12 +136,12 @@ class Broker:
 
     @property
     def read_by(self) -> int:
-        """The number of the process they are read from; 0: there is none, or not yet again."""
+        """The id of the bulk process; 0: there is none, or it is being restarted."""
         return 0 if self._bulk is None else self._bulk.pid
 
     @property
     def state(self) -> BrokerState:
-        """The core, for a look at its counters and sessions. Only to be changed through clients."""
+        """The core, to inspect its counters and sessions. Only clients may change it."""
         assert self._driver is not None, "the broker has not been started"
         return self._driver.state
 
@@ -154,7 +155,7 @@ class Broker:
         warm = self._access.start()
         if http:
             _load_http()
-        if self.config.cluster.enabled:  # who can not serve does not come into the cluster to find out
+        if self.config.cluster.enabled:  # a node that cannot serve must not join the cluster
             await doors.refuse_taken()
         try:
             self._driver = await self._make_driver()
@@ -172,7 +173,7 @@ class Broker:
             self._memory = MemoryWatch(self._driver, lambda: self.config.limits.memory)
             self._memory.look()
             if warm is not None:
-                await warm  # or the first log-ins would wait for it
+                await warm  # otherwise the first logins would wait for it
             await doors.open(self._open_listener)
             if self.config.streams.listen:
                 await self._open_bulk()
@@ -185,7 +186,7 @@ class Broker:
             raise
 
     async def _open_bulk(self) -> None:
-        """Let streams be read, beside us."""
+        """Start the bulk process."""
         assert self._driver is not None
         if directory_of(self._driver.store) is None:
             raise ConfigError(
@@ -234,7 +235,7 @@ class Broker:
         if not config.cluster.enabled:
             return Driver(state, store, self.hooks, self.hooks.on_event, notices.add, clock)
         try:
-            from starlingmq.net.peers.cluster_shell import Cluster  # gRPC: only who is in a cluster needs it
+            from starlingmq.net.peers.cluster_shell import Cluster  # gRPC, which only a cluster needs
 
             cluster = Cluster(config, clock)
             part = await cluster.open(state, state.peers.facts)
@@ -265,7 +266,7 @@ class Broker:
         return state
 
     def _make_tracing(self, config: Config) -> Tracing | None:
-        """That of before, where spans go on to the same place. Raises ConfigError."""
+        """The present tracing if its destination is unchanged, or a new one. Raises ConfigError."""
         if not config.tracing.endpoint:
             return None
         try:
@@ -287,7 +288,7 @@ class Broker:
             tracing.change(config.tracing)
 
     def _end(self) -> None:
-        """This node is no member of its cluster any more: stop, unless that is under way."""
+        """This node is not a member of its cluster any more: stop, unless that has begun."""
         self._ending = asyncio.ensure_future(self.stop())
 
     def _open_admin(self, driver: Driver, actions: BrokerActions) -> AdminService:
@@ -312,19 +313,18 @@ class Broker:
         from starlingmq.api.listening import HttpSide
         from starlingmq.api.served import Served
 
-        await asyncio.sleep(0)  # the driver's first turn is not to count what comes now, which takes a while
+        await asyncio.sleep(0)  # the driver's first turn must not count the following work, which takes a while
         self._http = HttpSide(Served(admin.place, admin))
         await self._http.open()
 
     def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
-        """Keep an address, a user or a client out for a while. Who is connected stays."""
+        """Ban an address, a user or a client for a while. Present connections stay."""
         return self._access.ban(kind, name, seconds, reason)
 
     def reload(self, config: Config) -> None:
-        """Take over what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with
-        its files, ``streams.define``, ``tracing``, ``log`` and certificates. Raises ConfigError, and then nothing has
-        changed.
-        """
+        """Apply what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with its
+        files, ``streams.define``, ``tracing``, ``log`` and certificates. Raises ConfigError, and then nothing has
+        changed."""
         assert self._driver is not None and self._actions is not None, "the broker has not been started"
         hashing = self._access.hashing_for(config)
         loaded = [(listener, listener.load_tls()) for listener in self._doors.listeners]
@@ -355,7 +355,8 @@ class Broker:
         self._driver.poke()
 
     def _reload_again(self) -> list[str]:
-        """What an operator has done from elsewhere; settings that count only after a restart. Raises AdminError."""
+        """Reload on behalf of an operator. Returns the settings that take effect only after a restart. Raises
+        AdminError."""
         if self.load is None:
             raise AdminError(409, "this broker is embedded in a program, which must reload its settings itself")
         before, config = self.config, self.load()
@@ -378,10 +379,10 @@ class Broker:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop listening, tell the clients to go, hand what they leave here to other nodes; then end.
+        """Stop listening, disconnect the clients, hand their sessions over to other nodes; then end.
 
-        It takes ``node.shutdown_timeout`` at most, and what could not be done by then is kept for the next start. May
-        be called again.
+        It takes at most ``node.shutdown_timeout``; what is unfinished by then is kept for the next start. May be called
+        again.
         """
         async with self._one_stop:
             await self._stop()
@@ -429,7 +430,7 @@ class Broker:
 
 
 def _load_http() -> None:
-    """Only who listens there needs it, and it takes most of a second: before there is anybody to wait for it."""
+    """Only HTTP listeners need it, and it takes most of a second, so it is imported before clients wait."""
     try:
         importlib.import_module("starlingmq.api.listening")
     except ImportError as error:
@@ -437,14 +438,14 @@ def _load_http() -> None:
 
 
 def freeze() -> None:
-    """Leave what there is to its reference count. Libraries make reference cycles (gRPC makes one for each call, with
-    the metadata that a stranger chose): those must go first, since what is frozen is never collected."""
+    """Exempt the present objects from garbage collection. Libraries make reference cycles (gRPC makes one per call,
+    with metadata that a stranger chose): those must be collected before, since frozen objects never are."""
     gc.collect(0)
     gc.freeze()
 
 
 class Node(Broker):
-    """A broker that has the process to itself: sets up logging and looks after the garbage collector."""
+    """A broker that has the process for itself: it sets up logging and controls the garbage collector."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -453,8 +454,8 @@ class Node(Broker):
 
     async def start(self) -> None:
         await super().start()
-        # A full collection over a million sessions would stall everybody for seconds, and the core makes no reference
-        # cycles: only what is young is looked at, and what has survived that is left to its reference count.
+        # A full collection over a million sessions would stall everything for seconds, and the core makes no reference
+        # cycles: only young objects are checked, and those that survive are left to their reference count.
         gc.collect()
         gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
         self._freeze()

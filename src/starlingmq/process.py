@@ -1,4 +1,4 @@
-"""What a process that is nothing but a broker asks of its system; an embedding program decides for itself."""
+"""System settings of a process that is only a broker; an embedding program decides for itself."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-# mallopt(3). Reads of a quarter of a megabyte would otherwise be mapped and unmapped one by one: half the cost of
-# plain echoing was there.
+# mallopt(3). Reads of a quarter of a megabyte would otherwise be mapped and unmapped one by one, which was half the
+# cost of plain echoing.
 _M_TRIM_THRESHOLD: Final = (-1, 64 << 20)
 _M_TOP_PAD: Final = (-2, 1 << 20)
 _M_MMAP_THRESHOLD: Final = (-3, 4 << 20)
 
-# The system ends the child when its parent has gone, however that ended. It is asked for in a program of its own that
+# The system ends the child when its parent has ended, for whatever reason. A separate program requests this and then
 # becomes the child: between fork and exec of a process with threads, such as those of gRPC, Python must not run.
 _LAUNCH: Final = """
 import ctypes, os, sys
@@ -29,9 +29,9 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def ending_with_us(command: Sequence[str], signal_number: int) -> list[str]:
-    """A command line that is ended by a signal when this process is gone, where the system can do that (Linux).
+    """A command line that the system ends by a signal when this process is gone, if the system supports that (Linux).
 
-    ``command`` begins with the whole path of a program. The thread that starts it has to live as long as the process.
+    ``command`` begins with the full path of a program. The thread that starts it has to live as long as the process.
     """
     if sys.platform != "linux":
         return list(command)
@@ -39,7 +39,7 @@ def ending_with_us(command: Sequence[str], signal_number: int) -> list[str]:
 
 
 def tune_allocator() -> None:
-    """Let glibc keep the memory of large buffers. Nothing happens where there is no glibc."""
+    """Let glibc keep the memory of large buffers. Without glibc this does nothing."""
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(OSError, AttributeError):
@@ -49,7 +49,7 @@ def tune_allocator() -> None:
 
 
 def free_memory() -> None:
-    """Have glibc give back what it keeps of freed memory: holes between live buffers stay resident otherwise."""
+    """Have glibc return freed memory to the system; otherwise holes between live buffers stay resident."""
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(OSError, AttributeError):
@@ -57,7 +57,7 @@ def free_memory() -> None:
 
 
 def memory() -> int:
-    """Bytes of memory that this process has now; at most until now, where the system does not tell."""
+    """Bytes of memory of this process; its maximum so far, if the system does not tell."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -67,7 +67,7 @@ def memory() -> int:
 
 
 def raise_file_limit() -> int:
-    """Take as many open files, that is connections, as the system lets us have; how many that is."""
+    """Raise the limit of open files, that is of connections, as far as the system allows. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):

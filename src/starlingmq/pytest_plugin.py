@@ -1,4 +1,4 @@
-"""A pytest plugin: the fixture ``mqtt_broker``, a real broker on a free port for each test that asks for it.
+"""A pytest plugin: the fixture ``mqtt_broker``, a real broker on a free port for each test that requests it.
 
 ::
 
@@ -7,10 +7,10 @@
         Thermometer(mqtt_broker.host, mqtt_broker.port).report(21.5)
         assert mqtt_broker.wait_for("home/+/temperature").payload == b"21.5"
 
-The broker lives in a thread with an event loop of its own, so the test and its clients may block as they like. The
-marker takes the sections of the configuration as dictionaries, ``listeners``, and the hooks of ``starlingmq.Broker``;
-the fixture ``mqtt_broker_options`` gives what it takes to every test of a module, the marker wins. ``MqttBroker`` is
-for fixtures of another scope.
+The broker runs in a thread with its own event loop, so the test and its clients may block. The marker takes the
+sections of the configuration as dictionaries, ``listeners``, and the hooks of ``starlingmq.Broker``; the fixture
+``mqtt_broker_options`` gives such options to all tests of a module, and the marker wins. ``MqttBroker`` is for fixtures
+of another scope.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-if TYPE_CHECKING:  # loaded at first use: every pytest run on the machine imports this file
+if TYPE_CHECKING:  # imported at first use, because every pytest run on the machine imports this file
     from starlingmq.core.ready import Event
     from starlingmq.hooks import Publication
     from starlingmq.node import Broker
@@ -36,13 +36,13 @@ if TYPE_CHECKING:  # loaded at first use: every pytest run on the machine import
 T = TypeVar("T")
 
 HOOKS: Final = ("authenticate", "authorize", "on_publish", "on_event")
-REMEMBERED: Final = 100_000  # messages and events a broker remembers for its test; beyond it the oldest are forgotten
-SHUTDOWN_SECONDS: Final = 0.5  # for clients that the test left open and that do not answer the broker's good-bye
+REMEMBERED: Final = 100_000  # messages and events that a broker remembers for its test; the oldest are removed
+SHUTDOWN_SECONDS: Final = 0.5  # for clients that the test left open and that do not react to the shutdown
 THREAD_SECONDS: Final = 10.0  # until a broker that does not start or stop counts as stuck
 
 
 class EventLog(Generic[T]):
-    """What happened, in order, written by the broker's thread and waited for by others."""
+    """Events in order, added by the broker's thread and awaited by others."""
 
     def __init__(self) -> None:
         self.items: deque[T] = deque(maxlen=REMEMBERED)
@@ -56,7 +56,7 @@ class EventLog(Generic[T]):
             self._news.notify_all()
 
     def take(self, wanted: Callable[[T], bool], seconds: float) -> T | None:
-        """The first item that is wanted and was not taken before; None after ``seconds`` without one."""
+        """The first matching item that was not taken before; None after ``seconds`` without one."""
         deadline = time.monotonic() + seconds
         with self._news:
             while True:
@@ -110,13 +110,13 @@ class MqttBroker:
 
     @property
     def messages(self) -> list[Publication]:
-        """What clients published (wills included), in the order in which the broker took it."""
+        """The messages of clients (wills included), in the order in which the broker accepted them."""
         return list(self._messages.items)
 
     def wait_for(self, filter: str, timeout: float = 5.0) -> Publication:
-        """The first message published to a topic that ``filter`` matches and that no earlier call returned.
+        """The first message whose topic ``filter`` matches and that no earlier call returned.
 
-        Raises TimeoutError, with what was published instead, after ``timeout`` seconds.
+        Raises TimeoutError, which lists the other messages, after ``timeout`` seconds.
         """
         from starlingmq.core.routing.topics import matches
 
@@ -188,15 +188,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def mqtt_broker_options() -> dict[str, Any]:
-    """Options of ``mqtt_broker`` for every test that sees an override of this."""
+    """Options of ``mqtt_broker`` for all tests in the scope of an override."""
     return {}
 
 
 @pytest.fixture
 def mqtt_broker(request: pytest.FixtureRequest, mqtt_broker_options: dict[str, Any]) -> Iterator[MqttBroker]:
-    """A broker of this test's own; gone, with all its connections, when the test is over."""
+    """A broker for one test; it and its connections end with the test."""
     options = dict(mqtt_broker_options)
-    for marker in reversed(list(request.node.iter_markers("mqtt_broker"))):  # the nearest last: it wins
+    for marker in reversed(list(request.node.iter_markers("mqtt_broker"))):  # the nearest one last, because it wins
         options.update(marker.kwargs)
     with MqttBroker(**options) as broker:
         yield broker

@@ -1,5 +1,5 @@
-"""The process that streams are read from (starlingmq.bulk.bulk_service): begun, watched, begun again when it dies,
-ended."""
+"""The bulk process, from which streams are read (starlingmq.bulk.bulk_service): started, watched, restarted when it
+dies, and ended."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ log = logging.getLogger("starlingmq.streams")
 TOKEN_FILE: Final = "streams.token"  # noqa: S105 the name of a file
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 2.0
-AGAIN_SECONDS: Final = 1.0  # after one that died
+AGAIN_SECONDS: Final = 1.0  # before the restart of a process that died
 
 
 def _kept_token(path: Path) -> bytes:
-    """The token that is kept there; made at the first start, for its owner's eyes only. Raises OSError."""
+    """The stored token, created at the first start, readable by its owner only. Raises OSError."""
     with suppress(FileExistsError):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="ascii") as file:
@@ -41,7 +41,7 @@ def _kept_token(path: Path) -> bytes:
 
 
 class BulkProcess:
-    """``start`` raises ConfigError for settings that can not be used. ``address`` is where readers reach it."""
+    """``start`` raises ConfigError for unusable settings. ``address`` is where readers reach it."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -65,7 +65,7 @@ class BulkProcess:
             own = split_address(self.config.cluster.listen, "cluster.listen")[0] if self.config.cluster.enabled else ""
             named = f"{own if own and not is_wildcard(own) else '127.0.0.1'}:{bound}"
         self.address = named
-        settings["port"] = bound  # where it was, when it is begun again
+        settings["port"] = bound  # a restart uses the same port
         self._watch = asyncio.create_task(self._follow(settings))
 
     def _settings(self, host: str, port: int) -> dict[str, Any]:
@@ -98,7 +98,8 @@ class BulkProcess:
         }
 
     def _token(self, alone: bool) -> bytes:
-        """The token that readers show. ``alone``: only this machine reaches the address. Raises ConfigError."""
+        """The token that readers must present. ``alone``: only this machine can reach the address. Raises
+        ConfigError."""
         config = self.config
         token = streams_token(config.streams)
         if token:
@@ -121,7 +122,7 @@ class BulkProcess:
             ) from error
 
     async def _begin(self, settings: dict[str, Any]) -> int:
-        """The port it listens on. Raises ConfigError with what it said when it does not."""
+        """Start it and return its port. Raises ConfigError with its output if it does not start."""
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "starlingmq.bulk.bulk_service", stdin=PIPE, stdout=PIPE, stderr=PIPE
         )

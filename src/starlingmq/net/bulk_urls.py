@@ -1,4 +1,4 @@
-"""How a node tells the others where its streams are read."""
+"""URLs by which a node tells other nodes where its streams are read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ SCHEME: Final = "streams"
 
 
 def bulk_url(address: str, node: str) -> str:
-    """What other nodes are told of where streams are read."""
+    """The URL for other nodes."""
     return f"{SCHEME}://{address}/{node}"
 
 
 def bulk_place(url: str) -> tuple[str, str] | None:
-    """Name of the node and address, of such a URL; None for another one."""
+    """Name of the node and address in such a URL; None for other URLs."""
     scheme, _, rest = url.partition("://")
     address, _, node = rest.partition("/")
     return (node, address) if scheme == SCHEME else None

@@ -1,12 +1,12 @@
-"""The control socket: a Unix socket in the data directory, through which commands reach the broker that serves it.
+"""The control socket: a Unix socket in the data directory, through which commands reach the serving broker.
 
-One connection is one request: a line of JSON ``{"action": name, "arguments": {name: text}}``. The answer is lines of
-JSON: ``{"progress": {"what", "done", "total", "unit"}}`` as often as there is news, then one ``{"result": ...}`` or
-``{"error": text}``. Who hangs up calls off what was asked for. Only the owner of the socket may connect: by the
-mode of the file, and by what the system says of the process at the other end (its user, or root).
+One connection is one request: a line of JSON ``{"action": name, "arguments": {name: text}}``. The reply is lines of
+JSON: any number of ``{"progress": {"what", "done", "total", "unit"}}``, then one ``{"result": ...}`` or ``{"error":
+text}``. Closing the connection cancels the action. Only the owner of the socket may connect: by the mode of the file,
+and by the user of the process at the other end (the owner, or root).
 
-Bounds: a request has ``REQUEST_BYTES_MAX``, comes within ``REQUEST_SECONDS``, and one of ``CONNECTIONS_MAX`` is served
-at a time; of those in ``long``, one at all.
+Bounds: a request has at most ``REQUEST_BYTES_MAX`` bytes and must arrive within ``REQUEST_SECONDS``. At most
+``CONNECTIONS_MAX`` requests run at a time, and at most one of those in ``long``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAME: Final = "control.sock"
 REQUEST_BYTES_MAX: Final = 64 << 10
 REQUEST_SECONDS: Final = 10.0
 CONNECTIONS_MAX: Final = 8
-PATH_BYTES_MAX: Final = 100  # the system takes 107 at most
+PATH_BYTES_MAX: Final = 100  # the limit of the system is 107
 
 CREDENTIALS: Final = struct.Struct("=iII")  # process, user, group
 
@@ -41,11 +41,11 @@ Action = Callable[[Report, dict[str, str]], Awaitable[dict[str, Any]]]
 
 
 class CalledOff(Exception):
-    """Nobody waits for the result any more."""
+    """The client has closed the connection, so no result is needed."""
 
 
 class ControlBusy(Exception):
-    """Something that suffers no other beside it is running."""
+    """An action is running that must run alone."""
 
 
 class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,21 +67,22 @@ def reachable(path: Path) -> Iterator[str]:
 
 
 class ControlServer:
-    """``actions`` by name. Coroutines that leave to threads what blocks, and call their report now and then."""
+    """``actions`` by name. They are coroutines that run blocking work in threads, and call their report from time to
+    time."""
 
     def __init__(self, path: Path, actions: Mapping[str, Action], long: Collection[str]) -> None:
         self.path = path
         self._actions = actions
         self._long = long
-        self._running = ""  # the long one
+        self._running = ""  # the long action that is running
         self._open: dict[asyncio.Task[None], threading.Event] = {}
-        self._acting: set[asyncio.Task[None]] = set()  # those of them that are past their request
+        self._acting: set[asyncio.Task[None]] = set()  # those whose request has been read
         self._server: asyncio.Server | None = None
         self._file: SocketFile | None = None
         self._stopping = False
 
     async def start(self) -> None:
-        """Raises OSError when the socket can not be made, for example because somebody listens there."""
+        """Raises OSError if the socket cannot be created, for example because another process listens there."""
         with reachable(self.path) as path:
             mask = os.umask(0o177)
             try:
@@ -92,7 +93,7 @@ class ControlServer:
         self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=REQUEST_BYTES_MAX)
 
     async def stop(self) -> None:
-        """Call off what runs, and wait until it has ended: nobody uses the store afterwards."""
+        """Cancel running actions and wait for their end: afterwards none of them uses the store."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
@@ -139,7 +140,7 @@ class ControlServer:
         except KeyError as error:
             _write(writer, {"error": f"unknown action {error}"})
             return
-        except ValueError as error:  # too long, no JSON, or not of this form
+        except ValueError as error:  # too long, not JSON, or not of this form
             _write(writer, {"error": f"the request is malformed: {error}"})
             return
         self._acting.add(task)
@@ -170,7 +171,7 @@ class ControlServer:
 
 
 def _may_ask(writer: asyncio.StreamWriter) -> bool:
-    """Whether the other end is our user's or root's, where the system tells (Linux)."""
+    """Whether the process at the other end belongs to the broker's user or to root, if the system tells (Linux)."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     told = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
@@ -187,7 +188,7 @@ async def _read(reader: asyncio.StreamReader) -> ControlRequest:
 
 
 def _explain(action: str, error: Exception) -> str:
-    """A line for whoever asked."""
+    """The error in one line, for the client."""
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         return f"{error.filename}: {reason}" if error.filename else reason
@@ -198,7 +199,7 @@ def _explain(action: str, error: Exception) -> str:
 
 
 class _Reporter:
-    """Called from any thread. What nobody has read yet is not added to: the next report says more than this one."""
+    """May be called from any thread. While a report is unsent, a newer one replaces it."""
 
     def __init__(self, writer: asyncio.StreamWriter, called_off: threading.Event) -> None:
         self._writer = writer

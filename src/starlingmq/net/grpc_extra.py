@@ -1,4 +1,4 @@
-"""gRPC, which only a cluster needs: the optional part of the installation, or one line that names it."""
+"""gRPC, which only a cluster needs: an optional part of the installation, or an error that names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ class ClusterExtraMissing(Exception):
     """The optional packages of a cluster are not installed."""
 
 
-# Children of this process become other programs at once; gRPC need not, and need not say that it can not, follow them.
+# Children of this process become other programs at once, so gRPC need not support fork, nor warn that it does not: it
+# would write a line to stderr for each connection that ends, bypassing the log.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # It would write a line to stderr for each connection that ends, past our own log.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -28,10 +29,10 @@ __all__ = ["google", "grpc", "task_is_cancelled"]
 
 
 def task_is_cancelled() -> bool:
-    """Whether a ``CancelledError`` is meant for the present task.
+    """Whether a ``CancelledError`` is for the present task.
 
-    gRPC raises it too, from the write or the read of a call that this program has cancelled. A task that takes that one
-    for its own end stops without a word.
+    gRPC raises it, too, from the write or the read of a call that this program has cancelled. A task that takes it for
+    its own cancellation ends silently.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

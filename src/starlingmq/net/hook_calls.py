@@ -1,4 +1,4 @@
-"""Puts the core's questions to the hooks; a hook that waits is a task of its own."""
+"""Passes the core's questions to hooks. A hook that waits runs in a separate task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import HookAnswer, HookQuestion
 
-CANCEL_SECONDS: Final = 1.0  # for tasks to end that were cancelled
+CANCEL_SECONDS: Final = 1.0  # for cancelled tasks to end
 
 
 class HookPort(Protocol):
@@ -19,7 +19,7 @@ class HookPort(Protocol):
 
 
 class HookCalls:
-    """``hooks`` may be None when nothing is asked; ``schedule``: has the driver take a turn."""
+    """``hooks`` may be None if there are none; ``schedule`` makes the driver take a turn."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class HookCalls:
         self._answers: set[asyncio.Task[None]] = set()
 
     def ask(self) -> None:
-        """Put the core's questions; those that are answered at once are answered in this turn."""
+        """Call the hooks for the core's questions. Answers that are available at once are used in this turn."""
         assert self.hooks is not None
         ctx = self.state.ctx
-        while ctx.ready.questions:  # ends: the core asks no more than its share of the turn
+        while ctx.ready.questions:  # ends: the core asks only its share of the turn
             question = ctx.ready.questions.pop()
             answer = self.hooks.ask(question)
             if isinstance(answer, HookAnswer):
@@ -62,6 +62,6 @@ class HookCalls:
             task.cancel()
 
     async def wait(self) -> None:
-        """Until all hooks that were cancelled have ended, or for ``CANCEL_SECONDS``."""
+        """Wait until all cancelled hooks have ended, at most ``CANCEL_SECONDS``."""
         if self._answers:
             await asyncio.wait(self._answers, timeout=CANCEL_SECONDS)

@@ -1,4 +1,4 @@
-"""Compares the memory of the process with ``limits.memory``, many times a second, and says so to the core."""
+"""Compares the memory of the process with ``limits.memory`` many times a second, and tells the core."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from starlingmq.process import free_memory, memory
 
 log = logging.getLogger("starlingmq")
 
-MEMORY_INTERVAL: Final = 0.1  # seconds between two looks at how much memory the process has, where it has a limit
-UNLIMITED_INTERVAL: Final = 1.0  # and where it has none; a reload may bring one
-FREEING_SHARE: Final = 20  # giving freed memory back takes a twentieth of the time at most
-MEMORY_FREE: Final = 0.95  # of ``limits.memory``: with less than that everything is taken in again
+MEMORY_INTERVAL: Final = 0.1  # seconds between two checks of the memory of the process, if it has a limit
+UNLIMITED_INTERVAL: Final = 1.0  # and if it has none; a reload may set one
+FREEING_SHARE: Final = 20  # returning freed memory to the system takes at most a twentieth of the time
+MEMORY_FREE: Final = 0.95  # of ``limits.memory``: below this, everything is accepted again
 
 
 class MemoryWatch:
-    """``limit`` in bytes, 0 for none; it is asked each time."""
+    """``limit`` returns bytes, 0 for none; it is called each time."""
 
     def __init__(self, driver: Driver, limit: Callable[[], int]) -> None:
         self.driver = driver
         self.limit = limit
         self._timer: asyncio.TimerHandle | None = None
-        self._free_again = 0.0  # when freed memory may be given back to the system again
+        self._free_again = 0.0  # the time when freed memory may be returned to the system again
 
     def look(self) -> None:
-        """From now on, until ``stop``."""
+        """Check from now on, until ``stop``."""
         quotas = self.driver.state.ctx.quotas
         limit = self.limit()
         interval = MEMORY_INTERVAL if limit else UNLIMITED_INTERVAL
@@ -37,7 +37,7 @@ class MemoryWatch:
             limit = int(limit * MEMORY_FREE)
         had = memory() if limit else 0
         if limit and had > limit and monotonic() >= self._free_again:
-            # What many large packets needed stays with the allocator when they are gone. It is no reason to refuse.
+            # The allocator keeps memory that many large packets needed. This must not cause refusals.
             began = monotonic()
             free_memory()
             had = memory()

@@ -1,4 +1,4 @@
-"""Gets stored messages back from the store when the core needs them again; a read that failed is tried again."""
+"""Reads stored messages back from the store when the core needs them again, and retries failed reads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starlingmq.storage.store import Store
 
 log = logging.getLogger("starlingmq")
 
-READ_AGAIN: Final = 1.0  # seconds until messages are asked for again that could not be read
+READ_AGAIN: Final = 1.0  # seconds until a failed read is retried
 
 
 class MessageLoader:
-    """``schedule``: has the driver take a turn."""
+    """``schedule`` makes the driver take a turn."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class MessageLoader:
         self.schedule = schedule
 
     def read_back(self, ready: Ready) -> None:
-        """Let go of messages that are stored now, and get those that are needed again."""
+        """Release messages that are stored now, and read those that are needed again."""
         if self.store.readable():
             self.state.stored(ready)
         else:
@@ -55,7 +55,7 @@ class MessageLoader:
                 self.state.loaded(session, messages, self.clock())
 
     def name(self, audit: Audit) -> None:
-        """Find out what was dropped of which only the place is known; it is told of in the next turn."""
+        """Read dropped messages of which only the offset is known; their events follow in the next turn."""
         offsets = audit.unnamed()
         if offsets and self.store.readable():
             try:

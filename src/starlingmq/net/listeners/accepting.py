@@ -1,13 +1,14 @@
-"""Accepting: from a listening socket to a protocol object, with every limit checked before anything else is done.
+"""Accepting: from a listening socket to a protocol object; all limits are checked before anything else happens.
 
-1. ``accept``. Without descriptors for clients the socket is closed, and accepting waits
-(``net/listeners/descriptors.py``). 2. The connection is counted, or closed (``net/listeners/connection_counts.py``).
+1. ``accept``. Without descriptors for clients the socket is closed, and accepting pauses
+   (``net/listeners/descriptors.py``).
+2. The connection is counted, or closed (``net/listeners/connection_counts.py``).
 3. With ``proxy_protocol``, the header of the proxy is read, and the connection counts for the client's address.
 4. TLS, within the time for a handshake (``net/listeners/tls_handshake.py``).
 5. ``connection_made``: from now on the protocol object leaves the gate, in its ``connection_lost``.
 
-What is under way between 2 and 5 is a task of the ``Acceptor``, which ends it when the listener is closed. The servers
-of asyncio and uvloop count nothing before 5, and cannot pause.
+A connection between 2 and 5 is a task of the ``Acceptor``, which ends it when the listener is closed. The servers of
+asyncio and uvloop count nothing before 5, and cannot pause.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ from starlingmq.net.listeners.tls_handshake import HandshakeError, handshake
 
 log = logging.getLogger("starlingmq")
 
-ACCEPTS_PER_TURN: Final = 64  # of one socket, before everybody else gets a turn: about two milliseconds
+ACCEPTS_PER_TURN: Final = 64  # of one socket per turn of the event loop: about two milliseconds
 TLS_CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that a closing TLS connection waits for its peer to agree."""
+"""Seconds that a closing TLS connection waits for the close of its peer."""
 
-_GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)  # of one connection: accept(2) has the next one
+# errors of one connection: the next accept(2) may succeed
+_GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
 
 
 class Arriving(Protocol):
-    """A protocol object; ``made`` from ``connection_made`` on."""
+    """A protocol object; ``made`` is True from ``connection_made`` on."""
 
     made: bool
 
 
 class _Arrival:
-    """A connection that was counted and is not yet its protocol object's."""
+    """A counted connection without a protocol object."""
 
     __slots__ = ("exempt", "full", "peer", "protocol", "sock")
 
@@ -58,9 +60,9 @@ class _Arrival:
 
 
 class Acceptor:
-    """Accepts on the sockets of one listener. ``make`` is given the peer, and the reason code it is refused with or 0.
+    """Accepts on the sockets of one listener. ``make`` gets the peer, and the reason code for its refusal, or 0.
 
-    ``context`` may be replaced at any time. ``handshake_timeout`` in seconds.
+    ``context`` may be replaced at any time. ``handshake_timeout`` is in seconds.
     """
 
     def __init__(
@@ -80,18 +82,18 @@ class Acceptor:
         self._arriving: dict[asyncio.Task[None], _Arrival] = {}
 
     def open(self) -> None:
-        """Accept from now on."""
+        """Begin to accept."""
         self.gate.admission.descriptors.add(self)
 
     def close(self) -> None:
-        """Accept no more, and end what is under way. Connections that were made stay. May be called again."""
+        """Stop accepting, and end unfinished connections. Finished ones stay. May be called again."""
         self.gate.admission.descriptors.remove(self)
         self.pause()
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
         for task, arrival in self._arriving.items():
-            if not arrival.made:  # or uvloop would close it and tell nobody
+            if not arrival.made:  # otherwise uvloop would close it without notice
                 task.cancel()
 
     def pause(self) -> None:
@@ -114,7 +116,7 @@ class Acceptor:
                     continue
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     log.error("%s: cannot accept connections: %s", self.gate.name, error.strerror or error)
-                descriptors.ran_out()  # whatever it is, trying it again at once could go on for ever
+                descriptors.ran_out()  # whatever the error is, trying again at once could loop forever
                 return
             descriptor = sock.fileno()
             if descriptors.allow(descriptor):
@@ -162,7 +164,7 @@ class Acceptor:
         error = task.exception()
         if isinstance(error, HandshakeError):
             self.gate.refuse(error.reason, arrival.peer if error.detail else "", error.detail)
-        elif error is not None and not isinstance(error, OSError):  # it is gone already
+        elif error is not None and not isinstance(error, OSError):  # the connection is closed already
             log.error("%s: opening a connection failed; the connection is closed", self.gate.name, exc_info=error)
 
     def _protocol(self, arrival: _Arrival) -> Any:
@@ -192,8 +194,8 @@ class Acceptor:
         await (self._plain(arrival) if self.context is None else self._secure(arrival))
 
     async def _header(self, sock: socket.socket) -> ProxyHeader | None:
-        """The header of a proxy, and not a byte of what follows it; None if the connection ends before. It may be
-        nothing but a probe. Raises ProxyError."""
+        """The header of a proxy, without any byte after it; None if the connection ends before, as a probe's may.
+        Raises ProxyError."""
         sock.setblocking(False)
         data = b""
         while True:
@@ -220,7 +222,7 @@ class Acceptor:
 
 
 def _peer(address: Any) -> str:
-    """``host:port`` of the other side, IPv6 in brackets; ``unix`` where there is no address."""
+    """``host:port`` of the peer, IPv6 in brackets; ``unix`` if there is no address."""
     if not isinstance(address, tuple):
         return "unix"
     host, port = address[0], address[1]

@@ -1,4 +1,4 @@
-"""The name of a client by its verified certificate: the common name, or the whole subject as RFC 2253 writes it."""
+"""The name of a client in its verified certificate: the common name, or the whole subject as in RFC 2253."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SHORT: Final = {
     "surname": "SN",
     "userId": "UID",
 }
-"""OpenSSL's short names of attributes, as ``openssl x509 -nameopt RFC2253`` writes them; others have only one name."""
+"""OpenSSL's short names of attributes, as ``openssl x509 -nameopt RFC2253`` writes them; other attributes have only one
+name."""
 
 
 class HasExtraInfo(Protocol):
@@ -26,8 +27,8 @@ class HasExtraInfo(Protocol):
 
 
 def certificate_name(transport: HasExtraInfo) -> str:
-    """The name in the client certificate; "" without TLS, certificate or name. The listener's context says which name
-    is taken."""
+    """The name in the client certificate; "" without TLS, certificate or name. The context of the listener says which
+    name is used."""
     certificate = transport.get_extra_info("peercert")
     if not certificate:
         return ""

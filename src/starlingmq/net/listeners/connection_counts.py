@@ -1,17 +1,16 @@
-"""How many connections a process and an address have, counted from the moment they are accepted.
+"""The numbers of connections of the process and of each address, counted from the moment of acceptance.
 
-========================================  ==================  ==========================================
-limit                                     up to it            beyond it
-========================================  ==================  ==========================================
-``listeners[].max_connections``           let in              closed at once
-``limits.max_connections``                let in              ``TURNED_AWAY`` are told so, then closed
-``limits.connections_per_address``        let in              ``ADDRESS_TURNED_AWAY`` are told so
-an address that is banned                                     ``ADDRESS_TURNED_AWAY`` are told so
-========================================  ==================  ==========================================
+========================================  ==================  ========================================== limit
+up to it            beyond it ========================================  ==================
+========================================== ``listeners[].max_connections``           accepted            closed at once
+``limits.max_connections``                accepted            ``TURNED_AWAY`` get a reply, then closed
+``limits.connections_per_address``        accepted            ``ADDRESS_TURNED_AWAY`` get a reply an address that is
+banned                                     ``ADDRESS_TURNED_AWAY`` get a reply ========================================
+==================  ==========================================
 
-To be told so means: it may complete its TLS handshake, its WebSocket request and its CONNECT within
-``mqtt.connect_timeout``, and is answered with CONNECT's reason code, or -ERR. More of them are closed at once, before
-any byte is read. So handshakes that never end cost no more descriptors than the limit and those few.
+A connection that gets a reply may complete its TLS handshake, its WebSocket request and its CONNECT within
+``mqtt.connect_timeout``, and is answered by CONNECT's reason code, or -ERR. Further ones are closed at once, before any
+byte is read. So handshakes that never end cost only the limit and these few descriptors more.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ADDRESS_TURNED_AWAY: Final = 32
 
 
 class ConnectionCounts:
-    """One for a process. ``is_banned`` is asked for an address; ``tell`` gets what was refused, for the log."""
+    """One per process. ``is_banned`` checks an address; ``tell`` gets refusals, for the log."""
 
     def __init__(self, limits: LimitsConfig | None = None, descriptors: Descriptors | None = None) -> None:
         self.limits = limits or LimitsConfig()
@@ -41,10 +40,10 @@ class ConnectionCounts:
         self.tell: Callable[[Notice], None] = _to_nobody
 
     def enter(self, peer: str, exempt: bool, any_ban: bool) -> str:
-        """Count a connection; "", or why it is refused and not counted.
+        """Count a connection. Returns "", or why it is refused and not counted.
 
         ``peer``: ``host:port``. ``exempt``: it is a proxy, whose address does not count. ``any_ban``: whether a ban of
-        the address counts already; not where a certificate may outweigh it.
+        the address applies already; not if a certificate may outweigh it.
         """
         limit = self.limits.max_connections
         if limit and self.connections >= limit + TURNED_AWAY:
@@ -60,12 +59,12 @@ class ConnectionCounts:
             self._leave_address(peer)
 
     def reveal(self, peer: str, any_ban: bool) -> str:
-        """Count an exempt connection by the address of its client, now that it is known; "" or why it is refused. If
-        it is, it is still exempt."""
+        """Count an exempt connection by the address of its client, which is known now. Returns "", or why it is
+        refused; then it is still exempt."""
         return self._enter_address(peer, any_ban)
 
     def full(self, peer: str) -> int:
-        """The reason code that a connection which has just been counted is refused with; 0 if it is not."""
+        """The reason code with which a connection that was just counted is refused; 0 if it is not."""
         limit = self.limits.connections_per_address
         return Reason.QUOTA_EXCEEDED if limit and self.addresses.get(peer_key(peer), 0) > limit else 0
 
@@ -96,4 +95,4 @@ def _nobody(address: str) -> bool:
 
 
 def _to_nobody(notice: Notice) -> None:
-    """Nobody wants to know."""
+    """Ignore the notice."""

@@ -1,13 +1,13 @@
-"""File descriptors: clients take all but a reserve, so that storage, links to other nodes and HTTP never lack one.
+"""File descriptors: clients get all but a reserve, so that storage, links to other nodes and HTTP always have some.
 
-The kernel hands out the lowest free descriptor (POSIX, 2.6). So the number of an accepted socket proves that at least
-as many descriptors are in use, without counting any. The one that gets the last number for clients makes all listeners
-pause; the clients that connect meanwhile wait in the queue of the kernel. Every ``LOOK_AGAIN`` seconds one descriptor
-is opened and closed, and accepting goes on when its number is low enough.
+The kernel returns the lowest free descriptor (POSIX, 2.6). So the number of an accepted socket proves that at least as
+many descriptors are in use, without counting. The connection that gets the last number for clients makes all listeners
+pause; clients that connect meanwhile wait in the queue of the kernel. Every ``LOOK_AGAIN`` seconds one descriptor is
+opened and closed, and accepting resumes when its number is low enough.
 
-The reserve, with its workings: storage has up to 2 open files for each 64 MiB that are read and some hundred of RocksDB
-(128), each other node of a cluster has 4 connections and etcd some (64), HTTP is bounded by itself (64 and more). Of a
-small limit it is a quarter.
+The reserve is calculated as follows: storage has up to 2 open files per 64 MiB that are read and some hundred of
+RocksDB (128), each other node of a cluster has 4 connections and etcd some (64), HTTP has its own limit (64 and more).
+Of a small limit the reserve is a quarter.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final, Protocol
 log = logging.getLogger("starlingmq")
 
 RESERVE: Final = 256
-SHARE: Final = 4  # the reserve is at most this part of all descriptors
+SHARE: Final = 4  # the reserve is at most this fraction of all descriptors
 LOOK_AGAIN: Final = 0.2  # seconds
-OVER_AFTER: Final = 10.0  # seconds with enough of them until the log says so
+OVER_AFTER: Final = 10.0  # seconds without a shortage until the log says that it is over
 
 
 def file_limit() -> int:
-    """Descriptors that this process may have open."""
+    """The number of descriptors that this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -37,7 +37,7 @@ class Accepting(Protocol):
 
 
 class Descriptors:
-    """``limit``: descriptors the process may have; clients get those below ``for_clients``."""
+    """``limit``: descriptors that the process may have; clients get those below ``for_clients``."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = file_limit() if limit is None else limit
@@ -46,10 +46,10 @@ class Descriptors:
         self._paused = False
         self._accepting: dict[Accepting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._quiet = 0.0  # seconds since they were last short
+        self._quiet = 0.0  # seconds since the last shortage
 
     def allow(self, descriptor: int) -> bool:
-        """Whether a client may keep the descriptor that its connection got."""
+        """Whether a client may keep the descriptor of its connection."""
         return descriptor < self.for_clients
 
     def ran_out(self) -> None:
@@ -71,7 +71,7 @@ class Descriptors:
             self._look_later()
 
     def add(self, accepting: Accepting) -> None:
-        """It accepts from now on, as long as there are descriptors."""
+        """A listener accepts from now on, as long as there are descriptors."""
         self._accepting[accepting] = None
         if not self._paused:
             accepting.resume()

@@ -32,7 +32,7 @@ class ForwardedError(ValueError):
 def client_address(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted: Sequence[Network]) -> str:
     """The address of the client whose connection comes from ``peer``, an address without port.
 
-    Names of headers are in lower case. Without ``trusted`` the headers are not looked at. Raises ForwardedError.
+    Header names are in lower case. Without ``trusted`` the headers are ignored. Raises ForwardedError.
     """
     if not trusted or not is_among(parse_address(peer), trusted):
         return peer
@@ -54,7 +54,7 @@ def client_address(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted: S
 
 
 def _client(peer: str, hops: Iterator[str], trusted: Sequence[Network]) -> str:
-    """``hops`` come from the right: the peer's own word first. The nearest known hop stands for an unknown one."""
+    """``hops`` come from the right: the peer's own entry first. The nearest known hop replaces an unknown one."""
     known = peer
     for _, hop in zip(range(HOPS_MAX), hops, strict=False):
         address = _address(hop)
@@ -67,7 +67,7 @@ def _client(peer: str, hops: Iterator[str], trusted: Sequence[Network]) -> str:
 
 
 def _of_list(text: str) -> Iterator[str]:
-    """The entries of ``X-Forwarded-For`` from the right, without splitting more than is looked at."""
+    """The entries of ``X-Forwarded-For`` from the right, split only as far as they are needed."""
     while text:
         text, _, entry = text.rpartition(",")
         if entry.strip():

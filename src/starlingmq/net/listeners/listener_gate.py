@@ -1,4 +1,4 @@
-"""What the connections of one listener share: its name, its limits, how many of them there are, and whom it refused."""
+"""State that the connections of one listener share: name, limits, number of connections, and refusals."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _DETAILS: Final = {
 
 
 class ListenerGate:
-    """Counts connections in and out of one listener, and those that it refused.
+    """Counts the connections of one listener, and those that it refused.
 
     ``name`` is the bound URL; ``max_connections`` 0 means no limit; ``write_buffer`` is in bytes: above it the driver
-    is told ``blocked``; ``path`` is the URL path a WebSocket request must name; ``refused`` counts by reason and only
-    ever holds the few reasons spelled in this package; with ``identity`` a client is called what its certificate says;
-    ``subprotocol`` is what a WebSocket has to be for ("" for NATS, which has no name for that); ``origins`` are those
-    whose pages may open one, all if it is empty; ``admission`` counts over all listeners; ``keys``: clients may prove
-    who they are by a certificate or an NKey, which outweighs a ban of their address; ``trusted_proxies`` name the
-    client of a WebSocket; ``proxies`` have to begin with a PROXY header, and nobody else may connect: if there are any.
+    gets ``blocked``; ``path`` is the URL path that a WebSocket request must name; ``refused`` counts by reason, and has
+    only the few reasons in this package; with ``identity`` the name in the certificate is the user name;
+    ``subprotocol`` is the required WebSocket subprotocol ("" for NATS, which has none); ``origins`` are the origins
+    whose pages may open one, all if it is empty; ``admission`` counts over all listeners; ``keys``: clients may
+    authenticate by a certificate or an NKey, which outweighs a ban of their address; ``trusted_proxies`` name the
+    client of a WebSocket; ``proxies`` have to begin with a PROXY header, and only they may connect, if there are any.
     """
 
     __slots__ = (
@@ -74,14 +74,14 @@ class ListenerGate:
         self.refused: dict[str, int] = {}
 
     def exempts(self, peer: str) -> bool:
-        """Whether the address of the connection is that of a proxy, and its client's comes with a WebSocket request."""
+        """Whether the connection comes from a proxy whose WebSocket request names the address of the client."""
         return bool(self.trusted_proxies) and is_among(parse_address(peer_host(peer)), self.trusted_proxies)
 
     def is_proxy(self, peer: str) -> bool:
         return is_among(parse_address(peer_host(peer)), self.proxies)
 
     def enter(self, peer: str, exempt: bool = False) -> bool:
-        """Count a connection that was accepted; False if it is refused. One that entered must leave exactly once."""
+        """Count an accepted connection; False if it is refused. One that entered must leave exactly once."""
         if self.max_connections and self.connections >= self.max_connections:
             self.refuse("max_connections", peer, "the listener has reached listeners[].max_connections")
             return False
@@ -93,7 +93,7 @@ class ListenerGate:
         return True
 
     def reveal(self, peer: str) -> bool:
-        """Count a connection that was ``exempt`` by the address of its client; False if it is refused: still exempt."""
+        """Count an ``exempt`` connection by the address of its client; False if it is refused, and still exempt."""
         reason = self.admission.reveal(peer, not self.keys)
         if reason:
             self.refuse(reason, peer, _DETAILS[reason])
@@ -104,7 +104,7 @@ class ListenerGate:
         self.admission.leave(peer, exempt)
 
     def refuse(self, reason: str, peer: str = "", detail: str = "") -> None:
-        """Count it; with a ``peer`` it is told to the log."""
+        """Count a refusal; with a ``peer`` it is logged."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
         if peer:
             self.admission.tell(Notice(reason, "", peer, detail))

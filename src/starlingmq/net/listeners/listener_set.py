@@ -1,4 +1,5 @@
-"""The listeners of one broker: open while it serves clients, closed while it drains, then open where they were."""
+"""The listeners of one broker: open while it serves clients, closed while it drains, then open again on the same
+ports."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from starlingmq.net.listeners.urls import ListenerSpec, parse_listener
 
 
 class ListenerSet:
-    """``open_one`` binds a listener. Raises ListenerError for settings that can not be."""
+    """``open_one`` binds a listener. Raises ListenerError for invalid settings."""
 
     def __init__(self, settings: Iterable[ListenerConfig]) -> None:
         self.listeners: list[Listener] = []
@@ -19,23 +20,23 @@ class ListenerSet:
         self._open_one: Callable[[ListenerSpec], Awaitable[Listener]] | None = None
 
     async def refuse_taken(self) -> None:
-        """Raise ListenerError if one of them could not be opened now."""
+        """Raises ListenerError if one of them could not be opened now."""
         for spec in self._specs:
             await refuse_taken(asyncio.get_running_loop(), spec)
 
     async def open(self, open_one: Callable[[ListenerSpec], Awaitable[Listener]]) -> None:
-        """Raises ListenerError; what is open then is closed with ``close``."""
+        """Raises ListenerError; listeners that are open then are closed by ``close``."""
         self._open_one = open_one
         for spec in self._specs:
             self.listeners.append(await open_one(spec))
 
     async def close(self) -> None:
-        """Let nobody in; who is connected stays. May be called again."""
+        """Accept no connections; present ones stay. May be called again."""
         for listener in self.listeners:
             listener.close()
 
     async def open_again(self) -> None:
-        """After ``close``, with the ports that were bound before. Raises ListenerError, and then all are closed."""
+        """Open again after ``close``, on the same ports. Raises ListenerError, and then all are closed."""
         assert self._open_one is not None, "open comes first"
         specs = [listener.bound for listener in self.listeners]
         opened: list[Listener] = []

@@ -1,4 +1,4 @@
-"""Open listeners: from a listener's settings to a protocol object for each connection that is accepted."""
+"""Open listeners: from a listener's settings to a protocol object for each accepted connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from starlingmq.net.listeners.urls import DEFAULT_PATHS, ListenerError, Listener
 __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
 
 HANDSHAKE_TIMEOUT: Final = 10.0
-"""Seconds for a TLS handshake: until it is done the driver does not know of the connection and has no timer for it."""
+"""Seconds for a TLS handshake: until it is complete, the driver does not know the connection and has no timer for
+it."""
 
 _PROTOCOLS: Final = {  # by ALPN
     "mqtts": ["mqtt"],
@@ -34,14 +35,14 @@ _PROTOCOLS: Final = {  # by ALPN
 
 
 class ListenerTls(NamedTuple):
-    """What the files of a listener hold: its context, and the client certificates that are revoked."""
+    """The content of a listener's files: its context, and the revoked client certificates."""
 
     context: ssl.SSLContext
     revoked: frozenset[Identity]
 
 
 class Listener:
-    """An open listener. ``gate`` counts its connections and what it refused."""
+    """An open listener. ``gate`` counts its connections and refusals."""
 
     def __init__(
         self, spec: ListenerSpec, gate: ListenerGate, tls: ListenerTls | None, file: SocketFile | None
@@ -54,25 +55,26 @@ class Listener:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The TLS context of connections from now on, where there is one."""
+        """The TLS context of new connections, if there is one."""
         assert self._tls is not None
         return self._tls.context
 
     @property
     def address(self) -> str:
-        """The URL, with the port that was bound."""
+        """The URL with the bound port."""
         return self.gate.name
 
     @property
     def bound(self) -> ListenerSpec:
-        """What it was opened with, and the port that came of it."""
+        """Its specification, with the bound port."""
         if self.spec.scheme == "unix":
             return self.spec
         _, port = split_address(self.address.partition("://")[2].partition("/")[0], self.address)
         return self.spec._replace(port=port)
 
     def advertised(self, node_host: str) -> str:
-        """The URL that clients elsewhere reach it at, "" if they do not; ``node_host`` is where other nodes do."""
+        """The URL at which clients elsewhere reach it, "" if they cannot; ``node_host`` is the address for other
+        nodes."""
         spec = self.spec
         if spec.scheme == "unix":
             return ""
@@ -93,7 +95,7 @@ class Listener:
         acceptor.open()
 
     def close(self) -> None:
-        """Accept no more, and end handshakes; connections that are open stay. May be called again."""
+        """Stop accepting, and end handshakes; open connections stay. May be called again."""
         if self._acceptor is not None:
             self._acceptor.close()
         if self._file is not None:
@@ -105,9 +107,9 @@ class Listener:
         return load_tls(self.spec)
 
     def use_tls(self, tls: ListenerTls | None) -> None:
-        """Use it for connections from now on.
+        """Use it for new connections.
 
-        It is another context, so that no session of TLS is resumed that the earlier one let in.
+        It is another context, so no TLS session is resumed that the earlier one admitted.
         """
         self._tls = tls
         if tls is not None and self._acceptor is not None and self.spec.scheme != "tls":
@@ -123,7 +125,7 @@ async def open_listener(
     handshake_timeout: float = HANDSHAKE_TIMEOUT,
     admission: ConnectionCounts | None = None,
 ) -> Listener:
-    """Bind, and hand what connects to the driver from the next turn of the loop on.
+    """Bind, and pass connections to the driver from the next turn of the loop on.
 
     ``write_buffer`` in bytes (``limits.write_buffer``), ``handshake_timeout`` in seconds (``mqtt.connect_timeout``).
     ``admission`` counts over all listeners. Raises ListenerError, and then nothing is left bound.
@@ -135,7 +137,7 @@ async def open_listener(
         raise ListenerError(f"{spec}: cannot listen: {error.strerror or error}") from error
     gate = _gate(spec, str(_bound(spec, sockets)), write_buffer, admission)
     listener = Listener(spec, gate, tls, file)
-    first = None if tls is None or spec.scheme == "tls" else tls.context  # NATS says INFO before
+    first = None if tls is None or spec.scheme == "tls" else tls.context  # NATS sends INFO before TLS
     make = _maker(listener, driver, handshake_timeout)
     listener.accept(Acceptor(sockets, gate, make, first, handshake_timeout))
     return listener
@@ -159,7 +161,7 @@ def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: Connectio
 
 
 def load_tls(spec: ListenerSpec) -> ListenerTls | None:
-    """What the files of a listener hold now, None if it has no TLS; raises ListenerError."""
+    """The present content of a listener's files, None without TLS. Raises ListenerError."""
     if spec.tls is None:
         return None
     context = tls_context(spec)
@@ -188,7 +190,8 @@ async def _listen(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[
 
 
 async def hold_port(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[ListenerSpec, list[socket.socket]]:
-    """Keep the port of a listener for processes that will share it; the listener with its port. Raises ListenerError.
+    """Keep the port of a listener for processes that will share it. Returns the listener with its port. Raises
+    ListenerError.
 
     The sockets hold the port until they are closed.
     """
@@ -200,7 +203,8 @@ async def hold_port(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tupl
 
 
 async def refuse_taken(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> None:
-    """Raise ListenerError if the listener could not be opened now, for who has much to do before it is."""
+    """Raises ListenerError if the listener could not be opened now, for callers with long preparations before opening
+    it."""
     if not spec.reuse_port and spec.scheme != "unix":
         _, sockets = await hold_port(loop, spec)
         for sock in sockets:
@@ -208,7 +212,8 @@ async def refuse_taken(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> N
 
 
 async def bind_tcp(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[str, list[socket.socket]]:
-    """Listen for somebody who does the rest: the URL with the port, and the sockets. Raises ListenerError."""
+    """Listen for a caller that handles everything else. Returns the URL with the port, and the sockets. Raises
+    ListenerError."""
     try:
         sockets, _ = await _listen(loop, spec)
     except OSError as error:
@@ -220,25 +225,25 @@ async def _addresses(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> lis
     found = await loop.getaddrinfo(
         spec.host or None, spec.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
     )
-    # A name that is twice in the hosts file is still one address.
+    # A name that occurs twice in the hosts file is one address.
     return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
 
 
 def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
     if spec.scheme == "unix":
         return spec
-    # The name of an address that is bound already; whether it may be is decided in the settings.
+    # The name of an address that is bound already; the settings decide whether it is allowed.
     every = "0.0.0.0" if any(sock.family == socket.AF_INET for sock in sockets) else "::"  # noqa: S104
     return spec._replace(host=spec.host or every, port=sockets[0].getsockname()[1])
 
 
 def _maker(listener: Listener, driver: ConnectionDriver, handshake_timeout: float) -> Callable[[str, int], Arriving]:
-    """What makes the protocol object of a connection."""
+    """The factory of protocol objects."""
     gate, scheme = listener.gate, listener.spec.scheme
     if scheme == "tls":
         return lambda peer, full: NatsTlsConnection(driver, gate, peer, full, listener.context, handshake_timeout)
     if scheme in DEFAULT_PATHS:
-        from starlingmq.net.listeners.websocket import WebSocketConnection  # and with it two packages
+        from starlingmq.net.listeners.websocket import WebSocketConnection  # imports two packages
 
         return lambda peer, full: WebSocketConnection(driver, gate, peer, full)
     return lambda peer, full: SocketConnection(driver, gate, peer, full)

@@ -1,7 +1,7 @@
-"""A NATS connection that becomes a TLS connection: the server says INFO in the clear, everything after it is TLS.
+"""A NATS connection that becomes a TLS connection: the server sends INFO in plain text, everything after it is TLS.
 
-To the driver it is a transport like any other. Its first write, the INFO, goes out as it is, and then the handshake
-begins. What the driver writes meanwhile is kept; it is next to nothing, since nothing was read yet.
+To the driver it is an ordinary transport. Its first write, INFO, is sent unchanged; then the handshake begins. Data
+that the driver writes meanwhile is kept; it is very little, since nothing has been read yet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlingmq.net.listeners.socket_connection import ConnectionDriver
 from starlingmq.net.listeners.tls_handshake import HandshakeError, handshake
 
 CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that a closing TLS connection waits for its peer to agree."""
+"""Seconds that a closing TLS connection waits for the close of its peer."""
 
 
 class NatsTlsConnection(asyncio.Protocol):
@@ -57,11 +57,11 @@ class NatsTlsConnection(asyncio.Protocol):
         self.handshake_timeout = handshake_timeout
         self.client: Any = None
         self.secure = False
-        self.ended = False  # the driver closes it
+        self.ended = False  # the driver has closed it
         self.kept = b""
         self.upgrade: asyncio.Task[None] | None = None
 
-    # What the transport tells us.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.stream = cast(asyncio.Transport, transport)
@@ -89,14 +89,14 @@ class NatsTlsConnection(asyncio.Protocol):
         if self.client is not None:
             self.driver.drained(self.client)
 
-    # What the driver asks of us.
+    # Calls of the driver.
 
     def write(self, data: bytes) -> None:
         if self.secure:
             self.stream.write(data)
         elif self.upgrade is None:
             self.stream.write(data)
-            self.stream.pause_reading()  # what the client says next is its handshake, and not for us to read
+            self.stream.pause_reading()  # the next input is the handshake, which must not be read here
             self.upgrade = asyncio.get_running_loop().create_task(self._secure())
         else:
             self.kept += data
@@ -116,7 +116,7 @@ class NatsTlsConnection(asyncio.Protocol):
     def abort(self) -> None:
         self.ended = True
         self.stream.abort()
-        if not self.secure:  # uvloop tells nobody that a transport is gone which was being upgraded
+        if not self.secure:  # uvloop does not report the end of a transport during an upgrade
             asyncio.get_running_loop().call_soon(self.connection_lost, None)
 
     def pause_reading(self) -> None:

@@ -7,7 +7,7 @@ from starlingmq.core.nats.nkey_auth import Verify
 
 
 def verifier(needed: bool) -> Verify | None:
-    """What tells a good signature from others; None without PyNaCl. Raises ConfigError if it is ``needed``."""
+    """The function that verifies signatures; None without PyNaCl. Raises ConfigError if it is ``needed``."""
     try:
         from nacl.exceptions import CryptoError
         from nacl.signing import VerifyKey
@@ -21,7 +21,7 @@ def verifier(needed: bool) -> Verify | None:
     def verify(key: bytes, message: bytes, signature: bytes) -> bool:
         try:
             VerifyKey(key).verify(message, signature)
-        except (CryptoError, ValueError):  # ValueError: not 64 bytes, or a key that is no point of the curve
+        except (CryptoError, ValueError):  # ValueError: not 64 bytes, or a key that is not a point of the curve
             return False
         return True
 

@@ -1,18 +1,16 @@
-"""The header with which a load balancer says who its client is: PROXY protocol, versions 1 and 2, bytes in.
+"""The header with which a load balancer names its client: PROXY protocol, versions 1 and 2; bytes in.
 
-It stands in front of everything else, TLS included. A receiver must not guess whether there is one (specification, 2),
-so each connection of a listener with ``proxy_protocol`` has to begin with it.
+It precedes everything else, including TLS. A receiver must not guess whether there is one (specification, 2), so each
+connection of a listener with ``proxy_protocol`` has to begin with it.
 
-=====================================================  ======================================
-header                                                 the client's address
-=====================================================  ======================================
-v1 TCP4, TCP6; v2 PROXY with TCP over IPv4 or IPv6     the one it names
-v1 UNKNOWN; v2 LOCAL (health checks of the balancer)   that of the connection itself
-v2 PROXY without address, with a Unix socket or UDP    that of the connection itself
-anything else                                          ProxyError
+=====================================================  ====================================== header
+the client's address =====================================================  ====================================== v1
+TCP4, TCP6; v2 PROXY with TCP over IPv4 or IPv6     the one it names v1 UNKNOWN; v2 LOCAL (health checks of the
+balancer)   that of the connection itself v2 PROXY without address, with a Unix socket or UDP    that of the connection
+itself anything else                                          ProxyError
 =====================================================  ======================================
 
-What v2 appends (TLVs, a checksum among them) is skipped.
+The additional fields of v2 (TLVs, including a checksum) are skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ V1_MIN: Final = len(b"PROXY UNKNOWN\r\n")
 V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 V2_FIXED: Final = 16
 V2_MAX: Final = 4096
-"""Bytes of a header in all; 232 without TLVs, and balancers append some hundred."""
+"""Bytes of a whole header; 232 without TLVs, and balancers append some hundred."""
 
 _LOCAL: Final = 0x20
 _PROXY: Final = 0x21
@@ -40,20 +38,20 @@ _LINE: Final = re.compile(rb"PROXY (TCP4|TCP6) ([0-9A-Fa-f.:]+) ([0-9A-Fa-f.:]+)
 
 
 class ProxyError(ValueError):
-    """This is no header; one line."""
+    """The data is not a valid header; one line."""
 
 
 class ProxyHeader(NamedTuple):
-    """``size`` in bytes; ``peer`` is the client as ``host:port``, "" for the other end of the connection itself."""
+    """``size`` in bytes; ``peer`` is the client as ``host:port``, "" for the peer of the connection itself."""
 
     size: int
     peer: str
 
 
 def parse(data: bytes) -> ProxyHeader | int:
-    """The header that ``data`` begins with; if it is not complete, how many bytes are missing at least.
+    """The header that ``data`` begins with; if it is incomplete, the minimum number of missing bytes.
 
-    So one that reads just as many never reads what follows. Raises ProxyError as soon as it can be no header.
+    A caller that reads just as many never reads beyond the header. Raises ProxyError as soon as it cannot be a header.
     """
     if not data:
         return V1_MIN

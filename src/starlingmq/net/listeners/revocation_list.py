@@ -1,6 +1,6 @@
-"""Which certificates a revocation list names (RFC 5280, 5): bytes in, issuers and serial numbers out.
+"""The certificates that a revocation list names (RFC 5280, 5): bytes in, issuers and serial numbers out.
 
-OpenSSL checks signatures and dates of the list in each handshake. What is read here ends connections that were made
+OpenSSL checks signatures and dates of the list in each handshake. This module is for ending connections that were made
 before the list named their certificate. Issuers are compared byte by byte, as their authority has encoded them.
 """
 
@@ -22,7 +22,7 @@ _VERSION: Final = 0xA0
 
 
 class DerError(ValueError):
-    """These bytes are not what they should be."""
+    """The bytes are not valid DER of the expected structure."""
 
 
 def revoked_by(pem: bytes) -> frozenset[Identity]:
@@ -69,7 +69,7 @@ def _revoked(der: bytes) -> set[Identity]:
         if tag not in (_UTC_TIME, _GENERALIZED_TIME):
             break
         at = end
-    return set()  # it revokes none
+    return set()  # the list is empty
 
 
 def _serials(der: bytes, at: int, limit: int) -> list[int]:
@@ -85,7 +85,7 @@ def _serials(der: bytes, at: int, limit: int) -> list[int]:
 
 
 def _inside(der: bytes, at: int, limit: int) -> tuple[int, int]:
-    """Where the content of a sequence begins and ends."""
+    """Begin and end of the content of a sequence."""
     tag, start, end = _element(der, at, limit)
     if tag != _SEQUENCE:
         raise DerError("expected a DER sequence")

@@ -10,11 +10,11 @@ from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.revocation_list import DerError, Identity, identity
 from starlingmq.wire.reasons import Reason
 
-CLIENTS_AT_ONCE: Final = 100  # before everybody else gets a turn: about a millisecond
+CLIENTS_AT_ONCE: Final = 100  # per turn of the event loop: about a millisecond
 
 
 async def end_revoked(driver: Driver, revoked: Mapping[str, Set[Identity]], handshake_timeout: float) -> None:
-    """Look at all clients of the listeners named in ``revoked``: now, and again when no handshake is under way that
+    """Check all clients of the listeners named in ``revoked``: now, and again when no handshake is in progress that
     began before the lists were read."""
     await _end(driver, revoked)
     await asyncio.sleep(handshake_timeout)
@@ -36,5 +36,5 @@ async def _end(driver: Driver, revoked: Mapping[str, Set[Identity]]) -> None:
 def _identity(certificate: bytes) -> Identity | None:
     try:
         return identity(certificate)
-    except DerError:  # that OpenSSL can read it nevertheless
+    except DerError:  # OpenSSL may accept it nevertheless
         return None

@@ -1,7 +1,7 @@
 """A plain TCP, TLS or Unix socket connection: bytes go straight between the transport and the driver.
 
-Nothing else may be added to the path of a byte here. TCP_NODELAY is not set because both event loops set it on every
-TCP transport they make; a test holds them to it.
+Nothing may be added to the path of a byte here. TCP_NODELAY is not set because both event loops set it on every TCP
+transport; a test verifies that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from starlingmq.net.listeners.listener_gate import ListenerGate
 
 
 class Handle(Protocol):
-    """What the driver holds of a connection: an asyncio transport, or an adaptor that frames what it is given.
+    """The driver's view of a connection: an asyncio transport, or an adaptor that adds framing.
 
-    All of these may be called until ``ConnectionDriver.lost``, in any order; what can no longer have an effect has none
-    and raises nothing. ``close`` lets go of the connection only when what was written has been taken, which a peer that
-    does not read can put off for ever: ``abort`` does not wait. ``write_eof`` is for those that ``can_write_eof``.
+    All methods may be called until ``ConnectionDriver.lost``, in any order; calls that can have no effect any more
+    raise nothing. ``close`` closes the connection only after written data has been sent, which a peer that does not
+    read can delay forever; ``abort`` does not wait. ``write_eof`` is for those that ``can_write_eof``.
     """
 
     def write(self, data: bytes) -> None: ...
@@ -31,11 +31,11 @@ class Handle(Protocol):
 
 
 class ConnectionDriver(Protocol):
-    """What a connection tells: ``opened`` first, ``lost`` last, each once. The client is the driver's own object.
+    """The events of a connection: ``opened`` first, ``lost`` last, each once. The client is the driver's own object.
 
     ``full`` is the reason code with which it is refused once its CONNECT has come, 0 if it is not. ``readdressed``:
-    proxies have named its client, before anything was ``received``. ``identified`` follows ``opened`` where the name in
-    a client's certificate is its user name; before that comes ``secured`` where TLS begins only after ``opened``.
+    proxies have named its client, before anything was ``received``. ``identified`` follows ``opened`` if the name in
+    the client's certificate is its user name; before that comes ``secured`` if TLS begins only after ``opened``.
     """
 
     def opened(self, transport: Any, listener: str, peer: str, full: int = 0) -> Any: ...
@@ -49,7 +49,7 @@ class ConnectionDriver(Protocol):
 
 
 class SocketConnection(asyncio.Protocol):
-    """One connection whose bytes are MQTT, or NATS, as they are. The driver writes to the transport itself.
+    """One connection whose bytes are plain MQTT or NATS. The driver writes to the transport directly.
 
     The gate has counted it for ``peer``.
     """

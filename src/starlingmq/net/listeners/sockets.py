@@ -1,4 +1,4 @@
-"""Listening sockets, bound and listening before any event loop knows of them: every failure to bind shows here."""
+"""Listening sockets, bound and listening before any event loop knows them: all failures to bind show here."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 BACKLOG: Final = 8192
-"""Connections the kernel may hold for us before they are accepted; it takes the lower of this and its own limit."""
+"""Connections that the kernel may queue before they are accepted; the kernel uses the lower of this and its own
+limit."""
 
 PORT_ATTEMPTS: Final = 16
-"""How often another free port is tried when one is free on the first address of a host but not on the next."""
+"""Number of further attempts if a port is free on the first address of a host but not on the next."""
 
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
-_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # other systems tell of POLLHUP and POLLERR only
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)  # other systems report only POLLHUP and POLLERR
 
 Address = tuple[int, tuple[Any, ...]]
-"""A socket family and an address of it, as ``getaddrinfo`` gives them."""
+"""A socket family and an address, as ``getaddrinfo`` returns them."""
 
 
 def listen_tcp(addresses: Sequence[Address], port: int, shared: bool = False) -> list[socket.socket]:
-    """Listen on one port of every address; 0 finds a port that is free on all. Raises OSError with nothing left open.
+    """Listen on one port of each address; 0 finds a port that is free on all. Raises OSError with nothing left open.
 
-    ``shared``: other processes that say so too may listen there as well, and the system deals out what connects.
+    ``shared``: other processes that say so, too, may listen there as well, and the kernel distributes connections.
 
-    An address this machine does not have (``::1`` of localhost where IPv6 is off) is passed over if another is there.
+    An address that this machine does not have (``::1`` of localhost without IPv6) is skipped if there is another one.
     """
     for _ in range(PORT_ATTEMPTS - 1 if port == 0 else 0):
         try:
@@ -41,9 +42,10 @@ def listen_tcp(addresses: Sequence[Address], port: int, shared: bool = False) ->
 
 
 def hold_shared(addresses: Sequence[Address], port: int) -> list[socket.socket]:
-    """Keep a port (0: a free one) for processes that will share it: bound, not listening, so that nobody else takes it.
+    """Keep a port (0: a free one) for processes that will share it: bound, not listening, so that no other process
+    takes it.
 
-    Raises OSError if anybody listens there already, shared or not.
+    Raises OSError if a process listens there already, shared or not.
     """
     alone = listen_tcp(addresses, port)
     names = [(sock.family, sock.getsockname()) for sock in alone]
@@ -57,8 +59,9 @@ def hold_shared(addresses: Sequence[Address], port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            # To bind: or the last connections of a broker that was killed keep it from coming back for a minute. Not
-            # afterwards: or somebody who is not to share it could take it from who does not listen yet.
+            # For the bind: otherwise the last connections of a killed broker would block the port for a minute. Not
+            # afterwards:
+            # otherwise another process could take the port from one that does not listen yet.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
@@ -93,17 +96,17 @@ def _listen_on_each(addresses: Sequence[Address], port: int, shared: bool) -> li
 
 
 def _listen_on(family: int, address: tuple[Any, ...], shared: bool) -> socket.socket:
-    # The protocol is named because accepted sockets take it over, and asyncio sets TCP_NODELAY only where it reads TCP.
+    # The protocol is named because accepted sockets inherit it, and asyncio sets TCP_NODELAY only for TCP.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # Accepted sockets inherit it: a client with no keep-alive of its own that vanished is found in the end.
+        # Accepted sockets inherit it: so a vanished client without keep-alive is found in the end.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if family == socket.AF_INET6:
-            # Or [::] takes the port of 0.0.0.0 as well, and binding both fails.
+            # Otherwise [::] also takes the port of 0.0.0.0, and binding both fails.
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
         sock.listen(BACKLOG)
@@ -114,22 +117,22 @@ def _listen_on(family: int, address: tuple[Any, ...], shared: bool) -> socket.so
 
 
 class SocketFile:
-    """The file of a Unix socket we listen on."""
+    """The file of a Unix socket that this process listens on."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._identity = _identity(path)
 
     def remove(self) -> None:
-        """Remove the file, unless it has since become somebody else's."""
+        """Remove the file, unless it belongs to another process by now."""
         if _identity(self.path) == self._identity is not None:
             os.unlink(self.path)
 
 
 def listen_unix(path: str) -> tuple[socket.socket, SocketFile]:
-    """Listen on a Unix socket, in place of the file that a process which is gone left behind. Raises OSError.
+    """Listen on a Unix socket, replacing a file that a dead process left. Raises OSError.
 
-    Who may connect is up to the mode of the file (by the umask: usually its owner only) and of its directory.
+    The mode of the file (by the umask: usually its owner only) and of its directory decide who may connect.
     """
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -158,7 +161,7 @@ def _remove_stale(path: str) -> None:
 def _somebody_listens(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
-        # Only a refusal proves that nobody is there: a listener with a full backlog answers EAGAIN.
+        # Only a refusal proves that no process listens: a listener with a full backlog answers EAGAIN.
         return probe.connect_ex(path) != errno.ECONNREFUSED
 
 
@@ -171,7 +174,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def hung_up(transport: Any) -> bool:
-    """Whether the other end of a connection is closed, even if it is not read at the moment. Asks the system."""
+    """Whether the other end of a connection is closed, even if it is not being read. Asks the kernel."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return False
@@ -179,5 +182,5 @@ def hung_up(transport: Any) -> bool:
         poll = select.poll()
         poll.register(sock.fileno(), _HUNG_UP)
         return bool(poll.poll(0))
-    except (OSError, ValueError):  # closed by us
+    except (OSError, ValueError):  # closed by this process
         return True

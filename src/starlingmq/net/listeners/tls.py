@@ -18,15 +18,16 @@ class TlsError(Exception):
 
 
 def server_context(tls: TlsConfig, protocols: list[str]) -> ssl.SSLContext:
-    """A server context that offers ``protocols`` by ALPN; a client that names none of them, or none at all, is let in.
+    """A server context that offers ``protocols`` by ALPN. A client that names none of them, or uses no ALPN, is
+    accepted.
 
-    Without ``tls.ca`` no client certificate is asked for. With it, one that is shown must be good; with
-    ``tls.require_client_cert`` one must be shown. Raises TlsError.
+    Without ``tls.ca`` no client certificate is requested. With it, a client certificate must be valid if there is one;
+    with ``tls.require_client_cert`` there must be one. Raises TlsError.
     """
     context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.whole_subject = tls.use_subject_as_username
     context.minimum_version = VERSIONS[tls.min_version]
-    # Each renegotiation costs the server a handshake that the client only has to ask for.
+    # Each renegotiation costs the server a handshake, while the client only has to request it.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_alpn_protocols(protocols)
     load_certificate(context, tls)
@@ -35,9 +36,9 @@ def server_context(tls: TlsConfig, protocols: list[str]) -> ssl.SSLContext:
 
 
 def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
-    """Give the context the certificate as the files hold it now; open connections keep the one they have."""
+    """Load the certificate from the files as they are now; open connections keep theirs."""
     try:
-        # A callable, so that an encrypted key without a password in the settings is an error and not a prompt.
+        # A callable, so that an encrypted key without a password in the settings is an error instead of a prompt.
         context.load_cert_chain(tls.cert, tls.key, lambda: tls.key_password or "")
     except (OSError, ValueError) as error:
         files = tls.cert if tls.key is None else f"{tls.cert} with key {tls.key}"
@@ -66,7 +67,7 @@ def _set_client_verification(context: ssl.SSLContext, tls: TlsConfig) -> None:
 
 
 def revoked_certificates(tls: TlsConfig) -> frozenset[Identity]:
-    """What the revocation lists name. Raises TlsError."""
+    """The certificates that the revocation lists name. Raises TlsError."""
     found: frozenset[Identity] = frozenset()
     for path in tls.crl:
         try:

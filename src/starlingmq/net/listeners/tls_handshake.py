@@ -1,13 +1,13 @@
-"""TLS handshakes of connections that were accepted: how a failure reaches the client and the log.
+"""TLS handshakes of accepted connections: how failures reach the client and the log.
 
 When a handshake fails, the event loops close the connection before the TLS alert is written, so the client sees a bare
 reset and cannot tell a revoked certificate from a broken network. Here the alert is sent first:
 
-1. ``do_handshake`` fails. The failure is kept, and the event loop is told that more bytes are wanted: it writes what
-   OpenSSL has for the client, which is the alert.
-2. Our half of the connection is closed behind it. If all of it were closed, bytes that the client has sent meanwhile
-   would make the kernel reset the connection, and the reset can overtake the alert.
-3. The client closes its half, or ``LINGER`` seconds pass. What it sends until then is discarded.
+1. ``do_handshake`` fails. The failure is stored, and the event loop is told that more bytes are needed: it writes
+   OpenSSL's output, which is the alert.
+2. The sending half of the connection is closed after it. If the whole connection were closed, bytes that the client has
+   sent meanwhile would make the kernel reset the connection, and the reset can overtake the alert.
+3. The client closes its half, or ``LINGER`` seconds pass. Its input until then is discarded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class HandshakeError(Exception):
-    """``reason`` is counted; ``detail`` is one line for the log, "" where there is nothing to say."""
+    """``reason`` is counted; ``detail`` is one line for the log, "" if there is nothing to log."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -35,7 +35,7 @@ class HandshakeError(Exception):
 
 
 class _Handshake:
-    """One that is under way, in a task of its own."""
+    """A handshake in progress, in a separate task."""
 
     __slots__ = ("failure", "incoming", "sock", "task", "timer")
 
@@ -47,7 +47,7 @@ class _Handshake:
         self.timer: asyncio.TimerHandle | None = None
 
     def end(self) -> None:
-        """Hold nothing any more: the event loop keeps the context, and so this object, as long as the connection."""
+        """Release everything: the event loop keeps the context, and so this object, as long as the connection."""
         if self.timer is not None:
             self.timer.cancel()
         self.sock = self.incoming = self.task = self.timer = None
@@ -96,7 +96,7 @@ class TlsObject(ssl.SSLObject):
 
 
 class ServerContext(ssl.SSLContext):
-    """A context whose connections belong to the handshake of the task that they are made in. ``whole_subject``: its
+    """A context whose connections belong to the handshake of the task in which they are made. ``whole_subject``:
     clients are named by the subject of their certificate, not by its common name."""
 
     whole_subject = False
@@ -114,7 +114,7 @@ ServerContext.sslobject_class = TlsObject
 
 
 async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
-    """Await what makes a TLS connection of a socket. Raises HandshakeError when the handshake fails."""
+    """Await the upgrade of a socket to TLS. Raises HandshakeError if the handshake fails."""
     under_way = _Handshake(sock)
     _under_way.set(under_way)
     try:
@@ -123,7 +123,7 @@ async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
         if under_way.failure is None:
             raise
         raise _explained(under_way.failure) from None
-    except (OSError, TimeoutError) as error:  # ssl.SSLError is one
+    except (OSError, TimeoutError) as error:  # includes ssl.SSLError
         raise _explained(under_way.failure or error) from None
     finally:
         _under_way.set(None)

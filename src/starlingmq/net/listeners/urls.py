@@ -1,6 +1,6 @@
-"""Listener URLs, taken apart and checked. What can be known to be wrong without opening a socket is found here.
+"""Listener URLs, parsed and checked. Everything that can be wrong without opening a socket is found here.
 
-| URL | what is spoken | port if none is given |
+| URL | protocol | default port |
 |---|---|---|
 | ``mqtt://host:port`` | MQTT over TCP | 1883 |
 | ``mqtts://host:port`` | MQTT over TLS | 8883 |
@@ -14,8 +14,8 @@
 | ``http://host:port`` | HTTP: API, metrics, dashboard | 80 |
 | ``https://host:port`` | the same over TLS | 443 |
 
-No host means every address of the machine; port 0 means a free port, the same one on every address the host has;
-no path with WebSocket means ``/mqtt``, with NATS over WebSocket ``/``.
+No host means all addresses of the machine; port 0 means a free port, the same one on all addresses of the host; no path
+with WebSocket means ``/mqtt``, with NATS over WebSocket ``/``.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ UNIX_PATH_MAX: Final = 107
 
 
 class ListenerError(Exception):
-    """A listener cannot be what its URL says; the message is one line that begins with the URL."""
+    """A listener URL is invalid or cannot be opened; the message is one line that begins with the URL."""
 
 
 class ListenerSpec(NamedTuple):
-    """A listener URL taken apart. ``host`` is "" for every address; ``path`` is the URL path, or the socket's file."""
+    """A parsed listener URL. ``host`` is "" for all addresses; ``path`` is the URL path, or the socket's file."""
 
     scheme: str
     host: str = ""
@@ -75,7 +75,7 @@ class ListenerSpec(NamedTuple):
 
 
 def parse_listener(config: ListenerConfig) -> ListenerSpec:
-    """Take a listener's settings apart; raises ListenerError."""
+    """Parse a listener's settings. Raises ListenerError."""
     try:
         spec = _parse(config.url)
         _check_tls(spec.scheme, config.tls)
@@ -95,7 +95,7 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
 
 
 def _origins(scheme: str, origins: tuple[str, ...]) -> frozenset[str]:
-    """As browsers write them (RFC 6454, 6.2): in small letters, without the port that the scheme has anyway."""
+    """As browsers write them (RFC 6454, 6.2): in lower case, without the default port of the scheme."""
     if origins and not scheme.endswith(("ws", "wss")):
         raise ValueError("origins are supported by WebSocket listeners only")
     found = set()

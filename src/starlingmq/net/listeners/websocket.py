@@ -1,18 +1,19 @@
-"""A WebSocket connection, which to the driver looks like any transport that carries MQTT, or NATS.
+"""A WebSocket connection, which to the driver is an ordinary transport of MQTT or NATS.
 
 The law of this file: ``state`` only ever moves down this list, and the state alone says what bytes mean.
 
-| state | bytes that come in | ``write`` |
+| state | input | ``write`` |
 |---|---|---|
-| REQUEST | collected until the HTTP request is whole, then answered: OPEN or LINGER | kept: NATS speaks first |
+| REQUEST | collected until the HTTP request is complete, then answered: OPEN or LINGER | kept: NATS speaks first |
 | OPEN | frames; binary payloads go to the driver | one binary frame |
 | CLOSING | frames, of which only Close still matters; it ends the connection | nothing |
-| LINGER | discarded until the peer hangs up | nothing |
+| LINGER | discarded until the peer closes the connection | nothing |
 
-Frames and MQTT packets are unrelated: a packet may span frames and a frame may hold packets [MQTT-6.0.0-2]. Payload is
-passed on as it arrives, so a frame is never held back for its end, and how long it says it is costs no memory.
-A turn of the event loop takes ``FRAMES_A_TURN`` frames of a connection; it is not read further until the rest is taken.
-Time limits: until CONNECT the core's ``connect_timeout`` runs, as for every connection, and it covers the HTTP request.
+Frames and MQTT packets are unrelated: a packet may span frames, and a frame may contain several packets [MQTT-6.0.0-2].
+Payload is passed on as it arrives, so a frame is never held back until its end, and its announced length costs no
+memory. One turn of the event loop handles ``FRAMES_A_TURN`` frames of a connection; further input is not read until the
+rest is handled. Time limits: until CONNECT the core's ``connect_timeout`` runs, as for every connection, and it covers
+the HTTP request.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ CLOSING: Final = 2
 LINGER: Final = 3
 
 CLOSE_TIMEOUT: Final = 5.0
-"""Seconds the peer has to take our last words and hang up."""
+"""Seconds that the peer has to read the last output and close the connection."""
 
 FRAMES_A_TURN: Final = 64
-"""A frame has six bytes at least, and a read may bring a quarter of a megabyte: tens of thousands of empty frames."""
+"""A frame has at least six bytes, and a read may bring a quarter of a megabyte: tens of thousands of empty frames."""
 
 GO_ON: Final = 0
 HUNG_UP: Final = 1
@@ -81,7 +82,7 @@ class WebSocketConnection(asyncio.Protocol):
         self.gate = gate
         self.peer = peer
         self.full = full
-        self.exempt = gate.exempts(peer)  # until the request says who the client is
+        self.exempt = gate.exempts(peer)  # until the request names the client
         self.made = False
         self.client: Any = None
         self.state = REQUEST
@@ -89,12 +90,12 @@ class WebSocketConnection(asyncio.Protocol):
         self.early = b""
         self.blocked = False
         self.owed_pong: bytes | None = None
-        self.held = False  # the driver takes no more for now
+        self.held = False  # the driver accepts no more for now
         self.more = False  # frames that were read wait for their turn
         self.goes_on: asyncio.Handle | None = None
         self.deadline: asyncio.TimerHandle | None = None
 
-    # What the transport tells us.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.stream = cast(asyncio.Transport, transport)
@@ -106,7 +107,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.more:
-            self.frames.receive_bytes(data)  # what TLS had already decrypted when reading was paused
+            self.frames.receive_bytes(data)  # input that TLS had already decrypted when reading was paused
         elif self.state == OPEN:
             self._receive_open(data)
         elif self.state == REQUEST:
@@ -134,7 +135,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._answer_ping()
         self.driver.drained(self.client)
 
-    # What the driver asks of us.
+    # Calls of the driver.
 
     def write(self, data: bytes) -> None:
         if self.state == OPEN:
@@ -143,7 +144,7 @@ class WebSocketConnection(asyncio.Protocol):
             self.early += data
 
     def can_write_eof(self) -> bool:
-        """No: ``close`` has its own way to have the last word taken, the closing handshake."""
+        """No: ``close`` ensures the delivery of its last output by the closing handshake."""
         return False
 
     def write_eof(self) -> None:
@@ -223,7 +224,7 @@ class WebSocketConnection(asyncio.Protocol):
         payloads: list[bytes] = []
         ending, code = self._read_frames(data, payloads)
         if payloads:
-            # One call for all that one read brought, as with TCP: the driver's work is per read, not per frame.
+            # One call for all payloads of a read, as with TCP: the driver's work is per read, not per frame.
             self.driver.received(self.client, b"".join(payloads))
         self._answer_ping()
         if ending == MORE:
@@ -246,7 +247,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._finish(ending)
 
     def _finish(self, ending: int) -> None:
-        """We have said Close: read on for the peer's, which may stand behind a text frame in the same read."""
+        """Close has been sent: read on for the peer's Close, which may come after a text frame in the same read."""
         if ending == TEXT:
             ending, _ = self._read_frames(b"", [])
         if ending == MORE:
@@ -270,7 +271,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._flow()
 
     def _flow(self) -> None:
-        """Whether the stream is read. States after OPEN read on for the peer's goodbye and keep nothing of it."""
+        """Start or stop reading. States after OPEN read on for the peer's Close, and keep nothing."""
         if self.state == LINGER:
             self.more = False
         held = self.held and self.state <= OPEN
@@ -282,7 +283,7 @@ class WebSocketConnection(asyncio.Protocol):
             self.stream.resume_reading()
 
     def _read_frames(self, data: bytes, payloads: list[bytes]) -> tuple[int, int]:
-        """Collect the payloads in ``data``; returns what ended the reading and the status code that answers it."""
+        """Collect the payloads in ``data``. Returns what ended the reading, and the status code for the reply."""
         self.frames.receive_bytes(data)
         left = FRAMES_A_TURN
         try:
@@ -291,7 +292,7 @@ class WebSocketConnection(asyncio.Protocol):
                 if opcode is Opcode.BINARY:
                     payloads.append(cast(bytes, frame.payload))
                 elif opcode is Opcode.PING:
-                    # Of several pings only the last needs an answer (RFC 6455, 5.5.3): so pings cost bounded memory.
+                    # Of several pings only the last needs an answer (RFC 6455, 5.5.3), so pings cost bounded memory.
                     self.owed_pong = cast(bytes, frame.payload)
                 elif opcode is Opcode.CLOSE:
                     return HUNG_UP, cast("tuple[int, str]", frame.payload)[0]
@@ -309,19 +310,19 @@ class WebSocketConnection(asyncio.Protocol):
             pong, self.owed_pong = self.owed_pong, None
             self.stream.write(bytes(self.frames.pong(pong)))
 
-    # How it ends.
+    # Closing
 
     def _close(self, code: int) -> None:
-        """Begin the closing handshake: the peer answers our Close with its own, and then we hang up."""
+        """Begin the closing handshake: the peer answers Close with its own, and then the connection is closed."""
         self.state = CLOSING
         self.stream.write(bytes(self.frames.close(code)))
         self._set_deadline()
 
     def _last_words(self, data: bytes) -> None:
-        """Send what the peer need not answer, and wait for it to hang up.
+        """Send output that needs no answer, and wait until the peer closes the connection.
 
-        If we hung up first while more of what it sends is on its way, the kernel would reset the connection, and the
-        reset can overtake ``data``.
+        If this side closed first while more input is in flight, the kernel would reset the connection, and the reset
+        can overtake ``data``.
         """
         self.state = LINGER
         self.stream.write(data)

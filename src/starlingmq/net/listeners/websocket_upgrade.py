@@ -1,4 +1,4 @@
-"""The HTTP request that asks for a WebSocket, and our answer: bytes in, bytes out."""
+"""The HTTP request for a WebSocket, and the response: bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starlingmq.net.listeners.forwarded import ForwardedError, client_address
 from starlingmq.net.listeners.listener_gate import ListenerGate
 
 REQUEST_MAX: Final = 16 * 1024
-"""Bytes of a request with all its headers; room for the cookies of a site that shares our host name."""
+"""Bytes of a request with all its headers; room for the cookies of a site with the same host name."""
 
 REQUEST_START: Final = b"GET "
 _END: Final = b"\r\n\r\n"
 
 
 class UpgradeResponse(NamedTuple):
-    """What to send; ``refused`` is the reason to count, "" when the WebSocket is open; ``address`` is the client's."""
+    """The response; ``refused`` is the reason to count, "" if the WebSocket is open; ``address`` is the client's."""
 
     response: bytes
     refused: str = ""
@@ -29,19 +29,19 @@ class UpgradeResponse(NamedTuple):
 
 
 def request_size(data: bytes) -> int:
-    """Bytes of the request that ``data`` begins with; one more than there are as long as its end has not come."""
+    """Bytes of the request that ``data`` begins with; one more than there are if it is incomplete."""
     end = data.find(_END)
     return len(data) + 1 if end < 0 else end + len(_END)
 
 
 def answer(request: bytes, gate: ListenerGate, peer: str) -> UpgradeResponse:
-    """Answer a whole request (up to and with its empty line) for the WebSocket of a listener.
+    """Answer a complete request (up to and including its empty line) for the WebSocket of a listener.
 
-    ``peer`` is the address that the connection comes from. If it is a trusted proxy, its headers name the client's.
+    ``peer`` is the address of the connection. If it is a trusted proxy, its headers name the client's address.
 
-    A page is let in if its origin is among those of the gate (RFC 6455, 10.2). A subprotocol of "" asks for none. For
-    MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told to speak MQTT 3.1, is no part of any
-    MQTT specification and is refused [MQTT-6.0.0-4].
+    A page is accepted if its origin is among those of the gate (RFC 6455, 10.2). A subprotocol of "" requires none. For
+    MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told to use MQTT 3.1, is in no MQTT
+    specification and is refused [MQTT-6.0.0-4].
     """
     handshake = H11Handshake(ConnectionType.SERVER)
     try:
@@ -50,7 +50,7 @@ def answer(request: bytes, gate: ListenerGate, peer: str) -> UpgradeResponse:
     except RemoteProtocolError as error:
         return _no_websocket(error)
     except (UnicodeError, ValueError):
-        # Host names and header values with bytes that are no ASCII get this far.
+        # Host names and header values that are not ASCII get this far.
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
     if not isinstance(asked, Request):
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
@@ -81,7 +81,7 @@ def too_large() -> UpgradeResponse:
 
 
 def too_many() -> UpgradeResponse:
-    """The gate counts why."""
+    """The gate counts the reason."""
     return refuse(HTTPStatus.TOO_MANY_REQUESTS, "", "too many connections from this address")
 
 
