@@ -145,5 +145,5 @@ def test_many_groups_are_measured(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(150)
-def test_what_events_cost_is_measured() -> None:
+def test_the_cost_of_events_is_measured() -> None:
     measured(140, "bench.events", "--rounds", "1", "--seconds", "0.2")

@@ -334,7 +334,7 @@ def test_sizes_and_whole_seconds_are_printed_as_they_are_read(number: int) -> No
         ],
     ],
 )
-def test_what_config_show_prints_loads_to_the_same(tmp_path: Path, overrides: list[str]) -> None:
+def test_the_output_of_config_show_loads_to_the_same_settings(tmp_path: Path, overrides: list[str]) -> None:
     overrides = [text.replace("data_dir=2024", "data_dir='2024'") for text in overrides]
     config = load_config(None, overrides)
     assert load_config(written(tmp_path, "\n".join(lines(config)))) == config

@@ -45,7 +45,7 @@ def count(nodes: int) -> Counted:
     return Counting(nodes, 60, lambda _: None).count()
 
 
-def test_what_others_are_better_at_is_found_and_comes_with_the_worst_first() -> None:
+def test_cells_where_others_are_better_are_listed_worst_first() -> None:
     rows = [
         Row("s", "rate", "messages/s", False, {"starlingmq": 100.0, "mosquitto": 104.0, "amqtt": 150.0}),
         Row("s", "memory", "bytes", True, {"starlingmq-process": 300.0, "mosquitto": 100.0}),

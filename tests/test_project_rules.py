@@ -125,7 +125,7 @@ def test_pure_parts_do_nothing_but_compute(module: str) -> None:
     assert not found, f"{module} uses {found}: no clock, chance, environment or I/O below the shell"
 
 
-def test_what_is_impure_is_found() -> None:
+def test_impure_imports_and_calls_are_found() -> None:
     for line in ("open('x')", "def f(): return hash(1)", "class A:\n  def f(self): return id(self)", "x = __file__"):
         assert impure_names(line), line
     for line in ("def f(open): return open(1)", "def hash(): pass\nhash()", "for id in (): id"):

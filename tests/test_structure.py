@@ -194,7 +194,7 @@ def test_a_field_of_the_context_that_is_assigned_is_found() -> None:
         assert not list(outside_writes(ast.parse(line))), line
 
 
-def test_what_is_too_long_and_what_is_listed_in_vain_is_told() -> None:
+def test_excess_length_and_needless_exceptions_are_reported() -> None:
     check("file", 10, {"short": 10, "listed": 15}, {"listed": 15})
     for lengths, allowed in (({"a": 11}, {}), ({"a": 16}, {"a": 15}), ({"a": 10}, {"a": 15}), ({}, {"a": 15})):
         with pytest.raises(AssertionError, match="file a"):

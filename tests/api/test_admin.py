@@ -57,14 +57,14 @@ async def test_a_reload_says_what_counts_later(serve: Serve, ask: Ask, tmp_path:
     assert refused.status_code == 409 and "the settings were not changed" in refused.json()["error"]
 
 
-def test_what_can_not_change_while_serving_is_named_by_its_path() -> None:
+def test_settings_that_need_a_restart_are_named_by_their_paths() -> None:
     before = Config()
     assert needs_restart(before, before) == []
     after = load_config(None, ["storage.segment_size=8MiB", "mqtt.max_qos=1", "node.event_loop=asyncio"], {})
     assert needs_restart(before, after) == ["node.event_loop", "storage.segment_size"]
 
 
-async def test_what_came_by_each_listener_and_how_long_it_took(serve: Serve, join: Join, ask: Ask) -> None:
+async def test_traffic_of_each_listener_and_latencies_are_counted(serve: Serve, join: Join, ask: Ask) -> None:
     broker = await serve()
     reader, author = await join(broker, "reader"), await join(broker, "author")
     await reader.subscribe("a", qos=1)

@@ -98,7 +98,7 @@ async def test_a_client_is_kicked_and_a_session_ended(serve: Serve, join: Join, 
     assert "a/b" not in broker.state.ctx.sessions
 
 
-async def test_what_is_published_arrives(serve: Serve, join: Join, ask: Ask) -> None:
+async def test_a_published_message_arrives(serve: Serve, join: Join, ask: Ask) -> None:
     broker = await serve()
     peer = await join(broker)
     await peer.subscribe("t", qos=1)
@@ -128,7 +128,7 @@ REFUSED: Final[list[tuple[Any, int]]] = [
 ]
 
 
-async def test_what_can_not_be_published_is_refused_in_one_line(serve: Serve, ask: Ask) -> None:
+async def test_an_invalid_publication_is_refused_in_one_line(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     for body, status in REFUSED:
         headers = {"content-type": "application/json"}
@@ -188,7 +188,7 @@ async def test_retained_messages_in_pages_one_and_none(serve: Serve, ask: Ask) -
 
 
 @pytest.mark.parametrize("kind", ["client", "user", "address"])
-async def test_who_is_banned_goes_and_stays_out(serve: Serve, join: Join, ask: Ask, kind: str) -> None:
+async def test_a_banned_client_is_disconnected_and_refused(serve: Serve, join: Join, ask: Ask, kind: str) -> None:
     broker = await serve()
     peer = await join(broker, "c", username="u", password=b"p")
     name = {"client": "c", "user": "u", "address": "127.0.0.1"}[kind]

@@ -100,7 +100,7 @@ def test_each_request_of_a_connection_has_its_own_bound() -> None:
         GET_CHUNKED + b"0\r\n" + b"a:\r\n" * 7_000 + b"\r\n",
     ],
 )
-async def test_what_is_beyond_the_bounds_ends_the_connection(serve: Serve, sent: bytes, caplog: Any) -> None:
+async def test_exceeding_a_bound_ends_the_connection(serve: Serve, sent: bytes, caplog: Any) -> None:
     broker = await serve()
     assert await answers(broker, sent + SMUGGLED) in ([400], [])
     assert published(broker) == [] and not caplog.records

@@ -17,7 +17,9 @@ SHOWN = "document.getElementById('view').textContent"
 FIRST_BYTES_MAX = 300_000
 
 
-async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path) -> None:
+async def test_the_dashboard_shows_the_state_of_the_broker(
+    serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path
+) -> None:
     broker = await serve()
     peer = await join(broker, EVIL)
     await peer.subscribe("plant/+/temperature", "$share/workers/jobs", qos=1)
@@ -76,7 +78,7 @@ async def test_what_an_operator_sees(serve: Serve, join: Join, ask: Ask, tmp_pat
         assert not page.problems
 
 
-async def test_who_has_no_token_sees_nothing_and_who_has_may_act(
+async def test_the_dashboard_needs_a_token_to_show_and_change_anything(
     serve: Serve, join: Join, token_file: str, tmp_path: Path, pictures: Path
 ) -> None:
     broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0}})

@@ -124,7 +124,7 @@ async def test_odd_chunks_are_refused(serve: Serve, name: str, caplog: Any, monk
     assert not caplog.records
 
 
-async def test_what_is_framed_well_is_served_one_request_after_the_other(serve: Serve) -> None:
+async def test_well_framed_requests_are_served_one_after_the_other(serve: Serve) -> None:
     broker = await serve()
     last = SMUGGLED.replace(b"Host:", b"Connection: close\r\nHost:")
     assert await answers(broker, request(LENGTH, BODY) + request(CHUNKED, CHUNKS) + last) == [200, 200, 200]

@@ -184,7 +184,7 @@ def text(value: Any) -> str:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else json.dumps(value)
 
 
-def test_what_clients_say_does_not_forge_lines_of_the_log(broker: Broker) -> None:
+def test_input_of_clients_cannot_forge_log_lines(broker: Broker) -> None:
     """The fixture looks at the log in the end."""
     forge(broker.client)
 

@@ -140,7 +140,9 @@ async def test_users_come_in_with_their_password(serve: Serve, ask: Ask, passwd:
         assert (await ask(broker, "GET", "/api/v1/clients", auth=httpx.BasicAuth(*login))).status_code == expected
 
 
-async def test_who_guesses_is_banned(serve: Serve, ask: Ask, token_file: str, caplog: Any) -> None:
+async def test_an_address_that_guesses_passwords_is_banned(
+    serve: Serve, ask: Ask, token_file: str, caplog: Any
+) -> None:
     caplog.set_level(logging.DEBUG)
     failures = {"delay": 0, "limit": 3, "ban": "1m"}
     broker = await serve(auth={"api": {"token_file": token_file}, "failures": failures})
@@ -224,7 +226,7 @@ NO_HTTP: Final[list[bytes]] = [
 ]
 
 
-async def test_what_is_no_http_is_refused_and_not_logged(serve: Serve, caplog: Any) -> None:
+async def test_input_that_is_not_http_is_refused_and_not_logged(serve: Serve, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     broker = await serve()
     for request in NO_HTTP:

@@ -135,7 +135,9 @@ async def test_wrong_log_ins_in_flight_are_bounded_by_address(serve: Serve, toke
             assert await status(open_, broker, "/health/live", from_=address) == 200
 
 
-async def test_whoever_does_not_take_the_answers_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_replies_is_disconnected(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_connection, "WRITE_SECONDS", 0.2)
     broker = await serve()
     many = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 300

@@ -84,7 +84,7 @@ async def test_the_way_of_a_message_is_told_step_by_step(serve: Serve, join: Joi
     await until_off(broker)
 
 
-async def test_what_is_no_filter_and_more_than_may_be_open_is_refused(serve: Serve, ask: Ask) -> None:
+async def test_invalid_filters_and_too_many_streams_are_refused(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     for path, status in (
         ("/tail?filter=a/%23/b", 400),

@@ -47,7 +47,7 @@ async def test_it_tells_everything_there_is(serve: Serve, ask: Ask) -> None:
     assert {"/api/v1/clients", "/api/v1/publish", "/api/v1/bans", "/health/ready", "/metrics"} <= set(found["paths"])
 
 
-async def test_what_there_is_not_is_one_line_too(serve: Serve, ask: Ask) -> None:
+async def test_a_missing_object_is_reported_in_one_line(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     for path in (
         "/api/v1/nothing",

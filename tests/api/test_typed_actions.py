@@ -71,11 +71,11 @@ def test_a_text_that_cannot_be_read_is_refused_and_named(name: str, text: str) -
     assert refused.value.status == 400
 
 
-def test_what_is_asked_is_what_arrives() -> None:
+def test_a_request_arrives_as_it_was_sent() -> None:
     question = Question("n", True, 3, After(4), Limit(5))
     assert asyncio.run(ask(ACTION, nothing_to_report, question, Told)) == Told(question)
     assert texts(question) == {"name": "n", "force": "yes", "rate": "3", "cursor": "4", "limit": "5"}
 
 
-def test_what_is_not_known_is_not_in_the_reply() -> None:
+def test_an_unset_field_is_not_in_the_reply() -> None:
     assert "more" not in asyncio.run(reply_to({}))

@@ -33,7 +33,7 @@ def test_the_first_rule_that_fits_decides() -> None:
     assert found.may_subscribe(b"a/b/+", b"") and not found.may_subscribe(b"a/#", b"g")
 
 
-def test_what_no_rule_is_about() -> None:
+def test_the_default_applies_where_no_rule_matches() -> None:
     assert not rights("rules: []").may_publish(b"a", 0, False)
     assert rights("{default: allow, rules: []}").may_publish(b"a", 0, False)
     assert acl("rules: []").may_connect("c", "u", PEER)
@@ -58,7 +58,7 @@ def test_a_name_is_no_wildcard_and_begins_no_level(name: str) -> None:
             assert not found.may_subscribe(filter, b"")
 
 
-def test_who_a_rule_is_for() -> None:
+def test_a_rule_applies_to_the_clients_that_it_names() -> None:
     text = """rules:
     - {deny: connect, addresses: [10.13.0.0/16, '::1']}
     - {deny: connect, clients: ['bad-*']}
@@ -96,7 +96,7 @@ def test_replies_are_allowed_by_their_own_rule_and_denied_by_a_rule_before_it_th
     assert not rights("rules: [{allow: all}]").replies
 
 
-def test_who_is_denied_to_subscribe_gets_the_same_messages_in_no_group() -> None:
+def test_a_denied_subscription_is_denied_in_a_group_too() -> None:
     found = rights("{default: allow, rules: [{deny: subscribe, topics: ['secret/#']}]}")
     for filter in (b"secret/#", b"secret/a", b"#", b"+/a"):
         assert not found.may_subscribe(filter, b"") and not found.may_subscribe(filter, b"workers"), filter

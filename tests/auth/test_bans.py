@@ -30,7 +30,7 @@ def test_wrong_logins_under_one_name_from_everywhere_are_slow() -> None:
     assert delays == sorted(delays) and delays[0] == 0.1 and delays[-1] == DELAY_MAX
 
 
-def test_what_was_long_ago_does_not_count() -> None:
+def test_old_failures_do_not_count() -> None:
     found = bans()
     assert all(found.failed(11.0 * number, "10.0.0.1", "")[1] is None for number in range(20))
 
@@ -56,7 +56,7 @@ def test_a_ban_by_hand_is_listed_and_can_be_lifted() -> None:
     assert not list(found.all(1.0))
 
 
-def test_what_is_known_is_bounded() -> None:
+def test_remembered_names_are_bounded() -> None:
     found = bans(flapping=5)
     for number in range(KNOWN_MAX + 10):
         found.failed(1.0, f"a{number}", f"u{number}")
@@ -100,7 +100,7 @@ def test_a_ban_ends_when_its_network_becomes_exempt() -> None:
     assert found.of(1.0, "10.0.0.1", "", "") is None
 
 
-def test_who_proves_a_key_passes_a_ban_for_wrong_logins_and_no_other() -> None:
+def test_a_client_with_a_key_passes_only_a_ban_for_wrong_logins() -> None:
     found = bans(flapping=1)
     for _ in range(3):
         found.failed(1.0, "10.0.0.1", "ann")

@@ -108,7 +108,9 @@ async def test_a_flood_from_one_address_delays_a_login_from_another_by_what_is_u
         await peer.close()
 
 
-async def test_what_has_hung_up_is_not_checked(serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_login_of_a_closed_connection_is_not_checked(
+    serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hasher = Hasher(monkeypatch)
     broker = await serve(auth={"password": {"file": passwd(ann="right")}, **NO_BANS})
     under_way = [await knock_from(broker, FRIEND, b"first", f"u{number}") for number in range(threads())]
@@ -128,7 +130,7 @@ async def test_what_has_hung_up_is_not_checked(serve: Serve, passwd: Passwd, mon
         await peer.close()
 
 
-async def test_what_waits_when_its_address_is_banned_is_not_checked(
+async def test_waiting_logins_of_a_banned_address_are_not_checked(
     serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasher = Hasher(monkeypatch)
@@ -290,7 +292,7 @@ async def test_a_process_that_ends_at_once_keeps_no_broker_from_starting(monkeyp
     await verifier.close()
 
 
-async def test_what_became_of_passwords_is_counted(
+async def test_outcomes_of_password_checks_are_counted(
     serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasher = Hasher(monkeypatch)
@@ -346,7 +348,7 @@ async def test_one_address_never_has_all_the_places_of_a_slow_service() -> None:
     assert await asyncio.gather(*flood, friend) == ["flood"] * 8 + ["friend"]
 
 
-async def test_what_has_waited_too_long_is_refused_unchecked() -> None:
+async def test_a_login_that_waited_too_long_is_refused_unchecked() -> None:
     now = 0.0
     checks = Checks(slots=1, key_max=10, bans=no_bans(), clock=lambda: now)
     first = asyncio.Event()

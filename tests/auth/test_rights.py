@@ -42,7 +42,7 @@ async def test_publish_and_subscribe(serve: Serve, join: Join, tmp_path: Path) -
     assert (await peer.message()).topic == b"mine/c/2"
 
 
-async def test_who_has_no_code_for_it(serve: Serve, join: Join, tmp_path: Path) -> None:
+async def test_a_client_without_a_reason_code_is_disconnected(serve: Serve, join: Join, tmp_path: Path) -> None:
     broker = await serve(auth=rules(tmp_path / "acl"))
     old = await join(broker, "c", version=4)
     assert await old.subscribe("mine/d") == [0x80]
@@ -85,7 +85,7 @@ async def test_new_rules_end_what_they_do_not_allow(serve: Serve, join: Join, tm
     assert await writer.publish("b") == Reason.NOT_AUTHORIZED
 
 
-async def test_who_was_away_comes_back_to_the_rules_of_now(serve: Serve, tmp_path: Path) -> None:
+async def test_a_client_that_returns_is_checked_by_the_present_rules(serve: Serve, tmp_path: Path) -> None:
     broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
     peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
     assert await peer.subscribe("a", "b", qos=1) == [1, 1]
@@ -100,7 +100,7 @@ async def test_who_was_away_comes_back_to_the_rules_of_now(serve: Serve, tmp_pat
     await writer.close()
 
 
-async def test_what_waited_is_held_against_the_rules_of_now(serve: Serve, tmp_path: Path) -> None:
+async def test_new_rules_apply_to_queued_messages(serve: Serve, tmp_path: Path) -> None:
     broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
     counters = broker.state.ctx.counters
     peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
@@ -142,7 +142,7 @@ async def test_a_user_who_shares_a_client_id_gets_nothing_that_it_may_not_have(s
     await writer.close()
 
 
-async def test_what_is_sent_again_is_held_against_them_too(serve: Serve, tmp_path: Path) -> None:
+async def test_new_rules_apply_to_retransmissions_too(serve: Serve, tmp_path: Path) -> None:
     broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
     peer = await Peer.connect(broker.address(), "r", 4, clean_start=False)
     assert await peer.subscribe("once", "twice", qos=2) == [2, 2]
@@ -161,7 +161,7 @@ async def test_what_is_sent_again_is_held_against_them_too(serve: Serve, tmp_pat
     await writer.close()
 
 
-async def test_who_may_not_be_a_member_any_more_gets_nothing_of_the_group(serve: Serve, tmp_path: Path) -> None:
+async def test_a_member_that_loses_its_right_gets_no_more_messages_of_the_group(serve: Serve, tmp_path: Path) -> None:
     broker = await serve(auth=rules(tmp_path / "acl", "rules: [{allow: all}]"))
     one, other, writer = [await Peer.connect(broker.address(), name, 5) for name in ("one", "other", "w")]
     assert await one.subscribe("$share/g/jobs", qos=1) == [1] and await other.subscribe("$share/g/jobs", qos=1) == [1]

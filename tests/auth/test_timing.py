@@ -74,7 +74,7 @@ async def test_a_name_that_nobody_has_takes_as_long_as_a_wrong_password(serve: S
         assert set(said.values()) == {code} and alike(times), times
 
 
-async def test_who_may_administer_is_not_told_by_the_time_it_takes(serve: Serve, users: str) -> None:
+async def test_the_time_of_a_refusal_does_not_reveal_administrators(serve: Serve, users: str) -> None:
     broker = await serve(
         listeners=["mqtt://127.0.0.1:0", "http://127.0.0.1:0"],
         auth={

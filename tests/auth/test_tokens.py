@@ -117,7 +117,7 @@ async def test_a_token_brings_rules_and_an_end(serve: Serve, join: Join, secret_
     assert await knock(broker.address(), None, token(acl="all")) == Reason.BAD_USER_NAME_OR_PASSWORD
 
 
-async def test_who_is_granted_nothing_may_do_nothing_and_whose_token_is_silent_everything(
+async def test_an_empty_grant_allows_nothing_and_a_token_without_grants_everything(
     serve: Serve, join: Join, secret_file: str
 ) -> None:
     broker = await serve(auth={"jwt": {"secret_file": secret_file}, **FAST})

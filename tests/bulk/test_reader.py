@@ -116,7 +116,7 @@ def test_like_a_list(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (found.first, found.next) == (0, len(written.twin))
 
 
-def test_what_is_not_shown_is_not_read(tmp_path: Path) -> None:
+def test_records_beyond_the_shown_position_are_not_read(tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.write(message(b"a", b"1"))
     written.log.journal.append([encode_message(message(b"a", b"2"))])
@@ -124,7 +124,7 @@ def test_what_is_not_shown_is_not_read(tmp_path: Path) -> None:
     assert [row for columns in found.read(0, 10, ALL) for row in rows(columns)] == written.twin
 
 
-def test_what_is_trimmed_is_said_so(tmp_path: Path) -> None:
+def test_trimmed_offsets_are_reported(tmp_path: Path) -> None:
     written = Written(tmp_path, 300)
     for number in range(20):
         written.write(message(b"a", b"%d" % number * 20))

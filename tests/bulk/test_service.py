@@ -52,7 +52,7 @@ async def rows(options: Options, start: int, end: int, forgive: bool = False) ->
     return await asyncio.to_thread(read)
 
 
-async def test_what_was_acknowledged_can_be_read_at_once(broker: Broker) -> None:
+async def test_acknowledged_messages_can_be_read_at_once(broker: Broker) -> None:
     await publish(broker, 10)
     found = await rows(options(broker), 0, 10)
     assert [(row["offset"], row["payload"]) for row in found] == [(n, b"%d" % n) for n in range(10)]
@@ -71,7 +71,7 @@ async def test_topics_are_filtered_at_the_node(broker: Broker) -> None:
         await rows(options(broker, filters=("a/#/b",)), 0, 8)
 
 
-async def test_what_there_is_and_where(broker: Broker) -> None:
+async def test_streams_and_their_nodes_are_listed(broker: Broker) -> None:
     await publish(broker, 5)
     book = NodeBook(options(broker, consumer="me"))
 
@@ -92,7 +92,7 @@ async def test_what_there_is_and_where(broker: Broker) -> None:
         await asyncio.to_thread(NodeBook(options(broker, stream="none")).bounds)
 
 
-async def test_who_has_no_token_reads_nothing(broker: Broker) -> None:
+async def test_a_reader_without_the_token_is_refused(broker: Broker) -> None:
     for token in ("", "another token"):
         with pytest.raises(StreamError, match="the token is missing or wrong"):
             await rows(options(broker, token=token), 0, 1)
@@ -105,7 +105,7 @@ rules:
 """
 
 
-async def test_who_may_not_read_a_stream_is_told_so(tmp_path: Path) -> None:
+async def test_a_reader_without_the_right_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "acl.yaml").write_text(RULES)
     config = load_config(None, [*settings(tmp_path / "data"), f"auth.acl.file={tmp_path / 'acl.yaml'}"])
 

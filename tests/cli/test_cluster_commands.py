@@ -97,7 +97,7 @@ def until(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "it does not come to be so"
 
 
-def test_what_is_published_at_one_node_is_heard_at_another(cluster: tuple[Path, Running]) -> None:
+def test_a_message_published_at_one_node_arrives_at_another(cluster: tuple[Path, Running]) -> None:
     _, command = cluster
     subscription = subscriber(command.urls[1], "-t", "over/#", "-q", "2", "-C", "3", "-v")
     for qos in "012":
@@ -145,7 +145,7 @@ def test_routes_are_the_same_wherever_one_looks(cluster: tuple[Path, Running]) -
     assert code == 2 and "there is no node n9; the members are n1, n2, n3" in errors
 
 
-def test_who_is_there_is_not_forgotten(cluster: tuple[Path, Running]) -> None:
+def test_a_connected_node_cannot_be_forgotten(cluster: tuple[Path, Running]) -> None:
     directory, _ = cluster
     code, _, errors = run("ctl", "cluster", "forget", "n3", "--data-dir", str(directory / "n1" / "data"))
     assert (
@@ -315,7 +315,7 @@ def test_workers_share_one_port_and_one_that_dies_is_replaced(tmp_path: Path) ->
     assert "was ended by signal 9; it is restarted" in (tmp_path / "log").read_text()
 
 
-def test_what_workers_can_not_be(tmp_path: Path) -> None:
+def test_invalid_numbers_of_workers_are_refused(tmp_path: Path) -> None:
     code, _, errors = run("serve", "--workers", "2", "--listen", f"unix://{tmp_path}/socket")
     assert code == 2 and "workers cannot share a Unix socket" in errors
     code, _, errors = run("serve", "--workers", "0")
@@ -328,7 +328,7 @@ def test_without_etcd_one_line_says_what_to_install(tmp_path: Path) -> None:
     assert code == 2 and "apt-get install etcd-server" in errors.splitlines()[-1]
 
 
-def test_who_can_not_listen_does_not_join(tmp_path: Path) -> None:
+def test_a_node_that_cannot_listen_does_not_join(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"mqtt://127.0.0.1:{taken.getsockname()[1]}"
         words = ("serve", "--cluster", "127.0.0.1:0", "--data-dir", str(tmp_path), "--listen", url)
@@ -337,7 +337,7 @@ def test_who_can_not_listen_does_not_join(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_no_broker_runs_for_has_no_cluster(tmp_path: Path) -> None:
+def test_cluster_commands_need_a_running_broker(tmp_path: Path) -> None:
     code, _, errors = run("ctl", "cluster", "status", "--data-dir", str(tmp_path))
     assert code == 2 and "no broker is running there" in errors
     with running(tmp_path / "log", "serve", "--listen", "mqtt://127.0.0.1:0", "--data-dir", str(tmp_path / "data")):

@@ -108,7 +108,7 @@ class Ctl:
 
 
 @pytest.mark.slow
-async def test_what_there_is_and_what_is_done_to_it(tmp_path: Path) -> None:
+async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> None:
     data = tmp_path / "data"
     ctl = Ctl(data)
     odd = "[red]\x1b[2Jodd"

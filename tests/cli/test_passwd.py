@@ -54,7 +54,9 @@ def test_a_user_is_set_changed_listed_and_deleted(tmp_path: Path) -> None:
         ((), "", "no user given; use starlingmq passwd FILE USER (or --list)"),
     ],
 )
-def test_what_can_not_be_is_one_line(tmp_path: Path, arguments: tuple[str, ...], password: str, line: str) -> None:
+def test_invalid_input_is_reported_in_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], password: str, line: str
+) -> None:
     done = passwd(str(tmp_path / "passwords"), *arguments, password=password)
     assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())

@@ -42,7 +42,7 @@ READ = ("--server", "127.0.0.1:1", "--stream", "all", "--patience", "1")
         (("audit", "--stream", "events", "--server", "nowhere"), "'nowhere' is not host:port"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_errors_are_reported_in_one_line(
     words: tuple[str, ...],
     told: str,
     tmp_path: Path,
@@ -83,7 +83,7 @@ def test_plots_and_figures() -> None:
     assert [lasting(value) for value in (1.5, 180, 90_000, 200_000)] == ["1.5 s", "3.0 min", "25.0 h", "2.3 d"]
 
 
-def test_what_an_audit_says() -> None:
+def test_an_audit_reports_missing_and_doubled_messages() -> None:
     counts = {"accepted": 0, "refused": 0, "due": 3, "delivered": 2, "redelivered": 1, "acknowledged": 2}
     total = Total(client="c", topic="t", **counts, dropped={"queue_full": 1}, lost=1, doubled=0, again=0)
     finding = Finding("lost", "c", "t", "n1:7", 2, 1_770_000_000.0)

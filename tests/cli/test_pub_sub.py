@@ -45,7 +45,7 @@ def test_pub_to_sub(broker: Broker, topic: str, version: str, qos: str) -> None:
     assert output(sub) == f"{topic}/a one\n{topic}/b (null)\n".encode()
 
 
-def test_what_can_be_sent(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_payloads_come_from_options_files_and_stdin(broker: Broker, topic: str, tmp_path: Path) -> None:
     payload = bytes(range(256)) * 300
     file = tmp_path / "payload"
     file.write_bytes(payload)
@@ -154,7 +154,7 @@ def test_json_lines(broker: Broker, topic: str) -> None:
     assert (binary["payload"], binary["base64"]) == ("/wA=", True)
 
 
-def test_what_is_no_json_is_said_and_passed_over(broker: Broker, topic: str) -> None:
+def test_invalid_json_is_reported_and_skipped(broker: Broker, topic: str) -> None:
     sub = subscriber(broker.url, "-t", topic, "-F", "%J", "-C", "2")
     pub(broker, "-t", topic, "-m", "no json")
     pub(broker, "-t", topic, "-m", "[1]")

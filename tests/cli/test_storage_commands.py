@@ -243,7 +243,7 @@ def test_a_backup_without_a_broker(data: Path, tmp_path: Path) -> None:
     assert asked("ctl", "storage", "stats", "--data-dir", str(tmp_path / "new"))["queued"] == 100
 
 
-def test_what_can_not_be_done_is_one_line(data: Path, tmp_path: Path) -> None:
+def test_impossible_actions_are_reported_in_one_line(data: Path, tmp_path: Path) -> None:
     with serving(data):
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "file").touch()

@@ -79,7 +79,7 @@ async def test_a_stream_from_its_making_to_its_end(tmp_path: Path) -> None:
         ({"name": "other", "topics": "a", "when_full": "wait"}, "not one of drop_oldest, refuse"),
     ],
 )
-async def test_what_can_not_be_made(arguments: dict[str, str], words: str, tmp_path: Path) -> None:
+async def test_invalid_streams_are_refused(arguments: dict[str, str], words: str, tmp_path: Path) -> None:
     config = load_config(None, [f"node.data_dir={tmp_path}", "streams.define=[{name: all, topics: ['#']}]"])
     async with Broker(config, listeners=["mqtt://127.0.0.1:0"]):
         with pytest.raises(CommandError, match=words):
@@ -88,7 +88,7 @@ async def test_what_can_not_be_made(arguments: dict[str, str], words: str, tmp_p
             await asyncio.to_thread(ask, tmp_path, "show", name="none")
 
 
-async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
+async def test_acknowledged_messages_survive_a_kill(tmp_path: Path) -> None:
     broker = Serving(tmp_path, "--set", "streams.define=[{name: all, topics: ['#']}]")
     async with Client(broker.url, clean_start=True) as client:
         for number in range(50):

@@ -134,7 +134,7 @@ async def test_a_session_waits_for_its_client(broker: Broker, topic: str, versio
         pass
 
 
-async def test_what_was_not_taken_comes_again(broker: Broker, topic: str) -> None:
+async def test_unacknowledged_messages_are_sent_again(broker: Broker, topic: str) -> None:
     first = Client(broker.url, client_id="taker", session_expiry=60)
     await first.connect()
     await first.subscribe(topic, qos=2)
@@ -181,7 +181,7 @@ async def test_a_slow_reader_stops_the_socket_and_loses_nothing(broker: Broker, 
         assert reader.dropped == 0
 
 
-async def test_who_waits_for_an_answer_is_not_stopped_by_unread_messages(broker: Broker, topic: str) -> None:
+async def test_unread_messages_do_not_block_a_waiting_request(broker: Broker, topic: str) -> None:
     async with Client(broker.url) as client:
         await client.subscribe(topic)
         for number in range(UNREAD_MAX * 2):
@@ -273,7 +273,7 @@ async def test_a_lost_connection_is_told_to_everybody_who_waits(broker: Broker, 
             await client.subscribe(topic)
 
 
-async def test_what_mosquitto_refuses_is_told_by_name(broker: Broker) -> None:
+async def test_refusals_of_mosquitto_are_named(broker: Broker) -> None:
     if "closed" not in broker.urls:
         pytest.skip("needs a listener that refuses")
     for version in VERSIONS:

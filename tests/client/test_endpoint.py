@@ -23,7 +23,7 @@ def test_a_server_reference_names_a_server_that_is_reached_by_the_same_means(
 
 
 @pytest.mark.parametrize("reference", ["", " ", "b:port", "b:99999", "/only/a/path", ":1883"])
-def test_what_names_no_server_is_not_followed(reference: str) -> None:
+def test_an_invalid_server_reference_is_not_followed(reference: str) -> None:
     assert referred(parse_url("mqtt://a:1000"), reference) is None
 
 

@@ -135,7 +135,7 @@ def test_a_clean_session_of_3_1_1_is_clean_every_time() -> None:
 
 
 @pytest.mark.parametrize("packet", [Subscribe(1, [SubscribeRequest(b"t")]), Pingreq(), Connack(), Unsuback(9, [0, 0])])
-def test_what_a_server_may_not_send_ends_the_connection_or_is_nothing(packet: Packet) -> None:
+def test_invalid_packets_of_a_server_end_the_connection_or_are_ignored(packet: Packet) -> None:
     client = line()
     client.connect()
     events = client.receive(packet)
@@ -181,7 +181,7 @@ def test_an_enhanced_authentication_is_led_by_the_caller() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_published_early_waits_for_the_connection(version: int) -> None:
+def test_an_early_publication_waits_for_the_connection(version: int) -> None:
     client = line(version)
     first = client.state.publish("t", b"0")
     second = client.state.publish("t", b"1", 1)
@@ -263,7 +263,7 @@ def test_an_acknowledgement_of_the_wrong_kind_is_a_protocol_error() -> None:
         ({TOPIC_ALIAS_MAXIMUM: 1}, 0, False, {TOPIC_ALIAS: 2}, Reason.TOPIC_ALIAS_INVALID),
     ],
 )
-def test_what_the_server_said_it_would_not_take_is_not_sent(
+def test_packets_beyond_the_limits_of_the_server_are_not_sent(
     announced: Properties, qos: int, retain: bool, properties: Properties, refusal: Reason
 ) -> None:
     client = line()
@@ -372,7 +372,7 @@ def test_an_unanswered_subscription_is_asked_for_again() -> None:
     assert client.receive(Suback(again.packet_id, [1])) == [Completed(token, [1], {})]
 
 
-def test_what_was_unsubscribed_is_not_renewed() -> None:
+def test_an_ended_subscription_is_not_renewed() -> None:
     client = line()
     client.connect()
     client.state.subscribe([Subscription(filter="a")])

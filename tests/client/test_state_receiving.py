@@ -80,7 +80,7 @@ def test_qos_2_taken_over_a_reconnection_is_given_once() -> None:
     assert client.sent() == [Ack(PUBREC, 5)]
 
 
-def test_what_an_old_connection_brought_is_not_acknowledged_on_the_next() -> None:
+def test_messages_of_an_old_connection_are_not_acknowledged_on_the_next() -> None:
     client = line()
     client.connect()
     message = only(client.receive(Publish(b"t", b"x", 1, packet_id=5)))

@@ -37,7 +37,7 @@ def held(command: list[str], directory: Path | None = None) -> list[str]:
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 @pytest.mark.skipif(not (JS / "node_modules/mqtt").exists(), reason="mqtt.js is not installed: npm ci in tests/js")
 @pytest.mark.parametrize("who", STEPS)
-def test_what_programs_do_with_mqttjs(broker: ServedBroker, who: str) -> None:
+def test_typical_programs_with_mqttjs_work(broker: ServedBroker, who: str) -> None:
     assert held(["node", "habits.js", broker.address("mqtt"), who], JS) == STEPS[who]
 
 
@@ -56,7 +56,7 @@ def telegraf(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])
-def test_what_telegraf_does_with_paho(broker: ServedBroker, telegraf: str, version: int) -> None:
+def test_telegraf_works_as_it_uses_paho(broker: ServedBroker, telegraf: str, version: int) -> None:
     address = broker.address("mqtt").replace("mqtt://", "tcp://")
     steps = held([telegraf, address, str(version)])
     assert steps == ["subscribed", "every QoS", "persistent_session", "retained"]

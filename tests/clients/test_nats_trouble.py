@@ -167,7 +167,7 @@ async def test_to_another_server_when_one_leaves() -> None:
             assert (await subscription.next_msg(timeout=PATIENCE)).data == b"found again"
 
 
-async def test_who_does_not_read_is_closed_and_comes_back_and_others_get_everything() -> None:
+async def test_a_slow_consumer_is_closed_and_others_get_everything() -> None:
     limits = {"queue_bytes": 200_000, "write_buffer": 10_000, "publisher_hold": "50ms"}
     async with Broker(config(limits=limits)) as broker:
         address = broker.address("nats")
@@ -197,7 +197,7 @@ async def nothing(message: object) -> None:
     pass
 
 
-async def test_who_does_not_answer_is_stale_and_who_does_stays() -> None:
+async def test_a_client_without_pongs_is_closed_and_others_stay() -> None:
     async with Broker(config(nats={"ping_interval": "200ms", "max_pings_out": 1})) as broker:
         address = broker.address("nats")
         async with watched(address) as deaf, watched(address) as idle:
@@ -227,7 +227,7 @@ async def test_more_than_the_largest_payload() -> None:
             await other.gets_through()
 
 
-async def test_what_is_refused_of_one_message_is_told_and_the_connection_goes_on() -> None:
+async def test_a_refused_message_is_reported_and_the_connection_continues() -> None:
     async with Broker(config()) as broker, watched(broker.address("nats")) as client:
         await client.client.publish("$SYS.mine", b"x")
         assert 'permissions violation for publish to "$sys.mine"' in (await client.until("error")).lower()

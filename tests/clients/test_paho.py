@@ -196,7 +196,7 @@ def test_a_session_is_kept(paho: Open, version: int) -> None:
 
 
 @VERSIONS
-def test_what_was_not_acknowledged_comes_again(paho: Open, version: int) -> None:
+def test_unacknowledged_messages_are_delivered_again(paho: Open, version: int) -> None:
     topic, name = fresh("again/"), fresh("again")
     first = paho(version, name, clean=False, expiry=NEVER, prepare=lambda client: client.manual_ack_set(True))
     first.subscribe((topic, 1))
@@ -298,7 +298,7 @@ def test_request_and_response(paho: Open) -> None:
     assert properties.UserProperty == order
 
 
-def test_what_describes_a_message_is_passed_on(paho: Open) -> None:
+def test_message_properties_are_forwarded(paho: Open) -> None:
     client = paho()
     topic = fresh("described/")
     client.subscribe((topic, 1))

@@ -182,7 +182,7 @@ def test_a_client_id_that_is_too_long_is_refused_by_name(make_world: MakeWorld, 
 
 @clause(v3="3.1.4-5", v5="3.1.4-6")
 @pytest.mark.parametrize("version", BOTH)
-def test_what_follows_a_refused_connect_is_not_processed(make_world: MakeWorld, version: int) -> None:
+def test_packets_after_a_refused_connect_are_not_processed(make_world: MakeWorld, version: int) -> None:
     w = make_world(client_id_length=23)
     watcher = subscriber(w, "#")
     c = w.open(version=version)

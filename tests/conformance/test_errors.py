@@ -67,7 +67,7 @@ def test_a_connect_with_flags_is_malformed(w: World, version: int) -> None:
     ],
 )
 @pytest.mark.parametrize("version", ALL)
-def test_what_a_server_can_not_take_ends_that_connection_only(w: World, version: int, packet: bytes) -> None:
+def test_an_unprocessable_packet_ends_only_its_connection(w: World, version: int, packet: bytes) -> None:
     other = subscriber(w, "t", client_id="other")
     c = w.connect(client_id="a", version=version)
     c.send(packet + publish_frame("t", version=version))
@@ -139,7 +139,7 @@ class BrokenStore(NoStore):
 
 @clause(v3="4.8.0-2")
 @pytest.mark.parametrize("later", [False, True])
-async def test_what_could_not_be_stored_is_not_acknowledged_and_its_connection_closed(later: bool) -> None:
+async def test_an_unstored_message_is_not_acknowledged_and_its_connection_closed(later: bool) -> None:
     state = BrokerState(MqttConfig(sys_interval=0.0), LimitsConfig(), 1.0, b"s" * 32, "test")
     driver = Driver(state, BrokenStore(later), clock=lambda: 1.0)
     stream = Stream()

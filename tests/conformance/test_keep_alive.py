@@ -61,7 +61,7 @@ def test_keep_alive_0_is_for_ever(w: World, version: int) -> None:
 
 @clause(v3="3.1.2-24", v5="3.1.2-22")
 @pytest.mark.parametrize("version", ALL)
-def test_what_the_broker_sends_does_not_count(w: World, version: int) -> None:
+def test_output_of_the_broker_does_not_count_for_keep_alive(w: World, version: int) -> None:
     c = subscriber(w, "t", version=version, client_id="mute")
     quiet = w.connect(client_id="quiet", version=version, keep_alive=10)
     assert quiet.connack.reason == 0

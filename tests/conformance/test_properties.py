@@ -204,7 +204,7 @@ def test_aliases_are_of_one_connection(w: World) -> None:
 
 @clause(v5="3.1.2-27")
 @pytest.mark.parametrize("properties", [{}, {TOPIC_ALIAS_MAXIMUM: 0}])
-def test_who_takes_no_aliases_gets_none(w: World, properties: Properties) -> None:
+def test_a_client_without_topic_alias_maximum_gets_no_aliases(w: World, properties: Properties) -> None:
     sub = w.connect(client_id="sub", properties=properties)
     subscribe(sub, "a/long/topic/#")
     pub = w.connect(client_id="pub")

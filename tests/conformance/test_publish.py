@@ -87,7 +87,7 @@ def test_dup_is_not_passed_on(w: World, version: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("topic", [b"a/+", b"+", b"#", b"a/#", b"a+b", b"\xff", b"a\xed\xa0\x80", b"a\xc3"])
 @pytest.mark.parametrize("version", BOTH)
-def test_what_is_no_topic_name_can_not_be_published_to(w: World, version: int, topic: bytes, qos: int) -> None:
+def test_publishing_to_an_invalid_topic_name_is_refused(w: World, version: int, topic: bytes, qos: int) -> None:
     watcher = subscriber(w, "#")
     c = w.connect(client_id="a", version=version)
     c.send(publish_frame(topic, version=version, flags=qos << 1, packet_id=1 if qos else None))

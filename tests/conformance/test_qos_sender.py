@@ -104,7 +104,7 @@ def test_qos_2_goes_on_where_it_stopped(w: World, version: int) -> None:
 
 @clause(v3="4.3.2-1", v5="4.3.2-3")
 @pytest.mark.parametrize("version", BOTH)
-def test_what_was_acknowledged_is_not_resent(w: World, version: int) -> None:
+def test_acknowledged_messages_are_not_resent(w: World, version: int) -> None:
     sub, found = waiting(w, version, qos=1)
     for message in found:
         sub.send(Ack(PUBACK, message.packet_id))

@@ -52,7 +52,7 @@ from tests.harness import World
     ],
 )
 @pytest.mark.parametrize("version", BOTH)
-def test_what_is_delivered_matches_the_filter(w: World, version: int, filter: str, topic: str, matches: bool) -> None:
+def test_delivered_topics_match_the_filter(w: World, version: int, filter: str, topic: str, matches: bool) -> None:
     sub = subscriber(w, filter, version=version)
     deliver(w.connect(client_id="pub"), topic)
     assert topics(sub) == ([topic.encode()] if matches else [])
@@ -90,7 +90,7 @@ def test_a_leading_wildcard_does_not_match_topics_with_a_dollar(w: World, versio
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("first", [0x82, 0xA2])
 @pytest.mark.parametrize("version", ALL)
-def test_what_is_no_filter_closes_the_connection(w: World, version: int, filter: str, first: int, place: int) -> None:
+def test_an_invalid_filter_closes_the_connection(w: World, version: int, filter: str, first: int, place: int) -> None:
     """A protocol violation [MQTT-4.13.1-1] (3.1.1: [MQTT-4.8.0-1]), wherever it stands: nothing is subscribed to."""
     c = persistent(w, "a", version)
     filters = ["a/b", "a/b"]

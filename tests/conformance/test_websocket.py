@@ -80,7 +80,7 @@ def test_packets_and_frames_need_not_begin_or_end_together(cut: int) -> None:
 
 
 @clause(v3="6.0.0-1", v5="6.0.0-1")
-def test_what_the_broker_sends_is_in_binary_frames() -> None:
+def test_the_broker_sends_binary_frames() -> None:
     browser = Browser(["mqtt"])
     browser.events()
     for data in (b"\x20\x02\0\0", b"\xd0\0" * 100, b"x" * 70_000):

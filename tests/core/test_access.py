@@ -58,7 +58,7 @@ def test_a_rule_covers_and_overlaps_itself(filter: bytes) -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), filters), max_size=5), st.booleans(), filters)
-def test_who_may_subscribe_gets_nothing_that_a_rule_denies(
+def test_a_granted_subscription_never_delivers_a_denied_topic(
     rules: list[tuple[bool, bytes]], default: bool, filter: bytes
 ) -> None:
     rights = Rights([grant(allow, rule) for allow, rule in rules], default)
@@ -89,7 +89,7 @@ def test_qos_and_retain_are_decided_each_for_itself() -> None:
     assert [rights.may_publish(b"b", qos, False) for qos in range(3)] == [True] * 3
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_cached_decisions_are_bounded() -> None:
     rights = Rights([grant(True, b"a/+")], False)
     for number in range(5000):
         assert rights.may_publish(b"a/%d" % number, 0, False)
@@ -105,7 +105,7 @@ def test_groups_and_streams_have_rules_of_their_own() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), filters), max_size=5), st.booleans(), filters)
-def test_of_a_part_of_a_filter_each_topic_is_decided_by_its_own(
+def test_a_partly_denied_filter_is_decided_per_topic(
     rules: list[tuple[bool, bytes]], default: bool, filter: bytes
 ) -> None:
     rights = Rights([grant(allow, rule) for allow, rule in rules], default)

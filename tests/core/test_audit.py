@@ -167,7 +167,7 @@ def test_nats_clients_tell_and_are_told_of() -> None:
     assert kinds(events, "$nats/1") == ["due", "delivered"] * 2 and judge(events).clean
 
 
-def test_what_is_dropped_is_told_with_its_reason_also_from_the_store() -> None:
+def test_drops_are_reported_with_their_reason_also_from_the_store() -> None:
     world = AuditWorld(max_mqueue_len=600)
     lasting(world, "away").drop()
     away = lasting(world, "away")
@@ -275,7 +275,7 @@ def test_nothing_wrong_is_said_of_a_broker_that_does_no_wrong(seed: int) -> None
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="compiled classes can not be patched")
 @pytest.mark.parametrize("mistake", ["lost", "doubled", "lost in the queue"])
-def test_what_is_done_wrong_on_purpose_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     offer, pump = Delivery.offer, Delivery.pump
 
     def offer_wrongly(self: Delivery, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:

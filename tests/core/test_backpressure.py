@@ -208,7 +208,7 @@ def test_a_repeated_publish_that_waits_is_one_message() -> None:
     assert c.receive() == [Ack(PUBCOMP, 2)]
 
 
-def test_what_waits_is_bounded_and_was_never_acknowledged() -> None:
+def test_waiting_messages_are_bounded_and_not_acknowledged() -> None:
     """The client begins again, and each time gets on by what there is room for."""
     w = World(max_awaiting_rel=1, queue_bytes=10_000)
     c = persistent(w, "c", 4)

@@ -90,7 +90,7 @@ def test_a_limit_refuses_clients_of_all_protocols(
         (is_in_a_cluster, True, False, ADMITTED),
     ],
 )
-def test_what_concerns_only_some_clients(
+def test_some_checks_apply_only_to_some_clients(
     limit: Callable[[Context], None], transient: bool, stores: bool, kind: int
 ) -> None:
     world = World()

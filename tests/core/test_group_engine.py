@@ -72,7 +72,7 @@ def test_one_group_of_both_protocols(world: World) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_what_nobody_can_take_waits(world: World, qos: int) -> None:
+def test_a_message_waits_while_no_member_can_take_it(world: World, qos: int) -> None:
     slow = member(world, "slow", qos)
     slow.block()
     publish(world, b"1", b"2", b"3", qos=qos)
@@ -106,7 +106,7 @@ def test_a_member_that_leaves_with_unacknowledged_messages_frees_them(world: Wor
     assert group(world).redelivered == 3
 
 
-def test_what_was_lent_is_in_line_again_after_a_crash() -> None:
+def test_lent_messages_wait_again_after_a_crash() -> None:
     world = StoredWorld()
     one = member(world, "one")
     publish(world, b"1", b"2", b"3")
@@ -287,7 +287,7 @@ def test_by_topic_or_publisher(strategy: str, place: int) -> None:
         assert len({number for those in owners.values() for number in those}) > 5
 
 
-def test_who_has_least_to_acknowledge() -> None:
+def test_the_least_busy_member_is_selected() -> None:
     world = World()
     world.state.groups.configure(QueueGroupsConfig(strategy="least_inflight"))
     quick, lazy = member(world, "quick"), member(world, "lazy")

@@ -7,7 +7,7 @@ from tests.harness import World
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 
 
-def test_what_comes_first_after_a_standstill_is_refused() -> None:
+def test_the_first_packet_after_a_standstill_is_refused() -> None:
     world = World()
     client = world.connect()
     world.state.ctx.serves_until = world.now + 2.0

@@ -19,7 +19,7 @@ def test_a_connect_may_be_as_large_as_connect_size_says() -> None:
     assert world.connect(will=Will(b"w", b"x" * 200)).connack.reason == 0
 
 
-def test_what_follows_a_connect_in_the_same_read_may_be_larger() -> None:
+def test_packets_after_connect_in_the_same_read_may_be_larger() -> None:
     world = World(connect_size=300)
     client = world.open()
     client.send_all([Connect(5, "c"), Publish(b"t", b"x" * 1000, qos=1, packet_id=1)])
@@ -51,7 +51,7 @@ def test_a_packet_that_is_too_long_is_refused_at_its_fixed_header(version: int, 
 
 
 @pytest.mark.parametrize("first", [0x00, 0x20, 0x30, 0x3D, 0x82, 0xC0, 0xE0, 0xF0, 0x16, 0x47])
-def test_what_is_no_connect_is_refused_at_its_first_byte(first: int) -> None:
+def test_a_first_packet_other_than_connect_is_refused_at_its_first_byte(first: int) -> None:
     world = World()
     client = world.open()
     client.send(bytes((first,)))

@@ -61,7 +61,7 @@ def test_a_topic_is_followed_from_who_publishes_to_who_acknowledges(world: World
     assert watch.seen() == ([], 0)
 
 
-def test_what_is_dropped_says_why(world: World) -> None:
+def test_a_drop_has_its_reason(world: World) -> None:
     reader = world.connect("reader")
     subscribe(reader, b"a", 0)
     author = world.connect("author")
@@ -73,7 +73,7 @@ def test_what_is_dropped_says_why(world: World) -> None:
     assert [(event["client"], event["reason"]) for event in dropped] == [("reader", "slow_receiver_qos0")]
 
 
-def test_of_a_client_one_sees_what_it_publishes_and_what_it_gets(world: World) -> None:
+def test_a_watch_of_a_client_shows_its_publications_and_deliveries(world: World) -> None:
     one, two = world.connect("one"), world.connect("two")
     for client in (one, two):
         subscribe(client, b"#", 0)

@@ -105,7 +105,7 @@ def test_nats_is_told_the_reason_of_what_somebody_wants_stored(verdict: int, hea
 
 @pytest.mark.parametrize("kind", ["4", "5", "nats"])
 @pytest.mark.parametrize("verdict", [MEMORY, RESERVED])
-def test_what_nobody_wants_stored_is_turned_down_for_these_as_well(kind: str, verdict: int) -> None:
+def test_messages_without_storage_are_refused_for_these_reasons_too(kind: str, verdict: int) -> None:
     world, topic, client = client_of(kind, verdict)
     topic = "nobody" if verdict == MEMORY else topic
     if kind == "nats":
@@ -118,7 +118,7 @@ def test_what_nobody_wants_stored_is_turned_down_for_these_as_well(kind: str, ve
 
 @pytest.mark.parametrize("kind", ["4", "5", "nats"])
 @pytest.mark.parametrize("verdict", [ISOLATED, NOT_STORED, STREAM_FULL])
-def test_what_nobody_wants_stored_goes_its_way_otherwise(kind: str, verdict: int) -> None:
+def test_messages_without_storage_are_admitted_while_storage_fails(kind: str, verdict: int) -> None:
     world, _, client = client_of(kind, verdict)
     if kind == "nats":
         client.pub("nobody", b"x")

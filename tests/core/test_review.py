@@ -164,7 +164,7 @@ def test_a_client_that_neither_reads_nor_is_read_ends_with_its_keep_alive_or_its
     assert w.state.ctx.counters.clients_connected == 1
 
 
-def test_what_a_client_sent_before_it_went_away_is_handled_although_it_was_just_let_go() -> None:
+def test_input_of_a_closed_connection_is_handled_after_its_release() -> None:
     w = World(ask_publish=True)
     watcher = w.connect("w")
     w.state.ctx.ask_publish = False
@@ -316,7 +316,7 @@ def test_an_acknowledgement_of_what_was_not_sent_again_makes_no_room() -> None:
     assert payloads(back) == [], "one is unacknowledged, and one is all it takes"
 
 
-def test_what_is_unacknowledged_is_bounded_in_bytes() -> None:
+def test_unacknowledged_messages_are_bounded_in_bytes() -> None:
     w = World(queue_bytes=10_000)
     sub = w.connect("sub", version=4)
     subscribe(sub, "t", qos=1)

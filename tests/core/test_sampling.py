@@ -64,7 +64,7 @@ def test_a_traceparent_is_read(text: str) -> None:
         "\u0660" * 55,
     ],
 )
-def test_what_is_no_traceparent_is_as_none(world: World, text: str) -> None:
+def test_an_invalid_traceparent_is_ignored(world: World, text: str) -> None:
     assert parse(text) is None
     author = world.connect("author")
     sampler = sampling(world, 1.0)

@@ -35,7 +35,7 @@ def test_a_reading_is_missing_between_its_acknowledgement_and_its_arrival() -> N
     assert counts.counts == {tally.SENT: 1, tally.ACKNOWLEDGED: 1, tally.ARRIVED: 1}
 
 
-def test_what_arrives_before_its_acknowledgement_is_never_missing() -> None:
+def test_a_message_that_arrives_before_its_acknowledgement_is_not_missing() -> None:
     counts = Tally()
     counts.sent(KEY, 2, 0.0)
     counts.arrived(KEY, 2, 0.1, False)
@@ -46,7 +46,7 @@ def test_what_arrives_before_its_acknowledgement_is_never_missing() -> None:
 @pytest.mark.parametrize(
     ("qos", "anew", "name"), [(1, False, tally.AGAIN), (2, False, tally.DOUBLED), (2, True, tally.AGAIN)]
 )
-def test_what_comes_twice_is_doubled_only_where_that_may_not_be(qos: int, anew: bool, name: str) -> None:
+def test_duplicates_count_only_where_they_are_not_allowed(qos: int, anew: bool, name: str) -> None:
     counts = Tally()
     counts.sent(KEY, qos, 0.0)
     if anew:
@@ -57,7 +57,7 @@ def test_what_comes_twice_is_doubled_only_where_that_may_not_be(qos: int, anew: 
     assert counts.counts[name] == 1
 
 
-def test_what_was_refused_or_meant_for_nobody_is_not_lost() -> None:
+def test_refused_messages_and_those_without_receivers_are_not_lost() -> None:
     counts = Tally()
     counts.sent(KEY, 1, 0.0)
     counts.refused(KEY)
@@ -103,7 +103,7 @@ def test_a_verdict_is_bad_where_something_is_not_as_promised() -> None:
         assert not all(good for _, good in verdict(outcome(**{what: 1}), True, True)), what
 
 
-def test_what_is_missing_is_one_line_each_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_one_line_each_and_the_rest_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     there = stage._there
     monkeypatch.setattr(stage, "_there", lambda name: name not in ("nats", "litestar", "pyspark") and there(name))
     found = equipment(True)
@@ -165,7 +165,7 @@ def test_devices_are_of_all_kinds() -> None:
 
 @pytest.mark.skipif(not callers.SUPPORTED, reason="only Linux tells")
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_whose_a_connection_is(family: socket.AddressFamily) -> None:
+def test_connections_are_attributed_to_their_clients(family: socket.AddressFamily) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(family) as caller:
         port = server.getsockname()[1]
         caller.connect(("127.0.0.1", port) if family == socket.AF_INET else ("::ffff:127.0.0.1", port))
@@ -174,7 +174,7 @@ def test_whose_a_connection_is(family: socket.AddressFamily) -> None:
 
 
 @pytest.mark.skipif(not callers.SUPPORTED, reason="only Linux tells")
-def test_what_a_process_has_left_is_found_and_ended() -> None:
+def test_leftover_processes_are_found_and_ended() -> None:
     script = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=sys.stdin).pid)"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

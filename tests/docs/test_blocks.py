@@ -155,5 +155,5 @@ def test_commands_exist() -> None:
         ("", "a\n", False),
     ],
 )
-def test_what_is_shown_is_what_was_said(shown: str, said: str, is_so: bool) -> None:
+def test_shown_output_is_the_actual_output(shown: str, said: str, is_so: bool) -> None:
     assert matches(shown, said) is is_so

@@ -42,7 +42,7 @@ async def knock(address: str, version: int, username: str | None = None, passwor
 
 @pytest.mark.parametrize("hook", [check, check_later])
 @pytest.mark.parametrize("version", [3, 4, 5])
-async def test_who_is_let_in(serve: Serve, hook: object, version: int) -> None:
+async def test_the_hook_decides_which_clients_are_admitted(serve: Serve, hook: object, version: int) -> None:
     broker = await serve(authenticate=hook)
     address = broker.address()
     assert (await knock(address, version, "ann", b"secret")).reason == 0
@@ -258,7 +258,7 @@ async def test_data_for_who_named_no_method_stays_here(serve: Serve) -> None:
     assert AUTHENTICATION_DATA not in (await knock(broker.address(), 5)).properties
 
 
-async def test_what_is_sent_while_a_hook_thinks_is_kept_in_order(serve: Serve, join: Join) -> None:
+async def test_packets_wait_in_order_while_a_hook_decides(serve: Serve, join: Join) -> None:
     broker = await serve(authenticate=polite_later)
     peer = await let_in(broker.address())
     await peer.subscribe("t")

@@ -79,7 +79,7 @@ async def test_every_filter_of_a_subscribe_is_asked_about(serve: Serve, join: Jo
     assert await ann.subscribe("ann/b", "ann/raise") == [failed, failed]
 
 
-async def test_what_the_hook_is_told(serve: Serve, join: Join) -> None:
+async def test_the_hook_gets_client_action_and_topic(serve: Serve, join: Join) -> None:
     seen: list[Access] = []
 
     def remember(access: Access) -> bool:

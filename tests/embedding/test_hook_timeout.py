@@ -12,7 +12,7 @@ from starlingmq.config.settings import from_tree
 from starlingmq.wire.reasons import Reason
 
 
-async def test_what_a_hook_does_not_answer_in_time_is_refused() -> None:
+async def test_a_hook_timeout_refuses() -> None:
     async def never(_request: starlingmq.AuthRequest) -> bool:
         await asyncio.get_running_loop().create_future()
         return True

@@ -103,7 +103,7 @@ def to_no_properties(message: Publication) -> None:
 
 
 @pytest.mark.parametrize("change", [to_no_topic, to_text, to_no_properties])
-async def test_what_a_hook_made_of_a_message_is_checked(
+async def test_a_message_changed_by_a_hook_is_checked(
     serve: Serve, join: Join, either: Callable[[Hook], Hook], change: Hook
 ) -> None:
     broker = await serve(on_publish=either(change))

@@ -97,7 +97,7 @@ async def test_sessions(serve: Serve, join: Join) -> None:
 
 
 @pytest.mark.parametrize(("limits", "least"), [({"message_rate": 100}, 0.9), ({"byte_rate": 2000}, 0.3)])
-async def test_who_publishes_too_fast_is_read_slowly_and_loses_nothing(
+async def test_a_fast_publisher_is_slowed_down_and_loses_nothing(
     serve: Serve, join: Join, limits: dict[str, int], least: float
 ) -> None:
     broker = await serve(limits=limits)
@@ -119,7 +119,7 @@ async def test_who_publishes_too_fast_is_read_slowly_and_loses_nothing(
     assert await reader.publish("x") == Reason.NO_MATCHING_SUBSCRIBERS
 
 
-async def test_who_is_held_back_and_goes_leaves_nothing(serve: Serve, join: Join) -> None:
+async def test_a_held_publisher_that_disconnects_leaves_nothing(serve: Serve, join: Join) -> None:
     broker = await serve(limits={"message_rate": 25})
     fast = await join(broker, "f")
     fast.send(*(Publish(b"t", b"", 0) for _ in range(50)))

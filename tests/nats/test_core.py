@@ -144,7 +144,7 @@ def test_connections_past_the_limit_are_told_so() -> None:
     assert "Maximum Connections Exceeded" in peer.fake.output.decode()
 
 
-def test_who_never_says_anything_is_closed() -> None:
+def test_a_silent_connection_is_closed() -> None:
     world = World(connect_timeout=5.0)
     peer = NatsPeer(world)
     world.advance(6.0)
@@ -279,7 +279,7 @@ def test_headers() -> None:
 @pytest.mark.parametrize(
     "subject", ["a..b", "a.*", "a.>", ".", "foo*bar", "a\0b", "a\vb", "a.\ud7ff\u2420".encode()[:-1]]
 )
-def test_what_can_not_be_published_to(subject: str | bytes) -> None:
+def test_publishing_to_invalid_subjects_is_refused(subject: str | bytes) -> None:
     world = World()
     peer, pedant = connect(world), connect(world, pedantic=True)
     words = subject if isinstance(subject, bytes) else subject.encode()
@@ -302,7 +302,7 @@ def test_what_can_not_be_published_to(subject: str | bytes) -> None:
         ),
     ],
 )
-def test_what_can_not_be_subscribed_to(words: bytes, text: str) -> None:
+def test_subscribing_to_invalid_subjects_is_refused(words: bytes, text: str) -> None:
     world = World()
     peer = connect(world)
     assert peer.said(b"SUB " + words, "PING") == [f"-ERR '{text}'", "PONG"]

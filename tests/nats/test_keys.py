@@ -68,7 +68,7 @@ def test_the_text_of_a_key() -> None:
             user_key(text)
 
 
-def test_who_signs_the_nonce_comes_in_and_goes_by_its_key() -> None:
+def test_a_client_that_signs_the_nonce_is_admitted_by_its_key() -> None:
     made = world(ANN)
     peer = NatsPeer(made)
     assert peer.info["auth_required"] is True
@@ -89,7 +89,7 @@ def test_both_spellings_of_a_signature() -> None:
             assert peer.said(f'CONNECT {{"nkey":"{ANN.text}","sig":"{text}","verbose":false}}', "PING") == ["PONG"]
 
 
-def test_who_does_not_is_refused() -> None:
+def test_a_client_without_a_valid_signature_is_refused() -> None:
     made = world(ANN)
     nonce = NatsPeer(made).info["nonce"]  # of another connection
     assert sign_in(NatsPeer(made), ANN, nonce) == [VIOLATION]

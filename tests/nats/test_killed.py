@@ -128,7 +128,7 @@ def test_a_member_whose_subscription_is_not_known_everywhere_is_passed_over_unti
     assert heard(newcomer)
 
 
-def test_what_waited_for_the_only_member_comes_when_its_subscription_is_known_everywhere() -> None:
+def test_waiting_messages_reach_the_only_member_once_all_nodes_know_its_subscription() -> None:
     fleet = Fleet(3)
     fleet.cut(1, 3)
     fleet.cut(2, 3)

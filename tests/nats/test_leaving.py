@@ -70,7 +70,7 @@ def test_a_node_that_is_cut_off_leaves_it_at_what_it_said() -> None:
     assert late.info["connect_urls"] == ["n0:4222", "n1:4222", "n2:4222"]
 
 
-def test_what_is_configured_counts_instead() -> None:
+def test_configured_urls_replace_those_of_listeners() -> None:
     fleet = fleet_of(2)
     fleet[0].state.nats.configure(NatsConfig(connect_urls=("balancer:4222",)))
     assert NatsPeer(fleet[0]).info["connect_urls"] == ["balancer:4222"]

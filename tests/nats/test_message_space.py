@@ -67,7 +67,7 @@ def test_a_request_of_mqtt_is_answered_by_nats() -> None:
     assert asking.expect(Publish).payload == b"!"
 
 
-def test_what_a_session_that_is_away_wants_is_kept() -> None:
+def test_messages_for_a_disconnected_session_are_stored() -> None:
     world = World()
     away = world.connect("away", properties={SESSION_EXPIRY_INTERVAL: 100})
     subscribe(away, "a/b", 1)
@@ -221,7 +221,7 @@ def test_a_turn_has_its_budget() -> None:
     assert peer.heard() == [Msg("a", "1", b"x")] * 10_000 + ["PONG"]
 
 
-def test_what_can_not_be_stored_after_all_ends_the_connection_without_an_ok() -> None:
+def test_a_failed_store_ends_the_connection_without_ok() -> None:
     world = World(recording=True)
     away = world.connect("away", properties={SESSION_EXPIRY_INTERVAL: 100})
     subscribe(away, "a", 1)

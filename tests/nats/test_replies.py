@@ -71,7 +71,7 @@ def test_only_where_the_rule_is_about_the_reply_topic() -> None:
     assert refused(peer, "$SYS.REQ.SERVER.PING")
 
 
-def test_what_is_not_delivered_allows_no_reply() -> None:
+def test_an_undelivered_request_allows_no_reply() -> None:
     world = World()
     rules = SERVICE.replace("rules:\n", "rules:\n  - {deny: subscribe, topics: [svc/secret]}\n")
     peer, asker = service(world, rules=rules), requester(world)

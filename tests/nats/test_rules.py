@@ -34,7 +34,7 @@ def test_a_wildcard_gets_all_but_what_is_denied() -> None:
     assert sorted(subjects(reader)) == ["open", "open.x", "open.x", "secrets.y"]
 
 
-def test_what_is_denied_as_a_whole_is_refused_and_so_is_a_part_of_a_queue_group() -> None:
+def test_a_denied_subscription_and_a_partly_denied_queue_group_are_refused() -> None:
     _, reader, writer = narrowed(b"secret")
     for line in ("SUB secret.> 1", "SUB secret.x 2", "SUB > workers 3"):
         (heard,) = reader.said(line)

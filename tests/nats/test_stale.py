@@ -87,7 +87,7 @@ def test_many_requests_are_dropped_some_in_a_turn(world: World) -> None:
     assert group is not None and group.waiting() == 0
 
 
-def test_what_an_mqtt_client_publishes_waits_for_nats_members_as_before(world: World) -> None:
+def test_messages_of_mqtt_clients_wait_for_nats_members(world: World) -> None:
     worker = slow_member(world)
     publisher = world.connect("p", 5)
     assert publisher is not None
@@ -156,7 +156,7 @@ def test_a_request_that_waits_at_the_link_to_a_slow_node_is_dropped_there() -> N
     assert dropped(fleet[1]) == 1
 
 
-def test_what_an_mqtt_session_wants_comes_late_and_to_it_alone() -> None:
+def test_a_late_message_reaches_only_the_mqtt_session() -> None:
     fleet = Fleet(2)
     asking, worker = on_both(fleet)
     session = lasting(fleet[1], b"plain")
@@ -170,7 +170,7 @@ def test_what_an_mqtt_session_wants_comes_late_and_to_it_alone() -> None:
     assert dropped(fleet[1]) == 1
 
 
-def test_what_waited_before_it_was_sent_is_as_old_as_it_is() -> None:
+def test_the_age_of_a_message_counts_its_wait_before_sending() -> None:
     """The message waits in the session of the other node, not in frames that were made already."""
     fleet = Fleet(3)
     asking, worker = on_both(fleet)

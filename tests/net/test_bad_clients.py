@@ -111,7 +111,7 @@ async def test_a_connect_byte_by_byte_runs_out_of_time(serve: Serve, meet: Meet,
     await slow.close()
 
 
-async def test_who_says_nothing_or_half_of_it_runs_out_of_time(serve: Serve, meet: Meet) -> None:
+async def test_a_missing_or_incomplete_connect_times_out(serve: Serve, meet: Meet) -> None:
     broker = await serve(mqtt={"connect_timeout": 0.1})
     pair = await meet(broker)
     openings = [b"", b"\x10", b"\x10\x80\x80", encode(Connect(5, "c"), 5)[:-1]]
@@ -125,7 +125,7 @@ async def test_who_says_nothing_or_half_of_it_runs_out_of_time(serve: Serve, mee
     await pair.works()
 
 
-async def test_who_closes_its_half_is_gone(serve: Serve, meet: Meet) -> None:
+async def test_a_half_closed_connection_counts_as_closed(serve: Serve, meet: Meet) -> None:
     broker = await serve()
     pair = await meet(broker)
     for opening in (b"", b"\x10\x20", encode(Connect(5, "half"), 5)):
@@ -220,7 +220,7 @@ def waiting_to_be_written(broker: Broker, client_id: str) -> int:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", [4, 5])
-async def test_who_never_reads_costs_bounded_memory_and_nobody_else(
+async def test_a_client_that_never_reads_costs_bounded_memory_and_no_other_client(
     serve: Serve, meet: Meet, version: int, qos: int
 ) -> None:
     size, number, hold = 8 * KIB, 1000, 0.1
@@ -267,7 +267,7 @@ async def test_who_never_reads_costs_bounded_memory_and_nobody_else(
 
 
 @pytest.mark.parametrize("packet", [Pingreq(), Publish(b"nobody", b"", 1, packet_id=1)], ids=["PINGREQ", "PUBLISH"])
-async def test_who_asks_and_never_listens_is_not_heard(serve: Serve, meet: Meet, packet: Packet) -> None:
+async def test_a_client_that_never_reads_is_not_read(serve: Serve, meet: Meet, packet: Packet) -> None:
     broker = await serve(limits={"write_buffer": 16 * KIB})
     pair = await meet(broker)
     deaf = await deaf_peer(broker, 5, "deaf")
@@ -289,7 +289,7 @@ async def test_who_asks_and_never_listens_is_not_heard(serve: Serve, meet: Meet,
     await pair.works()
 
 
-async def test_who_reads_again_is_heard_again(serve: Serve) -> None:
+async def test_a_client_that_reads_again_is_read_again(serve: Serve) -> None:
     broker = await serve(limits={"write_buffer": 16 * KIB})
     peer = await deaf_peer(broker, 4, "deaf")
     number = 400_000
@@ -366,7 +366,7 @@ async def test_a_full_listener_hangs_up_at_once(serve: Serve) -> None:
 # The log
 
 
-async def test_what_is_logged_about_bad_clients_is_bounded(
+async def test_log_lines_about_bad_clients_are_bounded(
     serve: Serve, meet: Meet, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "starlingmq.clients")
@@ -426,7 +426,7 @@ def test_every_reason_has_lines_of_its_own_and_what_is_left_out_is_counted(caplo
     assert len(caplog.records) == 25
 
 
-def test_what_goes_on_is_not_called_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_notice_about_a_continuing_connection_does_not_say_closed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "starlingmq.clients")
     notices = NoticeLog(1, lambda: 0.0, Timers().later)
     for _ in range(3):

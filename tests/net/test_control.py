@@ -99,7 +99,7 @@ async def test_one_long_action_at_a_time_and_brief_ones_beside_it(control: Fixtu
 
 
 @pytest.mark.asyncio
-async def test_who_hangs_up_calls_it_off(control: Fixture) -> None:
+async def test_closing_the_control_connection_cancels_the_action(control: Fixture) -> None:
     _, writer = await control.begin("work")
     await control.work.begun.wait()
     writer.close()
@@ -130,7 +130,7 @@ async def test_only_so_many_are_served(control: Fixture) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_fails_says_so_in_a_line(control: Fixture) -> None:
+async def test_a_failed_action_is_reported_in_one_line(control: Fixture) -> None:
     assert await control.ask("fail") == {"error": "file: is not there"}
     assert "unknown action" in (await control.ask("other"))["error"]
 

@@ -150,7 +150,7 @@ async def test_commits_that_finish_out_of_order_release_in_order(bench: Bench) -
     assert first.got() == [Ack(PUBACK, 1), Ack(PUBACK, 3)] and second.got() == [Ack(PUBACK, 2)]
 
 
-async def test_what_is_stored_at_once_is_acknowledged_in_the_same_turn(bench: Bench) -> None:
+async def test_writes_stored_at_once_are_acknowledged_in_the_same_turn(bench: Bench) -> None:
     await bench.away(b"t")
     peer = await bench.connect("c")
     bench.store.at_once = True
@@ -159,7 +159,7 @@ async def test_what_is_stored_at_once_is_acknowledged_in_the_same_turn(bench: Be
     assert peer.got() == [Ack(PUBACK, 7)]
 
 
-async def test_what_is_stored_at_once_waits_behind_what_is_not(bench: Bench) -> None:
+async def test_writes_stored_at_once_wait_behind_pending_ones(bench: Bench) -> None:
     await bench.away(b"t")
     peer = await bench.connect("c")
     peer.send(Publish(b"t", b"1", 1, packet_id=1))
@@ -203,7 +203,7 @@ async def test_an_engine_that_keeps_nothing_is_asked_nothing() -> None:
 
 @pytest.mark.parametrize("raised", [False, True])
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_what_was_not_stored_is_not_acknowledged(bench: Bench, qos: int, raised: bool) -> None:
+async def test_an_unstored_message_is_not_acknowledged(bench: Bench, qos: int, raised: bool) -> None:
     await bench.away(b"t")
     peer, other = await bench.connect("c", lasting=True), await bench.connect("other")
     if raised:
@@ -299,7 +299,7 @@ async def test_last_words_come_last(bench: Bench) -> None:
 # Bounds
 
 
-async def test_what_waits_for_a_slow_store_is_bounded() -> None:
+async def test_frames_that_wait_for_a_slow_store_are_bounded() -> None:
     bench = Bench(write_buffer=10_000)
     sub = await bench.connect("sub", lasting=True, filter=b"t")
     pub = await bench.connect("pub")

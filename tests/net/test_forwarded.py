@@ -109,7 +109,7 @@ def test_no_more_than_the_last_hops_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "host", "", "10.0.0.0/33", "1.2.3.4.5", "[::1]"])
-def test_what_is_no_network_is_one_line(text: str) -> None:
+def test_an_invalid_network_is_reported_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match=r"listeners\[0\].trusted_proxies\[1\]: ") as raised:
         load_config(None, [f"listeners=[{{url: 'http://127.0.0.1:0', trusted_proxies: ['::1', '{text}']}}]"])
     assert "\n" not in str(raised.value)

@@ -132,7 +132,7 @@ def test_a_free_port_is_free_on_every_address() -> None:
         sock.close()
 
 
-async def test_who_comes_when_a_listener_is_full_is_turned_away(driver: FakeDriver, listen: Open) -> None:
+async def test_a_full_listener_refuses_connections(driver: FakeDriver, listen: Open) -> None:
     listener = await listen("mqtt://127.0.0.1:0", max_connections=1)
     port = port_of(listener.address)
     _, first = await asyncio.open_connection("127.0.0.1", port)

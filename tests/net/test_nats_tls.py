@@ -56,7 +56,7 @@ async def test_the_name_in_a_certificate(driver: FakeDriver, listen: Open, certi
     writer.close()
 
 
-async def test_whoever_goes_on_in_the_clear_is_cut_off(
+async def test_a_client_that_continues_without_tls_is_disconnected(
     driver: FakeDriver, listen: Open, certificates: Certificates
 ) -> None:
     listener = await listen("tls://127.0.0.1:0", tls=certificates.server())
@@ -71,7 +71,7 @@ async def test_whoever_goes_on_in_the_clear_is_cut_off(
     writer.close()
 
 
-async def test_whoever_goes_away_before_the_handshake(
+async def test_a_client_may_disconnect_before_the_handshake(
     driver: FakeDriver, listen: Open, certificates: Certificates
 ) -> None:
     listener = await listen("tls://127.0.0.1:0", tls=certificates.server())
@@ -81,7 +81,9 @@ async def test_whoever_goes_away_before_the_handshake(
     assert listener.gate.connections == 0
 
 
-async def test_whoever_says_nothing_has_so_long(driver: FakeDriver, listen: Open, certificates: Certificates) -> None:
+async def test_a_silent_client_has_the_handshake_time_only(
+    driver: FakeDriver, listen: Open, certificates: Certificates
+) -> None:
     listener = await listen("tls://127.0.0.1:0", tls=certificates.server(), options={"handshake_timeout": 0.2})
     reader, writer, client = await begin(listener, driver)
     assert await read_to_end(reader) == b""

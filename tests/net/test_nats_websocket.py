@@ -13,7 +13,7 @@ from .websocket_peer import HEADERS, connected, request
 PLAIN = [line for line in HEADERS if b"Protocol" not in line]
 
 
-async def test_what_is_said_before_the_request_comes_after_it(driver: FakeDriver, listen: Open) -> None:
+async def test_output_before_the_request_is_sent_after_it(driver: FakeDriver, listen: Open) -> None:
     listener = await listen("nats+ws://127.0.0.1:0")
     async with connected(port_of(listener.address)) as peer:
         client = await driver.client()

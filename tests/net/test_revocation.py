@@ -52,7 +52,7 @@ def revocations(authority: trustme.CA, revoked: Iterable[str] = (), expires: tim
     return builder.sign(key, SHA256()).public_bytes(Encoding.PEM)  # type: ignore[arg-type]  # an EC key
 
 
-def test_what_a_list_says(certificates: Certificates) -> None:
+def test_a_revocation_list_names_its_certificates(certificates: Certificates) -> None:
     mine, _ = certificates.issue("mine.example")
     other, _ = certificates.issue("other.example")
     whose = {path: identity(certificate(path).public_bytes(Encoding.DER)) for path in (mine, other)}
@@ -64,7 +64,7 @@ def test_what_a_list_says(certificates: Certificates) -> None:
 
 
 @pytest.mark.parametrize("pem", [b"", b"-----BEGIN X509 CRL-----\n!\n-----END X509 CRL-----\n"])
-def test_what_is_no_list_is_said_so(pem: bytes) -> None:
+def test_an_invalid_revocation_list_is_reported(pem: bytes) -> None:
     with pytest.raises(DerError):
         revoked_by(pem)
 

@@ -75,7 +75,7 @@ async def test_no_turn_writes_to_more_than_its_share_of_the_receivers() -> None:
     assert [wire.output[start:] for wire, start in zip(wires, before, strict=True)] == [both] * RECEIVERS
 
 
-async def test_who_sends_more_than_a_turn_can_take_is_not_read_at_once() -> None:
+async def test_input_beyond_a_turn_is_handled_in_later_turns() -> None:
     """The event loop would go on reading in the same turn, and all of it would pile up."""
     state = BrokerState(MqttConfig(sys_interval=0.0), LimitsConfig(), 1000.0, b"s" * 32)
     driver = Driver(state, NoStore(), clock=lambda: 1000.0)

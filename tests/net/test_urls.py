@@ -76,7 +76,7 @@ def test_its_text_means_the_same_again(url: str, parts: tuple[str, str, int, str
 
 
 @pytest.mark.parametrize(("url", "complaint"), BAD, ids=[repr(url)[:40] for url, _ in BAD])
-def test_what_is_no_listener_is_said_in_one_line(url: str, complaint: str) -> None:
+def test_an_invalid_listener_url_is_reported_in_one_line(url: str, complaint: str) -> None:
     with pytest.raises(ListenerError) as caught:
         parse_listener(ListenerConfig(url=url))
     message = str(caught.value)

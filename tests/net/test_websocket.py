@@ -97,7 +97,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sent", "status", "reason"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-async def test_what_is_no_request_for_mqtt_is_answered_and_cut(
+async def test_a_request_without_mqtt_is_answered_and_closed(
     listener: Listener, driver: FakeDriver, raw: Peer, sent: bytes, status: int, reason: str
 ) -> None:
     raw.send(sent)
@@ -144,7 +144,7 @@ async def test_pages_of_other_origins_stay_outside(
 
 
 @pytest.mark.parametrize("origin", ["app.example.org", "https://app.example.org/", "https://", "*", "ftp://a"])
-def test_what_is_no_origin_is_said_so(origin: str) -> None:
+def test_an_invalid_origin_is_reported(origin: str) -> None:
     with pytest.raises(ListenerError, match="is not an origin"):
         parse_listener(ListenerConfig(url="ws://:0", origins=(origin,)))
     with pytest.raises(ListenerError, match="origins are supported by WebSocket listeners only"):

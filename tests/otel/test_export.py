@@ -89,7 +89,7 @@ async def test_nats_clients_are_followed_by_their_header(serve: Serve) -> None:
         assert found["n1 accept"].trace_id.hex() == "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-async def test_what_is_given_up_is_an_error_and_what_has_no_trace_begins_one(serve: Serve, join: Join) -> None:
+async def test_a_dropped_message_is_an_error_span_and_begins_a_trace_without_a_parent(serve: Serve, join: Join) -> None:
     with Collector() as collector:
         options = traced(collector, ratio=1.0)
         broker = await serve(**options, mqtt={"max_mqueue_len": 1})
@@ -131,7 +131,7 @@ async def test_settings_change_while_it_serves(serve: Serve, join: Join, tmp_pat
         assert broker.state.ctx.audit is None
 
 
-async def test_what_was_seen_last_is_sent_at_the_end(serve: Serve, join: Join) -> None:
+async def test_the_last_spans_are_exported_at_the_end(serve: Serve, join: Join) -> None:
     with Collector() as collector:
         broker = await serve(**traced(collector, ratio=1.0))
         author = await join(broker, "author")

@@ -73,7 +73,7 @@ def test_a_node_that_was_started_anew_follows_on_how_it_came_in() -> None:
     assert deliver.parent == accept.span and deliver.start == deliver.end and deliver.attributes["starlingmq.dup"]
 
 
-def test_what_waits_for_a_group_and_what_is_given_up() -> None:
+def test_queued_group_messages_and_drops_have_spans() -> None:
     _, queue, deliver, drop, refuse = told(
         Steps("n1"),
         1,
@@ -92,7 +92,7 @@ def test_what_waits_for_a_group_and_what_is_given_up() -> None:
     assert (refuse.name, refuse.error) == ("refuse", "expired")
 
 
-def test_what_is_remembered_has_a_bound() -> None:
+def test_remembered_steps_are_bounded() -> None:
     steps = Steps("n1")
     for number in range(module.REMEMBERED_MAX + 5):
         told(steps, 1, event("accepted", f"n1:{number}~", "author"), event("due", f"n1:{number}~", "reader"))

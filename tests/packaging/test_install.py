@@ -100,7 +100,7 @@ def works(program: str) -> None:
         assert run(program, "sub", "-L", f"{address}/greenhouse", "-C", "1", "-v") == "greenhouse 21.5\n"
 
 
-def test_what_is_in_the_source_distribution_and_in_the_wheel(built: Path) -> None:
+def test_source_distribution_and_wheel_have_their_files(built: Path) -> None:
     (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
     assert wheel.name == f"starlingmq-{VERSION}-py3-none-any.whl"
     package = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/starlingmq").rglob("*") if path.is_file()}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled 
 
 def test_a_node_that_passes_nothing_on_is_found() -> None:
     with planted.nothing_is_passed_on(), pytest.raises(AssertionError):
-        test_sim.test_who_cannot_reach_each_other_go_on_through_the_third([("n1", "n2"), ("n2", "n1")])
+        test_sim.test_two_nodes_without_a_connection_continue_through_the_third([("n1", "n2"), ("n2", "n1")])
 
 
 def test_a_suback_for_those_connected_alone_is_found() -> None:

@@ -77,7 +77,7 @@ def connected(world: World) -> int:
 
 
 @pytest.mark.parametrize("ways", [[("n1", "n2"), ("n2", "n1")], [("n1", "n2")], [("n1", "n2"), ("n2", "n3")]])
-def test_who_cannot_reach_each_other_go_on_through_the_third(ways: list[tuple[str, str]]) -> None:
+def test_two_nodes_without_a_connection_continue_through_the_third(ways: list[tuple[str, str]]) -> None:
     world = made(3)
     end = faults.cut_ways(world, ways)
     world.pass_time(10.0)
@@ -106,7 +106,7 @@ def test_a_suback_waits_for_who_is_connected_to_others() -> None:
 
 
 @pytest.mark.parametrize("ways", [[("n1", "n2"), ("n1", "n3")], [("n2", "n1"), ("n3", "n1")]])
-def test_who_only_hears_or_is_only_heard_does_not_serve(ways: list[tuple[str, str]]) -> None:
+def test_a_node_with_one_way_connections_does_not_serve(ways: list[tuple[str, str]]) -> None:
     world = made(3)
     end = faults.cut_ways(world, ways)
     world.pass_time(10.0)

@@ -130,7 +130,7 @@ def test_windows_csv_and_back_to_topics(spark: SparkSession, broker: StreamBroke
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(240)
-def test_what_is_wrong_is_said_where_it_is(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
+def test_errors_name_their_place_in_the_file(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
     text = yaml.safe_dump(tree(tmp_path, broker.address))
     lines = len(text.splitlines())
     for sql, line, words in (

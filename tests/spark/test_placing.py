@@ -25,7 +25,7 @@ def test_a_batch_that_may_have_begun_stays_where_it_is() -> None:
     assert [each.first for each in again.sets] == [0, 8] and again.place(8, 0, [B, C], ()).urls[0] == B
 
 
-def test_who_is_gone_for_good_is_not_waited_for() -> None:
+def test_a_removed_node_is_not_waited_for() -> None:
     places = Placement().with_servers([A, B, C], -1).with_names(NAMES)
     for gone in (("b",), (B,)):
         assert [places.place(3, partition, [A, B, C], gone).name for partition in range(4)] == ["a", "c", "c", "a"]
@@ -56,7 +56,7 @@ def test_every_attempt_of_a_batch_goes_to_the_same_nodes(seed: int, tmp_path: Pa
     assert batch > 20 and len({tuple(each) for each in went.values()}) > 10
 
 
-def test_what_is_kept_is_beside_the_checkpoint(tmp_path: Path) -> None:
+def test_state_is_stored_beside_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path / "new"))
     assert checkpoint.read() == Placement() and checkpoint.begun() == -1
     places = Placement().with_servers([A], -1).with_names({A: "a"})

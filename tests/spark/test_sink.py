@@ -164,7 +164,7 @@ def test_the_broker_is_killed_while_rows_are_published(
     assert sorted(map(int, payloads(spark, broker))) == list(range(MANY))
 
 
-def test_what_can_not_be_written_is_said_in_a_line(spark: SparkSession, broker: StreamBroker) -> None:
+def test_an_impossible_write_is_reported_in_one_line(spark: SparkSession, broker: StreamBroker) -> None:
     rows = numbers(spark, 5)
     for data, options, words in (
         (

@@ -78,7 +78,7 @@ def test_payloads_are_decoded_and_what_can_not_be_is_kept(spark: SparkSession, b
     assert [row._malformed for row in rows if row._malformed] == ["no json", '{"id": "b", "v": "no number"}']
 
 
-def test_what_can_not_be_read_is_said_in_a_line(spark: SparkSession, broker: StreamBroker) -> None:
+def test_an_impossible_read_is_reported_in_one_line(spark: SparkSession, broker: StreamBroker) -> None:
     for option, value, words in (
         ("stream", "none", "there is no stream none on n1"),
         ("maxRows", "5", "maxrows: unknown option"),  # Spark knows no large letters
@@ -128,7 +128,7 @@ def test_a_broker_that_is_killed_and_a_node_that_comes_later(
     ]
 
 
-def test_what_retention_took_fails_a_query_or_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_offsets_removed_by_retention_fail_a_query_or_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
     broker = StreamBroker(tmp_path / "n1", "n1", "storage.segment_size=1KiB")
     try:
         broker.publish(NUMBERS[:10])

@@ -148,7 +148,7 @@ BUGS = {
         storage_failure,
         "client.version != 5 or 0 <= place < self.ctx.storage.written_before",
         "client.version != 5",
-        "test_failing_disk.py::test_what_may_be_on_the_disk_is_not_refused",
+        "test_failing_disk.py::test_a_message_that_may_be_on_disk_is_not_refused",
     ),
     "a checkpoint that failed counts": Bug(
         checkpointer,
@@ -209,13 +209,13 @@ BUGS = {
         directory_store,
         "        journal.sync()\n    except RecordsLost",
         "        pass\n    except RecordsLost",
-        "test_power.py::test_what_a_dead_process_left_is_not_acknowledged_to_another_node_before_it_is_safe",
+        "test_power.py::test_messages_of_a_dead_process_are_not_acknowledged_to_other_nodes_before_a_sync",
     ),
     "what was given back is forgotten": Bug(
         journal_gc,
         "        self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)",
         "        self._given = [0, next]",
-        "test_given_back.py::test_what_was_given_back_is_known_and_nothing_else",
+        "test_given_back.py::test_exactly_the_freed_offsets_are_known_as_freed",
     ),
     "what was given back is wanted again after a power failure": Bug(
         journal_gc,

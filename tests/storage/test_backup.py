@@ -121,7 +121,7 @@ def test_a_backup_while_serving_is_of_one_moment(tmp_path: Path, engine: str, br
     assert sorted(os.listdir(tmp_path / "data")) == ["LAYOUT", "LOCK", "journal", "kv"]
 
 
-def test_what_is_restored_is_what_was_there(tmp_path: Path, engine: str, broker: Broker) -> None:
+def test_a_restored_backup_equals_the_original(tmp_path: Path, engine: str, broker: Broker) -> None:
     for _ in range(500):
         broker.turn()
     backup(broker.data, broker.kv, broker.journal, tmp_path / "copy")
@@ -244,7 +244,7 @@ def test_directories_that_may_be_file_systems_of_their_own(tmp_path: Path, engin
 
 
 @pytest.mark.parametrize("engine", ["segment"], indirect=True)
-def test_what_was_thrown_away_is_not_taken_for_lost(tmp_path: Path, broker: Broker) -> None:
+def test_deleted_segments_are_not_reported_as_lost(tmp_path: Path, broker: Broker) -> None:
     for _ in range(100):
         broker.turn()
     assert isinstance(broker.journal, SegmentJournal)

@@ -111,7 +111,7 @@ def test_a_damaged_layout_beside_data_is_left_alone(tmp_path: Path, text: str) -
     assert (tmp_path / "LAYOUT").read_text() == text
 
 
-def test_what_an_interrupted_backup_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_an_interrupted_backup_are_removed(tmp_path: Path) -> None:
     DataDir(tmp_path, DECIDED).close()
     (tmp_path / "kv").mkdir()
     (tmp_path / "kv" / "1.sst").write_text("data")

@@ -171,7 +171,7 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(serve(monkeypatch, "process", scenario))
 
 
-def test_what_may_be_on_the_disk_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_may_be_on_disk_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The PUBLISH of a QoS 2 handshake was written, the sync failed. After a refusal its packet id would be free, and
     after a power failure the broker might hold it all the same."""
 
@@ -267,7 +267,7 @@ async def lasting(address: str, client_id: str, version: int = 5) -> Peer:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("what", ["subscribe", "unsubscribe", "connect"])
 @pytest.mark.parametrize("durability", ["process", "power"])
-def test_whoever_meets_it_first_is_told(
+def test_the_first_affected_client_is_told(
     monkeypatch: pytest.MonkeyPatch, version: int, what: str, durability: str
 ) -> None:
     async def scenario(disk: Disk, address: str) -> None:

@@ -14,7 +14,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), max_size=12
 
 
 @given(RANGES)
-def test_what_was_given_back_is_known_and_nothing_else(ranges: list[tuple[int, int]]) -> None:
+def test_exactly_the_freed_offsets_are_known_as_freed(ranges: list[tuple[int, int]]) -> None:
     """Segments go in any order: one in the middle may be needed for longer than those around it."""
     gc: Any = SimpleNamespace(_given=[0, 0], _marked=None)
     gone: set[int] = set()

@@ -76,7 +76,7 @@ def from_another_node(world: CrashWorld) -> Link:
     return acks
 
 
-def test_what_a_dead_process_left_is_not_acknowledged_to_another_node_before_it_is_safe() -> None:
+def test_messages_of_a_dead_process_are_not_acknowledged_to_other_nodes_before_a_sync() -> None:
     fate = Fate()
     world = CrashWorld(Worst(), fate=fate, power=True, span=0, piece=1)
     sub = world.open(5, "sub")
@@ -184,7 +184,7 @@ def test_records_that_are_lost_by_then_do_not_keep_a_broker_from_starting() -> N
     assert journal.synced == journal.next
 
 
-def test_what_comes_in_the_turn_after_one_that_is_refused_is_refused_with_it() -> None:
+def test_the_turn_after_a_refused_one_is_refused_with_it() -> None:
     """A SUBACK waits for other nodes while the sync of what it stands for is under way. Its own turn stores nothing."""
     world = CrashWorld(Worst(), fate=Fate(), power=True, span=0, piece=1)
     sub, pub = world.open(5, "sub"), world.open(5, "pub")

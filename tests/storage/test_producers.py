@@ -87,7 +87,7 @@ def came(world: StoredWorld) -> list[bytes]:
 FINE = (0, Reason.NO_MATCHING_SUBSCRIBERS)
 
 
-def test_what_is_published_again_is_acknowledged_and_comes_once() -> None:
+def test_a_repeated_publication_is_acknowledged_and_delivered_once() -> None:
     world = StoredWorld()
     reader(world).drop()
     client, here = join(world, 7)
@@ -197,7 +197,7 @@ def test_a_name_is_one_users_and_forgotten_in_time() -> None:
     assert join(world, 0, username="ann")[1] == "0"
 
 
-def test_who_may_come_to_another_node_is_no_producer() -> None:
+def test_a_client_that_may_reach_another_node_is_refused_as_producer() -> None:
     world = StoredWorld()
     world.state.publishing.producers.shared = True
     client = world.open()

@@ -86,7 +86,7 @@ def test_messages_for_a_client_that_is_away_wait_for_it(world: StoredWorld, qos:
     assert [(m.payload, m.qos, m.dup) for m in messages(client)] == [(p, qos, False) for p in (b"1", b"2", b"3")]
 
 
-def test_what_was_not_acknowledged_is_sent_again_with_its_packet_id(world: StoredWorld) -> None:
+def test_unacknowledged_messages_are_sent_again_with_their_packet_id(world: StoredWorld) -> None:
     client = subscriber(world)
     publish(world, b"1", b"2", b"3")
     first = messages(client)
@@ -232,7 +232,7 @@ def test_a_session_that_was_ended_stays_ended(world: StoredWorld) -> None:
     assert not world.connect("sub", 5, False, properties=dict(HOUR)).connack.session_present
 
 
-def test_what_was_replayed_is_in_the_next_checkpoint(world: StoredWorld) -> None:
+def test_replayed_changes_are_in_the_next_checkpoint(world: StoredWorld) -> None:
     subscriber(world).disconnect()
     subscriber(world, "over").disconnect()
     pub = world.connect("pub")
@@ -324,7 +324,7 @@ def test_a_member_of_a_group_that_leaves_keeps_what_it_has_queued_for_itself() -
     assert got == [*wanted, b"shared"]
 
 
-def test_what_nobody_needs_is_given_back() -> None:
+def test_unneeded_segments_are_freed() -> None:
     world = StoredWorld(checkpoint_bytes=0)
     client = subscriber(world)
     publish(world, *(b"x" * 1000 for _ in range(100)))
@@ -435,7 +435,7 @@ class Unused:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_waits_for_another_node_has_its_sequence_after_a_restart(world: StoredWorld, qos: int) -> None:
+def test_messages_for_another_node_keep_their_sequence_after_a_restart(world: StoredWorld, qos: int) -> None:
     world.state.peers.join(1, 1)
     peer = world.state.peers.add(2, Unused(), Unused())
     wanted = Subscription(peer.session, b"t/#", 2, False, True, b"")

@@ -76,7 +76,7 @@ def payloads(world: StoredWorld) -> list[int]:
     return [int(packet.payload[:5]) for packet in client.receive() if isinstance(packet, Publish)]
 
 
-def test_what_is_too_much_is_dropped_oldest_first_and_its_files_go(tmp_path: Path) -> None:
+def test_excess_messages_are_dropped_oldest_first_and_their_files_deleted(tmp_path: Path) -> None:
     world = stored_world(tmp_path, Retention(0.0, 20_000))
     fill(world, 500)
     before = world.journal.size
@@ -92,7 +92,7 @@ def test_what_is_too_much_is_dropped_oldest_first_and_its_files_go(tmp_path: Pat
     assert 0 < dropped < 500
 
 
-def test_what_waits_for_too_long_is_dropped_though_nothing_comes(tmp_path: Path) -> None:
+def test_old_messages_are_dropped_without_new_ones(tmp_path: Path) -> None:
     world = stored_world(tmp_path, Retention(60.0, 0))
     fill(world, 100)
     world.checkpoint()

@@ -154,7 +154,7 @@ def test_a_failed_sync_is_an_error_until_it_was_opened_anew(tmp_path: Path) -> N
     kv.close()
 
 
-def test_what_the_disk_forgot_is_not_papered_over(tmp_path: Path) -> None:
+def test_writes_that_the_disk_lost_are_not_hidden(tmp_path: Path) -> None:
     kv = RocksKv(tmp_path / "kv")
     kv.write(one(b"a", b"1"))
     kv._database._db = Failing(kv._database._db, sequence=1)  # type: ignore[assignment]  # one more than on disk

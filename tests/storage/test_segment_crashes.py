@@ -215,7 +215,7 @@ class Disaster(RuleBasedStateMachine):
         assert open_journal(self.files).next == len(self.twin.records)
 
 
-def test_what_was_promised_survives_disasters() -> None:
+def test_promised_records_survive_disasters() -> None:
     run_state_machine_as_test(
         Disaster,
         settings=settings(

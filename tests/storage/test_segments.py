@@ -114,7 +114,7 @@ def test_dropping_the_segment_that_grows_keeps_the_offsets_going() -> None:
     assert journal.append(numbered(3, 1)) == 3
 
 
-def test_what_segments_tell() -> None:
+def test_segments_describe_their_records() -> None:
     files = SimFiles()
     journal = journal_of(files)
     journal.append(numbered(0, 5))

@@ -151,7 +151,7 @@ def test_a_full_stream_refuses() -> None:
     assert world.state.ctx.full_streams == 0
 
 
-def test_what_is_deleted_keeps_nothing_more() -> None:
+def test_a_deleted_stream_stores_nothing_more() -> None:
     world = StreamWorld(defined())
     log = world.store.streams.find("s")
     assert log is not None
@@ -218,7 +218,7 @@ def test_consumers_are_known_again(tmp_path: Path) -> None:
     assert read_consumers(tmp_path / "CONSUMERS").by_name == {}
 
 
-def test_what_nats_clients_publish_is_kept_and_refused_alike() -> None:
+def test_messages_of_nats_clients_are_stored_and_refused_alike() -> None:
     world = StreamWorld(defined(topics=("a/#",), retention_size=120, when_full="refuse"))
     peer = NatsPeer(world)
     assert peer.said('CONNECT {"verbose":true,"headers":true,"no_responders":true}') == ["+OK"]

@@ -28,7 +28,7 @@ def test_a_command(data: bytes, command: Command) -> None:
 
 
 @pytest.mark.parametrize(("data", "text"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_what_is_no_command(data: bytes, text: str) -> None:
+def test_invalid_commands_are_refused(data: bytes, text: str) -> None:
     assert read_all(reader(), data) == Outcome([], text, 0)
     assert read_all(reader(), b"PING\r\n" + data) == Outcome([Command(PING)], text, 6)
     # What is known to be wrong from its beginning is never waited for.
@@ -76,7 +76,7 @@ token = st.text("abcXYZ_$-0/+#\u00e9", min_size=1, max_size=8).map(str.encode)
 
 @relaxed
 @given(token, st.just(b"") | token, st.binary(max_size=PAYLOAD_MAX))
-def test_what_a_client_writes_is_read(subject: bytes, reply: bytes, payload: bytes) -> None:
+def test_commands_that_a_client_encodes_are_decoded(subject: bytes, reply: bytes, payload: bytes) -> None:
     words = [word for word in (b"PUB", subject, reply, b"%d" % len(payload)) if word]
     outcome = read_all(reader(), b"%b\r\n%b\r\n" % (b" ".join(words), payload))
     assert outcome.commands == [Command(PUB, subject, reply, payload=payload)]

@@ -57,12 +57,12 @@ def test_headers_are_user_properties(block: bytes, pairs: list[tuple[str, str]])
         b"NATS/1.0\r\nA: " + b"x" * 65536 + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_header_block(block: bytes) -> None:
+def test_invalid_header_blocks_are_refused(block: bytes) -> None:
     with pytest.raises(ValueError):
         properties_of(block, b"")
 
 
-def test_of_what_mqtt_says_nats_hears_the_user_properties_and_the_response_topic() -> None:
+def test_nats_gets_user_properties_and_response_topic_of_mqtt_messages() -> None:
     properties: Properties = {
         PAYLOAD_FORMAT_INDICATOR: 1,
         MESSAGE_EXPIRY_INTERVAL: 60,

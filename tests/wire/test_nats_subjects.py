@@ -80,11 +80,11 @@ def test_filters(subject: str, filter: str) -> None:
 
 
 @pytest.mark.parametrize("subject", NO_FILTER)
-def test_what_is_no_subscription(subject: str) -> None:
+def test_invalid_subscription_subjects_are_refused(subject: str) -> None:
     assert filter_of(subject.encode()) == b""
 
 
-def test_what_is_not_utf_8_is_no_name() -> None:
+def test_names_must_be_utf_8() -> None:
     assert topic_of(b"a.\xff") == b""
     assert filter_of(b"*.\xff") == b""
 

@@ -275,7 +275,7 @@ def test_varints_of_the_specification(value: int, raw: str) -> None:
     assert encode_varint(value) == bytes.fromhex(raw)
 
 
-def test_what_fits_no_packet() -> None:
+def test_oversized_fields_are_refused() -> None:
     with pytest.raises(MalformedPacket):
         encode_varint(268_435_456)
     with pytest.raises(MalformedPacket):
