@@ -19,10 +19,8 @@ from starlingmq.storage.streams.stream_consumers import Consumer
 from starlingmq.storage.streams.stream_files import StreamActionError, check_topics, definition_of
 from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs, identity
 from starlingmq.storage.streams.stream_views import (
-    ConsumerForgotten,
     ConsumerLag,
     ConsumerView,
-    ReadableNode,
     StreamDeleted,
     StreamTrimmed,
     StreamView,
