@@ -10,7 +10,6 @@ from starlingmq.admin.stream_requests import (
     NewStream,
     OneConsumer,
     OneStream,
-    ReadableNodes,
     StreamsReply,
     StreamTrim,
 )
@@ -21,6 +20,7 @@ from starlingmq.storage.streams.stream_admin import StreamAdmin
 from starlingmq.storage.streams.stream_views import (
     ConsumerForgotten,
     ConsumerLag,
+    ReadableNodes,
     StreamDeleted,
     StreamTrimmed,
     StreamView,
@@ -64,7 +64,7 @@ class StreamActions:
         return self.admin.commit(request.name, request.consumer, request.next, request.pins)
 
     async def nodes(self, report: Report, request: NoArguments) -> ReadableNodes:
-        return ReadableNodes(self.admin.node, self.admin.nodes())
+        return self.admin.nodes()
 
     async def forget(self, report: Report, request: OneConsumer) -> ConsumerForgotten:
         return self.admin.forget(request.name, request.consumer)

@@ -7,7 +7,7 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import asdict, fields
 
-from starlingmq.storage.streams.stream_views import ReadableNode, StreamView
+from starlingmq.storage.streams.stream_views import StreamView
 
 
 class NewStream(Struct, frozen=True):
@@ -65,11 +65,6 @@ class AccessRequest(Struct, frozen=True):
 class StreamsReply(Struct, frozen=True):
     streams: list[StreamView]
     node: str = ""
-
-
-class ReadableNodes(Struct, frozen=True):
-    node: str
-    nodes: list[ReadableNode]
 
 
 class GossipEntry(Struct, frozen=True):

@@ -19,8 +19,11 @@ from starlingmq.storage.streams.stream_consumers import Consumer
 from starlingmq.storage.streams.stream_files import StreamActionError, check_topics, definition_of
 from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs, identity
 from starlingmq.storage.streams.stream_views import (
+    ConsumerForgotten,
     ConsumerLag,
     ConsumerView,
+    ReadableNode,
+    ReadableNodes,
     StreamDeleted,
     StreamTrimmed,
     StreamView,
@@ -32,15 +35,12 @@ PIN_SECONDS: Final = 7 * 86400.0  # how long a consumer that does not report hol
 
 def stream_view(log: StreamLog, now: float) -> StreamView:
     """A stream as this node has it."""
-    definition = msgspec.to_builtins(log.definition)
-    for own in ("number", "begin", "earlier"):
-        del definition[own]
-    definition["id"] = identity(log.definition)
-    files = [file for file in log.journal.segments() if isinstance(file, SegmentInfo)]
+    definition = log.definition
     last = max(log.shown, 0)
     first = min(log.journal.first, last)
     return StreamView(
         name=definition.name,
+        id=identity(definition),
         topics=list(definition.topics),
         retention_time=definition.retention_time,
         retention_size=definition.retention_size,
@@ -185,18 +185,16 @@ class StreamAdmin:
         if not plain_name(consumer) or next is None:
             raise StreamActionError(f"a consumer needs a name of 1 to {NAME_BYTES_MAX} printable bytes and an offset")
         now = time.time()
-        pins = arguments.get("pins") == "true"
-        log.consumers.heard(Consumer(name, int(text), now, pins, now + PIN_SECONDS if pins else 0.0))
-        return {"name": log.stream.name, "lag": max(0, log.shown - int(text))}
+        log.consumers.heard(Consumer(consumer, next, now, pins, now + PIN_SECONDS if pins else 0.0))
+        return ConsumerLag(log.stream.name, max(0, log.shown - next))
 
-    async def nodes(self) -> Result:
-        """Where streams are read: all nodes that are registered; ``away``: those that are not connected now."""
-        nodes = [{"name": name, "address": address, "away": away} for name, address, away in self._nodes()]
-        return {"node": self.node, "cluster": self._clustered, "nodes": nodes}
+    def nodes(self) -> ReadableNodes:
+        """The registered nodes, whose streams can be read unless they are away."""
+        nodes = [ReadableNode(name, address, away) for name, address, away in self._nodes()]
+        return ReadableNodes(self.node, self._clustered, nodes)
 
-    async def forget(self, arguments: dict[str, str]) -> Result:
-        log = self._find(arguments)
-        name = arguments.get("consumer", "")
-        if not log.consumers.forget(name):
-            raise StreamActionError(f"stream {log.stream.name} has no consumer {name!r}")
-        return {"name": log.stream.name, "consumer": name}
+    def forget(self, name: str, consumer: str) -> ConsumerForgotten:
+        log = self.find(name)
+        if not log.consumers.forget(consumer):
+            raise StreamActionError(f"stream {log.stream.name} has no consumer {consumer!r}")
+        return ConsumerForgotten(log.stream.name, consumer)

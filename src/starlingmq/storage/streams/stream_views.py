@@ -20,6 +20,7 @@ class StreamView(Struct, frozen=True):
     nodes."""
 
     name: str
+    id: str
     topics: list[str]
     retention_time: float
     retention_size: int
@@ -63,5 +64,16 @@ class ConsumerForgotten(Struct, frozen=True):
 
 
 class ReadableNode(Struct, frozen=True):
+    """``away``: the node is not connected now."""
+
     name: str
     address: str
+    away: bool
+
+
+class ReadableNodes(Struct, frozen=True):
+    """``cluster``: ``node`` is a member of one."""
+
+    node: str
+    cluster: bool
+    nodes: list[ReadableNode]
