@@ -14,7 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from starlingmq import Broker
 from starlingmq.config.settings import load_config
 from starlingmq.spark.nodes import StreamError
-from starlingmq.spark.read_options import OptionError, read_options
+from starlingmq.spark.option_error import OptionError
+from starlingmq.spark.read_options import read_options
 from starlingmq.spark.row_reading import RowPartition
 from starlingmq.spark.source import BatchReader, MicroBatchReader, Told
 from tests.bulk.conftest import TOKEN, settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,15 @@ from starlingmq.client import Client
 from starlingmq.config.settings import Config, ConfigError, load_config
 from starlingmq.hooks import AuthRequest
 from starlingmq.spark.nodes import LostRows, NodeBook, NodeConnection, StreamError
+from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.placing import NodePlace
-from starlingmq.spark.read_options import Options
+from starlingmq.spark.read_options import Options, read_options
 from starlingmq.spark.row_publishing import PublishError
 from starlingmq.spark.row_publishing import publish as send
 from starlingmq.spark.row_reading import RowPartition, read_part
+from starlingmq.spark.secret_reference import secret_text
 from starlingmq.spark.sink_options import read_sink_options
+from starlingmq.spark.source import BatchReader
 from tests.bulk.conftest import TOKEN, settings
 from tests.cli.test_stream_commands import ask
 from tests.patience import within
@@ -96,6 +100,29 @@ async def test_a_reader_without_the_token_is_refused(broker: Broker) -> None:
     for token in ("", "another token"):
         with pytest.raises(StreamError, match="the token is missing or wrong"):
             await rows(options(broker, token=token), 0, 1)
+
+
+async def test_a_token_by_reference_is_read_where_it_is_used(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(broker, 3)
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    monkeypatch.setenv("READERS_TOKEN", TOKEN)
+    for reference in ({"tokenFile": str(path)}, {"tokenEnv": "READERS_TOKEN"}):
+        given = read_options({"servers": broker.read_at, "stream": "all"} | reference, streaming=False)
+        sent = pickle.dumps(BatchReader(given))
+        assert TOKEN.encode() not in sent and TOKEN not in repr(given)
+        reader: BatchReader = pickle.loads(sent)
+        assert len(await rows(reader.options, 0, 3)) == 3
+    path.unlink()
+    monkeypatch.delenv("READERS_TOKEN")
+    with pytest.raises(OptionError, match=r"tokenEnv: the variable READERS_TOKEN is not set; .*spark\.executorEnv"):
+        await rows(given, 0, 3)
+    with pytest.raises(OptionError, match=r"tokenFile: .*cannot be read: No such file"):
+        secret_text(read_options({"servers": "a:1", "stream": "s", "tokenFile": str(path)}, True).token)
+    with pytest.raises(OptionError, match="tokenFile: token is set as well"):
+        read_options({"servers": "a:1", "stream": "s", "token": "x", "tokenFile": "y"}, True)
 
 
 RULES = """default: deny

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
+import pyarrow.fs as pafs  # type: ignore[import-untyped]
 import pytest
 
 from starlingmq.spark.checkpoint import Checkpoint
@@ -54,6 +56,40 @@ def test_every_attempt_of_a_batch_goes_to_the_same_nodes(seed: int, tmp_path: Pa
         assert went.setdefault(batch, found) == found
         batch += chance.random() < 0.5
     assert batch > 20 and len({tuple(each) for each in went.values()}) > 10
+
+
+class ObjectStore:
+    """A directory that is like S3 to who writes: no move, no directories."""
+
+    type_name = "s3"
+
+    def __init__(self, directory: Path) -> None:
+        self.files = pafs.SubTreeFileSystem(str(directory), pafs.LocalFileSystem())
+
+    def open_output_stream(self, path: str) -> Any:
+        return self.files.open_output_stream(path)
+
+    def open_input_stream(self, path: str) -> Any:
+        return self.files.open_input_stream(path)
+
+
+def test_an_object_store_gets_the_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Files:
+        @staticmethod
+        def from_uri(uri: str) -> tuple[ObjectStore, str]:
+            asked.append(uri)
+            return ObjectStore(tmp_path), "bucket/query"
+
+    (tmp_path / "bucket" / "query").mkdir(parents=True)
+    monkeypatch.setattr(pafs, "FileSystem", Files)
+    checkpoint = Checkpoint("s3a://bucket/query")
+    places = Placement().with_servers([A], -1)
+    checkpoint.write(places)
+    assert asked == ["s3://bucket/query"], "Spark's name of the scheme is another one than pyarrow's"
+    assert checkpoint.read() == places
+    assert [path.name for path in (tmp_path / "bucket" / "query").iterdir()] == [FILE]
 
 
 def test_state_is_stored_beside_the_checkpoint(tmp_path: Path) -> None:

@@ -35,8 +35,9 @@ from starlingmq.pipeline.config import (
 )
 from starlingmq.spark import decode_json, register
 from starlingmq.spark.nodes import NodeBook, StreamError
+from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED, REASON, malformed_because
-from starlingmq.spark.read_options import OptionError, read_options
+from starlingmq.spark.read_options import read_options
 from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
 
@@ -76,14 +77,25 @@ def begin_session(pipeline: PipelineConfig, master: str) -> SparkSession:
     return session
 
 
-def source_options(pipeline: PipelineConfig) -> dict[str, str]:
+def source_options(pipeline: PipelineConfig, here: bool = True) -> dict[str, str]:
+    """``here``: all tasks run on this machine, so they read the files of secrets themselves; workers elsewhere may not
+    have these files."""
     source = pipeline.source
+    secrets = {
+        "token": source.token or secret(source.token_file, "source.token_file"),
+        "password": secret(source.password_file, "source.password_file"),
+    }
+    if here:
+        secrets = {
+            "token": source.token,
+            "tokenFile": "" if source.token or not source.token_file else os.path.abspath(source.token_file),
+            "passwordFile": os.path.abspath(source.password_file) if source.password_file else "",
+        }
     options = {
+        **secrets,
         "servers": ",".join(source.servers),
         "stream": source.stream,
-        "token": source.token or secret(source.token_file, "source.token_file"),
         "user": source.user,
-        "password": secret(source.password_file, "source.password_file"),
         "tlsCa": source.tls_ca,
         "startingOffsets": source.start,
         "topicFilter": ",".join(source.topics),
@@ -116,7 +128,7 @@ class Pipeline:
         self.spark = spark
         self.config = pipeline
         self.path = path
-        self._source = source_options(pipeline)
+        self._source = source_options(pipeline, (spark.sparkContext.master or "").startswith("local"))
         self.malformed: DataFrame | None = None
         self.result = self._plan()
 

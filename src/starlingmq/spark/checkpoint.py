@@ -13,6 +13,8 @@ import pyarrow.fs as pafs  # type: ignore[import-untyped]
 from starlingmq.spark.placing import FILE, Placement
 
 log = logging.getLogger("starlingmq.spark")
+SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's name of a scheme, and that of pyarrow
+WHOLE: Final = ("s3", "gcs", "abfs")  # object stores: a file is there when it is complete, and a move is a copy
 OFFSETS: Final = "offsets"  # Spark writes a file of this directory before it begins a batch
 
 
@@ -27,7 +29,8 @@ class Checkpoint:
         if location.startswith("file:"):
             location = "/" + location.removeprefix("file:").lstrip("/")
         try:
-            where = location if "://" in location else os.path.abspath(location)
+            scheme, _, path = location.partition("://")
+            where = f"{SCHEMES.get(scheme, scheme)}://{path}" if path else os.path.abspath(location)
             self._files, self._root = pafs.FileSystem.from_uri(where)
         except (pa.ArrowException, OSError) as error:
             log.warning(
@@ -50,6 +53,10 @@ class Checkpoint:
     def write(self, places: Placement) -> None:
         """Whoever reads finds the whole of it, or of the one before. Raises OSError."""
         if self._files is None:
+            return
+        if self._files.type_name in WHOLE:
+            with self._files.open_output_stream(f"{self._root}/{FILE}") as file:
+                file.write(msgspec.json.encode(places))
             return
         self._files.create_dir(self._root)
         with self._files.open_output_stream(f"{self._root}/.{FILE}.tmp") as file:

@@ -29,6 +29,7 @@ from starlingmq.bulk.protocol import (
     Wanted,
 )
 from starlingmq.spark.read_options import Options
+from starlingmq.spark.secret_reference import secret_text
 
 log = logging.getLogger("starlingmq.spark")
 
@@ -58,9 +59,10 @@ class NodeConnection:
 
     def __init__(self, address: str, options: Options) -> None:
         self.address = address
-        self._headers = [(b"authorization", f"Bearer {options.token}".encode())] if options.token else []
+        token = secret_text(options.token)
+        self._headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         if options.user:
-            shown = base64.b64encode(f"{options.user}:{options.password}".encode())
+            shown = base64.b64encode(f"{options.user}:{secret_text(options.password)}".encode())
             self._headers.append((USER.encode(), b"Basic " + shown))
         scheme = "grpc+tls" if options.ca else "grpc"
         self._client = fl.FlightClient(f"{scheme}://{address}", tls_root_certs=options.ca.encode() or None)

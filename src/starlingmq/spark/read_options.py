@@ -10,6 +10,9 @@ from typing import Final
 
 import msgspec
 
+from starlingmq.spark.option_error import OptionError
+from starlingmq.spark.secret_reference import SecretReference, read_secret
+
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 ROWS_PER_PARTITION: Final = 1_000_000
@@ -20,8 +23,12 @@ NAMES: Final = (
     "servers",
     "stream",
     "token",
+    "tokenFile",
+    "tokenEnv",
     "user",
     "password",
+    "passwordFile",
+    "passwordEnv",
     "tlsCa",
     "startingOffsets",
     "endingOffsets",
@@ -38,10 +45,6 @@ NAMES: Final = (
 )
 
 
-class OptionError(ValueError):
-    """An option that can not be used; one line that begins with its name."""
-
-
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """``starting`` and ``ending``: EARLIEST, LATEST, or an offset for each node. ``since``: Unix seconds, in place of
     ``starting``. ``rows_max``, ``bytes_max``: of a micro-batch, 0: no bound. ``patience``: seconds that a node which
@@ -49,9 +52,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     servers: tuple[str, ...]
     stream: str
-    token: str = ""
+    token: str | SecretReference = ""
     user: str = ""
-    password: str = ""
+    password: str | SecretReference = ""
     ca: str = ""  # PEM, not a path: executors may not have the file
     starting: str | dict[str, int] = EARLIEST
     ending: str | dict[str, int] = LATEST
@@ -94,9 +97,9 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
     return Options(
         servers=servers,
         stream=options["stream"],
-        token=options.get("token", ""),
+        token=read_secret(options, "token"),
         user=options.get("user", ""),
-        password=options.get("password", ""),
+        password=read_secret(options, "password"),
         ca=read_ca(options.get("tlsCa", "")),
         starting=_offsets(options, "startingOffsets", LATEST if streaming else EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),

@@ -17,6 +17,7 @@ from starlingmq.client.errors import ConnectFailed
 from starlingmq.client.link import Link
 from starlingmq.client.producer import NotAccepted, ProducerError, ProducerState
 from starlingmq.spark.placing import NodePlace
+from starlingmq.spark.secret_reference import secret_text
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.reasons import MqttError
 
@@ -175,7 +176,7 @@ def trusting(options: SinkOptions) -> Iterator[Tls]:
 def lane_of(options: SinkOptions, place: NodePlace, tls: Tls, name: str, epoch: int, qos: int) -> Lane:
     endpoints = [options.endpoint(url) for url in place.urls]
     user = options.user or endpoints[0].username
-    password = (options.password or endpoints[0].password or "").encode() if user else None
+    password = (secret_text(options.password) or endpoints[0].password or "").encode() if user else None
     state = ProducerState(f"{name}/{qos}", epoch, qos, user, password, options.window, place.name)
     return Lane(state, endpoints, tls, options.patience)
 

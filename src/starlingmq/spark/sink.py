@@ -36,8 +36,8 @@ from pyspark.sql.types import (
 
 from starlingmq.core.routing.topics import valid_topic
 from starlingmq.spark.checkpoint import Checkpoint
+from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.placing import Placement
-from starlingmq.spark.read_options import OptionError
 from starlingmq.spark.row_publishing import Message, names_at, publish
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.properties import (

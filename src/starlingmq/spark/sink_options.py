@@ -9,12 +9,16 @@ import msgspec
 
 from starlingmq.client.endpoint import Endpoint, parse_url
 from starlingmq.client.producer import WINDOW
-from starlingmq.spark.read_options import PATIENCE_SECONDS, OptionError, read_ca, read_flag, read_number
+from starlingmq.spark.option_error import OptionError
+from starlingmq.spark.read_options import PATIENCE_SECONDS, read_ca, read_flag, read_number
+from starlingmq.spark.secret_reference import SecretReference, read_secret
 
 NAMES: Final = (
     "servers",
     "user",
     "password",
+    "passwordFile",
+    "passwordEnv",
     "tlsCa",
     "topic",
     "qos",
@@ -39,7 +43,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     servers: tuple[str, ...]
     user: str = ""
-    password: str = ""
+    password: str | SecretReference = ""
     ca: str = ""
     topic: str = ""
     qos: int = 1
@@ -93,7 +97,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         servers=servers,
         user=options.get("user", ""),
-        password=options.get("password", ""),
+        password=read_secret(options, "password"),
         ca=read_ca(options.get("tlsCa", "")),
         topic=options.get("topic", ""),
         qos=int(qos),

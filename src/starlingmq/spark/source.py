@@ -39,8 +39,9 @@ from pyspark.sql.types import (
 
 from starlingmq.bulk.positions import StreamPosition, position_of
 from starlingmq.spark.nodes import NodeBook, StreamError
+from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.planning import NextBatch, begin_at, ids, offsets_at
-from starlingmq.spark.read_options import OptionError, Options, read_options
+from starlingmq.spark.read_options import Options, read_options
 from starlingmq.spark.row_reading import RowPartition, parts, read_part
 
 if TYPE_CHECKING:
