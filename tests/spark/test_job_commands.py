@@ -91,6 +91,20 @@ def test_a_pipeline_that_can_not_run_says_why_in_one_line(broker: StreamBroker, 
         assert re.search(rf"{re.escape(str(file))}:( |){words}", said[0]), said[0]
 
 
+def test_a_report_and_an_audit_of_an_empty_range_say_so(broker: StreamBroker, tmp_path: Path) -> None:
+    broker.publish([b"x"])
+    (tmp_path / "token").write_text(TOKEN)
+    words = ["--server", broker.address, "--stream", "all", "--token-file", str(tmp_path / "token")]
+    words += ["--since", "2100-01-01T00:00:00"]
+    for job, told in (
+        (["report", str(tmp_path / "page.html")], "stream all: contains no messages to report on"),
+        (["audit"], r"stream all contains no audit events"),
+    ):
+        done = command(tmp_path, *job, *words)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert told in done.stderr.splitlines()[-1], done.stderr
+
+
 async def test_an_audit_finds_what_was_lost_and_doubled_on_purpose(tmp_path: Path) -> None:
     """In what waits for a client that takes one after the other: one message is gone, another one is there twice."""
     (tmp_path / "token").write_text(TOKEN)

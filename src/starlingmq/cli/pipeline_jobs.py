@@ -44,6 +44,10 @@ UserOption = Annotated[str, typer.Option("--user", help="User to read (or publis
 PasswordOption = Annotated[str, typer.Option("--password-file", metavar="FILE", help="File with the password.")]
 CaOption = Annotated[str, typer.Option("--tls-ca", metavar="FILE", help="CA certificate of the nodes.")]
 PatienceOption = Annotated[int, typer.Option("--patience", min=1, help="Seconds to wait for an unreachable node.")]
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option("--go-on-without", metavar="NODE", help="Node that is down, whose rows are left out; repeatable."),
+]
 TopicsOption = Annotated[
     list[str] | None, typer.Option("--topics", metavar="FILTER", help="Only topics that match; repeatable.")
 ]
@@ -63,6 +67,7 @@ def archive(
     password_file: PasswordOption = "",
     tls_ca: CaOption = "",
     patience: PatienceOption = 30,
+    go_on_without: WithoutOption = None,
     topics: TopicsOption = None,
     every: Annotated[str, typer.Option("--every", metavar="TIME", help="Time between two batches.")] = "10s",
     once: Annotated[bool, typer.Option("--once", help="Read the existing messages, then stop.")] = False,
@@ -74,7 +79,7 @@ def archive(
     kept = Archive(directory)
     name = re.sub(r"\W", "_", f"archive_{kept.path.name}", flags=re.ASCII)[:64]
     config = _config(
-        name, server, stream, token_file, user, password_file, tls_ca, patience, topics,
+        name, server, stream, token_file, user, password_file, tls_ca, patience, topics, go_on_without,
         sink={"format": "archive", "path": directory}, checkpoint=kept.checkpoint,
         trigger={"every": every, "available_now": once},
     )  # fmt: skip
@@ -156,6 +161,7 @@ def report(
     password_file: PasswordOption = "",
     tls_ca: CaOption = "",
     patience: PatienceOption = 30,
+    go_on_without: WithoutOption = None,
     topics: TopicsOption = None,
     since: SinceOption = "",
     until: UntilOption = "",
@@ -170,7 +176,7 @@ def report(
         raise CommandError(f"{out}: directory {out.parent} does not exist")
     kept = Archive(archive_, must_exist=True) if archive_ else None
     name, servers = stream or "none", (["127.0.0.1:1"] if kept else server)
-    config = _config("report", servers, name, token_file, user, password_file, tls_ca, patience, topics)
+    config = _config("report", servers, name, token_file, user, password_file, tls_ca, patience, topics, go_on_without)
     spark = session("report", config, master, kept is None)
     try:
         from starlingmq.pipeline.traffic import look_at
@@ -197,6 +203,7 @@ def audit(
     password_file: PasswordOption = "",
     tls_ca: CaOption = "",
     patience: PatienceOption = 30,
+    go_on_without: WithoutOption = None,
     since: SinceOption = "",
     until: UntilOption = "",
     out: Annotated[
@@ -207,7 +214,9 @@ def audit(
 ) -> int:
     """Audit deliveries by the broker's own events: lost and duplicate messages. The exit code is 1 if there are
     any."""
-    config = _config("audit", server, stream, token_file, user, password_file, tls_ca, patience, ["$events/#"])
+    config = _config(
+        "audit", server, stream, token_file, user, password_file, tls_ca, patience, ["$events/#"], go_on_without
+    )
     spark = session("audit", config, master, True)
     try:
         from starlingmq.pipeline.delivery_audit import audit as judge
@@ -233,14 +242,14 @@ def audit(
 
 def _config(
     name: str, servers: list[str] | None, stream: str, token_file: str, user: str, password_file: str, tls_ca: str,
-    patience: int, topics: list[str] | None, **more: Any,
+    patience: int, topics: list[str] | None, without: list[str] | None = None, **more: Any,
 ) -> PipelineConfig:  # fmt: skip
     """As if it had been read from a file. Raises CommandError."""
     if not servers:
         raise CommandError("--server: name at least one node as host:port of its streams.listen")
     source = {
         "servers": servers, "stream": stream, "token_file": token_file, "user": user, "password_file": password_file,
-        "tls_ca": tls_ca, "patience": patience, "topics": topics or [],
+        "tls_ca": tls_ca, "patience": patience, "topics": topics or [], "go_on_without": without or [],
     }  # fmt: skip
     tree = {"name": name, "source": source, "sink": {"path": "none"}, "checkpoint": "none", **more}
     try:
@@ -251,9 +260,9 @@ def _config(
 
 def _rows(spark: Any, config: PipelineConfig, since: str, until: str) -> DataFrame:
     """What is in the stream now."""
-    from starlingmq.pipeline.run import source_options
+    from starlingmq.pipeline.run import runs_here, source_options
 
-    options = source_options(config)
+    options = source_options(config, runs_here(spark))
     if since:
         del options["startingOffsets"]
         options["startingTimestamp"] = str(int(_time(since, "--since").timestamp() * 1000))

@@ -77,9 +77,14 @@ def begin_session(pipeline: PipelineConfig, master: str) -> SparkSession:
     return session
 
 
+def runs_here(spark: SparkSession) -> bool:
+    """Whether all tasks run on this machine."""
+    return (spark.sparkContext.master or "").startswith("local")
+
+
 def source_options(pipeline: PipelineConfig, here: bool = True) -> dict[str, str]:
-    """``here``: all tasks run on this machine, so they read the files of secrets themselves; workers elsewhere may not
-    have these files."""
+    """``here``: as ``runs_here`` says; then tasks read the files of secrets themselves. Workers elsewhere may not have
+    these files."""
     source = pipeline.source
     secrets = {
         "token": source.token or secret(source.token_file, "source.token_file"),
@@ -128,7 +133,7 @@ class Pipeline:
         self.spark = spark
         self.config = pipeline
         self.path = path
-        self._source = source_options(pipeline, (spark.sparkContext.master or "").startswith("local"))
+        self._source = source_options(pipeline, runs_here(spark))
         self.malformed: DataFrame | None = None
         self.result = self._plan()
 
