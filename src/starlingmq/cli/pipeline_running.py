@@ -51,11 +51,22 @@ def planned(file: Path | str, config: PipelineConfig, master: str, ask: bool) ->
     spark = session(file, config, master, ask)
     from starlingmq.pipeline.run import Pipeline, PipelineError
 
-    try:
-        return spark, Pipeline(spark, config, file)
-    except PipelineError:
-        spark.stop()
-        raise
+    restarts = Restarts(config.restarts)
+    while True:
+        try:
+            return spark, Pipeline(spark, config, file)
+        except PipelineError as error:
+            wait = restarts.after(str(error), -1)
+            if wait is None:
+                spark.stop()
+                raise
+            _say(f"{file}: {config.name}", str(error), wait, restarts)
+            time.sleep(wait)
+
+
+def _say(what: str, failure: str, wait: float, restarts: Restarts) -> None:
+    again = f"the pipeline is started again in {wait:g} s ({restarts.count} of {restarts.most})"
+    print(f"{what}: {transient(failure)}; {again}", file=sys.stderr)
 
 
 @contextmanager
@@ -114,11 +125,7 @@ def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool) ->
             wait = restarts.after(text, status.batch)
             if wait is None:
                 raise CommandError(str(problem))
-            print(
-                f"{file}: {query.name}: {transient(text)}; the pipeline is started again in {wait:g} s "
-                f"({restarts.count} of {restarts.most})",
-                file=sys.stderr,
-            )
+            _say(f"{file}: {query.name}", text, wait, restarts)
             status.restarts += 1
             told.wait(wait)
             if told.is_set():
