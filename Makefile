@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -85,6 +85,9 @@ bench: setup-test ## measure against mosquitto, amqtt and nats-server, side by s
 
 bench-suite: setup-test ## the Open MQTT Benchmark Suite's scenarios by their names, scaled to this machine (ARGS="--peers starlingmq,mosquitto")
 	$(PY) -m bench.suite $(ARGS)
+
+bench-transports: setup-test ## TLS and WebSocket beside plain TCP: connections, memory, messages (ARGS="--peers starlingmq,mosquitto")
+	$(PY) -m bench.transports $(ARGS)
 
 bench-million: setup-test ## as many idle connections as this machine holds, and what a million would take (ARGS="--memory 1536")
 	$(PY) -m bench.million $(ARGS)

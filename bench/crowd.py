@@ -10,6 +10,7 @@ import errno
 import os
 import select
 import socket
+import struct
 import sys
 import time
 
@@ -22,7 +23,9 @@ from bench.wire import SetupError
 AT_ONCE = 100  # connections under way: less than what a listener queues
 PING = b"\xc0\x00"
 PONG = b"\xd0\x00"
-LIMIT_S = 600.0
+LIMIT_S = 120.0
+RESET = struct.pack("ii", 1, 0)
+BIND_ADDRESS_NO_PORT = 24  # ip(7): connect chooses the port; bind would look for one that is free for all destinations
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +76,8 @@ class Crowd:
     def begin(self) -> socket.socket:
         sock = socket.socket()
         sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # no ports in TIME_WAIT are left for the next run
+        sock.setsockopt(socket.IPPROTO_IP, BIND_ADDRESS_NO_PORT, 1)
         sock.bind((self.spec.source, 0))
         code = sock.connect_ex(("127.0.0.1", self.spec.port))
         if code not in (0, errno.EINPROGRESS):

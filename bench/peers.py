@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -191,10 +191,17 @@ class Brokers:
 @contextlib.contextmanager
 def running(peer: str, core: int, folder: Path, options: list[str] | None = None) -> Iterator[Broker]:
     """A broker whose files are in ``folder``, from before or new; stopped at the end unless it was killed."""
+    with launched(peer, core, folder, lambda port: command(peer, port, folder, options or [])) as broker:
+        yield broker
+
+
+@contextlib.contextmanager
+def launched(peer: str, core: int, folder: Path, arguments: Callable[[int], list[str]]) -> Iterator[Broker]:
+    """The same with a command line of one's own for a port."""
     port, log = free_port(), folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            ["taskset", "-c", str(core), *command(peer, port, folder, options or [])],
+            ["taskset", "-c", str(core), *arguments(port)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

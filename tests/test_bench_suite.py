@@ -67,3 +67,16 @@ def test_a_peer_that_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> Non
     done = ran("bench.suite", "--peers", "flashmq", "--out", str(tmp_path), FLASHMQ="")
     assert done.stderr == "flashmq: skipped: no registry has it; set FLASHMQ= to the path of its program\n"
     assert json.loads((tmp_path / "results.json").read_text()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_every_transport_is_measured(tmp_path: Path) -> None:
+    ran("bench.transports", "--peers", "starlingmq", "--scale", "0.1", "--out", str(tmp_path))
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [each["scheme"] for each in results] == ["mqtt", "mqtts", "ws", "wss"]
+    for each in results:
+        assert each["error"] == ""
+        assert each["outcome"]["missing"] == 0
+        assert each["outcome"]["idle_bytes"] > 500
+        assert each["outcome"]["latency_us"][0] > 0
