@@ -35,9 +35,16 @@ DIALECT_IN_CODE: Final = re.compile(
     re.IGNORECASE,
 )
 PLAIN_PACKAGES: Final = (  # it only grows
+    "starlingmq.admin",
+    "starlingmq.api",
+    "starlingmq.auth",
     "starlingmq.cluster",
+    "starlingmq.config",
+    "starlingmq.core",
     "starlingmq.net.etcd",
     "starlingmq.net.peers",
+    "starlingmq.otel",
+    "starlingmq.storage",
 )
 
 

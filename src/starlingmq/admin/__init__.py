@@ -1,1 +1,1 @@
-"""What an operator may ask of a broker: plain functions, behind the HTTP API, the control socket, and other nodes."""
+"""Operator actions of a broker: plain functions for the HTTP API, the control socket, and other nodes."""

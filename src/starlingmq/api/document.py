@@ -1,4 +1,4 @@
-"""The OpenAPI document, with two additions of ours: errors are one line, and routes state their authorization."""
+"""The OpenAPI document, with two additions: errors are one line, and routes state their authorization."""
 
 from __future__ import annotations
 

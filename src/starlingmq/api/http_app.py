@@ -93,7 +93,7 @@ def _not_done(_: Request[Any, Any, Any], error: AdminError) -> Response[Problem]
 
 
 def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
-    """Errors of ours are one line for the operator; any other error is a bug."""
+    """Errors of StarlingMQ are one line for the operator; any other error is a bug."""
     if type(error).__module__.startswith("starlingmq."):
         return Response(Problem(printable(str(error))), status_code=409)
     if isinstance(error, RecursionError):

@@ -80,7 +80,7 @@ class AccessControl:
         return self.hashing or self._make_hashing(config.auth)
 
     def _make_hashing(self, config: AuthConfig) -> Hashing | None:
-        """What all passwords of a broker are checked with; None where none are. Raises ConfigError."""
+        """The password checker of a broker; None if no passwords are checked. Raises ConfigError."""
         if not ("password" in methods_of(config) or config.api.users):
             return None
         try:

@@ -37,7 +37,7 @@ EVERYTHING: Final = Acl((), True)
 NOTHING: Final = Acl((), False)  # allows only what a client is granted
 LINES_PER_SECOND: Final = 5
 
-# What a client was admitted by, if not by a class of methods.
+# The way in which a client was admitted, if not by a class of methods.
 HOOK: Final = "hook"
 ANONYMOUS: Final = "anonymous"
 

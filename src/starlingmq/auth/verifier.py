@@ -32,7 +32,7 @@ TRIES: Final = 2  # processes that get the same request
 
 
 def begun(sock: socket.socket) -> subprocess.Popen[bytes]:
-    # Our own interpreter and module, no shell, no input of clients.
+    # The interpreter and module of the broker, no shell, no input of clients.
     return subprocess.Popen(  # noqa: S603  # nosec B603
         BEGIN, stdin=sock.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
     )

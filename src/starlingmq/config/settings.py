@@ -169,7 +169,7 @@ def from_tree(tree: Tree) -> Config:
 
 def _keys_of_variable(name: str) -> list[str]:
     # A container platform may set STARLINGMQ_PORT_1883_TCP and the like for a service of that name, and
-    # STARLINGMQ_PURE is ours: so a single word counts only if it is a key of the tree.
+    # STARLINGMQ_PURE selects interpreted code: so a single word counts only if it is a key of the tree.
     if not name.startswith(ENV_PREFIX):
         return []
     keys = name.removeprefix(ENV_PREFIX).lower().split("__")

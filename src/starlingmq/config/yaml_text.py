@@ -39,7 +39,8 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def _without_values(problem: str) -> str:
-    """What YAML says of a mistake, without the names of tags and aliases: a value may begin with ! or * by mistake."""
+    """YAML's description of a mistake, without the names of tags and aliases: a value may begin with ! or * by
+    mistake."""
     for start in ("found undefined alias", "found undefined tag", "could not determine a constructor for the tag"):
         if problem.startswith(start):
             return f"{start}; quote text that begins with !, & or *"

@@ -140,7 +140,7 @@ class PacketIntake:
         publishing = self.publishing
         published = False  # and not yet answered
         size = len(data)
-        modest = ctx.connect_size  # nobody may send more before CONNACK
+        modest = ctx.connect_size  # a client must not send more before CONNACK
         pos = start = end = 0
         try:
             while size - pos >= 2:

@@ -90,7 +90,7 @@ class JournalGc:
         offsets: list[int] = []
         oldest = self._oldest
         if session.expiry == 0:
-            return oldest  # what the session holds is not stored
+            return oldest  # the holdings of this session are not stored
         if session.queue is not None:
             assert self._marked is not None
             kept = session.queue.mark(self._firsts, self._marked)

@@ -25,7 +25,7 @@ ROOM_LOOKS: Final = 256  # members that are asked for room; the others are assum
 
 
 class Room:
-    """What the members on another node can take, as far as this node knows."""
+    """The capacity of the members on another node, as far as this node knows."""
 
     subscription: Subscription  # of that node
     online: int

@@ -141,7 +141,7 @@ class StorageFailure:
         return frame
 
     def _codes(self, client: Client, frame: bytes, body: int) -> bytes:
-        """The codes of a SUBACK. Ours has no properties in MQTT 5: one byte says so."""
+        """The codes of a SUBACK. A SUBACK of this broker has no properties in MQTT 5: one byte says so."""
         return frame[body + 3 :] if client.version == 5 else frame[body + 2 :]
 
     def _held_at(self, session: Session, packet_id: int) -> int:

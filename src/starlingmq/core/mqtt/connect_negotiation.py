@@ -1,4 +1,4 @@
-"""What a CONNECT requests and the server allows: properties of CONNACK, limits of the connection, the will."""
+"""Negotiation at CONNECT: properties of CONNACK, limits of the connection, the will."""
 
 from __future__ import annotations
 

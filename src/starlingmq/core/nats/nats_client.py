@@ -67,7 +67,7 @@ class NatsSubscription(Subscription):
 
 
 class NatsPort:
-    """What a NATS connection needs of the broker: its commands, its subscriptions, and the state that all connections
+    """The broker as a NATS connection uses it: its commands, its subscriptions, and the state that all connections
     share."""
 
     ctx: Context
@@ -119,7 +119,7 @@ class NatsClient(ProtocolHandler):
     lang: str
     library_version: str
     subscriptions: dict[bytes, NatsSubscription]  # by sid
-    pings_out: int  # PINGs of ours without an answer
+    pings_out: int  # PINGs of the broker without an answer
     pending: int  # bytes passed to the transport since it reported that its buffer is full
     keeps: bool  # a stored message was published, and the client has not been told yet
     unsettled: bool  # subscriptions that other nodes may not know yet ...

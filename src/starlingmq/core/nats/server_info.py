@@ -21,13 +21,13 @@ from starlingmq.wire.nats_frames import info_frame
 PROTOCOL: Final = 1  # INFO may be sent to clients at any time
 PROTOCOL_VERSION: Final = "2.10.0"
 """The nats-server version whose core protocol this broker implements. Client libraries choose features by ``version``,
-so our own version is in ``starlingmq``."""
+so the version of StarlingMQ is in ``starlingmq``."""
 GO: Final = "none"  # libraries require that a server names its Go version
 
 
 class ServerInfo:
-    """INFO has ``server_name``, ``cluster`` ("" without one) and ``version`` (ours); ``server_id`` is derived from the
-    broker's secret. ``verifying``: URLs of the listeners that require a client certificate."""
+    """INFO has ``server_name``, ``cluster`` ("" without one) and ``version`` (that of StarlingMQ); ``server_id`` is
+    derived from the broker's secret. ``verifying``: URLs of the listeners that require a client certificate."""
 
     ctx: Context
     keys: NkeyAuth

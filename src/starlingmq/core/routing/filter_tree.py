@@ -17,7 +17,7 @@ from typing import Final
 from starlingmq.core.sharded_dict import ShardedDict
 
 DOLLAR: Final = 0x24
-# A dict keeps the room of its largest size, and iteration walks that room. Ours are copied when they use more bytes
+# A dict keeps the room of its largest size, and iteration walks that room. Dicts of this module are copied when they use more bytes
 # than this per remaining subscriber; a dict that was just copied uses less than half of it.
 ROOM_PER_SUBSCRIBER: Final = 400
 ROOM_SMALL: Final = 4096

@@ -39,7 +39,7 @@ class Engines(NamedTuple):
 
 
 def journal_engine(path: Path) -> str:
-    """What the directory was made with. DataDirError when there is no data directory; nothing is made then."""
+    """The journal engine of the directory. DataDirError if there is no data directory; nothing is created then."""
     try:
         text = (path / "LAYOUT").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):

@@ -212,7 +212,7 @@ class _Check:
         except _WRONG as error:
             self.found.add(f"Journal record {at} cannot be decoded: {error}.")
 
-    # What they say of each other
+    # References between journal and values
 
     def _references(self) -> None:
         total = len(self.image.sessions)

@@ -139,7 +139,7 @@ class SegmentJournal:
 
     @property
     def damage(self) -> list[Damage]:
-        """What is broken, in the order of discovery; at most REPORTS_MAX."""
+        """Everything that is broken, in the order of discovery; at most REPORTS_MAX."""
         return self._shelf.damages.all()
 
     def segments(self) -> list[SegmentInfo]:

@@ -169,7 +169,7 @@ def check_topics(config: StreamConfig) -> None:
 
 
 def definition_of(config: StreamConfig, directory: StreamDirectory, there: Definition | None, now: float) -> Definition:
-    """What a stream is from now on; ``there``: what it has been. Raises StreamActionError, OSError."""
+    """The new definition of a stream; ``there`` is the present one. Raises StreamActionError, OSError."""
     check_topics(config)
     if there is None:
         there = Definition(

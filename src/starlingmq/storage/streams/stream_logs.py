@@ -58,7 +58,7 @@ class NoPosition:
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream is. ``retention_time`` in seconds and ``retention_size`` in bytes of files, 0: no bound.
+    """The definition of a stream. ``retention_time`` in seconds and ``retention_size`` in bytes of files, 0: no bound.
     ``created`` in Unix seconds. ``id`` is random: a stream of the same name that is created again has another one, and
     so has one that was restored. ``begin``: its first offset. ``earlier``: ids that it had before a restore, each with
     the offset at which its rows end; up to there they are this stream's rows too."""
