@@ -17,8 +17,8 @@ from typing import Final
 from starlingmq.core.sharded_dict import ShardedDict
 
 DOLLAR: Final = 0x24
-# A dict keeps the room of its largest size, and iteration walks that room. Dicts of this module are copied when they use more bytes
-# than this per remaining subscriber; a dict that was just copied uses less than half of it.
+# A dict keeps the room of its largest size, and iteration walks that room. Dicts of this module are copied when they
+# use more bytes than this per remaining subscriber; a dict that was just copied uses less than half of it.
 ROOM_PER_SUBSCRIBER: Final = 400
 ROOM_SMALL: Final = 4096
 NARROW_MAX: Final = 4096  # next levels of a branch in one dict; more are spread over a ShardedDict
