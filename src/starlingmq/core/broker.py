@@ -36,7 +36,7 @@ from starlingmq.core.session.queue import KEPT_IN_MEMORY
 from starlingmq.core.session.restoring import Restoring
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_transfer import SessionTransfer
-from starlingmq.core.timers import TimerWheel
+from starlingmq.core.timers import TimerWheel, sooner
 from starlingmq.wire.reasons import MqttError, Reason
 
 LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages that are due, per turn
@@ -358,28 +358,34 @@ class BrokerState(PacketIntake):
         ctx.work = TURN_WORK
         self.events.tick()
         # Jobs come first; otherwise publishers that fill every turn would starve them.
-        for _ in range(min(len(ctx.jobs), JOBS_PER_TURN)):
-            job = ctx.jobs.popleft()
-            ctx.work -= JOB_WORK
-            if not job.step():
-                ctx.jobs.append(job)
-        for _ in range(len(ctx.resumable)):
-            if ctx.work <= 0:
-                break
-            self.resume(ctx.resumable.popleft())
+        if ctx.jobs:
+            for _ in range(min(len(ctx.jobs), JOBS_PER_TURN)):
+                job = ctx.jobs.popleft()
+                ctx.work -= JOB_WORK
+                if not job.step():
+                    ctx.jobs.append(job)
+        if ctx.resumable:
+            for _ in range(len(ctx.resumable)):
+                if ctx.work <= 0:
+                    break
+                self.resume(ctx.resumable.popleft())
         while ctx.unsendable:
             client = ctx.unsendable.pop()
             self.ending.fail(
                 client, Reason.PACKET_TOO_LARGE, "the response is larger than the client's Maximum Packet Size"
             )
-        for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
-            self.deadlines.look_at_client(cast(Client, item))
-        for item in self.pace_wheel.due(now, LOOKS_PER_TURN):
-            ctx.unhalt(cast(Client, item), PACED)
-        for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
-            self.deadlines.look_at_session(cast(Session, item))
+        if ctx.client_wheel.has_due(now):
+            for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
+                self.deadlines.look_at_client(cast(Client, item))
+        if self.pace_wheel.has_due(now):
+            for item in self.pace_wheel.due(now, LOOKS_PER_TURN):
+                ctx.unhalt(cast(Client, item), PACED)
+        if ctx.session_wheel.has_due(now):
+            for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
+                self.deadlines.look_at_session(cast(Session, item))
         self.groups.turn()
-        self.publishing.retained.expire(LOOKS_PER_TURN)
+        if self.publishing.retained.wheel.has_due(now):
+            self.publishing.retained.expire(LOOKS_PER_TURN)
         self.publishing.producers.tick()
         self.sys.tick()
         self.nats.leaving.tick()
@@ -387,25 +393,18 @@ class BrokerState(PacketIntake):
     def pending(self) -> bool:
         """Whether there is work for another turn now."""
         ctx = self.ctx
-        waiting = len(ctx.resumable) + len(ctx.jobs) + len(ctx.unsendable)
-        return waiting != 0 or self.groups.pending()
+        return bool(ctx.resumable) or bool(ctx.jobs) or bool(ctx.unsendable) or self.groups.pending()
 
     def wake_at(self) -> float:
         """The time of the next call of ``turn`` if no event happens before; 0.0: none."""
-        soonest = 0.0
-        for when in (
-            self.ctx.client_wheel.wake_at(),
-            self.pace_wheel.wake_at(),
-            self.ctx.session_wheel.wake_at(),
-            self.publishing.retained.wheel.wake_at(),
-            self.sys.due_at,
-            self.events.due_at,
-            self.nats.leaving.due_at,
-            self.groups.wake_at(),
-        ):
-            if when != 0.0 and (soonest == 0.0 or when < soonest):
-                soonest = when
-        return soonest
+        # No loop over a tuple: that creates an object for each time.
+        soonest = sooner(self.ctx.client_wheel.soonest, self.pace_wheel.soonest)
+        soonest = sooner(soonest, self.ctx.session_wheel.soonest)
+        soonest = sooner(soonest, self.publishing.retained.wheel.soonest)
+        soonest = sooner(soonest, self.sys.due_at)
+        soonest = sooner(soonest, self.events.due_at)
+        soonest = sooner(soonest, self.nats.leaving.due_at)
+        return sooner(soonest, self.groups.wake_at())
 
     def take_ready(self) -> Ready:
         """The actions to perform now. Afterwards the next Ready is empty until something happens."""

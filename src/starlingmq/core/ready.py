@@ -278,6 +278,8 @@ class Ready:
 
     def finish(self) -> None:
         """Write down what was collected. This comes last: a packet id is not reused in the turn that freed it."""
+        if not self.acknowledged:
+            return
         for session in self.acknowledged:
             if not session.ended:
                 write = Write(WINDOW_DELETE, session)

@@ -15,13 +15,22 @@ TICK: Final = 0.25  # seconds
 STALE_MIN: Final = 64  # empty slots that are tolerated before their numbers are removed
 
 
+def sooner(one: float, other: float) -> float:
+    """The earlier of two times. 0.0 means never."""
+    if one == 0.0 or (other != 0.0 and other < one):
+        return other
+    return one
+
+
 class TimerWheel:
     _slots: dict[int, dict[object, None]]  # none is empty
     _order: list[int]  # heap of slot numbers: those in use, and some that are empty, but never the first
+    soonest: float  # the time of the next item; 0.0 if the wheel is empty
 
     def __init__(self) -> None:
         self._slots = {}
         self._order = []
+        self.soonest = 0.0
 
     def add(self, item: object, when: float) -> None:
         number = int(when / TICK) + 1
@@ -29,6 +38,7 @@ class TimerWheel:
         if slot is None:
             self._slots[number] = {item: None}
             heapq.heappush(self._order, number)
+            self._look()
         else:
             slot[item] = None
 
@@ -51,14 +61,22 @@ class TimerWheel:
         order = self._order
         while order and order[0] not in self._slots:
             heapq.heappop(order)
+        self._look()
+
+    def _look(self) -> None:
+        self.soonest = self._order[0] * TICK if self._order else 0.0
 
     def wake_at(self) -> float:
         """The time of the next item; 0.0 if the wheel is empty."""
-        return self._order[0] * TICK if self._order else 0.0
+        return self.soonest
+
+    def has_due(self, now: float) -> bool:
+        """Whether ``due`` returns something. Asked in each turn."""
+        return self.soonest != 0.0 and self.soonest <= now
 
     def due(self, now: float, limit: int) -> list[object]:
         """Take out at most ``limit`` items of the earliest slot that is due, oldest first; [] if none is."""
-        if not self._order or self._order[0] * TICK > now:
+        if not self.has_due(now):
             return []
         number = self._order[0]
         slot = self._slots[number]

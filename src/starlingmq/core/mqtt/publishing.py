@@ -32,6 +32,7 @@ from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import Publish, decode_publish, packet_id_bytes
 from starlingmq.wire.reasons import ProtocolError, Reason
 
+SHORT: Final = 128  # bytes after a fixed header of two
 HEARD_FACT: Final = b"heard/"
 """With a node's number: the name of a fact, the sequence of the last message from that node of which nothing else is
 stored."""
@@ -97,7 +98,10 @@ class Publishing(Qos2Receiving):
             self.router.resolve(packet.topic)  # hooks are not called for an invalid topic
             self._ask(client, message, packet.packet_id)
             return
-        self.accept(client, session, message, packet.packet_id)
+        frame = b""
+        if first == 0x30 and client.version != 5 and end - start < SHORT:
+            frame = data[start - 2 : end]  # not copied if the read brought one packet
+        self.accept(client, session, message, packet.packet_id, frame)
 
     def _resolve_alias(self, client: Client, packet: Publish) -> None:
         alias = packet.topic_alias
@@ -182,8 +186,8 @@ class Publishing(Qos2Receiving):
 
     # Accepting a message
 
-    def accept(self, client: Client, session: Session, message: Message, packet_id: int) -> None:
-        """The message may be published: route it (QoS 2: hold it) and acknowledge."""
+    def accept(self, client: Client, session: Session, message: Message, packet_id: int, frame: bytes = b"") -> None:
+        """The message may be published: route it (QoS 2: hold it) and acknowledge. ``frame`` as in ``fan_out``."""
         route = self.router.resolve(message.topic)
         verdict = admit(self.ctx, route, message.qos != 0)
         if verdict == RESERVED and tells_state(client, message.topic, message.payload, message.qos):
@@ -210,7 +214,7 @@ class Publishing(Qos2Receiving):
         if production is not None:
             self.producers.publish(production, production.number, production.digest, message)
         # If the client cannot be told that there is no room to retain it, the message is at least delivered.
-        found = self.delivery.fan_out(message, route, session)
+        found = self.delivery.fan_out(message, route, session, frame)
         if message.qos == 1:
             self._acknowledge(client, 0x40, packet_id, 0 if found != 0 else 0x10)
 

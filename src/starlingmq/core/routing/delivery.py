@@ -23,10 +23,11 @@ class Delivery(Acknowledgements):
         super().__init__(ctx)
         self.forwarding = Forwarding(ctx, self)
 
-    def fan_out(self, message: Message, route: Route, publisher: Session | None) -> int:
-        """Deliver a message to all receivers of its route. Returns their number."""
+    def fan_out(self, message: Message, route: Route, publisher: Session | None, frame: bytes = b"") -> int:
+        """Deliver a message to all receivers of its route. Returns their number. ``frame`` is the PUBLISH as received,
+        if plain 3.x receivers at QoS 0 get exactly these bytes."""
         ctx = self.ctx
-        frame4 = b""  # QoS 0 frames for 3.x and for 5, made for the first receiver that needs one, and shared by all
+        frame4 = frame  # QoS 0 frames for 3.x and for 5, made for the first receiver that needs one, and shared by all
         frame5 = b""
         audited = ctx.audit is not None and not route.reserved
         if ctx.audit is not None and audited:
@@ -59,13 +60,13 @@ class Delivery(Acknowledgements):
                     if message.expires_at != 0.0:
                         properties += expiry_property(message, ctx.now)
                     frame5 = publish_frame(message.topic, message.payload, 0, False, False, 0, 5, properties)
-                frame = frame5
+                whole = frame5
             else:
                 if not frame4:
                     frame4 = publish_frame(message.topic, message.payload, 0, False, False, 0, 4, b"")
-                frame = frame4
-            client.frames.append(frame)
-            client.size += len(frame)
+                whole = frame4
+            client.frames.append(whole)
+            client.size += len(whole)
             ctx.counters.publish_sent += 1
             if not client.dirty:
                 client.dirty = True
