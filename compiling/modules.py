@@ -75,6 +75,7 @@ MODULES: Final = {
     "cluster/takeover/takeover.py": FOR_EACH_SESSION,
     "cluster/wills/cluster_wills.py": FOR_EACH_SESSION,
     "cluster/wills/will_entry.py": FOR_EACH_SESSION,
+    "net/client_sockets.py": "reads and writes the sockets of clients",
     "net/driver.py": "is the turn of the event loop",
     "net/hook_calls.py": "runs for each message that a hook is asked about",
     "net/message_loading.py": "runs for each batch of stored messages that is sent",

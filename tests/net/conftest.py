@@ -1,4 +1,4 @@
-"""A driver that only writes down what it is told, and the two event loops that every test here runs on."""
+"""A driver that only writes down what it is told, and the three event loops that every test here runs on."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.patience import within
 
 from starlingmq.config.settings import ListenerConfig
 from starlingmq.config.tls_section import TlsConfig
+from starlingmq.net.broker_loop import BrokerLoop
 from starlingmq.net.listeners.listeners import Listener, open_listener, parse_listener
 from starlingmq.net.listeners.socket_connection import Handle
 
@@ -22,7 +23,7 @@ PATIENCE = 10.0
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.SelectorEventLoop, "epoll": BrokerLoop, "uvloop": uvloop.new_event_loop}
 
 
 class Seen:

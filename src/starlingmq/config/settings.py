@@ -86,8 +86,12 @@ class NodeConfig(Section, frozen=True):
         Meta(description="Time limit of a graceful shutdown; the remaining connections are closed when it expires."),
     ] = 30.0
     event_loop: Annotated[
-        Literal["auto", "uvloop", "asyncio"],
-        Meta(description="Event loop to use; auto uses uvloop if it is installed."),
+        Literal["auto", "epoll", "uvloop", "asyncio"],
+        Meta(
+            description="Event loop to use. epoll (Linux) serves plain TCP and Unix sockets of clients itself; uvloop "
+            "is better with TLS. auto: epoll if no listener of clients has TLS, else uvloop if it is installed, else "
+            "asyncio."
+        ),
     ] = "auto"
 
 

@@ -19,6 +19,8 @@ from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Client
+from starlingmq.net.broker_loop import client_sockets
+from starlingmq.net.client_sockets import ClientOwner, ClientSocket
 from starlingmq.net.hook_calls import HookCalls, HookPort
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle
@@ -26,6 +28,8 @@ from starlingmq.net.message_loading import MessageLoader
 from starlingmq.storage.store import NotYetStored, Store
 
 log = logging.getLogger("starlingmq")
+
+_monotonic: Final = time.monotonic
 
 CLIENTS_PER_TURN: Final = 2000  # written to before everybody else gets a turn: a few milliseconds
 LINGER: Final = 2.0  # seconds a client we have closed has to take our last words
@@ -46,7 +50,7 @@ class CommitTicket:
         self.awaited: list[asyncio.Future[bool]] = []
 
 
-class Driver:
+class Driver(ClientOwner):
     """``hooks`` may be None when nothing is asked; ``on_event`` and ``on_notice`` get what the core has to tell.
 
     In a cluster, ``cluster`` takes its turns with the core, and ``carry`` gets what it wants done.
@@ -68,10 +72,13 @@ class Driver:
         self.on_event = on_event
         self.on_notice = on_notice
         self.loop = asyncio.get_running_loop()
+        self._sockets = client_sockets(self.loop)
         self.clock = clock or broker_clock()
+        self._steady = self.clock if isinstance(self.clock, BrokerClock) else None
         self.cluster = cluster
         self.carry = carry
         self.clients: dict[Client, None] = {}
+        self._keeps = store.keeps
         state.ctx.record(store.keeps)
         self._scheduled = False
         self._began = 0.0  # when the work of this turn began
@@ -112,12 +119,10 @@ class Driver:
         client.certificate_name = certificate_name(client.transport)
 
     def received(self, client: Client, data: bytes) -> None:
-        now = self.clock()
         if not self._scheduled:
-            self._began = now
-            self._scheduled = True
-            self.loop.call_soon(self._turn)
-        self.state.receive(client, data, now)
+            self._schedule()
+        # The reads of a turn are at one time; in a cluster, a node that stood still in between has to notice.
+        self.state.receive(client, data, self._began if self.cluster is None else self._now())
         if self.state.ctx.ready.questions:
             self._hook_calls.ask()
         if client.halted and not client.paused:
@@ -155,10 +160,17 @@ class Driver:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._began = self.clock()
-            self.loop.call_soon(self._turn)
+            self._began = self._now()
+            if self._sockets is None:
+                self.loop.call_soon(self.turn)
+            else:
+                self._sockets.want(self)  # at the end of this round of reads, without the event loop
 
-    def _turn(self) -> None:
+    def _now(self) -> float:
+        """What ``clock`` says, by a direct call where that is possible."""
+        return self.clock() if self._steady is None else self._steady.now()
+
+    def turn(self) -> None:
         self._scheduled = False
         state = self.state
         try:
@@ -174,12 +186,12 @@ class Driver:
         ready = state.take_ready()
         self._carry_out(ready)
         ready.renew()  # nothing of it is kept alive
-        now = self.clock()
+        now = self._now()
         state.ctx.counters.turns.add(now - self._began)
         stall_ms = (now - self._began) * 1000.0
         if stall_ms > state.ctx.counters.stall_max_ms:
             state.ctx.counters.stall_max_ms = stall_ms
-        if self.store.maintain() or state.pending() or state.ctx.ready.urgent():
+        if (self._keeps and self.store.maintain()) or state.pending() or state.ctx.ready.urgent():
             self._schedule()
         self._arm(state.wake_at(), now)
         if self.cluster is not None:
@@ -198,11 +210,12 @@ class Driver:
         self._schedule()
 
     def _carry_out(self, ready: Ready) -> None:
-        ticket = self._commit(ready)
+        ticket: CommitTicket | None = None
+        if ready.writes or self._tickets or self.state.ctx.refusing:
+            ticket = self._commit(ready)
         if self._awaited:
             self._await(ticket)
         counters = self.state.ctx.counters
-        sent = self.state.sent
         for place, client in enumerate(ready.dirty):
             if place >= CLIENTS_PER_TURN and client.stored_from < 0 and not client.closing:
                 self.state.ctx.ready.dirty.append(client)  # in the next turn, with what it gets until then
@@ -224,7 +237,7 @@ class Driver:
                 self._write(client, data)
             frames.clear()
             if not client.closing:
-                sent(client)
+                self.state.sent(client)
             elif client.waiting == 0 and not client.mute:
                 self._close(client)
         if ticket is not None and ticket.refused:
@@ -253,13 +266,17 @@ class Driver:
             ticket.awaited = awaited
 
     def _write(self, client: Client, data: bytes) -> None:
+        transport = client.transport
         try:
-            client.transport.write(data)
+            if isinstance(transport, ClientSocket):
+                transport.write(data)  # a direct call
+            else:
+                transport.write(data)
         except Exception:
             log.exception(
                 "internal error in a transport; its connection is closed"
             )  # the others are still to be served
-            client.transport.abort()
+            transport.abort()
 
     def _pause(self, client: Client) -> None:
         if client.gone or client.closing:
@@ -425,9 +442,19 @@ def _tell_all(awaited: list[asyncio.Future[bool]], stored: bool) -> None:
             future.set_result(stored)
 
 
+class BrokerClock:
+    """Broker time in seconds: Unix time as of the beginning, from then on as steady as the monotonic clock, whatever is
+    done to the system's."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        return self._offset + _monotonic()
+
+    def __call__(self) -> float:
+        return self.now()
+
+
 def broker_clock() -> Callable[[], float]:
-    """Broker time: Unix time as of now, from then on as steady as the monotonic clock, whatever is done to the
-    system's. In seconds."""
-    offset = time.time() - time.monotonic()
-    monotonic = time.monotonic
-    return lambda: offset + monotonic()
+    return BrokerClock()

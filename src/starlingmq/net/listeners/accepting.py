@@ -5,7 +5,8 @@
 2. The connection is counted, or closed (``net/listeners/connection_counts.py``).
 3. With ``proxy_protocol``, the header of the proxy is read, and the connection counts for the client's address.
 4. TLS, within the time for a handshake (``net/listeners/tls_handshake.py``).
-5. ``connection_made``: from now on the protocol object leaves the gate, in its ``connection_lost``.
+5. ``connection_made``, or ``ClientSocket.open`` where the event loop serves plain sockets itself. From now on the
+   protocol object leaves the gate, in its ``connection_lost``.
 
 A connection between 2 and 5 is a task of the ``Acceptor``, which ends it when the listener is closed. The servers of
 asyncio and uvloop count nothing before 5, and cannot pause.
@@ -61,6 +62,7 @@ class _Arrival:
 
 class Acceptor:
     """Accepts on the sockets of one listener. ``make`` gets the peer, and the reason code for its refusal, or 0.
+    ``adopt`` gets the socket too, and opens a connection without a transport of asyncio; None: not on this event loop.
 
     ``context`` may be replaced at any time. ``handshake_timeout`` is in seconds.
     """
@@ -72,11 +74,13 @@ class Acceptor:
         make: Callable[[str, int], Any],
         context: ssl.SSLContext | None,
         handshake_timeout: float,
+        adopt: Callable[[socket.socket, str, int], Arriving] | None = None,
     ) -> None:
         self.gate = gate
         self.context = context
         self._sockets = list(sockets)
         self._make = make
+        self._adopt = adopt
         self._handshake_timeout = handshake_timeout
         self._loop = asyncio.get_running_loop()
         self._arriving: dict[asyncio.Task[None], _Arrival] = {}
@@ -208,6 +212,9 @@ class Acceptor:
             data += more
 
     async def _plain(self, arrival: _Arrival) -> None:
+        if self._adopt is not None:
+            arrival.protocol = self._adopt(arrival.sock, arrival.peer, arrival.full)
+            return
         await self._loop.connect_accepted_socket(partial(self._protocol, arrival), arrival.sock)
 
     async def _secure(self, arrival: _Arrival) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from starlingmq.config.cluster_section import is_loopback, is_wildcard, split_address
+from starlingmq.net.broker_loop import client_sockets
+from starlingmq.net.client_sockets import ClientOwner, ClientSocket, OtherOwner
 from starlingmq.net.listeners.accepting import Acceptor, Arriving
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_gate import WRITE_BUFFER, ListenerGate
@@ -17,7 +19,7 @@ from starlingmq.net.listeners.revocation_list import Identity
 from starlingmq.net.listeners.socket_connection import ConnectionDriver, SocketConnection
 from starlingmq.net.listeners.sockets import Address, SocketFile, hold_shared, listen_tcp, listen_unix
 from starlingmq.net.listeners.tls import TlsError, revoked_certificates, server_context
-from starlingmq.net.listeners.urls import DEFAULT_PATHS, ListenerError, ListenerSpec, parse_listener
+from starlingmq.net.listeners.urls import DEFAULT_PATHS, PLAIN, ListenerError, ListenerSpec, parse_listener
 
 __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
 
@@ -139,7 +141,8 @@ async def open_listener(
     listener = Listener(spec, gate, tls, file)
     first = None if tls is None or spec.scheme == "tls" else tls.context  # NATS sends INFO before TLS
     make = _maker(listener, driver, handshake_timeout)
-    listener.accept(Acceptor(sockets, gate, make, first, handshake_timeout))
+    adopt = _adopter(loop, gate, driver) if spec.scheme in PLAIN else None
+    listener.accept(Acceptor(sockets, gate, make, first, handshake_timeout, adopt))
     return listener
 
 
@@ -235,6 +238,23 @@ def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
     # The name of an address that is bound already; the settings decide whether it is allowed.
     every = "0.0.0.0" if any(sock.family == socket.AF_INET for sock in sockets) else "::"  # noqa: S104
     return spec._replace(host=spec.host or every, port=sockets[0].getsockname()[1])
+
+
+def _adopter(
+    loop: asyncio.AbstractEventLoop, gate: ListenerGate, driver: ConnectionDriver
+) -> Callable[[socket.socket, str, int], Arriving] | None:
+    """What opens a connection on an event loop that serves plain sockets itself; None on any other."""
+    sockets = client_sockets(loop)
+    if sockets is None:
+        return None
+    owner = driver if isinstance(driver, ClientOwner) else OtherOwner(driver)
+
+    def adopt(sock: socket.socket, peer: str, full: int) -> Arriving:
+        connection = ClientSocket(sockets, owner, gate, sock, peer)
+        connection.open(driver, full)
+        return connection
+
+    return adopt
 
 
 def _maker(listener: Listener, driver: ConnectionDriver, handshake_timeout: float) -> Callable[[str, int], Arriving]:
