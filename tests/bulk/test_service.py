@@ -205,6 +205,19 @@ async def test_a_node_at_the_address_of_another_one_is_not_taken_for_it(broker: 
         await asyncio.to_thread(lambda: list(read_part(part, options(broker, patience=0.5))))
 
 
+@pytest.mark.parametrize("durability", ["process", "power"])
+async def test_offsets_begin_where_the_settings_say_and_go_on_after_a_start(tmp_path: Path, durability: str) -> None:
+    define = "streams.define=[{name: all, topics: ['#'], first_offset: 1000}]"
+    config = load_config(None, [*settings(tmp_path), define, f"storage.durability={durability}"])
+    for start in range(2):
+        async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as broker:
+            await publish(broker, 3)
+            (bounds,) = (await asyncio.to_thread(NodeBook(options(broker)).bounds)).values()
+            assert (bounds.begin, bounds.first, bounds.next) == (1000, 1000, 1003 + 3 * start)
+            found = await rows(options(broker), 1000, 1003 + 3 * start)
+            assert [row["offset"] for row in found] == list(range(1000, 1003 + 3 * start))
+
+
 async def test_a_port_where_something_else_answers_is_told(broker: Broker) -> None:
     strange = options(broker, servers=(broker.address().partition("//")[2],), patience=0.3)
     with pytest.raises(StreamError, match=r"servers needs the port of streams\.listen"):
