@@ -262,7 +262,8 @@ def test_a_request_is_decided_by_the_first_condition_that_holds(decision: Reques
     if decision is not RequestDecision.RETURNED:
         client.drop()
     takeovers, session = node.cluster.takeovers, node.state.ctx.sessions["c"]
-    takeovers.set_members([takeovers.migrations.me, other])
+    members = [takeovers.migrations.me, other]
+    takeovers.set_members(members[:1] if decision is RequestDecision.NO_MEMBER else members)
     clean, offered = decision is RequestDecision.DISCARDED, decision is RequestDecision.RETURNED
     requested = Takeover("c", EPOCH, clean, offered, session.owner)
     if decision is RequestDecision.REPEATED:
@@ -275,7 +276,7 @@ def test_a_request_is_decided_by_the_first_condition_that_holds(decision: Reques
         takeovers.migrations.add(InboundSession("c", EPOCH - 1, {other: HELD}))
     source = takeovers._source
     assert source.decide(other, requested) is decision
-    if decision not in (RequestDecision.REPEATED, RequestDecision.AVAILABLE):
+    if decision not in (RequestDecision.NO_MEMBER, RequestDecision.REPEATED, RequestDecision.AVAILABLE):
         takeovers.take(other, pack([encode(requested)]))
         refused = RequestAction.REFUSE in REQUEST_TABLE[decision]
         assert takeovers.refused == refused

@@ -82,7 +82,7 @@ class ClusterView:
     # Status
 
     def status(self) -> list[PeerStatus]:
-        return [self._status(member) for member in self.others()]
+        return [self._status(member) for member in self.others() if member.number in self.transports]
 
     def _status(self, member: MemberInfo) -> PeerStatus:
         transport = self.transports[member.number]

@@ -14,7 +14,8 @@ from typing import Final
 
 
 class RequestDecision(Enum):
-    REPEATED = "the session is already being handed over, or the node is not a member"
+    NO_MEMBER = "the node is not a member"
+    REPEATED = "the session is already being handed over to it"
     RESERVED = "the session is reserved for another user (auth.session_owner: refuse)"
     RETURNED = "the session was offered, and its client has returned here"
     OLDER = "this node, or a node that gets the session from here, has a higher epoch"
@@ -24,6 +25,7 @@ class RequestDecision(Enum):
 
 
 class RequestAction(Enum):
+    REPEAT = "send Head again, and Whole if it was sent"
     NOTE_EPOCH = "note the epoch: this node's own outstanding claim may be older"
     REFUSE = "answer Head: overtaken"
     REFUSE_CONNECT = "refuse a CONNECT that waits here since before"
@@ -59,7 +61,8 @@ _R = RequestAction
 _C = ClaimAction
 
 REQUEST_TABLE: Final[dict[RequestDecision, tuple[RequestAction, ...]]] = {
-    RequestDecision.REPEATED: (),
+    RequestDecision.NO_MEMBER: (),
+    RequestDecision.REPEATED: (_R.REPEAT,),
     RequestDecision.RESERVED: (_R.NOTE_EPOCH, _R.REFUSE),
     RequestDecision.RETURNED: (_R.NOTE_EPOCH, _R.REFUSE),
     RequestDecision.OLDER: (_R.NOTE_EPOCH, _R.REFUSE),

@@ -218,6 +218,8 @@ class Takeovers:
     def _resume(self) -> None:
         """Once the members are known, continues the migrations of earlier incarnations."""
         migrations = self.migrations
+        for outbound in list(migrations.outbound_sessions.values()):
+            self._source.describe_again(outbound)
         for inbound in migrations.all_inbound():
             self._delivery.attach(inbound)
         for (client_id, epoch), nodes in migrations.early.items():

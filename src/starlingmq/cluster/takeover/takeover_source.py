@@ -17,6 +17,7 @@ from starlingmq.cluster.takeover.inbound_states import InboundEvent, InboundStat
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.outbound_states import OutboundAction, OutboundEvent, OutboundState
+from starlingmq.cluster.takeover.session_description import description
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import (
     CANCELLED,
@@ -28,7 +29,6 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Part,
     Parts,
     Passed,
-    SubscriptionFrame,
     Takeover,
     Whole,
 )
@@ -44,6 +44,7 @@ class TakeoverSource:
         self._delivery = delivery
         self._ctx = migrations.ctx
         self._by_request: Final[dict[RequestAction, Callable[[int, Takeover], None]]] = {
+            RequestAction.REPEAT: self._repeat,
             RequestAction.NOTE_EPOCH: self._note_epoch,
             RequestAction.REFUSE: self._refuse,
             RequestAction.REFUSE_CONNECT: self._refuse_connect,
@@ -62,7 +63,9 @@ class TakeoverSource:
 
     def decide(self, node: int, said: Takeover) -> RequestDecision:
         migrations = self._migrations
-        if (said.client_id, said.epoch) in migrations.outbound_sessions or node not in migrations.members:
+        if node not in migrations.members:
+            return RequestDecision.NO_MEMBER
+        if (said.client_id, said.epoch) in migrations.outbound_sessions:
             return RequestDecision.REPEATED
         session = self._ctx.sessions.get(said.client_id)
         inbound_sessions = self._inbound(node, said.client_id)
@@ -81,6 +84,24 @@ class TakeoverSource:
     def _inbound(self, node: int, client_id: str) -> list[InboundSession]:
         """Inbound sessions that a request of that node concerns: none if it is this node's own."""
         return [] if node == self._migrations.me else self._migrations.of(client_id)
+
+    def _repeat(self, node: int, said: Takeover) -> None:
+        """The target does not know that the session is on its way: it has lost the description, or was restarted."""
+        outbound = self._migrations.outbound_sessions[said.client_id, said.epoch]
+        if outbound.target == node:
+            self.describe_again(outbound)
+
+    def describe_again(self, outbound: OutboundSession) -> None:
+        """A target that knows the description ignores all but the filters of former owners. One that does not know it
+        could not accept any message of the session."""
+        migrations = self._migrations
+        if outbound.target == migrations.me or outbound.session.ended:
+            return
+        ghost = outbound.session
+        held = OWES if ghost.hollow else max(ghost.epoch, 1)
+        migrations.say(outbound.target, description(migrations, outbound, held, ghost.expiry, self._left(ghost)))
+        if outbound.state is OutboundState.QUEUE:
+            migrations.say(outbound.target, Whole(outbound.client_id, outbound.epoch))
 
     def _note_epoch(self, node: int, said: Takeover) -> None:
         migrations, client_id = self._migrations, said.client_id
@@ -201,12 +222,6 @@ class TakeoverSource:
             if inbound.session is None or inbound.session.ended:
                 inbound.session = ghost
                 self._delivery.attach(inbound)
-        granted = [
-            SubscriptionFrame(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in mover.granted(ghost)
-        ]
-        last_id = 0 if ghost.window is None else ghost.window.last_id
-        anew = ghost is session and ghost.anew
-        trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
         outbound = OutboundSession(ghost, node, epoch, client_id)
         migrations.add_outbound(outbound)
         for marked in migrations.take_early((client_id, epoch)):
@@ -216,12 +231,10 @@ class TakeoverSource:
                 if outbound.is_earlier(later):
                     migrations.mark(outbound, marked, later > outbound.epoch)
         migrations.note(outbound)
-        head = Head(client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
+        head = description(migrations, outbound, held, expiry, left)
+        head.anew = head.anew and ghost is session
+        head.aware = head.anew and ghost.aware
         head.willed, head.will = willed, will or CANCELLED
-        head.owner = ghost.owner
-        head.aware = anew and ghost.aware
-        former, head.unknown = migrations.former(client_id, ghost)
-        head.former = list(former)
         migrations.say(node, head)
 
     def _left(self, session: Session | None) -> float:

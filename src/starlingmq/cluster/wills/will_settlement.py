@@ -8,7 +8,7 @@ since:
     in etcd                                 this node
     ======================================  ========================================================================
     nothing, and the node is connected      reads again, if the node has reported a due will (it writes the key as
-                                            soon as it reaches etcd) or has not answered yet
+                                            soon as it reaches etcd), or for a while if it has not answered yet
     nothing, and the will was taken here,   is done
     or was FIRING before
     nothing                                 writes SETTLED with its own epoch: the other node may have a will that
@@ -44,7 +44,7 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_cas import CasResult, CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Put, Txn, TxnAnswer
-from starlingmq.cluster.takeover.transfer_frames import CANCELLED
+from starlingmq.cluster.takeover.transfer_frames import CANCELLED, UNREPORTED
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
@@ -254,10 +254,17 @@ class WillSettlements:
         told = settlement.will and settlement.will == settlement.seen
         if settlement.will == CANCELLED or settlement.final or told:
             self._conclude(settlement)  # its node has published or cancelled it, or deletes the key of a taken one
-        elif settlement.will and self._connected(settlement.node):
+        elif self._is_expected(settlement):
             self._look_again(settlement)
         else:
             self._amend(settlement, revision, RegisteredWill(SETTLED, 0, epoch=settlement.epoch))
+
+    def _is_expected(self, settlement: Settlement) -> bool:
+        """Whether the other node writes the key, or answers. A due will is waited for as long as the node is connected;
+        a clean start does not wait for longer than ``fire_seconds`` for an answer."""
+        if not settlement.will or not self._connected(settlement.node):
+            return False
+        return settlement.will != UNREPORTED or self._is_patient(settlement)
 
     def _is_patient(self, settlement: Settlement) -> bool:
         return self._now < settlement.seen_at + PATIENCE * self._fire_seconds
