@@ -12,7 +12,7 @@ import pytest
 from starlingmq.cli.main import main
 
 from ..client.brokers import Broker
-from .commands import Command, foreign, run, start, subscriber
+from .commands import PATIENCE, Command, foreign, run, start, subscriber
 
 _names = itertools.count()
 
@@ -71,6 +71,7 @@ def test_a_line_typed_by_hand_goes_at_once(broker: Broker, topic: str) -> None:
     typing.process.stdin.flush()
     assert output(sub) == b"now\n"
     typing.interrupt()
+    typing.process.wait(PATIENCE)  # ``finish`` closes its input, and the end of that ends it too
     assert typing.finish() == (130, b"", "")
 
 
