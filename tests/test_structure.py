@@ -25,14 +25,11 @@ CONTEXT: Final = re.compile(r"(^|[._])ctx\.(cluster\.|storage\.)?\w+$")
 """A field of it, or of its parts. Counters are not: what is counted outside is counted there."""
 
 LONG_FILES: Final = {
-    "starlingmq.cluster.wills.cluster_wills": 634,
     "tests.cluster.test_hazards": 550,
     "tests.core.test_review": 510,
 }
 """And the length that each must not exceed."""
-LONG_CLASSES: Final = {
-    "ClusterWills": 550,
-}
+LONG_CLASSES: Final[dict[str, int]] = {}
 LONG_FUNCTIONS: Final[dict[str, int]] = {}
 IN_CYCLES: Final = {
     "starlingmq": "",

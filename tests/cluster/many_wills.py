@@ -189,7 +189,7 @@ class Crowd:
         return first, self.until(lambda: self._taken() == self.wills)
 
     def _taken(self) -> int:
-        return sum(node.cluster.wills.taken for node in self.fleet.nodes)
+        return sum(node.cluster.wills.taken.published for node in self.fleet.nodes)
 
     def told(self, what: str) -> str:
         turns, self.turns[:] = sorted(self.turns), []

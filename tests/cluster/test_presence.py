@@ -183,11 +183,11 @@ def test_a_connack_waits_for_the_copy_of_a_will_though_the_key_that_names_it_is_
     watcher = watch(fleet, 2)
     come(fleet, 0, 4, True)
     node = fleet[1]
-    wills, write_link = node.cluster.wills, node._write_link
+    stored, write_link = node.cluster.wills.table.stored, node._write_link
     held: list[Client] = []
 
     def hold(client: Client) -> None:
-        if client.transport is wills._stored:
+        if client.transport is stored:
             held.append(client)
         else:
             write_link(client)
@@ -282,7 +282,7 @@ def test_a_node_that_was_given_leave_long_ago_asks_again_before_it_publishes() -
     fleet = Fleet(2)
     watcher = watch(fleet, 1)
     client = come(fleet, 0, 5, False)
-    found = fleet[0].cluster.wills
+    found = fleet[0].cluster.wills.registration
     found._seconds = -1.0  # each leave is over when it comes
     client.drop()
     assert said(watcher, 2.0) == [b"online 1"]

@@ -16,10 +16,11 @@ from tests.sim.clients import FOREVER
 from tests.sim.node import Node
 
 import starlingmq
-from starlingmq.cluster.wills.cluster_wills import DUE, ClusterWills
+from starlingmq.cluster.wills.cluster_wills import ClusterWills
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import RegisteredWill
 from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.cluster.wills.will_table import DUE, WillTable
 from starlingmq.core.session.ending import Ending
 from starlingmq.wire.mqtt import Connect, Will, encode
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
@@ -55,20 +56,20 @@ def a_restarted_node_does_not_read_what_etcd_has() -> Any:
     settled = ClusterWills._settled
 
     def deaf(self: ClusterWills, name: str, entry: WillEntry, value: RegisteredWill) -> None:
-        if not self._seen:
+        if not self.registration._seen:
             settled(self, name, entry, value)
 
     return patch.object(ClusterWills, "_settled", deaf)
 
 
 def _without_facts(prefix: bytes) -> Any:
-    fact = ClusterWills._fact
+    fact = WillTable.fact
 
-    def forgetful(self: ClusterWills, key: bytes, value: Any) -> None:
+    def forgetful(self: WillTable, key: bytes, value: Any) -> None:
         if not key.startswith(prefix):
             fact(self, key, value)
 
-    return patch.object(ClusterWills, "_fact", forgetful)
+    return patch.object(WillTable, "fact", forgetful)
 
 
 def what_is_due_is_not_remembered() -> Any:

@@ -12,8 +12,7 @@ from tests.harness import FakeClient
 import starlingmq
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, TxnAnswer, WatchLost
-from starlingmq.cluster.wills import cluster_wills
-from starlingmq.cluster.wills.cluster_wills import DUE
+from starlingmq.cluster.wills import cluster_wills, will_registration
 from starlingmq.cluster.wills.leader_wills import PAGE, TAKEN_PER_TURN, LeaderWills
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
@@ -25,6 +24,7 @@ from starlingmq.cluster.wills.will_records import (
     will_from,
 )
 from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
+from starlingmq.cluster.wills.will_table import DUE
 from starlingmq.core.ready import FACT_DELETE
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
@@ -180,8 +180,9 @@ def test_who_has_not_heard_of_a_clean_start_finds_it_in_etcd() -> None:
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
 def test_more_wills_than_a_turn_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are due while their node reads what etcd has of them anew."""
+    """They are due while their node reads what etcd has of them again."""
     monkeypatch.setattr(cluster_wills, "NAMES_PER_TURN", 2)
+    monkeypatch.setattr(will_registration, "NAMES_PER_CHECK", 2)
     fleet = Fleet(2)
     watcher = watch(fleet, 1)
     clients = [leave_will(fleet, 0, f"w{number}") for number in range(5)]

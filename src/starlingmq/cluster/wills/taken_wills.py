@@ -1,0 +1,119 @@
+"""Wills that this node has taken from other nodes, to publish them: as the leader, because their node is gone
+(``leader_wills``), or because their clients are back here (``will_settlement``).
+
+::
+
+    taken --in time------------------------------> due, published, stored, deleted
+      '-----too late, or after a restart--> checked: has the client been back at another node?
+                                              no:  the key is written again, and taken again
+                                              yes: lost, deleted
+
+The law: a taken will is published only within the time that the last change of its key allows
+(``WillEntry.allowed_until``). After that, the client may have had a CONNACK at another node, and published messages
+that the will must not follow.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.etcd.etcd_cas import CasUpdate
+from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Txn, TxnAnswer
+from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.wills.will_entry import WillEntry
+from starlingmq.cluster.wills.will_records import client_of, will_from
+from starlingmq.cluster.wills.will_registration import WillRegistration
+from starlingmq.cluster.wills.will_table import WillTable
+
+CHECKS_PER_TXN: Final = 60
+
+
+class TakenWills:
+    published: int  # wills of other nodes that this node has published
+    lost: int  # not published, because their clients were back before it was known whether they had been published
+
+    def __init__(self, ownership: Ownership, table: WillTable, registration: WillRegistration) -> None:
+        self.published = self.lost = 0
+        self._ownership = ownership
+        self._table = table
+        self._registration = registration
+        self._me = 0
+        self._to_check: list[str] = []
+        self._checking: dict[str, list[str]] = {}  # by tag
+        self._checks = 0
+
+    def enter(self, me: int) -> None:
+        self._me = me
+
+    def take(self, done: CasUpdate, revision: int) -> None:
+        """Another node's will is settled now. If it has to be published, this node does that."""
+        for put in done.also:
+            entry = self._table.entry(self._registration.name_of(put.key))
+            entry.due.clear()  # an earlier one, if there is any
+            self._registration.know(put.key, put.value, revision, done.sent_at)
+
+    def is_unpublished(self, name: str) -> bool:
+        """Whether this node has taken the will of that name and not published it yet."""
+        entry = self._table.get(name)
+        return entry is not None and entry.known is not None and entry.published != entry.known.id
+
+    def step(self, name: str, entry: WillEntry, now: float) -> None:
+        """Brings etcd from its current record to the intended one, by one change."""
+        known = entry.known
+        if known is None:
+            if entry.published:
+                self._table.drop_published(name)
+            self._table.forget(name)
+        elif entry.published == known.id:
+            self._registration.amend(name, entry, None)
+        elif now < entry.allowed_until:
+            if not entry.due:
+                entry.due.append(will_from(known))
+                self._table.have_due(name)
+        elif entry.checked:
+            entry.checked = False
+            self._registration.amend(name, entry, known)
+        elif name not in self._to_check:
+            self._to_check.append(name)
+
+    # Checks
+
+    def take_requests(self, now: float) -> list[Txn]:
+        """Wills that were taken, perhaps by an earlier incarnation, and not published in time: checks whether their
+        clients have been back since."""
+        if not self._to_check or now < self._registration.retry_at:
+            return []
+        names, self._to_check = self._to_check[:CHECKS_PER_TXN], self._to_check[CHECKS_PER_TXN:]
+        self._checks += 1
+        tag = f"wills check {self._checks}"
+        self._checking[tag] = names
+        keys = [self._ownership.key(client_of(name)) for name in names]
+        return [Txn(tag, (), tuple([Get(key, prefix=True) for key in keys]))]
+
+    def answered(self, answer: TxnAnswer) -> bool:
+        """Takes the answer to a check; False for another answer."""
+        names = self._checking.pop(answer.tag, None)
+        if names is None:
+            return False
+        if answer.error:
+            self._to_check += names
+            return True
+        for name, found in zip(names, answer.found, strict=True):
+            entry = self._table.get(name)
+            if entry is None or entry.known is None:
+                continue
+            entry.checked = True
+            if self._has_been_back(client_of(name), entry.known.epoch, found):
+                self.lost += 1
+                entry.due.clear()
+                entry.published = entry.known.id
+            self._table.look_later(name)
+        return True
+
+    def _has_been_back(self, client_id: str, epoch: int, owners: tuple[KeyValue, ...]) -> bool:
+        """Whether the client may have had a CONNACK at another node since ``epoch``. A claim that found the owner key
+        of this node gets none as long as the copy in etcd is unchanged."""
+        own = self._ownership.key(client_id, self._me)
+        since = next((kv.create_revision for kv in owners if kv.key == own), inf)
+        return any(kv.key != own and epoch < kv.mod_revision < since for kv in owners)
