@@ -1,4 +1,4 @@
-"""Worlds in which nodes are restarted in order, drawn from seeds. What they are worth: ``test_hazards``."""
+"""Random worlds in which nodes are restarted in order. Moments that these rarely reach: ``test_drain_hazards``."""
 
 from __future__ import annotations
 

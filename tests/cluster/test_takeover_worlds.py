@@ -1,4 +1,4 @@
-"""Clients that roam through worlds of faults, drawn from seeds. What the worlds are worth: ``test_hazards``."""
+"""Clients that roam through random worlds of faults. Moments that these rarely reach: ``test_takeover_hazards``."""
 
 from __future__ import annotations
 
