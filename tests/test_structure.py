@@ -24,9 +24,7 @@ REASON: Final = re.compile(r"^ *Long(?= because|:)", re.MULTILINE)  # in a docst
 CONTEXT: Final = re.compile(r"(^|[._])ctx\.(cluster\.|storage\.)?\w+$")
 """A field of it, or of its parts. Counters are not: what is counted outside is counted there."""
 
-LONG_FILES: Final = {
-    "tests.core.test_review": 510,
-}
+LONG_FILES: Final[dict[str, int]] = {}
 """And the length that each must not exceed."""
 LONG_CLASSES: Final[dict[str, int]] = {}
 LONG_FUNCTIONS: Final[dict[str, int]] = {}
