@@ -5,18 +5,13 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from starlingmq.admin.printable import PAGE_MAX, plain
 from starlingmq.cli.control import ask_broker, directory_of
-
-WIDTH_MIN: Final = 170  # columns where there is no terminal
+from starlingmq.cli.tables import Columns, table
 
 Result = dict[str, Any]
 
@@ -52,23 +47,12 @@ def listed(action: str, key: str, limit: int, data_dir: str | None, config: str 
             return {"node": page["node"], key: entries, "more": bool(cursor), "missing": list(missing.values())}
 
 
-def show(
-    found: Result, json_: bool, key: str, columns: Mapping[str, str], numbers: Iterable[str] = (), none: str = "none"
-) -> None:
-    """A table of ``found[key]``: titles by the names of fields; ``numbers`` are the fields that are told so."""
+def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "none", wide: bool = True) -> None:
+    """Print a table of ``found[key]``, or ``none`` if it is empty."""
     if json_:
         print(json.dumps(found))
         return
-    numbers = set(numbers)
-    table = Table()
-    for field, title in columns.items():
-        table.add_column(title, justify="right" if field in numbers else "left")
-    for entry in found[key]:
-        table.add_row(*(cell(entry.get(field)) for field in columns))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, WIDTH_MIN))
-    console.print(table if found[key] else Text(none))
+    print(table(columns, found[key], wide) if found[key] else none)
     if found.get("more"):
         print("there are more entries; raise --limit", file=sys.stderr)
     warn_of(found)
@@ -87,19 +71,6 @@ def done(found: Result, json_: bool, line: str) -> None:
         return
     print(line)
     warn_of(found)
-
-
-def cell(value: Any) -> Text:
-    """What clients chose can neither be obeyed by a terminal nor be taken for markup."""
-    if value is None or value is False:
-        return Text("")
-    if value is True:
-        return Text("yes")
-    if isinstance(value, int | float):
-        return Text(f"{value:,}")
-    if isinstance(value, list):
-        return Text(", ".join(plain(str(one)) for one in value))
-    return Text(plain(str(value)))
 
 
 def _user() -> str:

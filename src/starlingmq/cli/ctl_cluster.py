@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
 from starlingmq.cli.progress import amount, progress
+from starlingmq.cli.tables import Column, Columns, WideOption, table
 
 NOT_SERVING: Final = 1  # exit code
 UNSENT: Final = {
@@ -23,7 +22,24 @@ LOST: Final = {
     "unreachable": "because their nodes could not be reached",
     "told_again": "by clients that had sent nothing since they were told so",
 }
-WIDTH_MIN: Final = 140  # columns where there is no terminal
+MEMBERS: Final[Columns] = {
+    "name": Column("name"),
+    "number": Column("number", "number", wide=True),
+    "state": Column("state"),
+    "connection": Column("connection"),
+    "address": Column("address"),
+    "version": Column("version", wide=True),
+    "clients": Column("clients", "number"),
+    "routes": Column("routes", "number", wide=True),
+    "queued": Column("waiting", "number"),
+    "queued_bytes": Column("bytes", "bytes", wide=True),
+    "unacknowledged": Column("unacknowledged", "number", wide=True),
+}
+ROUTES: Final[Columns] = {
+    "filter": Column("filter"),
+    "node": Column("node"),
+    "subscribers": Column("subscribers"),
+}
 
 ForceOption = Annotated[bool, typer.Option("--force", help="Proceed even if data is lost.")]
 
@@ -33,25 +49,29 @@ app = typer.Typer(
 
 
 @app.command()
-def status(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
+def status(
+    wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> int:
     """Show the state of this node and its cluster; the exit code is 1 while the node does not serve."""
     found = _ask("cluster.status", {}, data_dir, config, json_)
     if json_:
         print(json.dumps(found))
     else:
         print("\n".join(_status_lines(found)))
-        _print(_members_table(found["members"]))
+        print(_members_table(found["members"], wide))
     return 0 if found["serving"] else NOT_SERVING
 
 
 @app.command()
-def members(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
+def members(
+    wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> None:
     """List the members: addresses, state, queued messages."""
     found = _ask("cluster.status", {}, data_dir, config, json_)
     if json_:
         print(json.dumps({"members": found["members"], "revision": found["revision"]}))
     else:
-        _print(_members_table(found["members"]))
+        print(_members_table(found["members"], wide))
 
 
 @app.command()
@@ -69,11 +89,13 @@ def routes(
     if json_:
         print(json.dumps(found))
         return
-    table = Table("node", "filter", "subscribers")
-    for each in found["nodes"]:
-        for route in each["listed"]:
-            table.add_row(each["name"], route["filter"], _what_for(route))
-    _print(table)
+    entries = [
+        {"filter": route["filter"], "node": each["name"], "subscribers": _what_for(route)}
+        for each in found["nodes"]
+        for route in each["listed"]
+    ]
+    if entries:
+        print(table(ROUTES, entries))
     for each in found["nodes"]:
         print(f"{each['name']}: {each['routes']:,} routes at version {each['epoch']}:{each['version']:,}")
 
@@ -146,27 +168,19 @@ def _serves(found: dict[str, Any]) -> str:
     return "does not serve clients, because it is drained (ctl drain --cancel ends this)" if draining else "serves"
 
 
-def _members_table(members: list[dict[str, Any]]) -> Table:
-    table = Table(
-        "name", "number", "state", "connection", "address", "version", "clients", "routes", "waiting", "unacknowledged"
-    )
-    for column in (1, 6, 7, 8, 9):
-        table.columns[column].justify = "right"
-    for member in members:
-        waiting = f"{member['queued']:,} ({amount(member['queued_bytes'], 'bytes')})" if member["queued"] else "0"
-        table.add_row(
-            member["name"],
-            str(member["number"]),
-            _state(member),
-            _connection(member),
-            member["address"],
-            member["version"],
-            f"{member['clients']:,}",
-            f"{member['routes']:,}",
-            "" if member["this"] else waiting,
-            "" if member["this"] else f"{member['unacknowledged']:,}",
-        )
-    return table
+def _members_table(members: list[dict[str, Any]], wide: bool) -> str:
+    entries = [
+        {
+            **member,
+            "state": _state(member),
+            "connection": _connection(member),
+            "queued": None if member["this"] else member["queued"],
+            "queued_bytes": None if member["this"] else member["queued_bytes"],
+            "unacknowledged": None if member["this"] else member["unacknowledged"],
+        }
+        for member in members
+    ]
+    return table(MEMBERS, entries, wide)
 
 
 def _state(member: dict[str, Any]) -> str:
@@ -189,10 +203,3 @@ def _what_for(route: dict[str, Any]) -> str:
     if "members" in route:
         return f"{route['members']:,} members of the group"
     return "persistent sessions" if route["durable"] else "connected clients"
-
-
-def _print(table: Table) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, WIDTH_MIN))
-    console.print(table)

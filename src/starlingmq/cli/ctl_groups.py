@@ -6,21 +6,32 @@ import json
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
-from starlingmq.cli.ctl_ask import WIDTH_MIN, listed, warn_of
+from starlingmq.cli.ctl_ask import listed, warn_of
 from starlingmq.cli.progress import progress
+from starlingmq.cli.tables import Column, Columns, WideOption, table
 
 GROUPS_MAX: Final = 10_000
+COLUMNS: Final[Columns] = {
+    "name": Column("group"),
+    "filter": Column("filter"),
+    "strategy": Column("strategy"),
+    "primary": Column("primary"),
+    "members": Column("members", "number"),
+    "online_here": Column("here", "number", wide=True),
+    "cursor": Column("cursor", "number", wide=True),
+    "lag": Column("lag", "number"),
+    "lent": Column("lent", "number", wide=True),
+    "redelivered": Column("redelivered", "number", wide=True),
+    "elsewhere": Column("elsewhere", wide=True),
+}
 
 
 def groups(
     prefix: Annotated[str, typer.Argument(help="Only groups with this prefix.")] = "",
     everywhere: Annotated[bool, typer.Option("--everywhere", help="Ask the primary of each group.")] = False,
+    wide: WideOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
@@ -39,28 +50,16 @@ def groups(
     if not found["groups"]:
         print("there are no queue groups")
         return
-    table = Table("group", "filter", "strategy", "primary", "members", "here", "cursor", "lag", "lent", "redelivered")
-    for column in range(4, 10):
-        table.columns[column].justify = "right"
-    table.add_column("elsewhere")
-    for each in found["groups"]:
-        table.add_row(
-            escape(plain(each["name"])),
-            escape(plain(each["filter"])),
-            each["strategy"],
-            each["primary"] or "none",
-            f"{each['members']:,}",
-            f"{each['online_here']:,}",
-            f"{each['cursor']:,}" if each["cursor"] >= 0 else "",
-            f"{each['lag']:,}",
-            f"{each['lent']:,}",
-            f"{each['redelivered']:,}",
-            "; ".join(elsewhere(name, told) for name, told in sorted(each["nodes"].items())),
-        )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, WIDTH_MIN))
-    console.print(table)
+    entries = [
+        {
+            **each,
+            "primary": each["primary"] or "none",
+            "cursor": each["cursor"] if each["cursor"] >= 0 else None,
+            "elsewhere": "; ".join(elsewhere(name, told) for name, told in sorted(each["nodes"].items())),
+        }
+        for each in found["groups"]
+    ]
+    print(table(COLUMNS, entries, wide))
 
 
 def elsewhere(name: str, told: dict[str, int]) -> str:

@@ -14,9 +14,86 @@ import yaml
 from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import AtOption, LimitOption, NodeOption, SearchOption, ask, listed, show
+from starlingmq.cli.tables import Column, Columns, WideOption
 
 SHOWN: Final = 1000
 FOLLOW_SECONDS: Final = 1.0
+
+CLIENTS: Final[Columns] = {
+    "client_id": Column("client"),
+    "node": Column("node"),
+    "username": Column("user"),
+    "peer": Column("from"),
+    "protocol": Column("protocol", wide=True),
+    "connected_at": Column("age", "age"),
+    "subscriptions": Column("subs", "number"),
+    "queued": Column("queued", "number"),
+    "inflight": Column("in flight", "number", wide=True),
+    "dropped": Column("dropped", "number"),
+    "slow": Column("slow", wide=True),
+}
+SESSIONS: Final[Columns] = {
+    "client_id": Column("client"),
+    "node": Column("node"),
+    "connected": Column("connected"),
+    "expires_at": Column("expires in", "left"),
+    "subscriptions": Column("subs", "number"),
+    "queued": Column("queued", "number"),
+    "queued_bytes": Column("bytes", "bytes"),
+    "inflight": Column("in flight", "number", wide=True),
+    "awaiting_rel": Column("awaiting PUBREL", "number", wide=True),
+    "dropped": Column("dropped", "number"),
+    "will": Column("will", wide=True),
+}
+SUBSCRIPTIONS: Final[Columns] = {
+    "client_id": Column("client"),
+    "node": Column("node"),
+    "filter": Column("filter"),
+    "qos": Column("QoS", "number"),
+    "no_local": Column("no local", wide=True),
+    "retain_as_published": Column("retain as published", wide=True),
+}
+BANS: Final[Columns] = {
+    "name": Column("name"),
+    "kind": Column("kind"),
+    "node": Column("node"),
+    "seconds": Column("ends in", "seconds"),
+    "reason": Column("reason"),
+}
+RETAINED: Final[Columns] = {
+    "topic": Column("topic"),
+    "qos": Column("QoS", "number"),
+    "size": Column("bytes", "bytes"),
+    "published_at": Column("age", "age"),
+    "expires_at": Column("expires in", "left", wide=True),
+    "publisher": Column("publisher", wide=True),
+}
+NODES: Final[Columns] = {
+    "node": Column("node"),
+    "version": Column("version", wide=True),
+    "ready": Column("ready"),
+    "clients": Column("clients", "number"),
+    "sessions": Column("sessions", "number"),
+    "subscriptions": Column("subs", "number", wide=True),
+    "retained": Column("retained", "number"),
+    "queued": Column("queued", "number"),
+    "inflight": Column("in flight", "number", wide=True),
+    "groups": Column("groups", "number", wide=True),
+    "dropped": Column("dropped", "number"),
+    "turn": Column("turn p99 (ms)", "number", wide=True),
+}
+LINKS: Final[Columns] = {
+    "node": Column("from"),
+    "peer": Column("to"),
+    "connected": Column("connected"),
+    "through": Column("through"),
+    "round_trip_ms": Column("round trip (ms)", "number"),
+    "queued": Column("queued", "number"),
+    "queued_bytes": Column("bytes", "bytes", wide=True),
+    "unacknowledged": Column("frames in flight", "number", wide=True),
+    "heard_seconds": Column("heard", "seconds"),
+}
+LISTENERS: Final[Columns] = {"address": Column("address"), "connections": Column("connections", "number")}
 
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client id.")]
 
@@ -25,27 +102,14 @@ def clients(
     search: SearchOption = "",
     node: NodeOption = "",
     limit: LimitOption = SHOWN,
+    wide: WideOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
     """List connected clients on all nodes."""
     found = listed("clients", "clients", limit, data_dir, config, q=search, node=node)
-    columns = {
-        "client_id": "client",
-        "node": "node",
-        "username": "user",
-        "peer": "from",
-        "protocol": "protocol",
-        "connected_at": "since",
-        "subscriptions": "subscriptions",
-        "queued": "queued",
-        "inflight": "in flight",
-        "dropped": "dropped",
-        "slow": "slow",
-    }
-    numbers = ("subscriptions", "queued", "inflight", "dropped")
-    show(found, json_, "clients", columns, numbers, "no client is connected")
+    show(found, json_, "clients", CLIENTS, "no client is connected", wide)
 
 
 def sessions(
@@ -53,6 +117,7 @@ def sessions(
     node: NodeOption = "",
     away: Annotated[bool, typer.Option("--away", help="Only disconnected sessions.")] = False,
     limit: LimitOption = SHOWN,
+    wide: WideOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
@@ -60,35 +125,21 @@ def sessions(
     """List sessions on all nodes, connected or not."""
     wanted = "no" if away else ""
     found = listed("sessions", "sessions", limit, data_dir, config, q=search, node=node, connected=wanted)
-    columns = {
-        "client_id": "client",
-        "node": "node",
-        "connected": "connected",
-        "expires_at": "ends",
-        "subscriptions": "subscriptions",
-        "queued": "queued",
-        "queued_bytes": "bytes",
-        "inflight": "in flight",
-        "awaiting_rel": "awaiting PUBREL",
-        "dropped": "dropped",
-        "will": "will",
-    }
-    numbers = ("subscriptions", "queued", "queued_bytes", "inflight", "awaiting_rel", "dropped")
-    show(found, json_, "sessions", columns, numbers, "there are no sessions")
+    show(found, json_, "sessions", SESSIONS, "there are no sessions", wide)
 
 
 def subscriptions(
     search: SearchOption = "",
     node: NodeOption = "",
     limit: LimitOption = SHOWN,
+    wide: WideOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
     """List subscriptions on all nodes."""
     found = listed("subscriptions", "subscriptions", limit, data_dir, config, q=search, node=node)
-    columns = {"client_id": "client", "node": "node", "filter": "filter", "qos": "QoS", "no_local": "no local"}
-    show(found, json_, "subscriptions", columns, ("qos",), "there are no subscriptions")
+    show(found, json_, "subscriptions", SUBSCRIPTIONS, "there are no subscriptions", wide)
 
 
 def session(
@@ -119,14 +170,14 @@ def bans(
 ) -> None:
     """List active bans per node."""
     found = ask("bans", data_dir, config, node=node)
-    columns = {"kind": "kind", "name": "name", "node": "node", "seconds": "seconds left", "reason": "reason"}
-    show(found, json_, "bans", columns, ("seconds",), "there are no bans")
+    show(found, json_, "bans", BANS, "there are no bans")
 
 
 def retained(
     filter: Annotated[str, typer.Argument(metavar="FILTER", help="Filter of the topics.")] = "#",
     payload: Annotated[bool, typer.Option("--payload", help="Write the payload of this topic as it is.")] = False,
     limit: LimitOption = SHOWN,
+    wide: WideOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
@@ -140,11 +191,12 @@ def retained(
             sys.stdout.buffer.write(base64.b64decode(one["payload_base64"]))
         return
     found = listed("retained", "retained", limit, data_dir, config, filter=filter)
-    columns = {"topic": "topic", "qos": "QoS", "size": "bytes", "published_at": "published", "publisher": "by"}
-    show(found, json_, "retained", columns, ("qos", "size"), "no retained messages match")
+    show(found, json_, "retained", RETAINED, "no retained messages match", wide)
 
 
-def overview(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
+def overview(
+    wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+) -> None:
     """Show an overview of each node: clients, messages, and the duration of event loop turns."""
     found = ask("overviews", data_dir, config)
     if not json_:
@@ -159,41 +211,19 @@ def overview(data_dir: DataDirOption = None, config: FileOption = None, json_: J
             }
             for one in found["nodes"]
         ]
-    columns = {
-        "node": "node",
-        "version": "version",
-        "ready": "ready",
-        "clients": "clients",
-        "sessions": "sessions",
-        "subscriptions": "subscriptions",
-        "retained": "retained",
-        "queued": "queued",
-        "inflight": "in flight",
-        "groups": "groups",
-        "dropped": "dropped",
-        "turn": "turn p99 (ms)",
-    }
-    show(found, json_, "nodes", columns, [name for name in columns if name not in ("node", "version", "ready")])
+    show(found, json_, "nodes", NODES, wide=wide)
 
 
 def links(
-    node: NodeOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
+    node: NodeOption = "",
+    wide: WideOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
 ) -> None:
     """List the peer links between the nodes: round trip, queued messages, time since last heard."""
     found = ask("links", data_dir, config, node=node)
-    columns = {
-        "node": "from",
-        "peer": "to",
-        "connected": "connected",
-        "through": "through",
-        "round_trip_ms": "round trip (ms)",
-        "queued": "queued",
-        "queued_bytes": "bytes",
-        "unacknowledged": "frames in flight",
-        "heard_seconds": "last heard (s ago)",
-    }
-    numbers = ("round_trip_ms", "queued", "queued_bytes", "unacknowledged", "heard_seconds")
-    show(found, json_, "links", columns, numbers, "this broker is not a member of a cluster, or is its only member")
+    show(found, json_, "links", LINKS, "this broker is not a member of a cluster, or is its only member", wide)
 
 
 def listeners(
@@ -201,7 +231,7 @@ def listeners(
 ) -> None:
     """List listeners and their connections."""
     found = ask("listeners", data_dir, config, node=node)
-    show(found, json_, "listeners", {"address": "address", "connections": "connections"}, ("connections",))
+    show(found, json_, "listeners", LISTENERS)
 
 
 def config(

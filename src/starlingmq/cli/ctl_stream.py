@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
 from starlingmq.cli.ctl_ask import ask, done
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
+from starlingmq.cli.tables import Column, Columns, table
 from starlingmq.config.section_types import format_duration
 
+COLUMNS: Final[Columns] = {
+    "name": Column("name"),
+    "topics": Column("topics"),
+    "first": Column("first", "number"),
+    "next": Column("next", "number"),
+    "messages": Column("messages", "number"),
+    "bytes": Column("size", "bytes"),
+    "full": Column("full"),
+}
 EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="All nodes instead of this one only.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Stream name.")]
 
@@ -64,13 +72,7 @@ def list_(data_dir: DataDirOption = None, config: FileOption = None, json_: Json
     if json_:
         print(json.dumps(found))
         return
-    table = Table("name", "topics", "offsets", "messages", "size", "full")
-    for each in found["streams"]:
-        offsets = f"{each['first']:,} to {each['next']:,}"
-        size, full = amount(each["bytes"], "bytes"), "yes" if each["full"] else ""
-        table.add_row(each["name"], ", ".join(each["topics"]), offsets, f"{each['messages']:,}", size, full)
-    console = Console()
-    console.print(table if found["streams"] else "there are no streams")
+    print(table(COLUMNS, found["streams"]) if found["streams"] else "there are no streams")
 
 
 @app.command()

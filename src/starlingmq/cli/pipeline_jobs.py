@@ -330,7 +330,7 @@ def table_of(totals: list[Total]) -> Table:
     """With the columns in which there is something."""
     lines = [line_of(total) for total in totals]
     heads = [head for head in lines[0] if head in HEADS or any(line[head] for line in lines)]
-    table = Table(*heads)
+    table = Table(*heads, box=None)
     for line, total in zip(lines, totals, strict=True):
         table.add_row(*(line[head] for head in heads), style="red" if total.lost or total.doubled else None)
     return table

@@ -159,7 +159,7 @@ def _take(query: StreamingQuery, status: Status) -> None:
 
 
 def table_of(statuses: list[Status]) -> Table:
-    table = Table("pipeline", "state", "rows in", "rows/s", "lag", "last batch", "took")
+    table = Table("pipeline", "state", "rows in", "rows/s", "lag", "last batch", "took", box=None)
     for one in statuses:
         table.add_row(
             one.name,

@@ -19,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import NodeOption, ask, cell, warn_of
+from starlingmq.cli.ctl_ask import NodeOption, ask, warn_of
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.tables import Column, cell, table
 from starlingmq.cli.top_data import SORTS, VIEWS, TopData
 
 TITLES: Final = {
@@ -92,7 +93,8 @@ def _once(data: TopData, view: str, sort: str, json_: bool) -> None:
     if json_:
         print(json.dumps(found))
         return
-    Console(width=None if sys.stdout.isatty() else 170).print(_table(found, len(found["rows"])))
+    columns = {name: Column(TITLES.get(name, name), "text" if name in WORDS else "number") for name in COLUMNS[view]}
+    print(table(columns, found["rows"]))
     warn_of(found)
 
 
@@ -119,13 +121,16 @@ def _screen(found: dict[str, Any], height: int) -> Group:
 
 
 def _table(found: dict[str, Any], rows: int) -> Table:
-    table = Table(title=f"{found['view']} by {TITLES.get(found['sort'], found['sort'])}", title_justify="left")
+    shown = Table(
+        box=None, title=f"{found['view']} by {TITLES.get(found['sort'], found['sort'])}", title_justify="left"
+    )
     columns = COLUMNS[found["view"]]
     for column in columns:
-        table.add_column(TITLES.get(column, column), justify="left" if column in WORDS else "right")
+        words = column in WORDS
+        shown.add_column(TITLES.get(column, column), justify="left" if words else "right", no_wrap=column == columns[0])
     for row in found["rows"][:rows]:
-        table.add_row(*(cell(row[column]) for column in columns))
-    return table
+        shown.add_row(*(Text(cell(row[column])) for column in columns))
+    return shown
 
 
 @contextmanager
