@@ -25,7 +25,7 @@ RANKS: Final = (
     ("wire",),
     ("core",),
     ("cluster",),
-    ("storage", "net", "auth", "hooks", "log", "client", "process"),
+    ("storage", "net", "auth", "hooks", "log", "connection_log", "node_log", "client", "process"),
     ("admin", "api", "otel"),
     ("bulk",),
     ("spark",),

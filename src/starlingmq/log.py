@@ -19,6 +19,9 @@ log = logging.getLogger("starlingmq.clients")
 FIELDS: Final = ("client_id", "peer", "reason", "count")
 """Fields of log lines about clients beside the text, for searching and counting."""
 
+HEALTHY: Final = ("connected", "disconnected")
+"""Reasons for log lines that report no problem (``connection_log``)."""
+
 
 def printable(text: str) -> str:
     """The text on one line, without characters that a terminal would interpret: clients choose client ids and
@@ -115,6 +118,17 @@ class NoticeLog:
 
     def add(self, notice: Notice) -> None:
         reason = notice.reason
+        if not self.may_log(reason):
+            return
+        told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}
+        what = "closed " if notice.closing else ""
+        # a connection that continues may have lost a message
+        level = logging.INFO if notice.closing else logging.WARNING
+        whose = f" of client {notice.client_id!r}" if notice.client_id else ""
+        log.log(level, "%s%s%s: %s (%s)", what, notice.peer, whose, notice.detail, reason, extra=told)
+
+    def may_log(self, reason: str) -> bool:
+        """Whether another line for this reason is within the rate; if not, it is counted."""
         second = int(self.clock())
         last, lines = self._seconds.get(reason, (0, 0))
         if last != second:
@@ -124,19 +138,17 @@ class NoticeLog:
             self._left_out[reason] = self._left_out.get(reason, 0) + 1
             if self._timer is None:
                 self._timer = self.later(1.0, self.flush)
-            return
+            return False
         self._seconds[reason] = (second, lines + 1)
-        told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}
-        what = "closed " if notice.closing else ""
-        # a connection that continues may have lost a message
-        level = logging.INFO if notice.closing else logging.WARNING
-        whose = f" of client {notice.client_id!r}" if notice.client_id else ""
-        log.log(level, "%s%s%s: %s (%s)", what, notice.peer, whose, notice.detail, reason, extra=told)
+        return True
 
     def _tell(self, reason: str) -> None:
         count = self._left_out.pop(reason, 0)
         if count:
             told = {"reason": reason, "count": count}
+            if reason in HEALTHY:
+                log.info("%d more clients %s", count, reason, extra=told)
+                return
             what = (
                 "log lines about connections that stay open were suppressed"
                 if reason in ("pubrel_unknown", LOST)

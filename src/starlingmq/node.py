@@ -36,6 +36,7 @@ from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.listeners.revocation_sweep import end_revoked
 from starlingmq.net.memory_watch import MemoryWatch
+from starlingmq.node_log import NodeLog
 from starlingmq.storage.opening import directory_of, open_store
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ class Broker:
         notices = self._notices = NoticeLog(config.limits.log_rate, clock, asyncio.get_running_loop().call_later)
         store = open_store(config, state, clock)
         if not config.cluster.enabled:
-            return Driver(state, store, self.hooks, self.hooks.on_event, notices.add, clock)
+            return Driver(state, store, self.hooks, self._listener_of_events(config, notices), notices.add, clock)
         try:
             from starlingmq.net.peers.cluster_shell import Cluster  # gRPC, which only a cluster needs
 
@@ -243,7 +244,8 @@ class Broker:
             await store.close()
             raise
         self._cluster = cluster
-        driver = Driver(state, store, self.hooks, self.hooks.on_event, notices.add, clock, part, cluster.carry)
+        told = self._listener_of_events(config, notices)
+        driver = Driver(state, store, self.hooks, told, notices.add, clock, part, cluster.carry)
         cluster.poke = driver.poke
         cluster.ended = self._end
         return driver
@@ -262,8 +264,17 @@ class Broker:
         state.nats.keys.verify = self._access.verifier(config)
         self._access.admit(state, config)
         publishing = hooks.authorize is not None or hooks.on_publish is not None
-        state.ctx.use_hooks(publishing, hooks.authorize is not None, hooks.on_event is not None)
+        wanted = hooks.on_event is not None or config.log.connections
+        state.ctx.use_hooks(publishing, hooks.authorize is not None, wanted)
         return state
+
+    def _listener_of_events(self, config: Config, notices: NoticeLog) -> OnEvent | None:
+        """The hook of the program, before it the log of connections if that is wanted."""
+        if not config.log.connections:
+            return self.hooks.on_event
+        from starlingmq.connection_log import ConnectionLog
+
+        return ConnectionLog(notices, self.hooks.on_event).event
 
     def _make_tracing(self, config: Config) -> Tracing | None:
         """The present tracing if its destination is unchanged, or a new one. Raises ConfigError."""
@@ -351,6 +362,8 @@ class Broker:
             self._http.reload(config, access)
         if self._notices is not None:
             self._notices.rate = config.limits.log_rate
+            self._driver.on_event = self._listener_of_events(config, self._notices)
+            self.state.ctx.use_events(self._driver.on_event is not None)
         self.config = config
         self._driver.poke()
 
@@ -445,15 +458,19 @@ def freeze() -> None:
 
 
 class Node(Broker):
-    """A broker that has the process for itself: it sets up logging and controls the garbage collector."""
+    """A broker that has the process for itself: it sets up logging, logs its start and its end, and controls the
+    garbage collector. ``settings_file``: for the log, "" if there is none."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, settings_file: str = "") -> None:
         super().__init__(config)
         set_up_logging(config.log, config.node.name)
         self._freezer: asyncio.TimerHandle | None = None
+        self._log = NodeLog(config, settings_file)
 
     async def start(self) -> None:
+        self._log.starts()
         await super().start()
+        self._log.serves(self.addresses)
         # A full collection over a million sessions would stall everything for seconds, and the core makes no reference
         # cycles: only young objects are checked, and those that survive are left to their reference count.
         gc.collect()
@@ -471,4 +488,7 @@ class Node(Broker):
     async def stop(self) -> None:
         if self._freezer is not None:
             self._freezer.cancel()
+        self._log.stops()
         await super().stop()
+        if self._driver is not None:
+            self._log.ended(self._driver.state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import os
 import signal
 import ssl
@@ -28,7 +29,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchEvent,
     WatchLost,
 )
-from starlingmq.config.cluster_section import EtcdTlsConfig
+from starlingmq.config.cluster_section import EtcdConfig, EtcdTlsConfig
 from starlingmq.net.etcd.etcd_calls import AUTHENTICATE, COMPACT, MOVE_LEADER, EtcdCalls, EtcdError, EtcdMethod
 from starlingmq.net.etcd.etcd_members import addresses, members, remove, status
 from starlingmq.net.etcd.etcd_process import EtcdServerError, parse_line
@@ -67,6 +68,35 @@ def test_lines_of_its_log_are_told_with_their_level_and_cause() -> None:
     assert parse_line('{"level":"warn","msg":"slow","error":"disk"}') == (30, "slow: disk")
     assert parse_line('{"level":"fatal","msg":"bad"}') == (40, "bad")
     assert parse_line("not JSON") == (30, "not JSON")
+    assert parse_line("panic: freepages") == (40, "panic: freepages")
+
+
+CHATTY = """#!/bin/sh
+echo '{"level":"warn","msg":"apply request took too long"}' >&2
+echo '{"level":"error","msg":"lost the TCP streaming connection"}' >&2
+exit 3
+"""
+
+
+async def test_only_errors_of_etcd_are_logged_beside_its_start_and_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "etcd"
+    program.write_text(CHATTY)
+    program.chmod(0o755)
+    server = EtcdServer(EtcdConfig(binary=str(program), client_port=0, peer_port=0), "a", "test", tmp_path / "data")
+    with caplog.at_level(logging.INFO, "starlingmq.etcd"):
+        await server.start()
+        while not any("exit status 3" in record.message for record in caplog.records):
+            await asyncio.sleep(0.01)
+        await server.stop()
+    said = [record.message for record in caplog.records]
+    assert said[0].startswith("etcd starts (process ") and server.address in said[0]
+    assert said[1:] == [
+        "etcd: lost the TCP streaming connection",
+        "etcd ended with exit status 3 (lost the TCP streaming connection); it is restarted in 0.4 s",
+        "etcd has stopped",
+    ]
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def run(options: ServeOptions) -> None:
         asyncio.run(serve(loaded, arguments, options.workers))
         return
     with asyncio.Runner(loop_factory=event_loop_factory(loaded), debug=False) as runner:
-        runner.run(_serve(loaded, load))
+        runner.run(_serve(loaded, load, options.config or ""))
 
 
 def _make_first_user(config: Config) -> None:
@@ -117,7 +117,7 @@ def event_loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop
     return uvloop.new_event_loop
 
 
-async def _serve(config: Config, load: Callable[[], Config]) -> None:
+async def _serve(config: Config, load: Callable[[], Config], settings_file: str) -> None:
     from starlingmq.node import Node  # late: help and a wrong setting are answered without the whole broker
 
     loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ async def _serve(config: Config, load: Callable[[], Config]) -> None:
     for number in STOP_SIGNALS:
         # Once: with the handler gone, the next one ends the process by default.
         loop.add_signal_handler(number, _stop_once, loop, stop)
-    node = Node(config)
+    node = Node(config, settings_file)
     node.load = load
     stopping = loop.create_task(stop.wait())
     starting = loop.create_task(node.start())  # a member of a cluster may wait there for others, for a long time

@@ -103,6 +103,13 @@ class LogConfig(Section, frozen=True):
         Literal["auto", "text", "json"],
         Meta(description="Format of log lines; auto is text on a terminal, otherwise JSON."),
     ] = "auto"
+    connections: Annotated[
+        bool,
+        Meta(
+            description="Log each client that connects or disconnects (level info), at most limits.log_rate lines per "
+            "second of each kind; further ones are counted."
+        ),
+    ] = False
 
 
 class Config(Section, frozen=True):

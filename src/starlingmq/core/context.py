@@ -184,6 +184,10 @@ class Context(BaseContext):
         """Set which hooks are called, and whether events are wanted."""
         self.ask_publish = publish
         self.ask_subscribe = subscribe
+        self.use_events(events)
+
+    def use_events(self, events: bool) -> None:
+        """Set whether events are wanted."""
         self.want_events = events
 
     def admit_by(self, ask: bool, anonymous: bool, session_owner: int) -> None:

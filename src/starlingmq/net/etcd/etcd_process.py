@@ -21,11 +21,13 @@ STOP_SECONDS: Final = 2.0  # a member without a majority waits for one; killing 
 LINE_BYTES_MAX: Final = 1 << 20
 SAME_LINE_SECONDS: Final = 30.0  # the same message is not logged again within this time
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.DEBUG, "warn": logging.WARNING}
-# Warnings of etcd 3.4 without a problem: each start, each connection with another member.
+# Warnings of etcd 3.4 without a problem, which are not the reason for its end: each start, each connection with another
+# member.
 NO_NEWS: Final = frozenset(
     ["simple token is not cryptographically signed"]
     + [f"{what} TCP streaming connection with remote peer" for what in ("established", "closed", "stopped")]
 )
+CRASHES: Final = ("panic: ", "fatal error: ")  # of Go's runtime
 BOOTSTRAPPED: Final = "has already been bootstrapped"
 REMOVED: Final = "the member has been permanently removed from the cluster"
 
@@ -117,8 +119,8 @@ class EtcdProcess:
             self.last = text
             self.removed = self.removed or REMOVED in text
             self.bootstrapped = self.bootstrapped or BOOTSTRAPPED in text
-            if self.quiet:
-                level = logging.DEBUG
+        if level < logging.ERROR or self.quiet:
+            level = logging.DEBUG  # it warns of much that needs no action; the node reports what affects it
         if self._told.get(text, now) <= now:
             if len(self._told) > 1000:
                 self._told.clear()
@@ -127,12 +129,12 @@ class EtcdProcess:
 
 
 def parse_line(line: str) -> tuple[int, str]:
-    """Level and text of a line of etcd's log, which is JSON except for output of other parts of its process."""
+    """Level and text of a line of etcd's log, which is JSON except for output of libraries and of Go's runtime."""
     try:
         entry: dict[str, Any] = json.loads(line)
         text = str(entry["msg"])
     except (ValueError, TypeError, KeyError):
-        return logging.WARNING, line
+        return logging.ERROR if line.startswith(CRASHES) else logging.WARNING, line
     return LEVELS.get(str(entry.get("level")), logging.ERROR), ": ".join([text, *_causes(entry)])
 
 

@@ -94,7 +94,7 @@ class EtcdServer:
             raise EtcdServerError(f"etcd: {error.filename or self.data_dir}: {error.strerror}") from error
         arguments = self._arguments() + await self._membership()
         self._calls = EtcdCalls([self.address], 1.0, self._tls)
-        self._process = await EtcdProcess.start(program, arguments)
+        self._process = await self._launch(program, arguments)
         self._tasks = [asyncio.create_task(self._run(program, arguments)), asyncio.create_task(self._check())]
 
     async def wait_ready(self, seconds: float) -> bool:
@@ -112,12 +112,14 @@ class EtcdServer:
 
     async def stop(self) -> None:
         """May be called twice, and after ``start`` has failed."""
-        self._stopping = True
+        first, self._stopping = not self._stopping, True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._process is not None:
             await self._process.stop()
+            if first and not self.removed:
+                log.info("etcd has stopped")
         if self._calls is not None:
             await self._calls.close()
 
@@ -310,7 +312,12 @@ class EtcdServer:
                     arguments = self._arguments() + await self._membership()
                 except EtcdServerError as error:
                     log.error("etcd: %s", error)
-            self._process = await EtcdProcess.start(program, arguments)
+            self._process = await self._launch(program, arguments)
+
+    async def _launch(self, program: str, arguments: Sequence[str]) -> EtcdProcess:
+        process = await EtcdProcess.start(program, arguments)
+        log.info("etcd starts (process %d): clients at %s, members at %s", process.pid, self.address, self.peer_url)
+        return process
 
     async def _check(self) -> None:
         """Checks its status, has a learner promoted, and kills it when it has stopped answering."""
