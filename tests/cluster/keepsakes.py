@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from tests.cluster.load import AGAIN_SECONDS, EXPIRY, FAILED, LOST, Person
@@ -28,6 +31,7 @@ KEEPER_SECONDS: Final = 0.2  # between two values of a topic
 DELAY: Final = 4  # seconds of a will, where it has one
 BACK_SECONDS: Final = 2.0  # in which who takes his will back has to be there
 REGISTERED_SECONDS: Final = 1.0  # until etcd has a will that was accepted, on a busy machine
+KILLS_SECONDS: Final = 30.0  # kills of a node further away are not shown
 LARGE: Final = 3000  # bytes, of every fourth value: more than fits beside its key
 LISTEN_SECONDS: Final = 0.5  # for retained messages, after the last one
 EXPLAIN_SECONDS: Final = 15.0  # in which a node that keeps something else tells what it has: longer than a replay waits
@@ -64,6 +68,43 @@ class Keeper(Roamer):
             await asyncio.sleep(KEEPER_SECONDS)
 
 
+def clock(at: float) -> str:
+    """Of the monotonic clock, as the nodes' logs have it."""
+    moment = datetime.fromtimestamp(time.time() - time.monotonic() + at)
+    return moment.strftime("%H:%M:%S.%f")[:-3]
+
+
+@dataclass
+class WillLife:
+    """A will that ``node`` has accepted; times are seconds by the monotonic clock."""
+
+    node: Node
+    since: float
+    end: str = "its client is there"
+    ended_at: float = inf
+    cancelled_by: Node | None = None
+
+    def ended(self, how: str, at: float, by: Node | None = None) -> None:
+        self.end, self.ended_at, self.cancelled_by = how, at, by
+
+    def may_be_missed(self) -> bool:
+        """Its node was killed before etcd may have had it: CONNACK does not wait for etcd."""
+        return self._killed(self.since)
+
+    def may_come_although_cancelled(self) -> bool:
+        """Its node was killed before etcd may have known. Only another node tells etcd before it answers."""
+        return self.cancelled_by is self.node and self._killed(self.ended_at)
+
+    def _killed(self, since: float) -> bool:
+        return any(since <= at < since + REGISTERED_SECONDS for at in self.node.kills)
+
+    def __str__(self) -> str:
+        kills = [clock(at) for at in self.node.kills if self.since - KILLS_SECONDS < at]
+        ended = "" if self.ended_at == inf else f" {clock(self.ended_at)}"
+        by = "" if self.cancelled_by is None else f" at {self.cancelled_by.name}"
+        return f"accepted {clock(self.since)} by {self.node.name}, killed {kills}; {self.end}{by}{ended}"
+
+
 class Mourner(Person):
     """Connects with a will, again and again, and goes in one way or another."""
 
@@ -73,7 +114,7 @@ class Mourner(Person):
         super().__init__(load, name, node, version, 1)
         self.number = 0
         self.expected: dict[int, str] = {}
-        self.taken: dict[int, tuple[Node, float]] = {}  # by which node a will was accepted, and when
+        self.lives: dict[int, WillLife] = {}
         self.open: tuple[int, float] = (0, 0.0)  # a will that is to be taken back by coming, and until when
         self.idle = asyncio.Event()
 
@@ -110,14 +151,16 @@ class Mourner(Person):
         if connack.reason:
             del self.expected[number]
             return
-        self.taken[number] = node, time.monotonic()
+        life = self.lives[number] = WillLife(node, time.monotonic())
         earlier, until = self.open
         self.open = (0, 0.0)
         if earlier:
-            self.expected[earlier] = NEVER if time.monotonic() < until else EITHER
-        await self._leave(peer, number, delay)
+            in_time = time.monotonic() < until
+            self.expected[earlier] = NEVER if in_time else EITHER
+            self.lives[earlier].ended("its client came back", time.monotonic(), node if in_time else None)
+        await self._leave(peer, life, number, delay)
 
-    async def _leave(self, peer: Peer, number: int, delay: int) -> None:
+    async def _leave(self, peer: Peer, life: WillLife, number: int, delay: int) -> None:
         draw = self.load.draw
         try:
             async with asyncio.timeout(draw.uniform(0.1, 1.5)):
@@ -126,12 +169,15 @@ class Mourner(Person):
             pass
         except LOST:  # it was the node that ended it: what came first, the delay or our coming back?
             self.expected[number] = EITHER if delay else ONCE
+            life.ended("the node ended the connection", time.monotonic())
             return
         if draw.random() < 0.4:
+            life.ended("DISCONNECT", time.monotonic(), life.node)
             peer.send(Disconnect(0))
             if await peer.receive() is None and self.version == 5:  # before, the node may have closed it by itself
                 self.expected[number] = NEVER
             return
+        life.ended(f"reset by its client, delay {delay} s", time.monotonic())
         peer.abort()
         if not delay:
             self.expected[number] = ONCE
@@ -140,11 +186,6 @@ class Mourner(Person):
         else:
             await asyncio.sleep(delay + BACK_SECONDS)
             self.expected[number] = ONCE
-
-    def is_lost(self, number: int) -> bool:
-        """Whether its node was killed before etcd may have had that will: CONNACK does not wait for etcd."""
-        node, since = self.taken[number]
-        return any(since <= at < since + REGISTERED_SECONDS for at in node.kills)
 
 
 class Witness(RoamingReader):
@@ -197,9 +238,15 @@ class Keepsakes:
         for mourner in self.mourners:
             for expected in mourner.expected.values():
                 self.load.counts[f"wills that had to come {expected}"] += 1
+            for number, life in mourner.lives.items():
+                seen = sum(witness.seen[mourner.name, number] for witness in self.witnesses)
+                if mourner.expected[number] == NEVER and seen and life.may_come_although_cancelled():
+                    self.load.counts["cancelled wills that came: their node was killed before etcd knew"] += 1
+                if mourner.expected[number] == ONCE and not seen and life.may_be_missed():
+                    self.load.counts["wills that were missed: their node was killed before etcd had them"] += 1
             last = {number: what for number, what in mourner.expected.items() if number == mourner.open[0]}
             mourner.expected = last
-            mourner.taken = {number: mourner.taken[number] for number in last}
+            mourner.lives = {number: mourner.lives[number] for number in last}
         self.load.counts["retained values that were taken"] = sum(keeper.taken for keeper in self.keepers)
         for witness in self.witnesses:
             witness.seen.clear()
@@ -210,10 +257,14 @@ class Keepsakes:
             for mourner in self.mourners:
                 for number, expected in mourner.expected.items():
                     count = witness.seen[mourner.name, number]
-                    missing = count == 0 and expected == ONCE and not witness.gaps and not mourner.is_lost(number)
-                    if missing or (count and expected == NEVER) or (count > 1 and not witness.lost_sessions):
+                    life = mourner.lives.get(number)  # none: no CONNACK came, so it may come or not
+                    missing = count == 0 and expected == ONCE and not witness.gaps
+                    missing = missing and life is not None and not life.may_be_missed()
+                    unwanted = count != 0 and expected == NEVER
+                    unwanted = unwanted and life is not None and not life.may_come_although_cancelled()
+                    if missing or unwanted or (count > 1 and not witness.lost_sessions):
                         found.append(
-                            f"{witness.name} had will {number} of {mourner.name} {count} times, not {expected}"
+                            f"{witness.name} had will {number} of {mourner.name} {count} times, not {expected}: {life}"
                         )
         return found
 
