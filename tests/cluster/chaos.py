@@ -115,18 +115,21 @@ class Chaos:
 
     async def restart_node(self) -> str:
         node = self.node()
-        # A fault before may have started it just now: SIGTERM ends a process that does not serve yet at once.
-        fine = (0,) if node.is_ready() else (0, -signal.SIGTERM)
-        code = await asyncio.to_thread(node.stop)
-        assert code in fine, f"{node.name} ended with {code}"
+        await self._stop(node)
         await self.hold()
         node.start()
         return node.name
 
+    @staticmethod
+    async def _stop(node: Node) -> None:
+        """A fault before may have started it just now: SIGTERM ends a process that does not serve yet at once."""
+        fine = (0,) if node.is_ready() else (0, -signal.SIGTERM)
+        code = await asyncio.to_thread(node.stop)
+        assert code in fine, f"{node.name} ended with {code}"
+
     async def rolling_restart(self) -> str:
         for node in self.cluster.nodes:
-            code = await asyncio.to_thread(node.stop)
-            assert code == 0, f"{node.name} ended with {code}"
+            await self._stop(node)
             node.start()
             await self.cluster.until(lambda node=node: node.is_ready() and node.serves(), f"{node.name} serves")  # type: ignore[misc]
         return "all"
@@ -168,6 +171,8 @@ class Chaos:
         source, target = self.nodes(2)
         way = self.draw.choice([OUT, BACK])
         self.cluster.proxies[target.name].cut(way, caller=source.name)
+        source.trouble.begins()
+        target.trouble.begins()
         return await self._held(f"{source.name} -> {target.name}, {way}")
 
     async def isolate(self) -> str:

@@ -89,17 +89,18 @@ class WillLife:
 
     def may_be_missed(self) -> bool:
         """Its node was killed before etcd may have had it: CONNACK does not wait for etcd."""
-        return self._killed(self.since)
+        return self.node.trouble.was_killed(self.since, self.since + REGISTERED_SECONDS)
 
     def may_come_although_cancelled(self) -> bool:
-        """Its node was killed before etcd may have known. Only another node tells etcd before it answers."""
-        return self.cancelled_by is self.node and self._killed(self.ended_at)
+        """Its node could not tell etcd at once. Only another node tells etcd before it answers."""
+        return self.cancelled_by is self.node and self.is_troubled()
 
-    def _killed(self, since: float) -> bool:
-        return any(since <= at < since + REGISTERED_SECONDS for at in self.node.kills)
+    def is_troubled(self) -> bool:
+        """Whether the node may have noticed the end late or not at all, or could not tell etcd at once."""
+        return self.node.trouble.met(self.since, self.ended_at + REGISTERED_SECONDS)
 
     def __str__(self) -> str:
-        kills = [clock(at) for at in self.node.kills if self.since - KILLS_SECONDS < at]
+        kills = [clock(at) for at in self.node.trouble.kills if self.since - KILLS_SECONDS < at]
         ended = "" if self.ended_at == inf else f" {clock(self.ended_at)}"
         by = "" if self.cancelled_by is None else f" at {self.cancelled_by.name}"
         return f"accepted {clock(self.since)} by {self.node.name}, killed {kills}; {self.end}{by}{ended}"
@@ -185,7 +186,7 @@ class Mourner(Person):
             self.open = (number, time.monotonic() + BACK_SECONDS)
         else:
             await asyncio.sleep(delay + BACK_SECONDS)
-            self.expected[number] = ONCE
+            self.expected[number] = EITHER if life.is_troubled() else ONCE  # the delay may have begun later
 
 
 class Witness(RoamingReader):
@@ -241,7 +242,7 @@ class Keepsakes:
             for number, life in mourner.lives.items():
                 seen = sum(witness.seen[mourner.name, number] for witness in self.witnesses)
                 if mourner.expected[number] == NEVER and seen and life.may_come_although_cancelled():
-                    self.load.counts["cancelled wills that came: their node was killed before etcd knew"] += 1
+                    self.load.counts["cancelled wills that came: their node could not tell etcd at once"] += 1
                 if mourner.expected[number] == ONCE and not seen and life.may_be_missed():
                     self.load.counts["wills that were missed: their node was killed before etcd had them"] += 1
             last = {number: what for number, what in mourner.expected.items() if number == mourner.open[0]}

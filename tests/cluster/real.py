@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 
 import psutil
 import yaml
+from tests.cluster.trouble import Trouble
 from tests.patience import slowness
 
 from starlingmq.cli.local_cluster import HOST, free_base_port, prepare
@@ -51,7 +52,7 @@ class Node:
         self.port = 0
         self.frozen = False
         self.process: subprocess.Popen[bytes] | None = None
-        self.kills: list[float] = []  # when, by the monotonic clock
+        self.trouble = Trouble()
         self._out: IO[bytes] | None = None
         self._said = 0
 
@@ -93,7 +94,7 @@ class Node:
     def kill(self) -> None:
         """As a crash of the machine would, but for what the system has of its files. Its etcd dies with it."""
         if self.process is not None:
-            self.kills.append(time.monotonic())
+            self.trouble.killed()
             self.process.kill()
             self.process.wait(PATIENCE)
 
@@ -106,12 +107,14 @@ class Node:
 
     def freeze(self) -> None:
         assert self.process is not None
+        self.trouble.begins()
         self.process.send_signal(signal.SIGSTOP)
         self.frozen = True
 
     def thaw(self) -> None:
         if self.frozen and self.process is not None:
             self.process.send_signal(signal.SIGCONT)
+            self.trouble.ends()
         self.frozen = False
 
     def etcd(self) -> psutil.Process | None:
@@ -290,6 +293,8 @@ class Cluster:
 
     def cut(self, source: Node, target: Node) -> None:
         """Nothing that ``source`` sends arrives at ``target``: neither on streams that it dialled nor as answers."""
+        for node in (source, target):
+            node.trouble.begins()
         self.proxies[target.name].cut(OUT, caller=source.name)
         self.proxies[source.name].cut(BACK, caller=target.name)
 
@@ -315,6 +320,9 @@ class Cluster:
     def heal(self) -> None:
         for proxy in self.proxies.values():
             proxy.heal()
+        for node in self.nodes:
+            if not node.frozen:
+                node.trouble.ends()
 
     # Waiting
 
