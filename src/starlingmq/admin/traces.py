@@ -56,8 +56,19 @@ class OneWatch(Struct, frozen=True):
     watch: str = ""
 
 
-class SeenEvent(Struct, frozen=True):
-    """An event of ``core.observe.audit``. ``payload_base64`` is set for a tail."""
+class EventDetails(Struct, frozen=True, kw_only=True):
+    """The details of an event, each of which only some kinds of events have. ``payload_base64`` is set for a tail."""
+
+    size: int | UnsetType = UNSET
+    retain: bool | UnsetType = UNSET
+    kept: bool | UnsetType = UNSET
+    dup: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+
+
+class SeenEvent(EventDetails, frozen=True):
+    """An event of ``core.observe.audit``."""
 
     at: float
     kind: str
@@ -65,12 +76,6 @@ class SeenEvent(Struct, frozen=True):
     topic: str
     qos: int
     client: str
-    size: int | UnsetType = UNSET
-    retain: bool | UnsetType = UNSET
-    kept: bool | UnsetType = UNSET
-    dup: bool | UnsetType = UNSET
-    reason: str | UnsetType = UNSET
-    payload_base64: str | UnsetType = UNSET
 
 
 class WatchSeen(Struct, frozen=True):
@@ -84,7 +89,7 @@ class WatchClosed(Struct, frozen=True):
     closed: bool = True
 
 
-class TraceStep(Struct, frozen=True):
+class TraceStep(EventDetails, frozen=True):
     """One event of a message on ``node``, and the client, group or other node that it concerns."""
 
     at: str
@@ -96,12 +101,6 @@ class TraceStep(Struct, frozen=True):
     client: str
     peer: str | UnsetType = UNSET
     group: str | UnsetType = UNSET
-    size: int | UnsetType = UNSET
-    retain: bool | UnsetType = UNSET
-    kept: bool | UnsetType = UNSET
-    dup: bool | UnsetType = UNSET
-    reason: str | UnsetType = UNSET
-    payload_base64: str | UnsetType = UNSET
 
 
 class TraceBegun(Struct, frozen=True):
