@@ -206,7 +206,7 @@ def own(wills: int) -> Crowd:
     return crowd
 
 
-def of_the_dead(wills: int) -> Crowd:
+def of_a_dead_node(wills: int) -> Crowd:
     crowd = Crowd(wills)
     crowd.come(0.0)
     crowd.turns.clear()
@@ -221,7 +221,7 @@ def main() -> int:
     arguments = parser.parse_args()
     gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)  # as a node does
     own(arguments.wills)
-    of_the_dead(arguments.wills)
+    of_a_dead_node(arguments.wills)
     return 0
 
 

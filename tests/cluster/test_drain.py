@@ -73,7 +73,7 @@ def test_an_older_client_is_closed_and_so_is_one_that_nobody_else_listens_for() 
     assert SERVER_REFERENCE not in bye.properties
 
 
-def test_nobody_is_let_in() -> None:
+def test_a_draining_node_refuses_clients() -> None:
     fleet = fleet_of(2)
     late = fleet[0].open()
     drain(fleet, 0)
@@ -154,7 +154,7 @@ def test_an_offer_to_a_node_that_drains_too_is_declined_and_nothing_is_lost() ->
     assert home(fleet, "c") == 2
 
 
-def test_where_nobody_wants_it_a_session_stays() -> None:
+def test_a_session_stays_if_no_node_accepts_it() -> None:
     fleet = fleet_of(2)
     client = lasting(fleet, 0)
     subscribe(client, b"t", 1)

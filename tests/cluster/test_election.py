@@ -121,13 +121,13 @@ def test_another_one_leads_when_the_lease_of_the_first_has_run_out() -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(100)])
-def test_whatever_fails_two_never_hold_one_term(seeds: range) -> None:
+def test_no_term_has_two_leaders_in_any_random_world(seeds: range) -> None:
     terms = sum(len(live(seed).terms) for seed in seeds)
     assert terms > 2 * len(seeds), "hardly anybody was ever elected anew"
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
-def test_who_takes_the_key_though_it_is_not_free_is_found() -> None:
+def test_the_worlds_find_an_election_that_takes_a_held_key() -> None:
     send = Election._send
 
     def greedy(self: Election, compares: object, success: object, failure: object) -> None:

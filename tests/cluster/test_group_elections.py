@@ -54,7 +54,7 @@ def test_an_answer_to_a_campaign_that_comes_after_the_watch_was_lost_tells_nothi
     assert elections.take_requests(20.0) == []
 
 
-def test_who_finds_nobody_when_it_reads_anew_campaigns_again() -> None:
+def test_a_node_that_reads_no_primary_campaigns_again() -> None:
     elections = begun()
     elections.want(SHARE, True)
     campaign = asked(elections)

@@ -43,7 +43,7 @@ def test_worlds() -> None:
 Mistake = Callable[[], AbstractContextManager[Any]]
 
 
-def whoever_holds_it_releases_it_at_once() -> Any:
+def the_first_node_that_holds_it_releases_it() -> Any:
     """An older handshake with the same packet id, abandoned by its client, goes its way too, or instead."""
     return patch.object(qos2_lookup, "LOOK", 1)
 
@@ -52,7 +52,7 @@ def the_lowest_epoch_wins() -> Any:
     return patch.object(qos2_lookup, "_epoch", lambda item: -item[1][1] if item[1][1] else -(1 << 60))
 
 
-def what_was_completed_is_forgotten() -> Any:
+def completed_handshakes_are_forgotten() -> Any:
     """PUBCOMP is lost, and PUBREL comes again at a third node."""
     release = Qos2Store.release
 
@@ -64,7 +64,7 @@ def what_was_completed_is_forgotten() -> Any:
     return patch.object(Qos2Store, "release", forgetful)
 
 
-def what_was_completed_elsewhere_is_not_noted_here() -> Any:
+def handshakes_completed_elsewhere_are_not_recorded_here() -> Any:
     """Nor by the one who asked."""
     answer = Publishing._answer_pubrel
 
@@ -74,13 +74,13 @@ def what_was_completed_elsewhere_is_not_noted_here() -> Any:
 
     @contextmanager
     def both() -> Iterator[None]:
-        with patch.object(Publishing, "_answer_pubrel", unnoted), what_was_completed_is_forgotten():
+        with patch.object(Publishing, "_answer_pubrel", unnoted), completed_handshakes_are_forgotten():
             yield
 
     return both()
 
 
-def what_is_left_is_not_stored() -> Any:
+def remaining_handshakes_are_not_stored() -> Any:
     """The node that completes it dies."""
     return patch.object(Qos2Adapter, "_fact", lambda *_: None)
 
@@ -127,7 +127,7 @@ def repeated_publishes_cancel_nothing() -> Any:
     return patch.object(RemoteQos2, "defer", lambda *_: False)
 
 
-def what_can_not_be_reached_is_not_waited_for() -> Any:
+def unreachable_nodes_are_not_waited_for() -> Any:
     def without_them(self: Qos2Lookup, node: int, questions: Any, now: float) -> Any:
         for question in questions:
             if not self._connected(node):
@@ -151,25 +151,25 @@ def a_clean_start_is_not_told() -> Any:
 abandoned = test_handshakes.test_an_abandoned_handshake_that_only_all_together_can_tell
 repeated = test_handshakes.test_a_pubrel_repeated_at_a_third_node_is_answered_truly
 routed = test_handshakes.test_the_node_that_has_routed_it_says_so_to_whoever_asks_next
-crashed = test_handshakes.test_what_was_left_here_is_there_after_a_crash
+crashed = test_handshakes.test_handshakes_that_stayed_here_survive_a_crash
 stored = test_handshakes.test_a_reply_waits_until_what_it_says_is_stored
 gone = test_handshakes.test_an_answer_that_comes_when_its_client_has_gone_is_told_to_nobody
-staying = test_handshakes.test_who_has_not_heard_yet_that_the_session_has_to_leave_says_so
+staying = test_handshakes.test_a_node_that_has_not_heard_of_the_takeover_answers_later
 again = test_handshakes.test_a_repeated_publish_cancels_what_another_node_holds
 away = test_handshakes.test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_away
-anew = test_handshakes.test_what_is_older_than_a_clean_start_does_not_count_when_all_are_asked
+anew = test_handshakes.test_handshakes_from_before_a_clean_start_do_not_count
 
 SHOWN_BY: tuple[tuple[Mistake, Callable[[], None]], ...] = (
-    (whoever_holds_it_releases_it_at_once, abandoned),
+    (the_first_node_that_holds_it_releases_it, abandoned),
     (the_lowest_epoch_wins, abandoned),
-    (what_was_completed_is_forgotten, routed),
-    (what_was_completed_elsewhere_is_not_noted_here, repeated),
-    (what_is_left_is_not_stored, crashed),
+    (completed_handshakes_are_forgotten, routed),
+    (handshakes_completed_elsewhere_are_not_recorded_here, repeated),
+    (remaining_handshakes_are_not_stored, crashed),
     (a_reply_does_not_wait_for_the_store, stored),
     (an_answer_is_told_to_whoever_is_there_now, gone),
     (a_question_is_answered_before_the_session_has_left, staying),
     (repeated_publishes_cancel_nothing, again),
-    (what_can_not_be_reached_is_not_waited_for, away),
+    (unreachable_nodes_are_not_waited_for, away),
     (a_clean_start_is_not_told, anew),
 )
 """And the world made by hand that shows it. Drawn worlds show most of them too, one in fifty or so."""

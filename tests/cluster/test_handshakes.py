@@ -66,7 +66,7 @@ def test_a_pubrel_at_another_node_finishes_what_was_begun(version: int) -> None:
     assert (found.questions, found.windows, found.calls, found.hits, found.broadcasts) == (1, 1, 1, 1, 0)
 
 
-def test_what_stays_at_its_node_asks_nobody() -> None:
+def test_a_handshake_that_stays_at_its_node_asks_no_other_node() -> None:
     fleet = Fleet(3)
     client = lasting(fleet, 0)
     hold(client)
@@ -91,7 +91,7 @@ def test_a_pubrel_repeated_at_a_third_node_is_answered_truly() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_nobody_knows_it(version: int) -> None:
+def test_a_pubrel_that_no_node_knows_is_not_found_or_closes_the_connection_once(version: int) -> None:
     fleet = Fleet(3)
     lasting(fleet, 0, version=version)
     client = lasting(fleet, 1, version=version)
@@ -185,7 +185,7 @@ def test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_aw
     assert got(watcher) == [b"current"]
 
 
-def test_who_can_not_be_reached_for_long_counts_as_having_lost_it() -> None:
+def test_a_long_unreachable_node_counts_as_not_having_the_handshake() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet)
     hold(lasting(fleet, 0))
@@ -222,7 +222,7 @@ def test_clean_start_forgets_handshakes_everywhere() -> None:
     assert got(watcher) == []
 
 
-def test_what_is_older_than_a_clean_start_does_not_count_when_all_are_asked() -> None:
+def test_handshakes_from_before_a_clean_start_do_not_count() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet)
     hold(lasting(fleet, 0))
@@ -348,7 +348,7 @@ def test_an_answer_that_comes_when_its_client_has_gone_is_told_to_nobody() -> No
     assert release(fleet, client) == 0
 
 
-def test_who_has_not_heard_yet_that_the_session_has_to_leave_says_so() -> None:
+def test_a_node_that_has_not_heard_of_the_takeover_answers_later() -> None:
     fleet = Fleet(2)
     hold(lasting(fleet, 0))
     node = fleet[0]
@@ -377,7 +377,7 @@ def test_the_node_that_has_routed_it_says_so_to_whoever_asks_next() -> None:
     assert got(watcher) == [b"x"]
 
 
-def test_what_was_left_here_is_there_after_a_crash() -> None:
+def test_handshakes_that_stayed_here_survive_a_crash() -> None:
     fleet = Fleet(2)
     node = fleet[0]
     node.state.ctx.recording = True

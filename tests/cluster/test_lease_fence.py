@@ -63,7 +63,7 @@ def test_the_lease_of_a_later_incarnation_is_left_alone() -> None:
     assert fence.take_requests(MEMBERS, DEAD, 1.2) == []
 
 
-def test_what_etcd_does_not_answer_is_asked_again() -> None:
+def test_an_unanswered_request_to_etcd_is_repeated() -> None:
     fence = fence_that_lost_it()
     fence.answered(TxnAnswer(asked(fence.take_requests(MEMBERS, DEAD, 1.0)).tag, False, 0, error="no leader"), 1.1)
     assert fence.take_requests(MEMBERS, DEAD, 1.2) == []

@@ -48,7 +48,7 @@ def test_a_new_peer_gets_what_the_one_before_has_not_acknowledged() -> None:
     assert link.acknowledged(DataAck(2, 100), 8, 3, 0.0) == 2
 
 
-def test_what_does_not_move_is_sent_again_and_other_frames_do_not_put_that_off() -> None:
+def test_an_unacknowledged_frame_is_resent_in_time_despite_newer_frames() -> None:
     link = begin()
     link.offer(b"a", 1, 0.0)
     link.take(0.0, 1000)
@@ -116,7 +116,7 @@ def test_only_the_next_frame_is_taken_and_one_acknowledgement_covers_a_commit() 
     assert link.stored(link.mark()) == DataAck(2, 100), "repeated"
 
 
-def test_what_came_after_the_commit_began_is_not_acknowledged_by_it() -> None:
+def test_a_commit_acknowledges_only_frames_from_before_it() -> None:
     link = begin()
     link.received(Data(1, 1, b"a"), 7, 3)
     mark = link.mark()
@@ -138,7 +138,7 @@ def test_frames_of_another_pair_of_incarnations_are_not_looked_at() -> None:
     assert link.received(Data(2, 1, b"b"), 7, 3) == b"b"
 
 
-def test_who_holds_takes_what_was_promised_and_says_when_there_is_room_again() -> None:
+def test_a_held_receiver_takes_frames_within_its_window_and_announces_new_room() -> None:
     link = begin(100)
     assert link.received(Data(1, 1, bytes(60)), 7, 3) is not None
     link.hold(True)

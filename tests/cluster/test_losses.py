@@ -89,7 +89,7 @@ class FakeNode:
         return {"sessions": {"unsettled_qos2": self.count}}
 
 
-def test_what_a_node_gave_up_in_an_earlier_life_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_of_earlier_incarnations_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
     node, given_up = FakeNode(), GivenUp()
     node.count = 3
     given_up.ask(node)  # type: ignore[arg-type]

@@ -124,7 +124,7 @@ def test_a_majority_that_knows_is_enough_after_a_time() -> None:
     assert state(d) == "registered"
 
 
-def test_who_was_heard_before_the_membership_changed_does_not_count() -> None:
+def test_heartbeats_from_before_a_membership_change_do_not_count() -> None:
     town = Town()
     (a,) = town.joined("a")
     town.talking = False
@@ -189,7 +189,7 @@ def test_a_second_node_of_the_name_while_the_first_is_joining() -> None:
     assert state(b) == "joining" and second.me is None and "another node.name" in second.problem
 
 
-def test_whatever_becomes_of_a_transaction_of_unknown_outcome_is_found_out() -> None:
+def test_the_outcome_of_an_unanswered_transaction_is_found_out() -> None:
     for seed in range(60):
         town = Town(seed)
         town.joined("a")
@@ -219,7 +219,7 @@ def test_an_error_is_tried_again_after_longer_and_longer_times() -> None:
     assert waits == [0.25, 0.5, 1.0, 2.0, 4.0, 4.0]
 
 
-def test_nothing_is_asked_while_etcd_is_away_and_all_at_once_when_it_is_back() -> None:
+def test_requests_wait_while_etcd_is_away_and_go_at_once_when_it_is_back() -> None:
     members = Members("c", "a", "a:1", "1")
     members.answered(EtcdState(False, "refused"), 1.0)
     members.start(1.0)
@@ -244,7 +244,7 @@ def test_a_lost_lease_is_written_anew() -> None:
         assert a.joining == (() if kind == "registered" else (c.me,))
 
 
-def test_who_joins_once_more_recognizes_itself_though_nobody_told_it_that_it_had() -> None:
+def test_a_node_that_joins_again_finds_its_own_unconfirmed_registration() -> None:
     for seed in range(50):
         town = Town(seed)
         town.joined("a", "b")
@@ -307,7 +307,7 @@ def test_leaving_before_and_while_joining() -> None:
     assert (state(b), state(c)) == ("left", "left") and a.joining == () and names(a) == ["a"]
 
 
-def test_who_is_to_leave_before_it_is_back_leaves_what_it_was_registered_as() -> None:
+def test_a_node_that_leaves_before_it_has_rejoined_deletes_its_earlier_registration() -> None:
     town = Town()
     a, _b = town.joined("a", "b")
     town.crash("b")
@@ -449,7 +449,7 @@ def test_a_value_that_is_none_of_ours_is_named_and_changes_nothing() -> None:
     assert a.problem.startswith("etcd key /starlingmq/c/members/registered/x has an invalid value: ")
 
 
-def test_what_a_quiet_cluster_asks_of_etcd() -> None:
+def test_a_quiet_cluster_sends_no_requests_to_etcd() -> None:
     town = Town()
     town.joined("a", "b", "c")
     asked = {key: len(requests) for key, requests in town.requests.items()}

@@ -39,7 +39,7 @@ def test_each_node_knows_the_listeners_of_those_that_serve() -> None:
     assert fitting("wss://[::]:443/other") == fitting("mqtts://0.0.0.0:8883") == {}
 
 
-def test_who_is_away_or_wants_no_clients_is_not_named() -> None:
+def test_nodes_that_are_away_or_drain_are_not_listed() -> None:
     fleet = fleet_of(3)
     fleet[1].cluster.node_directory.draining = True
     fleet.advance(0.6)
@@ -54,7 +54,7 @@ def test_who_is_away_or_wants_no_clients_is_not_named() -> None:
     assert list(told(fleet, 0)) == ["n2", "n3"]
 
 
-def test_nobody_is_sent_to_a_port_that_he_came_through() -> None:
+def test_a_client_is_not_sent_to_the_address_it_is_connected_to() -> None:
     fleet = Fleet(2)
     for node in fleet.nodes:
         node.cluster.node_directory.open_own(["mqtt://10.0.0.1:1883"])
@@ -75,7 +75,9 @@ def test_nobody_is_sent_to_a_port_that_he_came_through() -> None:
         ("unix:///run/broker.sock", "", "127.0.0.1", ""),
     ],
 )
-def test_what_a_listener_is_reached_at(url: str, advertise: str, node_host: str, expected: str) -> None:
+def test_a_listener_advertises_an_address_that_clients_can_reach(
+    url: str, advertise: str, node_host: str, expected: str
+) -> None:
     scheme = url.partition(":")[0]
     config = ListenerConfig(url=url.replace("mqtts", "mqtt"), advertise=advertise)
     spec = parse_listener(config)._replace(scheme=scheme)

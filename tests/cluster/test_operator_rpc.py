@@ -54,7 +54,7 @@ def test_a_question_is_answered_and_an_empty_one_by_the_link_itself(fleet: Fleet
     assert shell.called == [("n2", b"?")]
 
 
-def test_where_two_nodes_can_not_reach_each_other_a_third_passes_it_on(fleet: Fleet) -> None:
+def test_a_third_node_relays_between_nodes_that_cannot_reach_each_other(fleet: Fleet) -> None:
     shell = Shell(fleet)
     fleet.cut(fleet[0].cluster.number, fleet[1].cluster.number)
     fleet.advance(5.0)
@@ -63,7 +63,7 @@ def test_where_two_nodes_can_not_reach_each_other_a_third_passes_it_on(fleet: Fl
     assert [one.answer for one in shell.outcomes] == [b"from n2"]
 
 
-def test_who_does_not_answer_is_not_waited_for_longer_than_was_said(fleet: Fleet) -> None:
+def test_a_request_ends_after_its_timeout(fleet: Fleet) -> None:
     shell = Shell(fleet)
     shell.mute.add("n2")
     ask(fleet, 0, 1, seconds=2.0)
@@ -120,7 +120,7 @@ def test_an_answer_counts_once_and_from_who_was_asked() -> None:
     assert node.take_outcomes() == []
 
 
-def test_what_is_asked_and_served_at_once_is_bounded() -> None:
+def test_concurrent_requests_and_answers_are_bounded() -> None:
     node = OperatorRpc(lambda _: True)
     for number in range(1, SERVED_MAX + 2):
         node.called(7, 1, OperatorCall(number, b"?"))

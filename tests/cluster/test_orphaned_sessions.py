@@ -84,7 +84,7 @@ class Story:
         return sum(count for (name, _), got in books.got.items() if name == "roamer" for count in got.values())
 
 
-def what_nobody_has_claimed_is_there_again(story: Story) -> None:
+def an_unclaimed_session_is_back_with_its_node(story: Story) -> None:
     story.leave()
     story.publish(3)
     story.take_out()
@@ -97,7 +97,7 @@ def what_nobody_has_claimed_is_there_again(story: Story) -> None:
     assert story.got() == 6
 
 
-def what_was_claimed_is_not(story: Story) -> None:
+def a_claimed_session_does_not_come_back_with_its_node(story: Story) -> None:
     """Its client has begun anew elsewhere."""
     story.leave()
     story.publish(3)
@@ -112,7 +112,7 @@ def what_was_claimed_is_not(story: Story) -> None:
     assert story.got() == 0, "what its client was told to be gone came all the same"
 
 
-def what_began_with_nothing_does_not_come_back(story: Story) -> None:
+def a_session_ended_by_a_clean_start_does_not_come_back(story: Story) -> None:
     """A clean start elsewhere, and nobody has a session of that client any more."""
     story.leave()
     story.publish(1)
@@ -134,7 +134,7 @@ def what_began_with_nothing_does_not_come_back(story: Story) -> None:
     assert story.got() == 0
 
 
-def what_was_leaving_is_nowhere_twice(story: Story) -> None:
+def a_session_that_was_leaving_is_not_at_two_nodes(story: Story) -> None:
     """It was on its way to another node, which did not get all of it."""
     world = story.world
     story.leave()
@@ -155,10 +155,10 @@ def what_was_leaving_is_nowhere_twice(story: Story) -> None:
 
 
 STORIES = (
-    what_nobody_has_claimed_is_there_again,
-    what_was_claimed_is_not,
-    what_began_with_nothing_does_not_come_back,
-    what_was_leaving_is_nowhere_twice,
+    an_unclaimed_session_is_back_with_its_node,
+    a_claimed_session_does_not_come_back_with_its_node,
+    a_session_ended_by_a_clean_start_does_not_come_back,
+    a_session_that_was_leaving_is_not_at_two_nodes,
 )
 
 
@@ -169,7 +169,7 @@ def test_stories(story: Callable[[Story], None]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", range(6))
-def test_it_dies_again_at_each_step(step: int) -> None:
+def test_a_node_that_comes_back_may_crash_at_each_step(step: int) -> None:
     story = Story()
     story.leave()
     story.publish(3)
@@ -198,7 +198,7 @@ def lose_acknowledgements(world: RoamingWorld, one: Node, other: Node) -> None:
 
 
 @pytest.mark.parametrize("receiver", ["stays", "is started again"])
-def test_what_a_node_had_sent_before_it_was_forgotten_does_not_come_twice(receiver: str) -> None:
+def test_messages_sent_before_a_node_was_forgotten_do_not_come_twice(receiver: str) -> None:
     """It has not heard that the messages arrived, sends them again under its new number, and new ones after them."""
     world = made()
     home, there, _ = world.nodes
@@ -287,9 +287,19 @@ def test_an_etcd_that_was_set_up_anew_says_nothing() -> None:
 
 
 MISTAKES: dict[str, tuple[type, str, Callable[..., object], Callable[[Story], None]]] = {
-    "all of it is its own": (OrphanedSessions, "_is_ours", lambda *_: True, what_began_with_nothing_does_not_come_back),
-    "none of it is": (OrphanedSessions, "_is_ours", lambda *_: False, what_nobody_has_claimed_is_there_again),
-    "it is taken for what it was": (Takeovers, "_call_off", lambda *_: None, what_was_leaving_is_nowhere_twice),
+    "all of it is its own": (
+        OrphanedSessions,
+        "_is_ours",
+        lambda *_: True,
+        a_session_ended_by_a_clean_start_does_not_come_back,
+    ),
+    "none of it is": (OrphanedSessions, "_is_ours", lambda *_: False, an_unclaimed_session_is_back_with_its_node),
+    "it is taken for what it was": (
+        Takeovers,
+        "_call_off",
+        lambda *_: None,
+        a_session_that_was_leaving_is_not_at_two_nodes,
+    ),
 }
 
 

@@ -50,7 +50,7 @@ def test_a_first_life_has_left_nothing() -> None:
     assert sweep.take_requests(20.0) == [] and sweep.wake_at() == 0.0
 
 
-def test_what_is_not_answered_is_asked_again() -> None:
+def test_an_unanswered_request_is_repeated() -> None:
     sweep = OwnerKeyGc(lone_ownership(), lambda _: False)
     sweep.enter(1, 2, 10.0)
     (request,) = sweep.take_requests(10.0)

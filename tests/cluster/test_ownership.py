@@ -19,7 +19,7 @@ def claimed(requests: list[Txn]) -> list[int]:
     return [sum(isinstance(operation, Put) for operation in request.success) for request in requests]
 
 
-def test_who_comes_while_requests_are_under_way_waits_for_one_of_them_and_shares_the_next() -> None:
+def test_claims_during_outstanding_requests_share_the_next_request() -> None:
     ownership = entered()
     asked: list[Txn] = []
     for number in range(30):

@@ -41,7 +41,7 @@ def test_any_bytes_are_an_envelope_or_one_clear_error(data: bytes) -> None:
 
 
 @given(envelopes, st.data())
-def test_what_is_cut_off_is_an_error_or_lacks_something(envelope: Envelope, data: st.DataObject) -> None:
+def test_a_truncated_frame_is_an_error(envelope: Envelope, data: st.DataObject) -> None:
     whole = join([encode(envelope)])
     cut = data.draw(st.integers(1, len(whole) - 1))
     with pytest.raises(FrameError, match=r"^a message of \d+ bytes is malformed$"):
@@ -53,7 +53,7 @@ def test_a_large_blob_goes_through() -> None:
     assert split(join([encode(envelope)] * 2)) == [envelope, envelope]
 
 
-def test_what_a_later_version_adds_is_left_out() -> None:
+def test_additions_of_later_versions_are_ignored() -> None:
     known = Envelope(1, 1, 2, 0, SyncRequest(3, 4))
     extra_field = encode(known) + b"\xf8\x3f\x07"  # field 127: 7
     assert decode(extra_field) == known

@@ -101,7 +101,9 @@ def test_the_highest_version_that_both_speak_is_taken() -> None:
         ),
     ],
 )
-def test_who_does_not_belong_is_told_why(one: Identity, two: Identity, target: int, reason: str) -> None:
+def test_a_node_that_does_not_belong_is_refused_with_the_reason(
+    one: Identity, two: Identity, target: int, reason: str
+) -> None:
     dialling, answering = sides(one, two, target)
     with pytest.raises(RefusedError, match=reason) as refused:
         shake_hands(dialling, answering)
@@ -167,7 +169,7 @@ def test_used_tickets_are_forgotten_when_they_have_run_out() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("version", 1), ("incarnation", 8), ("name", "eve")])
-def test_nobody_in_between_changes_a_word(field: str, value: object) -> None:
+def test_a_handshake_that_was_changed_on_the_way_is_refused(field: str, value: object) -> None:
     dialling, answering = sides(replace(ONE, version_max=2), replace(TWO, version_max=2))
     told = dialling.proof(changed(answering.challenge(dialling.hello(), HERE, NONCE, 0.0), field, value))
     with pytest.raises(RefusedError, match="not a valid handshake of a node"):

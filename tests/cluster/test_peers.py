@@ -61,7 +61,7 @@ def test_the_same_on_uvloop() -> None:
         runner.run(run())
 
 
-async def test_nothing_is_left_of_what_is_closed(nodes: Nodes) -> None:
+async def test_closed_connections_leave_no_tasks(nodes: Nodes) -> None:
     before = asyncio.all_tasks()
     one, two = await nodes.pair()
     one.send(1, two, bytes(1_000_000))
@@ -80,7 +80,7 @@ async def test_a_large_envelope_goes_through(nodes: Nodes) -> None:
     assert two.received == [one.data(1, two, blob)]
 
 
-async def test_what_nobody_can_take_is_dropped_and_counted(nodes: Nodes) -> None:
+async def test_frames_without_a_stream_are_dropped_and_counted(nodes: Nodes) -> None:
     one, two = await nodes.start("one", 1), await nodes.start("two", 2)
     assert not one.send(1, two)
     one.peers.set_peers([two.info()])
@@ -172,7 +172,7 @@ async def test_a_slow_way_is_a_way(nodes: Nodes) -> None:
         assert asyncio.get_running_loop().time() - begun >= 0.2
 
 
-async def test_nobody_speaks_for_others(nodes: Nodes) -> None:
+async def test_frames_in_the_name_of_other_nodes_are_dropped_unless_relayed(nodes: Nodes) -> None:
     one, two = await nodes.pair()
     body = Data(1, 1, b"")
     for foreign in (Envelope(3, 1, 2, 0, body), Envelope(1, 2, 2, 0, body)):
@@ -211,7 +211,7 @@ async def test_why_there_is_no_connection_is_said_once(nodes: Nodes, caplog: pyt
     ]
 
 
-async def test_who_dials_before_a_node_has_its_number_comes_again(nodes: Nodes) -> None:
+async def test_dialling_is_repeated_until_the_other_node_has_its_number(nodes: Nodes) -> None:
     one, two = await nodes.start("one", 1), Node("two", 2)
     nodes.all.append(two)
     await two.peers.start()

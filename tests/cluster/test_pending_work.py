@@ -83,7 +83,7 @@ WORLDS: Final[dict[str, Run]] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_what_is_left_out_would_have_done_nothing(name: str) -> None:
+def test_skipped_turns_would_have_done_nothing(name: str) -> None:
     with quiet_turns_are_taken() as left:
         for seed in range(2):
             WORLDS[name](seed)

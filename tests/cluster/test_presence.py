@@ -308,19 +308,19 @@ def late_by_world() -> None:
         run(seed)
 
 
-def nobody_settles_wills_elsewhere() -> Any:
+def wills_at_other_nodes_are_not_settled() -> Any:
     return patch.object(WillSettlements, "settle", lambda self, *arguments: True)
 
 
-def nobody_waits_for_wills_of_this_node() -> Any:
+def wills_of_this_node_are_not_waited_for() -> Any:
     return patch.object(InboundClaims, "_is_will_unpublished", lambda self, client_id: False)
 
 
-def what_is_left_at_this_node_is_due_with_the_connack() -> Any:
+def wills_at_this_node_are_due_only_with_the_connack() -> Any:
     return patch.object(Connecting, "make_way", lambda self, client_id: None)
 
 
-def nothing_is_written_where_nothing_is() -> Any:
+def no_record_is_written_where_none_is() -> Any:
     return patch.object(WillSettlements, "_look_at_nothing", lambda self, each, revision: self._conclude(each))
 
 
@@ -334,7 +334,7 @@ def a_copy_is_not_waited_for() -> Any:
     return patch.object(WillSettlements, "_look_at_copy", lambda self, each, value, revision: self._conclude(each))
 
 
-def what_a_will_retains_is_not_waited_for() -> Any:
+def retained_wills_are_not_waited_for() -> Any:
     return patch.object(RetainedSync, "written_up_to", lambda self: 1 << 63)
 
 
@@ -347,18 +347,18 @@ def taken_over_here() -> None:
 
 
 SHOWN_BY = (
-    (nobody_settles_wills_elsewhere, killed),
-    (nobody_settles_wills_elsewhere, late_by_world),
-    (nobody_waits_for_wills_of_this_node, late_by_world),
-    (what_is_left_at_this_node_is_due_with_the_connack, taken_over_here),
+    (wills_at_other_nodes_are_not_settled, killed),
+    (wills_at_other_nodes_are_not_settled, late_by_world),
+    (wills_of_this_node_are_not_waited_for, late_by_world),
+    (wills_at_this_node_are_due_only_with_the_connack, taken_over_here),
     (
-        nothing_is_written_where_nothing_is,
+        no_record_is_written_where_none_is,
         test_a_will_that_etcd_does_not_know_of_is_not_published_after_its_client_is_back,
     ),
     (a_will_that_is_under_way_is_not_waited_for, test_a_will_is_given_up_when_its_node_died_while_it_published_it),
     (a_copy_is_not_waited_for, test_a_will_is_given_up_when_the_node_that_had_taken_it_died),
     (
-        what_a_will_retains_is_not_waited_for,
+        retained_wills_are_not_waited_for,
         test_a_connack_waits_for_a_will_that_its_node_publishes_and_for_what_that_retains,
     ),
 )  # fmt: skip

@@ -183,7 +183,9 @@ async def test_a_process_that_stands_still_is_not_found_gone(nodes: Nodes) -> No
         pytest.param(False, False, True, id="a proxy ends, and nothing comes from it"),
     ],
 )
-async def test_what_is_taken_for_its_end(nodes: Nodes, reset: bool, dials: bool, found: bool) -> None:
+async def test_a_process_has_ended_if_its_watch_closes_without_a_reset_and_its_stream_is_gone(
+    nodes: Nodes, reset: bool, dials: bool, found: bool
+) -> None:
     one = await nodes.start("one", 1, watch_processes=True)
     with watched({}, f"1={one.peers.address}" if dials else "") as two:
         middle = Middle(two.address)
@@ -204,7 +206,7 @@ async def test_what_is_taken_for_its_end(nodes: Nodes, reset: bool, dials: bool,
             assert one.gone == []
 
 
-async def test_nothing_is_watched_where_that_is_switched_off(nodes: Nodes) -> None:
+async def test_no_process_is_watched_if_watching_is_switched_off(nodes: Nodes) -> None:
     one = await nodes.start("one", 1, watch_processes=False)
     with watched({}) as two:
         one.peers.set_peers([two.info()])

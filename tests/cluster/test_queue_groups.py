@@ -142,7 +142,7 @@ def test_a_notification_wakes_the_primary_and_carries_no_message() -> None:
     assert [[(state.key, state.waiting, state.wants) for state in body.states] for body in told] == [[(SHARE, 1, True)]]
 
 
-def test_once_it_is_known_that_messages_enter_there_they_go_in_one_message() -> None:
+def test_standing_room_lets_messages_go_to_the_member_in_one_frame() -> None:
     """The member, the publisher and the primary are at three nodes."""
     fleet = Fleet(3)
     holder = member(fleet, 0, "holder")
@@ -162,7 +162,7 @@ def test_once_it_is_known_that_messages_enter_there_they_go_in_one_message() -> 
 
 
 @pytest.mark.parametrize("way", [(2, 1), (1, 2)], ids=["what the node says", "what the primary asks"])
-def test_what_a_broken_stream_took_along_is_said_again_on_the_next(way: tuple[int, int]) -> None:
+def test_frames_lost_with_a_broken_stream_are_sent_again_on_the_next(way: tuple[int, int]) -> None:
     fleet = Fleet(2)
     worker, publisher = member(fleet, 0, "w"), fleet.connect(1, "p")
     fleet.advance(1.2)
@@ -241,7 +241,7 @@ def test_a_new_primary_does_not_wait_for_who_does_not_answer() -> None:
     assert [len(got(here)), len(got(there))] == [60, 0]
 
 
-def test_what_stands_is_used_up_and_given_anew() -> None:
+def test_standing_room_is_renewed_before_it_is_used_up() -> None:
     fleet = Fleet(2)
     worker, publisher = member(fleet, 0, "w"), fleet.connect(1, "p")
     waited(fleet, publisher, worker, 1)
@@ -274,7 +274,7 @@ def test_members_that_come_and_go_change_what_stands() -> None:
     assert got(one) == [b"x"] and list(group(fleet[2]).rooms) == [1]
 
 
-def test_what_stands_ends_with_its_primary() -> None:
+def test_standing_room_ends_with_its_primary() -> None:
     """And whoever is next says anew what may go where."""
     fleet = Fleet(3)
     one, two = member(fleet, 0, "one"), member(fleet, 1, "two")
@@ -297,7 +297,7 @@ def test_what_stands_ends_with_its_primary() -> None:
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
-def test_what_outlives_its_primary_is_found() -> None:
+def test_standing_room_that_outlives_its_primary_is_found() -> None:
     """A mistake made on purpose: what stands is left as it is."""
     lead = QueueGroups._lead
 
@@ -307,7 +307,7 @@ def test_what_outlives_its_primary_is_found() -> None:
         group.standing, group.rooms = standing, rooms
 
     with patch.object(QueueGroups, "_lead", leaves), pytest.raises(AssertionError):
-        test_what_stands_ends_with_its_primary()
+        test_standing_room_ends_with_its_primary()
 
 
 def test_a_pull_that_comes_again_gives_nothing_again() -> None:
@@ -324,7 +324,7 @@ def test_a_pull_that_comes_again_gives_nothing_again() -> None:
     assert group(fleet[1]).rooms[1].left == left
 
 
-def test_what_was_meant_for_an_earlier_life_is_not_looked_at() -> None:
+def test_frames_for_an_earlier_incarnation_are_ignored() -> None:
     """Its number would be the highest that was seen, and all pulls that come after it old ones."""
     fleet = Fleet(2)
     worker, publisher = member(fleet, 0, "w"), fleet.connect(1, "p")
@@ -355,7 +355,7 @@ def test_the_primary_tells_what_waits_where_and_others_who_is_there() -> None:
     assert told[2]["nodes"] == {1: {"members": 1}, 2: {"members": 1}}
 
 
-def test_who_waits_for_the_primary_waits_until_it_can_be_reached() -> None:
+def test_messages_wait_until_the_primary_is_reachable() -> None:
     fleet = Fleet(3)
     worker, publisher = member(fleet, 0, "w"), fleet.connect(1, "p")
     fleet.cut(1, 2)
@@ -432,7 +432,7 @@ def test_qos_0_waits_at_no_node_for_a_group_whose_last_member_was_lost() -> None
     assert got(member(fleet, 1, "two")) == [b"kept"]
 
 
-def test_when_the_grace_is_over_the_group_is_on_all_nodes() -> None:
+def test_the_group_is_gone_from_all_nodes_after_the_grace_period() -> None:
     fleet = Fleet(2)
     member(fleet, 0, "one").drop()
     publisher = fleet.connect(1, "p")

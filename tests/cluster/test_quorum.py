@@ -67,7 +67,7 @@ def test_a_single_node_always_serves() -> None:
     assert Self(1).quorum.enough()
 
 
-def test_how_many_are_enough() -> None:
+def test_a_majority_is_enough() -> None:
     for count in range(2, 8):
         node = Self(count)
         beat = node.quorum.beat(0.0)
@@ -77,7 +77,7 @@ def test_how_many_are_enough() -> None:
         assert node.quorum.enough()
 
 
-def test_how_long_it_is_enough_without_news() -> None:
+def test_a_majority_lasts_until_its_heartbeats_time_out() -> None:
     assert Self(1).quorum.lasts_until() == inf
     node = Self(5)
     assert node.quorum.lasts_until() < 0.0
@@ -88,7 +88,7 @@ def test_how_long_it_is_enough_without_news() -> None:
     assert not node.quorum.enough()
 
 
-def test_who_is_not_registered_serves_not_and_who_joins_does_not_count() -> None:
+def test_only_registered_nodes_serve_and_count() -> None:
     node = Self(3, joining=(4, 5))
     beat = node.quorum.beat(0.0)
     node.hear(4, 0.1, taken=beat)
@@ -131,7 +131,7 @@ def test_incarnations_and_numbers() -> None:
     ]
 
 
-def test_who_vouches_for_a_membership_and_who_is_gone() -> None:
+def test_nodes_vouch_for_the_memberships_they_have_and_removed_nodes_are_disconnected() -> None:
     node = Self(3)
     beat = node.quorum.beat(0.0)
     node.hear(2, 0.1, taken=beat, revision=4)
@@ -200,7 +200,7 @@ def test_a_process_is_dead_when_all_others_miss_it() -> None:
     assert node.quorum.enough() and node.quorum.is_heard_by_nobody(3, 0.3)
 
 
-def test_it_is_not_dead_while_this_node_does_not_miss_it() -> None:
+def test_a_node_is_not_dead_while_this_node_hears_it() -> None:
     node = of_three()
     node.hear(2, 0.3, heard=(1, 3), misses=(3,))
     assert not node.quorum.is_dead(3) and node.quorum.is_connected(3)
@@ -250,7 +250,7 @@ def test_a_node_that_misses_all_others_does_not_serve() -> None:
     assert node.quorum.lasts_until() < 0.2
 
 
-def test_whom_nobody_hears() -> None:
+def test_a_node_is_unheard_only_if_all_have_reported_so_since() -> None:
     node = of_three()
     beat = node.quorum.beat(4.0)
     node.hear(2, 4.1, heard=(1,), taken=beat)

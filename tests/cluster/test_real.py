@@ -206,7 +206,7 @@ async def test_a_shared_subscription_over_nodes(cluster: Cluster) -> None:
     assert all(shares), f"every node has a member and gets its share {shares}"
 
 
-async def test_what_an_operator_sees(cluster: Cluster) -> None:
+async def test_operators_see_the_same_routes_and_members_at_each_node(cluster: Cluster) -> None:
     async with Client(cluster.nodes[0].url) as client:
         await client.subscribe("seen/by/all", 1)
         found = [ctl(node, "routes", "seen/") for node in cluster.nodes]

@@ -149,7 +149,7 @@ async def test_a_publish_that_comes_again_at_another_node_goes_its_way_once(thre
     publisher.go()
 
 
-async def test_what_a_killed_node_held_is_there_when_it_is_back(three: Cluster) -> None:
+async def test_handshakes_of_a_killed_node_are_there_when_it_is_back(three: Cluster) -> None:
     first, second, third = three.nodes
     publisher = Publisher("patient", 5)
     async with durable(third) as watcher:

@@ -50,7 +50,7 @@ async def retained_at(node: Node, filter: str, wanted: int, version: int = 5) ->
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_what_is_retained_at_one_node_is_retained_at_all(three: Cluster, version: int) -> None:
+async def test_a_message_retained_at_one_node_is_retained_at_all(three: Cluster, version: int) -> None:
     first, *others = three.nodes
     wanted = {f"seen{version}/{number}": b"%d" % number for number in range(20)}
     async with Client(first.url, version=version) as client:

@@ -46,7 +46,7 @@ def got(client: FakeClient) -> dict[bytes, bytes]:
     return {packet.topic: packet.payload for packet in packets[1:] if isinstance(packet, Publish)}
 
 
-def test_what_is_retained_at_one_node_is_retained_at_all() -> None:
+def test_a_message_retained_at_one_node_is_retained_at_all() -> None:
     fleet = Fleet(3)
     publisher = fleet.connect(0, "p")
     retain(publisher, b"a/1", b"one")
@@ -58,7 +58,7 @@ def test_what_is_retained_at_one_node_is_retained_at_all() -> None:
     assert [shown(node) for node in fleet.nodes] == [{b"a/2": b"two"}] * 3
 
 
-def test_who_subscribes_at_once_elsewhere_gets_what_was_acknowledged_before() -> None:
+def test_a_subscriber_at_another_node_gets_acknowledged_retained_messages() -> None:
     fleet = Fleet(2)
     publisher, subscriber = fleet.connect(0, "p"), fleet.connect(1, "s")
     for number in range(5):
@@ -95,7 +95,7 @@ def test_updates_of_one_topic_within_a_window_are_one_write() -> None:
     assert fleet[0].cluster.retained.writer.coalesced >= 98
 
 
-def test_who_joins_later_has_all_before_it_serves_any() -> None:
+def test_a_joining_node_has_all_retained_messages_before_it_serves() -> None:
     fleet = Fleet(1)
     publisher = fleet.connect(0, "p")
     for number in range(2500):  # three pages
@@ -142,7 +142,7 @@ def test_a_large_one_comes_from_the_copy_when_the_publishers_node_is_away() -> N
     assert got(subscriber) == {b"big": LARGE}
 
 
-def test_what_expires_is_gone_at_all_nodes_and_in_etcd() -> None:
+def test_expired_retained_messages_are_gone_at_all_nodes_and_in_etcd() -> None:
     fleet = Fleet(2)
     retain(fleet.connect(1, "p"), b"a", b"stays")
     client = fleet.connect(0, "q")
@@ -154,7 +154,7 @@ def test_what_expires_is_gone_at_all_nodes_and_in_etcd() -> None:
     assert KEYS + b"b" not in [entry.key for entry in fleet.etcd.store.get(KEYS, prefix=True)]
 
 
-def test_while_etcd_is_away_a_replay_waits_as_long_as_it_may() -> None:
+def test_a_replay_waits_up_to_its_limit_while_etcd_is_away() -> None:
     fleet = Fleet(2)
     publisher, subscriber = fleet.connect(0, "p"), fleet.connect(1, "s")
     retain(publisher, b"a", b"before")
@@ -184,7 +184,7 @@ def test_while_etcd_is_away_a_replay_waits_as_long_as_it_may() -> None:
     assert shown(fleet[1]) == {b"a": b"meanwhile"}
 
 
-def test_what_the_watch_did_not_tell_is_read_again() -> None:
+def test_changes_that_the_watch_missed_are_read_again() -> None:
     fleet = Fleet(2)
     publisher = fleet.connect(0, "p")
     retain(publisher, b"a", b"1")
@@ -254,7 +254,7 @@ def test_a_copy_that_comes_late_does_not_replace_what_was_published_since() -> N
     assert [shown(node) for node in fleet.nodes] == [{b"big": b"later" + LARGE}] * 2
 
 
-def test_what_was_fetched_once_and_published_anew_is_not_given_up_for_room() -> None:
+def test_a_fetched_message_that_is_published_again_is_not_evicted() -> None:
     """Where there is no room any more for what was fetched, it has given way to what was published here."""
     fleet = Fleet(3)
     publisher = fleet.connect(0, "p")
@@ -320,7 +320,7 @@ def keeping_world(power: bool, **retained: int) -> World:
     raise AssertionError("no seed draws such a world")
 
 
-def what_was_taken_away_stays_away() -> None:
+def a_deleted_retained_message_stays_deleted_after_a_crash() -> None:
     """n1 takes it away while it does not reach etcd, and crashes."""
     world = keeping_world(False)
     node = world.nodes[0]
@@ -344,7 +344,7 @@ def what_was_taken_away_stays_away() -> None:
     assert not world.unretained()
 
 
-def what_was_published_since_stays() -> None:
+def a_later_retained_message_is_not_replaced_after_a_crash() -> None:
     """n1 takes one while it does not reach etcd, n2 takes another one, n1 crashes and comes back."""
     world = keeping_world(False)
     first, second = world.nodes
@@ -370,28 +370,30 @@ def what_was_published_since_stays() -> None:
     assert not world.unretained()
 
 
-def test_what_was_published_since_stays() -> None:
-    what_was_published_since_stays()
+def test_a_later_retained_message_is_not_replaced_after_a_crash() -> None:
+    a_later_retained_message_is_not_replaced_after_a_crash()
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
-def test_what_comes_after_it_from_an_earlier_life_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_of_an_earlier_incarnation_that_replaces_a_later_message_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(RetainedSync, "_superseded", lambda *_: False)
     with pytest.raises(AssertionError):
-        what_was_published_since_stays()
+        a_later_retained_message_is_not_replaced_after_a_crash()
 
 
-def test_what_was_taken_away_stays_away() -> None:
-    what_was_taken_away_stays_away()
+def test_a_deleted_retained_message_stays_deleted_after_a_crash() -> None:
+    a_deleted_retained_message_stays_deleted_after_a_crash()
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
-def test_what_comes_back_after_a_crash_is_found() -> None:
-    with planted_retained.what_was_taken_away_comes_back_after_a_crash(), pytest.raises(AssertionError):
-        what_was_taken_away_stays_away()
+def test_a_deleted_message_that_comes_back_after_a_crash_is_found() -> None:
+    with planted_retained.deletions_are_forgotten_in_a_crash(), pytest.raises(AssertionError):
+        a_deleted_retained_message_stays_deleted_after_a_crash()
 
 
-def test_what_still_lay_in_etcd_at_a_restart_is_not_given_up() -> None:
+def test_a_write_that_was_outstanding_at_a_restart_is_not_given_up() -> None:
     """n1 crashes while a large message of it is on its way into etcd. It is done there when the next life has read what
     there is: something that n2 published later, in whose favour it would be given up."""
     world = keeping_world(False, retained_inline=1, retained_copies=0)
@@ -457,7 +459,7 @@ def test_a_copy_is_kept_over_a_restart() -> None:
 
 
 LATE_COPY = test_a_copy_that_comes_late_does_not_replace_what_was_published_since
-FETCHED = test_what_was_fetched_once_and_published_anew_is_not_given_up_for_room
+FETCHED = test_a_fetched_message_that_is_published_again_is_not_evicted
 TOLD_BEFORE = test_a_copy_is_kept_though_etcd_tells_of_it_before_it_tells_what_became_of_ours
 BY_HAND = (
     (planted_retained.copies_do_not_care_what_was_published_here, LATE_COPY),
@@ -465,7 +467,7 @@ BY_HAND = (
     (planted_retained.copies_do_not_care_what_was_published_here, TOLD_BEFORE),
     (planted_retained.marks_count_before_all_is_read, test_a_copy_is_kept_while_all_is_read_again),
     (planted_retained.marks_count_before_all_is_read, test_a_copy_is_kept_over_a_restart),
-    (planted_retained.what_was_not_read_again_stays, test_what_the_watch_did_not_tell_is_read_again),
+    (planted_retained.what_was_not_read_again_stays, test_changes_that_the_watch_missed_are_read_again),
     (planted_retained.nobody_asks_a_second_one_for_a_payload, test_the_next_one_is_asked_when_a_holder_does_not_answer),
 )
 

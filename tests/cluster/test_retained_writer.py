@@ -38,7 +38,7 @@ def test_nothing_is_written_before_it_is_stored() -> None:
     assert written_by(made, 1.0) == {b"b": None, b"\x001": b"2"}
 
 
-def test_what_is_going_is_not_replaced_so_the_mark_is_true() -> None:
+def test_an_outstanding_write_is_not_replaced_so_that_the_mark_is_true() -> None:
     made = writer()
     for number in range(150):
         made.add(b"%d" % number, number + 1, b"first")

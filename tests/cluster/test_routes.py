@@ -80,7 +80,7 @@ def test_two_nodes_that_know_nothing_of_each_other() -> None:
     assert two.caught_up(1) and one.caught_up(2)
 
 
-def test_who_comes_back_has_caught_up_when_it_has_what_a_third_node_told_the_others() -> None:
+def test_a_node_that_is_back_has_caught_up_when_it_has_the_routes_that_others_have_of_a_third() -> None:
     one, two, three = begin(1), begin(2), begin(3, {b"a": 2})
     for routes in (one, two):
         for other in {1, 2, 3} - {routes.me}:
@@ -98,7 +98,7 @@ def test_who_comes_back_has_caught_up_when_it_has_what_a_third_node_told_the_oth
     assert two.caught_up(1)
 
 
-def test_what_a_third_node_told_is_had_from_others_when_that_one_is_away() -> None:
+def test_routes_of_an_absent_node_are_borrowed_from_others() -> None:
     one, two, three = begin(1), begin(2), begin(3, {b"%d" % number: 1 for number in range(3000)})
     for routes in (one, two):
         for other in {1, 2, 3} - {routes.me}:
@@ -191,7 +191,7 @@ def test_a_gap_is_asked_for_at_once_and_once() -> None:
     assert two.vector() == one.vector() | {2: (1, 0)}
 
 
-def test_who_is_behind_asks_by_heartbeats_and_not_more_often_than_it_may_be_answered() -> None:
+def test_a_node_that_is_behind_asks_again_only_after_a_while() -> None:
     one, two = begin(1, {b"a": 1}), begin(2)
     asked = []
     for tick in range(40):
@@ -286,7 +286,7 @@ def test_records_of_another_epoch_are_not_taken_by_their_numbers() -> None:
     tell_other_records_under_the_same_number(RouteTable)
 
 
-def test_where_they_are_that_shows() -> None:
+def test_different_records_under_one_number_are_found() -> None:
     known = "state[0] == body.epoch or (state[0] != 0 and in_history(body.history, state))"
     wrong = planting.load((("peer_routes", known, "True"),))["routes"].RouteTable
     with pytest.raises(AssertionError, match="lost"):

@@ -80,7 +80,7 @@ def test_users_who_share_client_ids_share_sessions_across_nodes() -> None:
     assert bob.connack.session_present and release(fleet, bob) == 0
 
 
-def test_what_was_at_a_node_that_could_not_be_reached_never_comes_to_another_user() -> None:
+def test_messages_at_an_unreachable_node_never_come_to_another_user() -> None:
     fleet = Fleet(3)
     publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")
     subscribe(ann, b"t", 1)
@@ -98,7 +98,7 @@ def test_what_was_at_a_node_that_could_not_be_reached_never_comes_to_another_use
     assert fleet[0].state.ctx.counters.dropped["another_user"] == 1
 
 
-def test_what_is_still_on_its_way_to_the_first_user_does_not_go_on_to_the_second() -> None:
+def test_messages_on_their_way_to_the_first_user_do_not_go_on_to_the_second() -> None:
     """n1 has the session and can not be reached; its user goes to n2, another user to n3, and then n1 is back."""
     fleet = Fleet(3)
     publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")
@@ -222,9 +222,7 @@ def test_another_user_elsewhere_is_refused_if_the_settings_say_so(clean: bool, c
 @pytest.mark.parametrize("kept", ["connected", "away", "elsewhere"])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("connected", [True, False])
-def test_who_is_refused_elsewhere_does_not_keep_the_user_out_who_came_first(
-    connected: bool, clean: bool, kept: str
-) -> None:
+def test_a_user_refused_elsewhere_does_not_lock_out_the_first_user(connected: bool, clean: bool, kept: str) -> None:
     """The node that keeps the session can not be asked for a while, and another user begins one."""
     fleet = Fleet(3, session_owner=RULES["refuse"])
     publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")
@@ -285,7 +283,7 @@ def test_frames_of_nodes_that_know_no_owners_are_read() -> None:
     assert isinstance(body, HandshakeCall) and body.number == 9 and body.users == ()
 
 
-def test_what_comes_late_for_the_first_user_does_not_come_to_the_second_at_the_same_node() -> None:
+def test_late_messages_for_the_first_user_do_not_come_to_the_second_at_the_same_node() -> None:
     fleet = Fleet(3)
     publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")
     subscribe(ann, b"t", 1)
@@ -338,7 +336,7 @@ def test_a_session_that_a_node_gives_away_without_its_client_keeps_its_owner() -
 
 @pytest.mark.parametrize("window", [1, 1000])
 @pytest.mark.parametrize("in_flight", [True, False])
-def test_what_waited_elsewhere_is_checked_against_the_rules_of_now(in_flight: bool, window: int) -> None:
+def test_messages_that_waited_elsewhere_are_checked_against_the_current_rules(in_flight: bool, window: int) -> None:
     """More than goes in one message between nodes: some of it comes when its client is there already."""
     fleet = Fleet(3)
     publisher = fleet.connect(2, "p")

@@ -73,7 +73,7 @@ def test_a_clean_start_waits_for_nobody() -> None:
     assert not fleet.connect(1, "c", clean_start=True).connack.session_present
 
 
-def test_who_claims_once_more_does_not_wait_for_a_node_that_waits_for_it() -> None:
+def test_a_second_claim_does_not_wait_for_a_node_that_waits_for_the_claimer() -> None:
     """A client goes to another node, to a third one, and back to the other one, while its session is still on its way
     to there. The third one waits for it too, by an older claim."""
     fleet = Fleet(3)

@@ -136,7 +136,7 @@ def test_clients_on_one_node_cause_no_frames() -> None:
     assert data_frames(fleet) == before
 
 
-def test_what_nobody_elsewhere_wants_any_more_is_not_sent() -> None:
+def test_messages_are_not_sent_to_a_node_that_has_unsubscribed() -> None:
     fleet = Fleet(2)
     publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
     subscribe(subscriber, b"t")
@@ -273,7 +273,7 @@ def test_a_way_that_is_cut_in_one_direction_is_got_around_too() -> None:
 
 
 @patches
-def test_nothing_is_published_before_the_routes_of_a_node_that_came_back_are_here() -> None:
+def test_publishing_waits_for_the_routes_of_a_node_that_is_back() -> None:
     fleet = Fleet(3)
     publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
     subscribe(subscriber, b"t", 1)

@@ -87,7 +87,7 @@ def streams_of(node: Node) -> set[str]:
     return {one["name"] for one in node.ask("stream.list")["streams"]}
 
 
-async def test_who_joins_or_was_away_hears_of_streams_that_were_made_and_deleted_at_all_nodes(tmp_path: Path) -> None:
+async def test_nodes_that_join_or_were_away_learn_of_created_and_deleted_streams(tmp_path: Path) -> None:
     with StreamCluster(tmp_path, 2) as cluster:
         await cluster.whole()
         one, two = cluster.nodes

@@ -73,7 +73,7 @@ def test_one_connection_for_a_client_id_without_a_session_too() -> None:
     assert client.expect(Disconnect).reason == Reason.SESSION_TAKEN_OVER
 
 
-def test_what_arrives_meanwhile_comes_once_and_in_order() -> None:
+def test_messages_during_a_takeover_come_once_and_in_order() -> None:
     fleet = Fleet(3)
     publishers = [fleet.connect(place, f"p{place}") for place in range(3)]
     client = lasting(fleet, 0)
@@ -148,7 +148,7 @@ def test_no_key_is_left_of_what_is_over() -> None:
     assert not fleet.etcd.store.get(b"/starlingmq/test/owners/", prefix=True)
 
 
-def test_who_can_not_be_reached_is_not_waited_for_and_gives_later_what_it_owes() -> None:
+def test_an_unreachable_owner_is_not_waited_for_and_hands_over_its_messages_later() -> None:
     fleet = Fleet(3)
     publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
     subscribe(client, b"t", 1)
@@ -213,7 +213,7 @@ def test_options_of_subscriptions_move() -> None:
     assert found.retain and found.qos == 1 and found.subscription_ids == [7]
 
 
-def test_what_was_taken_for_the_clients_session_and_is_not_goes_on() -> None:
+def test_an_older_session_that_was_served_first_gives_way_to_the_newer() -> None:
     """Of two nodes that have something the one with the older session answers first. The client has asked for it at yet
     another node meanwhile, and comes back: so it goes from here to here, and then the newer one comes."""
     fleet = Fleet(4)
@@ -240,7 +240,7 @@ def test_what_was_taken_for_the_clients_session_and_is_not_goes_on() -> None:
     assert names == ["c"]
 
 
-def test_who_does_not_know_that_it_begins_anew_still_gets_what_it_was_subscribed_to() -> None:
+def test_a_client_that_never_read_session_present_0_keeps_its_subscriptions() -> None:
     """It began anew at another node, and was gone before it could hear so. Back where its session is that is found
     first, and what the other node has comes then, as the later one."""
     fleet = Fleet(3)
@@ -268,7 +268,7 @@ def test_who_does_not_know_that_it_begins_anew_still_gets_what_it_was_subscribed
     assert published(client.receive()) == [b"one"]
 
 
-def test_who_waits_for_a_session_and_is_owed_something_has_none_to_give() -> None:
+def test_a_node_that_waits_for_a_session_has_none_to_hand_over() -> None:
     """One node after the other claims the client id, and its client is gone each time before it is answered. The second
     one hears from the first that it may be owed something; that is not a session in place of the one that there is."""
     fleet = Fleet(5)
@@ -296,7 +296,7 @@ def test_who_waits_for_a_session_and_is_owed_something_has_none_to_give() -> Non
     assert published(client.receive()) == [b"one"]
 
 
-def test_what_was_sent_at_qos_2_is_not_sent_again_when_its_session_is_lost() -> None:
+def test_messages_sent_at_qos_2_are_not_resent_when_their_session_is_lost() -> None:
     """A receiver may act at PUBLISH (4.3.3, method A): a copy under another packet id would be another message to it.
     What was not sent yet comes, and so does what was sent at QoS 1."""
     fleet = Fleet(3)
@@ -320,7 +320,7 @@ def test_what_was_sent_at_qos_2_is_not_sent_again_when_its_session_is_lost() -> 
     assert sum(dropped) == 2
 
 
-def test_what_an_earlier_session_had_sent_at_qos_2_is_not_sent_again_when_the_later_one_is_lost() -> None:
+def test_messages_sent_at_qos_2_by_an_earlier_session_are_not_resent_when_the_later_is_lost() -> None:
     fleet = Fleet(3)
     publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
     subscribe(client, b"t", 2)
@@ -344,7 +344,7 @@ def test_what_an_earlier_session_had_sent_at_qos_2_is_not_sent_again_when_the_la
     assert fleet[0].state.ctx.counters.dropped.get("unsettled_qos2") == 1
 
 
-def test_what_a_lost_owner_had_been_given_is_not_taken_back_from_a_later_owner() -> None:
+def test_a_session_lost_by_its_owner_is_not_taken_back_from_a_later_owner() -> None:
     """A session went to another node, came back and went on to a third one; a fourth one's marks are missing. The node
     in between loses its memory. The first one has that session on its way to the third already."""
     fleet = Fleet(4)
@@ -377,7 +377,7 @@ def test_what_a_lost_owner_had_been_given_is_not_taken_back_from_a_later_owner()
     assert again.connack.session_present
 
 
-def test_who_takes_a_session_back_leaves_to_a_later_owner_what_is_his() -> None:
+def test_a_node_that_takes_a_session_back_leaves_messages_of_a_later_owner_to_it() -> None:
     """As above, but the session did not come back before it went on: the first node knows of the third by its marks."""
     fleet = Fleet(4)
     first, between, _, fourth = [node.cluster.number for node in fleet.nodes]

@@ -163,7 +163,7 @@ def test_marks_of_a_session_that_leaves_hold_after_a_crash() -> None:
     assert got(world) == [1]
 
 
-def test_who_waits_for_a_mark_only_does_so_after_a_crash() -> None:
+def test_a_node_that_waits_only_for_a_marker_does_so_after_a_crash() -> None:
     """All of a session has come, with what a third node had sent before its mark. The mark, and what came before it,
     are still on their way from there to the new owner, which crashes."""
     world = made()

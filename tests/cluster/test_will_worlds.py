@@ -29,13 +29,13 @@ pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled 
 
 
 @pytest.mark.parametrize("seed", [4, 8, 22, 758, 2066, 3020])
-def test_each_will_once_and_none_of_who_is_back(seed: int) -> None:
+def test_each_will_is_published_once_and_none_of_a_client_that_is_back(seed: int) -> None:
     world = run(seed)
     assert world.published
 
 
 @pytest.mark.parametrize("seed", [2, 5, 30])
-def test_each_will_once_when_nodes_are_lost_that_live(seed: int) -> None:
+def test_each_will_is_published_once_when_live_nodes_lose_their_leases(seed: int) -> None:
     assert run(seed, losses=True).published
 
 
@@ -44,7 +44,7 @@ def _at_once(wills: ClusterWills, name: str, entry: WillEntry, now: float) -> bo
     return not entry.published
 
 
-def a_node_publishes_without_a_word() -> Any:
+def a_node_publishes_without_asking_etcd() -> Any:
     return patch.multiple(ClusterWills, _may_publish=_at_once)
 
 
@@ -72,7 +72,7 @@ def _without_facts(prefix: bytes) -> Any:
     return patch.object(WillTable, "fact", forgetful)
 
 
-def what_is_due_is_not_remembered() -> Any:
+def due_wills_are_not_stored() -> Any:
     return _without_facts(DUE)
 
 
@@ -112,7 +112,7 @@ def publishing() -> Iterator[list[bytes]]:
         yield published
 
 
-def what_another_node_has_published_is_found_at_a_restart() -> None:
+def a_will_published_by_another_node_is_not_published_after_a_restart() -> None:
     world = made()
     node = world.nodes[0]
     Mourned(node)
@@ -126,7 +126,7 @@ def what_another_node_has_published_is_found_at_a_restart() -> None:
         assert published == [b"gone"]
 
 
-def what_was_due_at_a_crash_is_published_after_it() -> None:
+def a_will_due_at_a_crash_is_published_after_it() -> None:
     """Its node could not tell etcd that it does, and had not done it."""
     world = made()
     node = world.nodes[0]
@@ -143,7 +143,7 @@ def what_was_due_at_a_crash_is_published_after_it() -> None:
         assert published == [b"gone"]
 
 
-def test_what_is_due_before_its_node_has_joined_again_is_not_lost() -> None:
+def test_a_will_due_before_its_node_has_rejoined_is_not_lost() -> None:
     """It comes back, does not reach etcd, and crashes once more."""
     world = made()
     node = world.nodes[0]
@@ -162,13 +162,13 @@ def test_what_is_due_before_its_node_has_joined_again_is_not_lost() -> None:
 
 
 cut_off = test_wills.test_a_node_that_is_cut_off_does_not_publish_what_others_have_published
-back = test_wills.test_who_is_back_before_anybody_knows_that_its_node_died_cancels_its_will
+back = test_wills.test_a_client_that_reconnects_before_its_dead_node_is_missed_cancels_its_will
 
 SHOWN_BY: tuple[tuple[Callable[[], Any], Callable[[], None]], ...] = (
-    (a_node_publishes_without_a_word, cut_off),
+    (a_node_publishes_without_asking_etcd, cut_off),
     (a_will_at_a_node_that_is_away_is_not_cancelled, back),
-    (a_restarted_node_does_not_read_what_etcd_has, what_another_node_has_published_is_found_at_a_restart),
-    (what_is_due_is_not_remembered, what_was_due_at_a_crash_is_published_after_it),
+    (a_restarted_node_does_not_read_what_etcd_has, a_will_published_by_another_node_is_not_published_after_a_restart),
+    (due_wills_are_not_stored, a_will_due_at_a_crash_is_published_after_it),
 )
 """And what is made by hand that shows it; drawn worlds do too, one in twenty or so."""
 

@@ -156,7 +156,7 @@ def test_a_clean_start_ends_a_session_though_it_is_still_on_its_way() -> None:
     assert sorted(names) == ["a", "p", "watcher"]
 
 
-def test_who_has_not_heard_of_a_clean_start_finds_it_in_etcd() -> None:
+def test_a_node_that_missed_a_clean_start_finds_it_in_etcd() -> None:
     """The client is back before the node where it began with nothing could say so, and was there a second time."""
     fleet = Fleet(3)
     watcher, publisher = watch(fleet, 2), fleet.connect(2, "p")
@@ -192,7 +192,7 @@ def test_more_wills_than_a_turn_looks_at(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(published(watcher, 1.0)) == 5
 
 
-def test_who_leads_publishes_the_wills_of_a_node_that_died() -> None:
+def test_the_leader_publishes_the_wills_of_a_dead_node() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
     leave_will(fleet, 0, "a")
@@ -205,7 +205,7 @@ def test_who_leads_publishes_the_wills_of_a_node_that_died() -> None:
     assert [decode_will(entry.value).state for entry in fleet.etcd.store.get(KEYS, prefix=True)] == [2, 2, 2]
 
 
-def test_who_is_back_elsewhere_after_its_node_died_cancels_its_will() -> None:
+def test_a_client_that_reconnects_after_its_node_died_cancels_its_will() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
     leave_will(fleet, 0, "a", delay=30, expiry=60)
@@ -215,7 +215,7 @@ def test_who_is_back_elsewhere_after_its_node_died_cancels_its_will() -> None:
     assert published(watcher, 60.0) == []
 
 
-def test_who_is_back_before_anybody_knows_that_its_node_died_cancels_its_will() -> None:
+def test_a_client_that_reconnects_before_its_dead_node_is_missed_cancels_its_will() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
     leave_will(fleet, 0, "a", delay=30, expiry=60)
@@ -249,7 +249,7 @@ def test_a_new_connection_leaves_a_new_will() -> None:
     assert kept(fleet) == []
 
 
-def test_while_etcd_is_away_a_will_waits() -> None:
+def test_a_will_waits_while_etcd_is_away() -> None:
     fleet = Fleet(2)
     watcher = watch(fleet, 1)
     client = leave_will(fleet, 0, "a")
@@ -298,7 +298,7 @@ def test_a_will_that_its_client_has_left_since_is_not_cancelled() -> None:
     assert changes(found) == [] and settle(found, 5)
 
 
-def test_what_was_found_when_a_client_was_back_before_does_not_count_when_it_is_again() -> None:
+def test_the_settlement_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:
     found = settling()
     assert asks(found, 5, RegisteredWill(REGISTERED, 7, delay=3, epoch=6)) == []  # and nobody wants to know any more
     assert len(asks(found, 9, RegisteredWill(REGISTERED, 8, delay=3, epoch=6))) == 1
@@ -311,7 +311,7 @@ def test_a_node_that_can_not_be_asked_is_told_by_etcd_that_its_client_is_back() 
     assert put.key == KEYS + b"2/c" and (value.state, value.epoch) == (SETTLED, 5)
 
 
-def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
+def test_settlements_that_no_connect_asks_for_are_forgotten() -> None:
     """The session of who was back has come after all, or its client is gone again."""
     found = settling()
     for number in range(100):
@@ -344,7 +344,7 @@ def test_a_node_that_was_taken_out_publishes_nothing_of_before() -> None:
     assert len(deleted) == 2 and all(key.startswith(DUE) for key in deleted)
 
 
-def test_of_two_that_want_a_key_one_gets_it_and_the_other_is_told() -> None:
+def test_one_of_two_nodes_gets_a_key_and_the_other_is_told() -> None:
     changes = EtcdCas("t")
     changes.add(CasUpdate(b"a", 3, b"ours"))
     changes.add(CasUpdate(b"b", 4, None))
@@ -397,7 +397,7 @@ def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first
     ]
 
 
-def test_how_long_many_take_can_be_measured() -> None:
+def test_the_time_for_many_wills_can_be_measured() -> None:
     """``python -m tests.cluster.many_wills``, in small."""
     assert many_wills.own(300).node.cluster.wills.fired == 300
-    assert not many_wills.of_the_dead(300).node.cluster.wills.fired
+    assert not many_wills.of_a_dead_node(300).node.cluster.wills.fired

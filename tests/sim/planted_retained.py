@@ -45,7 +45,7 @@ def what_was_published_here_gives_way_at_once() -> Any:
     return patch.object(RetainedSync, "_changed", hasty)
 
 
-def what_was_taken_away_comes_back_after_a_crash() -> Any:
+def deletions_are_forgotten_in_a_crash() -> Any:
     write = Context.write
 
     def forgetful(self: Context, entry: Any) -> None:
