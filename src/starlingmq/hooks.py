@@ -61,7 +61,8 @@ class AuthResult:
     """``reason``: SUCCESS, CONTINUE_AUTHENTICATION (``data`` is sent in AUTH, and the hook is called with the client's
     answer), or a refusal. ``username`` renames the client for ``authorize``. ``rights`` are its rights (None: what
     ``authorize`` allows, or everything), and ``valid`` the validity in seconds; 0 for as long as the connection.
-    ``standing`` is the broker's note of the proof that the client has shown."""
+    ``standing`` is the broker's note of the proof that the client has shown. ``detail`` explains a refusal in the log
+    and to MQTT 5 clients."""
 
     reason: int = Reason.SUCCESS
     data: bytes | None = None
@@ -69,6 +70,7 @@ class AuthResult:
     rights: Rights | None = None
     valid: float = 0.0
     standing: object = field(default=None, repr=False)
+    detail: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -220,6 +222,7 @@ class Hooks:
             answer.rights = result.rights
             answer.valid = result.valid
             answer.standing = result.standing
+            answer.detail = result.detail
             return answer
         return HookAnswer(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 

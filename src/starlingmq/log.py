@@ -16,8 +16,11 @@ from starlingmq.core.session.session_reset import LOST
 
 log = logging.getLogger("starlingmq.clients")
 
-FIELDS: Final = ("client_id", "peer", "reason", "count")
+FIELDS: Final = ("client_id", "user", "peer", "reason", "count")
 """Fields of log lines about clients beside the text, for searching and counting."""
+
+NAME_MAX: Final = 100
+"""Characters of a user name in a log line: before its authentication, a client may choose 65,535 bytes."""
 
 HEALTHY: Final = ("connected", "disconnected")
 """Reasons for log lines that report no problem (``connection_log``)."""
@@ -121,10 +124,14 @@ class NoticeLog:
         if not self.may_log(reason):
             return
         told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}
+        user = notice.username[:NAME_MAX]
+        if user:
+            told["user"] = user
         what = "closed " if notice.closing else ""
         # a connection that continues may have lost a message
         level = logging.INFO if notice.closing else logging.WARNING
         whose = f" of client {notice.client_id!r}" if notice.client_id else ""
+        whose += f", user {user!r}" if user else ""
         log.log(level, "%s%s%s: %s (%s)", what, notice.peer, whose, notice.detail, reason, extra=told)
 
     def may_log(self, reason: str) -> bool:

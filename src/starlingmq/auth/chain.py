@@ -20,6 +20,7 @@ from starlingmq.config.nats_section import NatsConfig
 from starlingmq.config.section_types import ConfigError
 from starlingmq.core.connection import UNPROVED
 from starlingmq.core.limits.address_key import peer_host
+from starlingmq.core.limits.connect_verdict import NO_ANONYMOUS, NO_METHOD
 from starlingmq.core.nats.nkey_auth import NKEY
 from starlingmq.hooks import Authenticate, AuthRequest, AuthResult
 from starlingmq.log import SparingLog
@@ -110,7 +111,7 @@ class Chain:
         if verdict.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED):
             await self._delays.wait(self._count(address, user))
         if verdict.reason >= 0x80:
-            return AuthResult(verdict.reason, verdict.data)
+            return AuthResult(verdict.reason, verdict.data, detail=verdict.detail)
         name = user if verdict.username is None else verdict.username
         if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
             return AuthResult(Reason.BANNED)
@@ -205,15 +206,16 @@ class Chain:
             return Verdict(Reason.BAD_AUTHENTICATION_METHOD), ANONYMOUS
         if request.username is not None or request.password is not None:
             # Where no credentials are required, a name proves nothing.
-            reason = Reason.BAD_USER_NAME_OR_PASSWORD if self._methods else self._anonymous().reason
-            return Verdict(reason), ANONYMOUS
+            if self._methods:
+                return Verdict(Reason.BAD_USER_NAME_OR_PASSWORD), ANONYMOUS
+            return self._anonymous(NO_METHOD), ANONYMOUS
         return self._anonymous(), ANONYMOUS
 
-    def _anonymous(self) -> Verdict:
+    def _anonymous(self, detail: str = NO_ANONYMOUS) -> Verdict:
         allowed = self._config.allow_anonymous
         if allowed is None:
             allowed = not self._methods
-        return Verdict() if allowed else Verdict(Reason.NOT_AUTHORIZED)
+        return Verdict() if allowed else Verdict(Reason.NOT_AUTHORIZED, detail=detail)
 
     def _proof(self, request: AuthRequest) -> tuple[Verdict, object] | None:
         """The verdict for a client that authenticates with a key alone. Guessing got its address banned, not such a
@@ -259,7 +261,7 @@ async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
     if inspect.isawaitable(result):
         result = await result
     if isinstance(result, AuthResult):
-        return Verdict(result.reason, result.username, result.data)
+        return Verdict(result.reason, result.username, result.data, detail=result.detail)
     return Verdict(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 
 

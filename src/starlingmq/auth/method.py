@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Verdict:
     """``reason`` as in AuthResult. ``username`` renames the client. ``rules`` precede those of the file; None: the
     method says nothing about rights. ``valid`` is the validity in seconds, 0 for as long as the connection. ``proof``
-    is what the client was checked against, for ``Method.holds``."""
+    is what the client was checked against, for ``Method.holds``. ``detail`` as in AuthResult."""
 
     reason: int = Reason.SUCCESS
     username: str | None = None
@@ -25,6 +25,7 @@ class Verdict:
     rules: Sequence[Rule] | None = None
     valid: float = 0.0
     proof: object = field(default=None, repr=False)
+    detail: str = ""
 
 
 REFUSED = Verdict(Reason.BAD_USER_NAME_OR_PASSWORD)

@@ -311,7 +311,7 @@ class Context(BaseContext):
 
     def notice(self, reason: str, client: Client, detail: str, closing: bool = True) -> None:
         self.counters.error(reason)
-        self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail, closing))
+        self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail, closing, client.username))
 
     def arm(self, session: Session, when: float) -> None:
         """Have the timer wheel check a session at ``when`` at the latest."""

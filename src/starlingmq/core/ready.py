@@ -125,9 +125,9 @@ class HookAnswer:
 
     To AUTHENTICATE: ``reason`` SUCCESS, CONTINUE_AUTHENTICATION (0x18) or a refusal; ``data`` for the client's AUTH or
     CONNACK; ``username`` the new user name (None: unchanged); ``rights`` its rights (None: unrestricted), ``valid`` for
-    how many seconds (0: as long as it is connected), ``standing`` the proof that it has shown. To PUBLISH: ``reason``
-    and ``message`` (None with SUCCESS: accepted and dropped). To SUBSCRIBE: ``reasons``, one per filter: SUCCESS or a
-    refusal.
+    how many seconds (0: as long as it is connected), ``standing`` the proof that it has shown; ``detail`` explains a
+    refusal to the log and to MQTT 5 clients ("": no explanation). To PUBLISH: ``reason`` and ``message`` (None with
+    SUCCESS: accepted and dropped). To SUBSCRIBE: ``reasons``, one per filter: SUCCESS or a refusal.
     """
 
     reason: int
@@ -138,6 +138,7 @@ class HookAnswer:
     rights: Rights | None
     valid: float
     standing: object
+    detail: str
 
     def __init__(
         self,
@@ -155,6 +156,7 @@ class HookAnswer:
         self.rights = None
         self.valid = 0.0
         self.standing = None
+        self.detail = ""
 
 
 class SystemRequest:
@@ -193,20 +195,24 @@ class Event:
 
 class Notice:
     """A log entry: a connection was ended for ``reason`` (a key of ``Counters.errors``), or, without ``closing``,
-    continues."""
+    continues. ``username`` is the name that the client gave, "" for none."""
 
     reason: str
     client_id: str
     peer: str
     detail: str
     closing: bool
+    username: str
 
-    def __init__(self, reason: str, client_id: str, peer: str, detail: str, closing: bool = True) -> None:
+    def __init__(
+        self, reason: str, client_id: str, peer: str, detail: str, closing: bool = True, username: str = ""
+    ) -> None:
         self.reason = reason
         self.client_id = client_id
         self.peer = peer
         self.detail = detail
         self.closing = closing
+        self.username = username
 
 
 class Ready:

@@ -16,6 +16,9 @@ from starlingmq.wire.mqtt import Will as WillPacket
 from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import Reason
 
+NO_ANONYMOUS: Final = "anonymous connections are not allowed"
+NO_METHOD: Final = "user names cannot be checked, because no authentication method is set up (auth.methods)"
+
 ADMITTED: Final = 0
 AFTER_EARLIER: Final = 1  # held until the bytes that an earlier connection of its client id has sent are handled
 UNCLAIMED: Final = 2  # held until this node owns its client id
@@ -25,6 +28,11 @@ SERVES_NOBODY: Final = 5
 NOT_STORED: Final = 6
 ANOTHERS: Final = 7
 NO_ROOM: Final = 8
+
+
+def why_refused(named: bool) -> str:
+    """The reason for a refusal where clients without a login are refused, and no authentication method is set up."""
+    return NO_METHOD if named else NO_ANONYMOUS
 
 
 class ConnectVerdict:

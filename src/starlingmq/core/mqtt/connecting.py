@@ -27,6 +27,7 @@ from starlingmq.core.limits.connect_verdict import (
     ConnectRequest,
     ConnectVerdict,
     may_leave,
+    why_refused,
 )
 from starlingmq.core.mqtt.connect_negotiation import agree, asks_for_storage, check, number, will_of
 from starlingmq.core.mqtt.publishing import Publishing
@@ -135,7 +136,8 @@ class Connecting:
         elif method is not None:
             self.ending.refuse(client, Reason.BAD_AUTHENTICATION_METHOD, "the authentication method is not supported")
         elif not self.ctx.allow_anonymous:
-            self.ending.refuse(client, Reason.NOT_AUTHORIZED, "anonymous connections are not allowed")
+            named = client.username != "" or connect.password is not None
+            self.ending.refuse(client, Reason.NOT_AUTHORIZED, why_refused(named))
         else:
             self.accept(client, None)
 
@@ -185,7 +187,7 @@ class Connecting:
             if client.state == OPEN:
                 self.ending.fail(client, reason, "re-authentication failed")
             else:
-                self.ending.refuse(client, reason, "authentication refused")
+                self.ending.refuse(client, reason, answer.detail or "authentication refused")
         elif answer.reason == Reason.CONTINUE_AUTHENTICATION or client.state == OPEN:
             client.challenged = answer.reason == Reason.CONTINUE_AUTHENTICATION
             properties: Properties = {prop.AUTHENTICATION_METHOD: client.auth_method}

@@ -9,7 +9,7 @@ import msgspec
 from starlingmq.config.nats_section import NatsConfig
 from starlingmq.core.connection import ASKING, AUTHENTICATING, NEW, OPEN
 from starlingmq.core.context import Context
-from starlingmq.core.limits.connect_verdict import ADMITTED, CUT_OFF, RULES_CHANGED, ConnectRequest
+from starlingmq.core.limits.connect_verdict import ADMITTED, CUT_OFF, RULES_CHANGED, ConnectRequest, why_refused
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
@@ -100,7 +100,8 @@ class NatsConnecting:
         if self.ctx.ask_authenticate:
             self._ask(client, user, None if password is None else password.encode(), "")
         elif self.asks():
-            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+            why = "" if self.ctx.allow_anonymous else why_refused(user is not None or password is not None)
+            self.errors.fail(client, AUTHORIZATION_VIOLATION, why)
         else:
             self._accept(client, nats)
             if client.state == OPEN:
@@ -140,7 +141,7 @@ class NatsConnecting:
             self.errors.fail(client, "maximum connections exceeded")  # the client made no mistake: it may try again
             return
         if answer.reason != 0:
-            self.errors.fail(client, AUTHORIZATION_VIOLATION)
+            self.errors.fail(client, AUTHORIZATION_VIOLATION, answer.detail)
             return
         self.connecting.entitle(client, answer)
         self._accept(client, nats)

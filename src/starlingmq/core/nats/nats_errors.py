@@ -43,11 +43,11 @@ class NatsErrors:
         self.ctx.counters.error("nats")
         self.ctx.send(client, error_frame(text))
 
-    def fail(self, client: Client, text: str) -> None:
-        """Send an error, and end the connection."""
+    def fail(self, client: Client, text: str, why: str = "") -> None:
+        """Send an error, and end the connection. ``why`` is for the log; "": the error."""
         if client.state == CLOSED:
             return
-        self.ctx.notice("nats", client, text)
+        self.ctx.notice("nats", client, f"{text}: {why}" if why else text)
         self.ctx.send(client, error_frame(text))
         self.ending.close(client, text)
 
