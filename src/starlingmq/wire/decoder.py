@@ -1,8 +1,9 @@
 """Bytes to packets: one reader per packet type, the same for all versions.
 
 Every reader gets the body as ``data[start:end]`` without a copy, consumes it exactly, and either returns a packet or
-raises an MqttError: 0x81 for bytes that can not be this packet, 0x82 or a more exact code for content that is not
-allowed. What needs to know a connection's past (a second CONNECT, a topic alias, a packet id in use) is the core's.
+raises an MqttError: 0x81 for bytes that cannot be this packet, 0x82 or a more exact code for content that is not
+allowed. The core checks the rules that depend on earlier packets of the connection (a second CONNECT, a topic alias, a
+packet id in use).
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ _REASONS: Final[dict[int, frozenset[int]]] = {
 
 
 def decode(first: int, data: bytes, start: int, end: int, version: int) -> Packet:
-    """The packet with first byte ``first`` and body ``data[start:end]``, in protocol ``version`` (3, 4 or 5).
+    """Decode the packet with first byte ``first`` and body ``data[start:end]``, in protocol ``version`` (3, 4 or 5).
 
-    Both directions are read. CONNECT brings its own version and ignores the argument. Raises MqttError only.
+    Packets of both directions are read. CONNECT contains its own version; the argument is ignored for it. Raises
+    MqttError only.
     """
     kind = first >> 4
     if kind == PUBLISH:
@@ -101,11 +103,11 @@ def decode(first: int, data: bytes, start: int, end: int, version: int) -> Packe
 
 
 def _check_flags(kind: int, flags: int, version: int) -> None:
-    """The lower half of the first byte, for all but PUBLISH [MQTT-2.1.3-1]."""
+    """Check the lower half of the first byte, for all packets but PUBLISH [MQTT-2.1.3-1]."""
     if kind == 0 or (kind == AUTH and version != 5):
         raise MalformedPacket(f"packet type {kind} is reserved")
     if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE):
-        # They are sent "at QoS 1", and MQTT 3.1 marks their repetitions with DUP.
+        # MQTT 3.1 sends these packets "at QoS 1" and marks a retransmission with DUP.
         if flags == 2 or (version == 3 and flags == 2 | _DUP):
             return
     elif flags == 0:
@@ -131,10 +133,10 @@ def _reason(packet: int, reason: int) -> int:
 
 
 def decode_publish(first: int, data: bytes, start: int, end: int, version: int) -> Publish:
-    """The PUBLISH with body ``data[start:end]``.
+    """Decode the PUBLISH with body ``data[start:end]``.
 
-    The topic is left as it is: whether it is valid UTF-8 and a topic name is found out once per topic, by the core.
-    It is not empty, except in MQTT 5 where a topic alias stands for it.
+    The topic is returned unchecked: the core checks once per topic that it is valid UTF-8 and a topic name. It is not
+    empty, except in MQTT 5 where a topic alias stands for it.
     """
     qos = first >> 1 & 3
     dup = first & _DUP != 0
@@ -268,7 +270,7 @@ def _connect(data: bytes, start: int, end: int) -> Connect:
     )
     if flags & 0x04:
         pos = _will(packet, flags, data, pos, end)
-    # MQTT 3.1, 3.1: the remaining length decides. A user name or password that the flags announce may be missing.
+    # MQTT 3.1, 3.1: the remaining length decides. A user name or password that the flags announce may be absent.
     may_miss = version == 3
     if flags & 0x80 and not (may_miss and pos == end):
         username = read_block(data, pos, end)
@@ -291,7 +293,7 @@ def _protocol_version(name: bytes, level: int) -> int:
 
 
 def _check_connect_flags(flags: int, version: int) -> None:
-    old = version == 3  # bit 0 is "not used", and the flags of a will that is not there are disregarded
+    old = version == 3  # bit 0 is "not used", and will flags without a will are ignored
     if flags & 0x01 and not old:
         raise MalformedPacket("the reserved flag of CONNECT is set")  # [MQTT-3.1.2-3]
     will = flags & 0x04 != 0

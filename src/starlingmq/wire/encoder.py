@@ -1,6 +1,6 @@
 """Packets to bytes: one writer per packet type, the same for all versions.
 
-What a packet says is taken to be legal for its version; a length that fits no packet raises MalformedPacket.
+The content of a packet is not checked against its version; a length that fits no packet raises MalformedPacket.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .properties import Properties, encode_properties, publish_properties
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """The whole frame of ``packet`` in protocol ``version`` (3, 4 or 5); a CONNECT goes by its own version."""
+    """Encode ``packet`` as a whole frame in protocol ``version`` (3, 4 or 5); a CONNECT uses its own version."""
     if isinstance(packet, Publish):
         return _publish(packet, version)
     if isinstance(packet, Ack):
@@ -79,7 +79,7 @@ def _properties(properties: Properties, version: int) -> bytes:
 
 
 def _outcome(reason: int, properties: Properties, version: int) -> bytes:
-    """Reason code and properties of an acknowledgement or DISCONNECT, left out where the specification lets us."""
+    """Reason code and properties of an acknowledgement or DISCONNECT, left out where the specification allows it."""
     if version != 5 or (reason == 0 and not properties):
         return b""
     if not properties:

@@ -1,7 +1,7 @@
-"""The frames that a broker handles most, made and measured with as few steps as possible.
+"""The most frequent frames, encoded and measured in as few steps as possible.
 
-Why it looks like this: compiled, ``b"%b%b" % (x, y)`` is one allocation and a copy per part, so a frame is written as
-one such expression over parts that already exist; lengths and packet ids come from the tables in ``primitives``.
+Compiled, ``b"%b%b" % (x, y)`` is one allocation and one copy per part. A frame is therefore written as one such
+expression over parts that already exist; lengths and packet ids come from the tables in ``primitives``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _ACK_HEAD: Final[list[bytes]] = [bytes((first, 2)) for first in range(256)]
 
 
 def frame_length(data: bytes, pos: int) -> int:
-    """Bytes in the frame that begins at ``pos``, its header included; 0 while its length can not be read yet.
+    """Return the size of the frame that begins at ``pos``, header included; 0 while its length is incomplete.
 
-    The frame itself need not be complete. Raises MalformedPacket for a remaining length of more than four bytes, or
-    of more bytes than it needs.
+    The frame itself may be incomplete. Raises MalformedPacket for a remaining length of more than four bytes, or of
+    more bytes than it needs.
     """
     have = len(data)
     at = pos + 1
@@ -56,17 +56,17 @@ def frame_length(data: bytes, pos: int) -> int:
 
 
 def packet_id_bytes(packet_id: int) -> bytes:
-    """``packet_id`` (1..65535) as on the wire."""
+    """Return ``packet_id`` (1..65535) as it is on the wire."""
     return b"%b%b" % (BYTE[packet_id >> 8], BYTE[packet_id & 255])
 
 
 def ack_frame(first_byte: int, packet_id: int) -> bytes:
-    """PUBACK (0x40), PUBREC (0x50), PUBREL (0x62) or PUBCOMP (0x70) that says success, for every version."""
+    """Return a PUBACK (0x40), PUBREC (0x50), PUBREL (0x62) or PUBCOMP (0x70) with success, for every version."""
     return b"%b%b%b" % (_ACK_HEAD[first_byte], BYTE[packet_id >> 8], BYTE[packet_id & 255])
 
 
 def ack_run(first_byte: int, data: bytes, start: int, end: int) -> bytes:
-    """Answers to acknowledgements of four bytes each that stand in a row: the same packet ids, another first byte."""
+    """Answer consecutive four-byte acknowledgements: the same packet ids with another first byte."""
     count = (end - start) >> 2
     if count == 1:
         return ack_frame(first_byte, data[start + 2] << 8 | data[start + 3])
@@ -78,7 +78,7 @@ def ack_run(first_byte: int, data: bytes, start: int, end: int) -> bytes:
 def publish_frame(
     topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool, packet_id: int, version: int, properties: bytes
 ) -> bytes:
-    """A whole PUBLISH. ``properties`` are all of them, encoded, without their length; 3.x leaves them out."""
+    """Return a whole PUBLISH. ``properties`` are all properties, encoded, without their length; 3.x omits them."""
     first = 0x30 | qos << 1
     if retain:
         first |= 1
@@ -133,7 +133,9 @@ def _long_topic(size: int) -> bytes:
 def publish_parts(
     topic: bytes, payload: bytes, qos: int, retain: bool, version: int, properties: bytes
 ) -> tuple[bytes, bytes]:
-    """What many receivers of one QoS 1 or 2 message share: head and tail of head + packet id + tail, DUP not set."""
+    """Return the parts of a QoS 1 or 2 PUBLISH that its receivers share: the frame is head + packet id + tail, without
+    DUP.
+    """
     tail = payload
     if version == 5:
         if len(properties) > 0:
@@ -151,5 +153,5 @@ def publish_parts(
 
 
 def frame_of_parts(head: bytes, packet_id: int, tail: bytes) -> bytes:
-    """What ``publish_parts`` made, as one frame."""
+    """Join the result of ``publish_parts`` and a packet id to one frame."""
     return b"%b%b%b%b" % (head, BYTE[packet_id >> 8], BYTE[packet_id & 255], tail)

@@ -1,8 +1,8 @@
-"""The MQTT codec as others see it: frames in, packets out, and back.
+"""The public interface of the MQTT codec: frames to packets and packets to frames.
 
-A frame is ``first byte | remaining length | body``. A reader asks ``frame_length`` until the frame is there, then
-hands first byte and body to ``decode`` (or ``decode_publish``, which it comes to anyway). Nothing here knows more than
-one packet. The hot writers are in ``frames``, everything about one direction in ``decoder`` and ``encoder``.
+A frame is ``first byte | remaining length | body``. A reader calls ``frame_length`` until the frame is complete, then
+passes first byte and body to ``decode`` (or directly to ``decode_publish``). The codec keeps no state between packets.
+The hot writers are in ``frames``, the rest of each direction in ``decoder`` and ``encoder``.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""The commands of a NATS client, read from the bytes of a connection; nothing is known here of what they mean.
+"""Parser for the commands of a NATS client; it does not interpret them.
 
-``NatsReader.read`` takes one command from where the last one ended and leaves what it found in the reader's own
-fields: compiled, that costs no object per command. A command that is not complete changes nothing and is read again
-from its beginning when more has arrived; ``missing`` says how much a payload still lacks, so that nobody tries sooner.
+``NatsReader.read`` parses the command that begins where the previous one ended, and stores its parts in the reader's
+fields: compiled, this allocates no object per command. An incomplete command changes nothing and is parsed again from
+its beginning when more bytes have arrived; ``missing`` is the number of bytes that a payload still needs, so that the
+caller does not try earlier.
 
 Bounds: a control line has at most ``line_max`` bytes, a payload with its headers ``payload_max``.
 
-An error is a NatsError with the text of the ``-ERR`` that answers it.
+A protocol error raises NatsError with the text of the ``-ERR`` to send.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ CONNECT: Final = 7
 LINE_MAX: Final = 4096
 PAYLOAD_MAX: Final = 1024 * 1024
 
-# What clients look for in an -ERR.
+# Texts that client libraries compare an -ERR with.
 UNKNOWN_OPERATION: Final = "Unknown Protocol Operation"
 PARSER_ERROR: Final = "Parser Error"
 LINE_TOO_LONG: Final = "Maximum Control Line Exceeded"
 PAYLOAD_TOO_LARGE: Final = "Maximum Payload Violation"
 
-_DIGITS_MAX: Final = 10  # of a number: more than any bound, less than would not fit an integer
+_DIGITS_MAX: Final = 10  # digits of a number: more than any bound has, few enough for an integer
 _BLANKS: Final = b" \t"
 
 
 class NatsError(Exception):
-    """``text`` is what the client is told before its connection is closed."""
+    """``text`` is sent to the client before its connection is closed."""
 
     text: str
 
@@ -46,14 +47,14 @@ class NatsError(Exception):
 
 
 class NatsReader:
-    """What the last command said. PUB and HPUB: ``subject``, ``reply`` (b"" without), ``headers`` (b"" without) and
+    """The parts of the last command. PUB and HPUB: ``subject``, ``reply`` (b"" without), ``headers`` (b"" without) and
     ``payload``. SUB: ``subject``, ``queue`` (b"" without), ``sid``. UNSUB: ``sid``, ``number`` (0 without). CONNECT:
     ``options``, the JSON as it came. ``end`` is where the next command begins."""
 
     line_max: int
     payload_max: int
     end: int
-    missing: int  # bytes after those that are there, with MORE; 0: not known
+    missing: int  # with MORE: bytes still needed; 0: unknown
     subject: bytes
     reply: bytes
     queue: bytes
@@ -78,7 +79,7 @@ class NatsReader:
         self.options = b""
 
     def read(self, data: bytes, pos: int) -> int:
-        """The command that begins at ``pos``, one of the constants above. Raises NatsError."""
+        """Parse the command that begins at ``pos`` and return its constant from above. Raises NatsError."""
         size = len(data)
         self.missing = 0
         if size - pos < 4:
@@ -134,7 +135,7 @@ class NatsReader:
         return UNSUB
 
     def _line(self, data: bytes, pos: int, at: int) -> bytes | None:
-        """The rest of the control line from ``at`` on, without its end; None if the end is not there yet."""
+        """Return the rest of the control line from ``at`` on, without its line end; None if the line is incomplete."""
         end = data.find(b"\n", at, pos + self.line_max + 2)
         if end < 0:
             if len(data) - pos > self.line_max + 1:
@@ -174,14 +175,14 @@ class NatsReader:
         return SUB
 
     def _published(self, data: bytes, pos: int, at: int, kind: int) -> int:
-        """PUB subject [reply] size, HPUB subject [reply] header-size size; then so many bytes, then CR LF.
+        """PUB subject [reply] size, HPUB subject [reply] header-size size; then ``size`` bytes, then CR LF.
 
-        Byte by byte: this is the path of every message, and compiled it is quicker than making a list of words.
-        Long because calls on the way would cost every message time.
+        The line is scanned byte by byte: every message takes this path, and compiled it is faster than splitting into a
+        list of words. The function is long because each call would cost time per message.
         """
         size = len(data)
-        first = second = third = fourth = at  # where the words begin ...
-        first_end = second_end = third_end = fourth_end = at  # ... and end
+        first = second = third = fourth = at  # start of each word ...
+        first_end = second_end = third_end = fourth_end = at  # ... and its end
         count = 0
         while True:
             while at < size and (data[at] == 0x20 or data[at] == 0x09):
@@ -269,7 +270,7 @@ def _may_begin_a_command(data: bytes, pos: int) -> bool:
 
 
 def _limit(word: bytes) -> int:
-    """The number of an UNSUB: what is no positive number, such as -1, means at once, as a NATS server has it."""
+    """Parse the limit of an UNSUB. Anything but a positive number, such as -1, means immediately, as in nats-server."""
     return int(word) if word.isdigit() and len(word) <= _DIGITS_MAX else 0
 
 

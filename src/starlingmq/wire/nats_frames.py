@@ -1,4 +1,6 @@
-"""What a NATS server says. A message to many subscribers is the same but for its ``sid``: head + sid + tail."""
+"""The frames of a NATS server. Copies of a message for several subscribers differ in the ``sid`` only: head + sid +
+tail.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,17 @@ PONG_FRAME: Final = b"PONG\r\n"
 NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
 
-# The end of the line of a message without reply and headers, for payloads of usual sizes: "%d" is slow.
+# Line ends of messages without reply and headers, for common payload sizes: "%d" is slow.
 _SIZES: Final[list[bytes]] = [b" %d\r\n" % (size,) for size in range(4096)]
 
 
 def message_head(subject: bytes) -> bytes:
-    """Of a MSG; an ``H`` before it makes it that of an HMSG."""
+    """Return the head of a MSG; prefixed with ``H`` it is the head of an HMSG."""
     return b"MSG %b " % (subject,)
 
 
 def message_tail(reply: bytes, headers: bytes, payload: bytes) -> bytes:
-    """What follows the sid: ``headers`` b"" for a MSG, else the whole block of an HMSG."""
+    """Return the part after the sid. ``headers``: b"" for a MSG, else the whole header block of an HMSG."""
     if len(headers) == 0:
         if len(reply) == 0:
             size = len(payload)

@@ -1,19 +1,19 @@
 """NATS headers as MQTT 5 properties, and back.
 
-A header is a User Property, the reply subject is the Response Topic; everything else that MQTT 5 can say stays with
-MQTT. Names and values keep their order, and a name may come several times. MQTT gets a value without the blanks around
-it, as every NATS client takes them off, and a status in the first line (``NATS/1.0 503 No Responders``) as clients show
-it: a User Property ``Status``, and ``Description`` for the words behind it.
+A header becomes a User Property, the reply subject the Response Topic; all other MQTT 5 properties are not passed to
+NATS. Names and values keep their order, and a name may occur several times. MQTT subscribers receive a value without
+surrounding blanks, which every NATS client strips. A status in the first line (``NATS/1.0 503 No Responders``) becomes
+the User Properties ``Status`` and ``Description``, as NATS clients present it.
 
-The law: between NATS clients a block arrives byte for byte. Most blocks are written as we would write them, ``Name:
-value`` on each line, and are written again from the User Properties. Any other goes whole as the first User Property:
-its name is ``NATS/1.0``, its value all that follows this in the block.
+The law: between NATS clients a header block arrives byte for byte. Most blocks are in canonical form, ``Name: value``
+on each line, and are restored from the User Properties. Any other block is carried whole in the first User Property:
+its name is ``NATS/1.0``, its value the rest of the block.
 
-What one side can say and the other can not:
+Content that the other side cannot express:
 
 - a header that is not UTF-8 or has a NUL, or a line without a name or colon: ValueError, the message is refused;
 - a User Property whose name is empty or has blanks, colons or control characters, or whose value has CR or LF: NATS
-  subscribers get the message without it.
+  subscribers receive the message without it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BLOCK_END: Final = b"\r\n\r\n"
 
 
 class Carried:
-    """What NATS can be told of the properties of a message."""
+    """The properties of a message that NATS subscribers receive."""
 
     response_topic: bytes  # b"" without
     headers: bytes  # the whole block, b"" without
@@ -51,7 +51,7 @@ class Carried:
 
 
 def properties_of(block: bytes, response_topic: bytes) -> bytes:
-    """Encoded MQTT 5 properties for a header block (b"" without one). Raises ValueError for what is no such block."""
+    """Encode a header block (b"": none) as MQTT 5 properties. Raises ValueError for an invalid block."""
     properties = b"\x08%b%b" % (encode_two(len(response_topic)), response_topic) if response_topic else b""
     if len(block) == 0:
         return properties
@@ -94,7 +94,7 @@ def _pair(name: bytes, value: bytes) -> bytes:
 
 
 def carried(properties: bytes) -> Carried:
-    """What of encoded, valid properties goes to NATS."""
+    """Return the part of encoded, valid properties that NATS subscribers receive."""
     response_topic = b""
     whole = b""
     lines: list[bytes] = []
@@ -126,7 +126,7 @@ def carried(properties: bytes) -> Carried:
 
 
 def response_topic(properties: bytes) -> bytes:
-    """The Response Topic in encoded, valid properties; b"" without one."""
+    """Return the Response Topic in encoded, valid properties; b"" without one."""
     at = 0
     while at < len(properties):
         name = properties[at]
@@ -147,7 +147,7 @@ def _header(name: bytes, value: bytes) -> bytes:
 
 
 def _skip(properties: bytes, at: int, name: int) -> int:
-    """Where the property after this one begins."""
+    """Return the position of the next property."""
     kind = RULES[name].kind
     if kind == BIT:
         return at + 1
@@ -155,7 +155,7 @@ def _skip(properties: bytes, at: int, name: int) -> int:
         return at + 2
     if kind == FOUR_BYTES:
         return at + 4
-    if kind == TEXT or kind == BINARY:  # noqa: SIM109  a tuple would be made and searched
+    if kind == TEXT or kind == BINARY:  # noqa: SIM109  `in` would build and search a tuple
         return at + 2 + _two(properties, at)
     if kind == TEXT_PAIR:
         at += 2 + _two(properties, at)

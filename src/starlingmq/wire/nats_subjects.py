@@ -1,16 +1,16 @@
-"""Subjects and topics: one space of names, spelled in two ways. docs/NATS.md has it with examples.
+"""Translation between NATS subjects and MQTT topics, which share one name space. docs/NATS.md has examples.
 
-The rule: ``.`` and ``/`` swap places, ``*`` and ``+`` do, and ``>`` and ``#`` do. What separates levels here is an
-ordinary character there, and what is a wildcard here is one there; so nearly every name has exactly one other spelling,
-and spelled back it is as it was. Beside the rule:
+The rule: ``.`` and ``/`` are swapped, ``*`` and ``+`` are, and ``>`` and ``#`` are. The separator of one protocol is an
+ordinary character in the other, and a wildcard stays a wildcard. Nearly every name therefore has exactly one
+translation, and translating back restores it. Exceptions:
 
-- An empty level has no spelling as a token, for a token is never empty: it is written ``/``. What the rule alone would
-  give ``/`` (the level ``.``) is written ``//``, and so on: a level of nothing but n dots is a token of n + 1 slashes.
+- A token is never empty, so an empty level is written ``/``. The level ``.``, which the rule would make ``/``, is
+  written ``//``, and so on: a level that consists of n dots is a token of n + 1 slashes.
 - Blanks and line ends (U+0009 to U+000D, U+0020) are written as their symbols (U+2409 to U+240D, U+2420).
 - ``a.>`` does not match ``a``, but ``a/#`` does: it becomes ``a/+/#``. A lone ``>`` is ``#``.
 
-What has no other spelling: topics with one of those symbols, subjects that are not UTF-8 or have a NUL, and subjects
-with ``*`` or ``>`` inside a longer token. Functions return b"" for them, and for what is no subject at all.
+Names without a translation: topics with one of those symbols, subjects that are not UTF-8 or have a NUL, and subjects
+with ``*`` or ``>`` inside a longer token. The functions return b"" for these and for invalid subjects.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BLANKS: Final = bytes(_BLANK_CODES)
 
 
 def topic_of(subject: bytes) -> bytes:
-    """The topic that a message to ``subject`` is published to; b"" if there is none."""
+    """Return the topic that a message to ``subject`` is published to; b"" if there is none."""
     if not _whole_tokens(subject) or b"*" in subject or b">" in subject:
         return b""
     return _unspelled(subject)
 
 
 def filter_of(subject: bytes) -> bytes:
-    """The topic filter that a subscription to ``subject`` stands for; b"" if there is none."""
+    """Return the topic filter of a subscription to ``subject``; b"" if there is none."""
     if b"*" not in subject and b">" not in subject:
         return topic_of(subject)
     if not _whole_tokens(subject):
@@ -58,7 +58,7 @@ def filter_of(subject: bytes) -> bytes:
 
 
 def subject_of(topic: bytes) -> bytes:
-    """The subject under which a message to ``topic`` (a valid one) is delivered; b"" if there is none."""
+    """Return the subject of a message to ``topic``, which must be valid; b"" if there is none."""
     if not topic.isascii() and _SYMBOL_HEADS in topic:
         for _, symbol in _SYMBOLS:
             if symbol in topic:
@@ -84,7 +84,9 @@ def _whole_tokens(subject: bytes) -> bool:
 
 
 def _unspelled(subject: bytes) -> bytes:
-    """Tokens without wildcards as levels; b"" if that can not be. A single empty level is b"" as well."""
+    """Translate tokens without wildcards to levels; b"" if there is no translation. A single empty level is b"" as
+    well.
+    """
     if b"\0" in subject:
         return b""
     topic = subject.translate(_SWAP)

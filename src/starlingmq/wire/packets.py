@@ -1,7 +1,7 @@
 """The MQTT control packets as plain values, the same for all protocol versions.
 
 Topics and filters are UTF-8 ``bytes`` as on the wire; client ids and user names are ``str``; ``version`` is 3 (MQTT
-3.1), 4 (3.1.1) or 5. What a version does not have is left at its default by the decoder and ignored by the encoder.
+3.1), 4 (3.1.1) or 5. A field that the version lacks is left at its default by the decoder and ignored by the encoder.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ __all__ = [
 
 @mypyc_attr(acyclic=True)
 class Record:
-    """Something that equals another of its class with equal fields, and shows them when printed."""
+    """A value with field-wise equality and a ``repr`` of its fields."""
 
     def fields(self) -> list[tuple[str, object]]:
-        """Names and values, in the order of the constructor's arguments."""
+        """Return names and values, in the order of the constructor's arguments."""
         return []
 
     def __eq__(self, other: object) -> bool:
@@ -123,8 +123,8 @@ class Will(Record):
 class Connect(Packet):
     """CONNECT. ``clean_start`` is "clean session" in 3.x; ``keep_alive`` is in seconds, 0 is off.
 
-    An empty ``client_id`` is let through: whether one may be assigned is the broker's decision. ``bridge`` is bit 7 of
-    the level, by which bridges of mosquitto make themselves known; it is in no specification.
+    An empty ``client_id`` is accepted: the broker decides whether to assign one. ``bridge`` is bit 7 of the level,
+    which mosquitto bridges set; it is in no specification.
     """
 
     version: int
@@ -201,7 +201,7 @@ class Connack(Packet):
 
 @mypyc_attr(acyclic=True, free_list_len=1)
 class Publish(Packet):
-    """PUBLISH, with its properties taken apart by who needs them.
+    """PUBLISH, with its properties split by their reader.
 
     ``properties`` are the encoded ones that a server forwards unaltered and in order (payload format, content type,
     response topic, correlation data, user properties), without a length prefix. The others are meant for the next

@@ -1,7 +1,7 @@
 """The data types that MQTT packets are made of (MQTT 5, 1.5): integers, strings, binary data.
 
-Every reader gets ``data``, where to begin and the ``end`` it must not pass: ``data`` usually holds the frames that
-follow as well. What would pass it raises MalformedPacket.
+Every reader gets ``data``, a position and the ``end`` of the packet: ``data`` usually contains the following frames as
+well. A field that extends beyond ``end`` raises MalformedPacket.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ MAX_VARINT: Final = 268_435_455  # four bytes of seven bits; also the greatest r
 MAX_BLOCK: Final = 65_535  # bytes in a string or in binary data
 LONG_FORM: Final = "a length or variable byte integer has more bytes than it needs"  # [MQTT-1.5.5-1]
 
-# One object per byte value: frames are put together from these without making integers into bytes each time.
+# One object per byte value: frames are joined from these instead of converting integers each time.
 BYTE: Final[list[bytes]] = [bytes((value,)) for value in range(256)]
-# The two length bytes of blocks shorter than 256, which nearly all topics are.
+# The two length bytes of blocks shorter than 256, as nearly all topics are.
 SHORT_LENGTH: Final[list[bytes]] = [bytes((0, value)) for value in range(256)]
 
 
 def decode_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The variable byte integer at ``pos`` and the position after it: at most four bytes, and no more than its value
-    needs [MQTT-1.5.5-1]."""
+    """Return the variable byte integer at ``pos`` and the position after it: at most four bytes, and no more than its
+    value needs [MQTT-1.5.5-1].
+    """
     value = 0
     shift = 0
     while pos < end:
@@ -40,7 +41,7 @@ def decode_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """``value`` (0..MAX_VARINT) in as few bytes as possible [MQTT-1.5.5-1]."""
+    """Encode ``value`` (0..MAX_VARINT) in as few bytes as possible [MQTT-1.5.5-1]."""
     if value < 128:
         if value < 0:
             raise ValueError("a variable byte integer must not be negative")
@@ -81,7 +82,7 @@ def read_packet_id(data: bytes, pos: int, end: int) -> int:
 
 
 def read_block(data: bytes, pos: int, end: int) -> bytes:
-    """Binary data: a two byte length and as many bytes. The next field begins at ``pos + 2 + len(result)``."""
+    """Read binary data: a two byte length and as many bytes. The next field begins at ``pos + 2 + len(result)``."""
     start = pos + 2
     stop = start + read_two(data, pos, end)
     if stop > end:
@@ -90,7 +91,7 @@ def read_block(data: bytes, pos: int, end: int) -> bytes:
 
 
 def decode_text(raw: bytes) -> str:
-    """The string in ``raw``: well-formed UTF-8 without surrogates [MQTT-1.5.4-1] and U+0000 [MQTT-1.5.4-2]."""
+    """Decode the string in ``raw``: well-formed UTF-8 without surrogates [MQTT-1.5.4-1] and U+0000 [MQTT-1.5.4-2]."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -101,7 +102,7 @@ def decode_text(raw: bytes) -> str:
 
 
 def read_utf8(data: bytes, pos: int, end: int) -> bytes:
-    """A string, checked but left as its bytes."""
+    """Read a string: checked, returned as bytes."""
     raw = read_block(data, pos, end)
     decode_text(raw)
     return raw
@@ -112,7 +113,7 @@ def encode_two(value: int) -> bytes:
 
 
 def encode_block(raw: bytes) -> bytes:
-    """``raw`` (up to MAX_BLOCK bytes) with its two length bytes before it."""
+    """Encode ``raw`` (up to MAX_BLOCK bytes) with its two length bytes."""
     if len(raw) > MAX_BLOCK:
         raise MalformedPacket(f"a field of {len(raw)} bytes does not fit into a packet")
     return encode_two(len(raw)) + raw

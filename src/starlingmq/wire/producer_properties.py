@@ -1,5 +1,4 @@
-"""What producers and brokers call the things that they say to each other in User Properties (see
-core.session.producers)."""
+"""Names of the User Properties that producers and brokers exchange (see core.session.producers)."""
 
 from __future__ import annotations
 
@@ -14,5 +13,5 @@ NODE: Final = "starlingmq-node"
 
 
 def digest_of(digest: int, topic: bytes, payload: bytes) -> int:
-    """The digest over some messages, from that over those before the last one."""
+    """Extend the digest over earlier messages by one message."""
     return crc32(payload, crc32(topic, crc32(b"%d %d " % (len(topic), len(payload)), digest)))

@@ -1,6 +1,6 @@
 """MQTT 5 properties: identifiers, the table of where each is legal, and their encoding (MQTT 5, 2.2.2).
 
-The table is the law: decoding, encoding and every legality check read it, none repeats it.
+The table is the law: decoding, encoding and every legality check read it, and none repeats it.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ SHARED_SUBSCRIPTION_AVAILABLE: Final = 0x2A
 PropertyValue = int | str | bytes | list[int] | list[tuple[str, str]]
 Properties = dict[int, PropertyValue]
 
-WILL: Final = 0  # stands for the will properties of a CONNECT where a packet type is asked for
+WILL: Final = 0  # in place of a packet type: the will properties of a CONNECT
 
-# How a value looks on the wire.
-BIT: Final = 0  # one byte that is 0 or 1: so is every one byte property of MQTT 5
+# Encodings of a value.
+BIT: Final = 0  # one byte that is 0 or 1, as every one byte property of MQTT 5 is
 TWO_BYTES: Final = 1
 FOUR_BYTES: Final = 2
 VARINT: Final = 3
@@ -141,10 +141,10 @@ RULES: Final[dict[int, PropertyRule]] = {
 
 
 def decode_properties(data: bytes, start: int, end: int, packet: int) -> tuple[Properties, int]:
-    """The properties whose length stands at ``start``, and the position after them.
+    """Decode the properties whose length is at ``start``; return them and the position after them.
 
-    ``packet`` is the type of the packet they stand in, WILL for will properties. Raises MalformedPacket for what can
-    not be read or does not belong into that packet, ProtocolError for repetitions and forbidden values.
+    ``packet`` is the packet type, WILL for will properties. Raises MalformedPacket for invalid encodings and for
+    properties that this packet cannot have, ProtocolError for repetitions and forbidden values.
     """
     length, pos = decode_varint(data, start, end)
     stop = pos + length
@@ -156,7 +156,7 @@ def decode_properties(data: bytes, start: int, end: int, packet: int) -> tuple[P
 
 
 def decode_property_bytes(raw: bytes) -> Properties:
-    """The message properties in ``raw``, which has no length prefix: those of a Message or Publish, for hooks."""
+    """Decode the message properties in ``raw``, without a length prefix: those of a Message or Publish, for hooks."""
     return _decode_section(raw, 0, len(raw), PUBLISH)
 
 
@@ -199,16 +199,16 @@ def _decode_section(data: bytes, pos: int, stop: int, packet: int) -> Properties
 
 
 def split_publish_properties(data: bytes, pos: int, stop: int) -> tuple[bytes, int, int, list[int] | None]:
-    """Check the properties of a PUBLISH between ``pos`` and ``stop`` and take out those for the next hop only.
+    """Check the properties of a PUBLISH between ``pos`` and ``stop`` and separate those for the next hop only.
 
     Returns the encoded ones to forward, unaltered and in order, the message expiry interval (-1: none),
-    the topic alias (0: none) and the subscription identifiers (None: none). No value is built that is not returned.
+    the topic alias (0: none) and the subscription identifiers (None: none). Other values are not decoded.
     """
     expiry = -1
     alias = 0
     identifiers: list[int] | None = None
     forwarded = b""
-    kept_from = pos  # what lies between here and the property being read is to be forwarded
+    kept_from = pos  # the bytes from here to the current property are to be forwarded
     seen = 0
     while pos < stop:
         begin = pos
@@ -260,7 +260,7 @@ def split_publish_properties(data: bytes, pos: int, stop: int) -> tuple[bytes, i
 
 
 def _rule(identifier: int, packet: int, seen: int) -> PropertyRule:
-    """The rule for a property about to be read, after those in ``seen`` (a mask of identifiers)."""
+    """Return the rule for the next property, after those in ``seen`` (a mask of identifiers)."""
     rule = RULES.get(identifier)
     if rule is None:
         raise MalformedPacket(f"unknown property 0x{identifier:02x}")
@@ -305,15 +305,15 @@ def _text(rule: PropertyRule, identifier: int, raw: bytes) -> str:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """The encoded properties with their length before them, in the order of the dictionary."""
+    """Encode properties with their length before them, in the order of the dictionary."""
     raw = encode_property_bytes(properties)
     return encode_varint(len(raw)) + raw
 
 
 def encode_property_bytes(properties: Properties) -> bytes:
-    """The encoded properties without their length: the form that Message and Publish carry.
+    """Encode properties without their length: the form that Message and Publish carry.
 
-    Which packet they are for is the caller's business; values are taken to be in range.
+    The caller ensures that the packet type allows them and that values are in range.
     """
     parts: list[bytes] = []
     for identifier, value in properties.items():
@@ -351,7 +351,7 @@ def _encode_item(rule: PropertyRule, item: int | tuple[str, str]) -> bytes:
 
 
 def publish_properties(forwarded: bytes, expiry: int, topic_alias: int, subscription_ids: list[int] | None) -> bytes:
-    """All properties of a PUBLISH, encoded, without their length: the inverse of ``split_publish_properties``."""
+    """Encode all properties of a PUBLISH, without their length: the inverse of ``split_publish_properties``."""
     raw = forwarded
     if expiry >= 0:
         raw += b"\x02" + expiry.to_bytes(4, "big")

@@ -1,12 +1,12 @@
 """MQTT reason codes, and the errors that carry one.
 
     Exception
-    +-- MqttError              the peer did something that ends the packet or the connection; ``reason`` says what
-        +-- MalformedPacket    the bytes can not be a packet of this protocol version (0x81)
-        +-- ProtocolError      the packet can be read, but may not be sent like this (0x82)
+    +-- MqttError              the peer's fault ends the packet or the connection; ``reason`` is its code
+        +-- MalformedPacket    the bytes are not a packet of this protocol version (0x81)
+        +-- ProtocolError      the packet can be parsed, but its content is not allowed (0x82)
 
-Both subclasses accept a more exact code, for example 0x94 for a topic alias of zero. Whoever catches one can answer
-with the code as it stands; 3.x clients have codes in CONNACK only, see ``connack_return_code``.
+Both subclasses accept a more exact code, for example 0x94 for a topic alias of zero. The code can be sent to a 5.0
+client as it is; 3.x clients have codes in CONNACK only, see ``connack_return_code``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Reason(IntEnum):
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
 
 
-# MQTT 3.1.1, 3.2.2.3: five refusals, of which "server unavailable" is the one for everything that may pass by itself.
+# MQTT 3.1.1, 3.2.2.3: five refusals; "server unavailable" is used for every temporary cause.
 _RETURN_CODES: Final[dict[int, int]] = {
     0x00: 0,
     0x84: 1,
@@ -83,12 +83,12 @@ _RETURN_CODES: Final[dict[int, int]] = {
 
 
 def connack_return_code(reason: int) -> int:
-    """The CONNACK return code (0..5) that tells a 3.x client about ``reason``; -1 if there is none: then just close."""
+    """Return the CONNACK return code (0..5) for ``reason`` in 3.x; -1 if there is none: close without CONNACK."""
     return _RETURN_CODES.get(reason, -1)
 
 
 class MqttError(Exception):
-    """What a peer did wrong: ``reason`` is the MQTT 5 reason code to answer with, ``detail`` a sentence for the log."""
+    """A fault of the peer: ``reason`` is the MQTT 5 reason code to answer with, ``detail`` a sentence for the log."""
 
     reason: int
     detail: str
@@ -103,7 +103,7 @@ class MqttError(Exception):
 
 
 class MalformedPacket(MqttError):
-    """The bytes can not be parsed as a packet of this protocol version."""
+    """The bytes cannot be parsed as a packet of this protocol version."""
 
     def __init__(self, detail: str, reason: int = 0x81) -> None:
         super().__init__(detail, reason)
