@@ -1,7 +1,7 @@
 """StarlingMQ's own MQTT client, for 3.1, 3.1.1 and 5.0.
 
-``state`` is the client as pure state, ``client`` the asyncio shell around it; the commands and the tests use both. It
-shares the codec with the broker and nothing else, so that the two can be held against each other.
+``state`` is the client as pure state, ``client`` the asyncio shell around it; the commands and the tests use both. The
+client shares only the codec with the broker, so that tests can check one against the other.
 """
 
 from starlingmq.client.client import Client

@@ -1,9 +1,9 @@
-"""The asyncio shell around the client state machine: it feeds, writes, re-arms one timer and hands out answers.
+"""The asyncio shell around the client state machine: it feeds bytes, writes, re-arms one timer and delivers results.
 
 Flow control, so that nothing grows without bound: ``publish`` waits for the acknowledgement (QoS 1 and 2) or for room
-in the socket (QoS 0). Messages that nobody takes from ``messages()`` stop the reading of the socket at
-``UNREAD_MAX`` - unless the application itself waits for an answer, which can only come through that socket; then the
-server is held by not acknowledging, and QoS 0 messages above ``UNREAD_LIMIT`` are dropped and counted.
+in the socket (QoS 0). With ``UNREAD_MAX`` messages not read from ``messages()`` the client stops reading the socket,
+unless the application waits for an answer, which arrives through that socket; in that case withheld acknowledgements
+slow the server down, and QoS 0 messages above ``UNREAD_LIMIT`` are dropped and counted.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ log = logging.getLogger("starlingmq.client")
 
 UNREAD_MAX: Final = 1000
 UNREAD_LIMIT: Final = 10_000
-WRITE_BATCH: Final = 64 * 1024  # bytes gathered at most before they go to the socket within a turn of the loop
+WRITE_BATCH: Final = 64 * 1024  # most bytes collected before they are written to the socket within a turn of the loop
 CLOSE_PATIENCE: Final = 2.0  # seconds for the last bytes to go out
 BACKOFF: Final = (0.2, 30.0)  # seconds before the first reconnection attempt, and at most
 
 ELSEWHERE: Final = frozenset({Reason.USE_ANOTHER_SERVER, Reason.SERVER_MOVED})
-# Reconnecting would meet the same answer, or fight with whoever took the session over.
+# A reconnection would get the same answer, or would compete with the client that took the session over.
 FINAL_REASONS: Final = frozenset(
     {
         Reason.UNSUPPORTED_PROTOCOL_VERSION,
@@ -67,11 +67,11 @@ class Client:
     """An MQTT client: ``async with Client("mqtt://localhost", client_id="me") as client: ...``.
 
     ``url`` is mqtt://, mqtts://, ws://, wss:// or unix://, with ``user:password@`` if need be; the other arguments
-    are the fields of ``ConnectOptions``. ``reconnect``: come back by itself when the connection is lost, with
-    everything unanswered and all subscriptions, and where nobody answers, at the next of ``others`` (URLs of nodes of
-    the same cluster, without user and password: those of ``url`` count). ``watch(sent, data)`` sees every byte;
-    ``authenticator(reason, properties)`` answers the challenges of an enhanced authentication with the properties to
-    send back. Entering raises ConnectFailed.
+    are the fields of ``ConnectOptions``. ``reconnect``: reconnect after a lost connection, resend everything unanswered
+    and renew all subscriptions; when a node does not answer, try the next of ``others`` (URLs of nodes of the same
+    cluster; user and password are those of ``url``). ``watch(sent, data)`` sees every byte; ``authenticator(reason,
+    properties)`` answers the challenges of an enhanced authentication with the properties to send back. Entering raises
+    ConnectFailed.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Client:
         if fields.get("version") == V31 and not fields.get("client_id"):
             fields["client_id"] = f"starling-{secrets.token_hex(6)}"
         self.state = ClientState(ConnectOptions(**fields))
-        self.dropped = 0  # QoS 0 messages that came while the application took none
+        self.dropped = 0  # QoS 0 messages dropped because the application read too slowly
         self.session_present = False
         self._tls = tls or Tls()
         self._reconnect = reconnect
@@ -106,8 +106,8 @@ class Client:
         self._arrived = asyncio.Event()
         self._reading = True
         self._leaving = False
-        self._over: ClientError | None = None  # set once the connection is gone for good
-        self._why: ClientError | None = None  # what ended the connection at hand
+        self._over: ClientError | None = None  # set when the client has ended
+        self._why: ClientError | None = None  # the reason why the current connection ended
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._flushing = False
@@ -138,8 +138,8 @@ class Client:
         except BaseException:
             self._link.close()
             raise
-        if not self.connected:  # accepted and ended within one read
-            raise ConnectFailed(str(self._why or "the connection was lost at once"))
+        if not self.connected:  # CONNACK and the end arrived in one read
+            raise ConnectFailed(str(self._why or "the connection was lost immediately"))
 
     async def _greet(self) -> None:
         loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ class Client:
             self._accepted = None
 
     async def disconnect(self, reason: int = Reason.SUCCESS, properties: Properties | None = None) -> None:
-        """Say goodbye and close; what was written before goes out first. Safe to call twice."""
+        """Send DISCONNECT and close, after everything written before. Safe to call twice."""
         self._leaving = True
         if self._comeback is not None:
             self._comeback.cancel()
@@ -161,7 +161,7 @@ class Client:
         self._flush()
         link = self._link
         if link is not None:
-            link.set_reading(True)  # or the end of the stream would never be seen
+            link.set_reading(True)  # otherwise the end of the stream is never seen
             link.close()
             try:
                 await asyncio.wait_for(asyncio.shield(link.closed), CLOSE_PATIENCE)
@@ -171,7 +171,7 @@ class Client:
 
     @property
     def unread(self) -> int:
-        """Messages that have arrived and not been taken."""
+        """Messages that have arrived and were not read from ``messages()``."""
         return len(self._unread)
 
     @property
@@ -188,14 +188,14 @@ class Client:
         retain: bool = False,
         properties: Properties | None = None,
     ) -> int:
-        """Publish, and wait until the server has acknowledged it (QoS 0: until the socket takes it).
+        """Publish, and wait until the server has acknowledged it (QoS 0: until the socket accepts it).
 
         Returns the reason code of the acknowledgement, below 0x80. Raises PublishFailed, ConnectionLost, ValueError.
         """
         answer = self.publish_soon(topic, payload, qos, retain, properties)
         if self.state.unwritten >= WRITE_BATCH:
             self._flush()
-            await asyncio.sleep(0)  # a publisher in a loop must leave the others their turn
+            await asyncio.sleep(0)  # a publisher in a loop must yield to other tasks
         if self._link is not None:
             await self._link.drained()
         return acknowledged(topic, await answer)
@@ -208,7 +208,7 @@ class Client:
         retain: bool = False,
         properties: Properties | None = None,
     ) -> asyncio.Future[Completed]:
-        """Publish without waiting: many may be on their way at once. ``acknowledged`` judges the answer.
+        """Publish without waiting, so that several messages are in flight. Pass the result to ``acknowledged``.
 
         Bounded by ``max_queued`` (ValueError).
         """
@@ -222,9 +222,10 @@ class Client:
         qos: int = 0,
         properties: Properties | None = None,
     ) -> list[int]:
-        """Subscribe, and wait until it is in effect. ``qos`` is for plain strings. The granted QoS per filter.
+        """Subscribe, wait for SUBACK and return the granted QoS per filter. ``qos`` applies to plain strings.
 
-        Raises SubscribeFailed when at least one is refused (the others are in effect), ConnectionLost, ValueError.
+        Raises SubscribeFailed when the server refuses at least one (the others are in effect), ConnectionLost,
+        ValueError.
         """
         self._check_open()
         wanted = [filters] if isinstance(filters, str | Subscription) else list(filters)
@@ -235,13 +236,13 @@ class Client:
         return completed.reasons
 
     async def unsubscribe(self, filters: str | Sequence[str], properties: Properties | None = None) -> list[int]:
-        """Unsubscribe; a reason code per filter, none in 3.x."""
+        """Unsubscribe and return a reason code per filter; none in 3.x."""
         self._check_open()
         names = [filters] if isinstance(filters, str) else list(filters)
         return (await self._answer(self.state.unsubscribe(names, properties))).reasons
 
     async def flush(self) -> None:
-        """Wait until everything asked for so far is answered."""
+        """Wait until every request made so far is answered."""
         self._flush()
         if self._answers:
             await asyncio.wait(list(self._answers.values()))
@@ -262,7 +263,7 @@ class Client:
     # Receiving
 
     async def messages(self) -> AsyncIterator[Message]:
-        """What arrives, until ``disconnect``; each message is acknowledged when it is handed out.
+        """Yield messages until ``disconnect``; each is acknowledged when it is yielded.
 
         Raises ConnectionLost when the connection ends otherwise and ``reconnect`` is off.
         """
@@ -285,7 +286,7 @@ class Client:
             asyncio.get_running_loop().call_soon(self._flush)
         return message
 
-    # The link's side
+    # Calls from the link
 
     def link_received(self, data: bytes) -> None:
         if self._watch is not None:
@@ -295,16 +296,16 @@ class Client:
 
     def link_lost(self, link: Link, error: Exception | None) -> None:
         if link is not self._link:
-            return  # it never came to an MQTT connection
+            return  # MQTT was never connected
         self.state.connection_lost()
         self._arm()
         why = self._why or ConnectionLost(f"connection to {self.endpoint} lost{f': {error}' if error else ''}")
         if self._accepted is not None and not self._accepted.done():
             self._accepted.set_exception(why if isinstance(why, ConnectFailed) else ConnectFailed(str(why)))
         if self._accepted is not None:
-            return  # connect() is told
+            return  # connect() reports it
         if self._leaving or self._comeback is not None:
-            return  # disconnect() finishes; or the comeback tries again by itself
+            return  # disconnect() finishes, or the reconnection retries by itself
         if self._reconnect and why.reason not in FINAL_REASONS:
             self._comeback = asyncio.get_running_loop().create_task(self._come_back())
         else:
@@ -330,20 +331,22 @@ class Client:
                 return
 
     def _go_on(self) -> None:
-        """Where we are nobody answers: home if we were sent there, else where we may be at home as well."""
+        """The current server does not answer: return to ``url`` after a server reference, else try the next of
+        ``others``.
+        """
         if self.endpoint is self._home and self._others:
             self._others.append(self._home)
             self._home = self._others.popleft()
         self.endpoint = self._home
 
     def _finish(self, why: ClientError) -> None:
-        """It is over: everybody who waits is told."""
+        """End the client: every waiting call raises."""
         if self._over is None:
             self._over = why
         for future in self._answers.values():
             if not future.done():
                 future.set_exception(why)
-                future.exception()  # whoever awaits it gets it; nobody has to
+                future.exception()  # marks it as retrieved: a caller need not await it
         self._answers.clear()
         self._arrived.set()
 
@@ -372,7 +375,7 @@ class Client:
                 self._on_ended(event)
 
     def _note_reference(self, properties: Properties) -> None:
-        """Where the server says that we should go (MQTT 5, 4.11): the next attempt is made there, by the same means."""
+        """Follow a Server Reference (MQTT 5, 4.11): the next attempt goes there, with the same scheme."""
         reference = properties.get(SERVER_REFERENCE)
         if self._reconnect and isinstance(reference, str):
             self.endpoint = referred(self._home, reference) or self.endpoint
@@ -440,7 +443,7 @@ class Client:
         self._arm()
 
     def _arm(self) -> None:
-        """Keep one timer for the state machine; it is left alone while it would fire early enough."""
+        """Keep one timer for the state machine; a timer that fires early enough is kept."""
         wake_at = self.state.wake_at()
         if self._timer is not None and self._timer_at <= wake_at < math.inf:
             return
@@ -458,9 +461,9 @@ class Client:
 
 
 def acknowledged(topic: str, completed: Completed) -> int:
-    """The reason code of a finished publish. Raises PublishFailed for a refusal."""
+    """Return the reason code of a completed publish. Raises PublishFailed for a refusal."""
     reason = completed.reasons[0]
-    # After a reconnection 0x92 for a repeated PUBREL means that the server had finished before (MQTT 5, 3.7.2.1).
+    # After a reconnection 0x92 for a repeated PUBREL means that the server had completed it before (MQTT 5, 3.7.2.1).
     recovered = completed.resent and reason == Reason.PACKET_IDENTIFIER_NOT_FOUND
     if reason >= 0x80 and not recovered:
         raise PublishFailed(f"could not publish to {topic}: {explain(reason, completed.properties)}", reason)

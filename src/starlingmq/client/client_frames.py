@@ -1,4 +1,4 @@
-"""Cuts a stream of bytes into MQTT frames, however the network divided it."""
+"""Splits a byte stream into MQTT frames, whatever the sizes of the reads."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Frames:
         self._limit = limit
         self._parts: list[bytes] = []
         self._held = 0
-        self._wanted = 0  # length of the frame at the front once known: until then nothing is joined, so that a
-        # frame of many reads is copied once and not once per read
+        self._wanted = 0  # length of the first frame once known: until it has arrived nothing is joined, so that a
+        # frame of many reads is copied once, not once per read
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes, int, int]]:
         if self._parts:
@@ -53,7 +53,7 @@ class Frames:
 
 
 def body_start(data: bytes, pos: int) -> int:
-    """Where the body of the frame that begins at ``pos`` starts, after its one to four length bytes."""
+    """Return the start of the body of the frame that begins at ``pos``, after its one to four length bytes."""
     pos += 1
     while data[pos] >= 0x80:
         pos += 1

@@ -1,4 +1,4 @@
-"""Topics of a client's messages: which may be published to, and those that a server abbreviates by topic aliases."""
+"""Topics of a client's messages: which are valid to publish to, and the server's topic aliases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TopicAliases:
     def topic_of(self, packet: Publish) -> str:
         alias = packet.topic_alias
         if alias > self.maximum:  # [MQTT-3.1.2-26]
-            raise ProtocolError(f"topic alias {alias} is above our maximum", Reason.TOPIC_ALIAS_INVALID)
+            raise ProtocolError(f"topic alias {alias} is above the announced maximum", Reason.TOPIC_ALIAS_INVALID)
         if packet.topic:
             try:
                 topic = packet.topic.decode()
@@ -37,7 +37,7 @@ class TopicAliases:
 
 
 def encode_topic(topic: str) -> bytes:
-    """Raises ValueError for what a topic name may not be [MQTT-3.3.2-2]."""
+    """Encode a topic name. Raises ValueError for an invalid one [MQTT-3.3.2-2]."""
     if not topic:
         raise ValueError("the topic must not be empty")
     if "+" in topic or "#" in topic or "\0" in topic:

@@ -1,4 +1,4 @@
-"""Opens the link to a broker, or says in one sentence why it can not."""
+"""Opens the link to a broker, or reports in one sentence why it cannot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlingmq.client.link import Link, Owner
 
 
 async def open_link(endpoint: Endpoint, tls: Tls, owner: Owner) -> Link:
-    """A link that is ready. Raises ConnectFailed with a sentence; on errors nothing stays open."""
+    """Return a link that is ready. Raises ConnectFailed with a sentence; on errors nothing stays open."""
     context: ssl.SSLContext | None = None
     if endpoint.secure:
         try:
@@ -31,7 +31,7 @@ async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner
 
     def make() -> Link:
         if endpoint.web:
-            from starlingmq.client.weblink import WebLink  # its imports cost more than all the rest of a short command
+            from starlingmq.client.weblink import WebLink  # its imports take longer than the rest of a short command
 
             return WebLink(owner, endpoint)
         return Link(owner)
@@ -50,7 +50,7 @@ async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner
 
 
 def _sentence(endpoint: Endpoint, error: OSError) -> str:
-    """What happened and what to do, in one line."""
+    """Describe the error and its remedy, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {endpoint} is not trusted: {error.verify_message} (give its CA certificate "
@@ -62,7 +62,7 @@ def _sentence(endpoint: Endpoint, error: OSError) -> str:
         return f"host {endpoint.host!r} not found: {error.strerror}"
     if endpoint.scheme == "unix" and isinstance(error, FileNotFoundError):
         return f"socket {endpoint.path} does not exist; is the broker running?"
-    # asyncio joins the failures of several addresses of one name into a text without an errno
+    # asyncio joins the errors of several addresses of one name into a text without an errno
     if isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error):
         return (
             f"no broker listens at {endpoint}; start one there (starlingmq serve), or give another address "

@@ -1,4 +1,4 @@
-"""Where a broker is, from its URL, and how to trust it."""
+"""The address of a broker, from its URL, and its TLS settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALIASES: Final = {"tcp": "mqtt", "ssl": "mqtts", "tls": "mqtts"}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``path`` is the socket's for ``unix``, the HTTP path for ``ws`` and ``wss``, and unused otherwise."""
+    """``path`` is the socket path for ``unix``, the HTTP path for ``ws`` and ``wss``, and unused otherwise."""
 
     scheme: str
     host: str
@@ -38,7 +38,9 @@ class Endpoint:
 
 
 def parse_url(url: str) -> Endpoint:
-    """``mqtt://user:password@host:port``, also mqtts, ws, wss, ``unix:///path``. Raises ValueError with a sentence."""
+    """Parse ``mqtt://user:password@host:port``, also mqtts, ws, wss, ``unix:///path``. Raises ValueError with a
+    sentence.
+    """
     parts = urlsplit(url if "://" in url else f"mqtt://{url}")
     scheme = ALIASES.get(parts.scheme, parts.scheme)
     if scheme == "unix":
@@ -59,7 +61,7 @@ def parse_url(url: str) -> Endpoint:
 
 
 def referred(home: Endpoint, reference: str) -> Endpoint | None:
-    """The first server of a Server Reference, reached as ``home`` is; None for one in no form that is known."""
+    """Return the first server of a Server Reference, with the scheme of ``home``; None for an unknown form."""
     first = reference.split()[0] if reference.split() else ""
     parts = urlsplit(f"//{first}")
     try:
@@ -77,8 +79,8 @@ def _plain(text: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Paths of PEM files. ``ca`` empty: the system's authorities. ``insecure``: whatever the host name in the
-    certificate says; without a ``ca``, whoever signed it.
+    """Paths of PEM files. ``ca`` empty: the system's authorities. ``insecure``: do not check the host name in the
+    certificate; without a ``ca``, do not check the issuer either.
     """
 
     ca: str = ""
@@ -87,10 +89,10 @@ class Tls:
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError or ssl.SSLError for files that can not be used."""
+        """Build the SSL context. Raises OSError or ssl.SSLError for unusable files."""
         for path in (self.ca, self.cert, self.key):
             if path:
-                with open(path, "rb"):  # ssl's own error does not say which file it misses
+                with open(path, "rb"):  # the error of ``ssl`` does not name the missing file
                     pass
         context = ssl.create_default_context(cafile=self.ca or None)
         if self.insecure:

@@ -1,12 +1,12 @@
-"""What can go wrong for someone who uses the client.
+"""The exceptions of the client.
 
 Exception
-+-- ClientError              anything below; ``reason`` is the MQTT reason code, 0x80 where nobody gave one
-    +-- ConnectFailed        no connection came about: nobody listens, no such host, TLS, timeout
++-- ClientError              the base of all; ``reason`` is the MQTT reason code, 0x80 if there is none
+    +-- ConnectFailed        no connection: connection refused, unknown host, TLS, timeout
     |   +-- ConnectRefused   the server answered CONNECT with a refusal
-    +-- ConnectionLost       an open connection ended and will not come back by itself
-    +-- PublishFailed        the server or its announced limits would not take the message
-    +-- SubscribeFailed      at least one filter was refused; ``reasons`` has an entry per filter
+    +-- ConnectionLost       an open connection ended and the client does not reconnect
+    +-- PublishFailed        the server refused the message, or its announced limits exclude it
+    +-- SubscribeFailed      the server refused at least one filter; ``reasons`` has an entry per filter
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starlingmq.wire.reasons import Reason
 
 
 def reason_name(reason: int) -> str:
-    """A reason code in the words of the specification: ``not authorized (0x87)``."""
+    """Return a reason code in the words of the specification: ``not authorized (0x87)``."""
     try:
         words = Reason(reason).name.lower().replace("_", " ")
     except ValueError:
@@ -27,7 +27,7 @@ def reason_name(reason: int) -> str:
 
 
 def explain(reason: int, properties: Properties | None = None) -> str:
-    """The reason by name, and the server's own sentence about it when it sent one."""
+    """Return the reason by name, and the server's Reason String if it sent one."""
     text = reason_name(reason)
     said = properties.get(REASON_STRING) if properties else None
     return f"{text}: {said}" if isinstance(said, str) else text

@@ -1,4 +1,4 @@
-"""What the client state machine reports to its shell, in the order in which it happened."""
+"""Events that the client state machine reports to its shell, in the order in which they happened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Connected:
 
 @dataclass(slots=True)
 class Refused:
-    """The server's CONNACK said no; ``reason`` is an MQTT 5 code in every protocol version."""
+    """The server refused the connection in CONNACK; ``reason`` is an MQTT 5 code in every protocol version."""
 
     reason: int
     properties: Properties
@@ -39,8 +39,8 @@ class Message:
 class Completed:
     """The answer to the publish, subscribe or unsubscribe that returned ``token``.
 
-    ``reasons`` has one entry per filter, and exactly one for a message: 0x00 for QoS 0 once it is handed to the
-    connection. ``resent`` is true when the handshake went over more than one connection.
+    ``reasons`` has one entry per filter, and exactly one for a message: 0x00 for QoS 0 once it is passed to the
+    connection. ``resent`` is true when the handshake used more than one connection.
     """
 
     token: int
@@ -59,7 +59,7 @@ class Challenged:
 
 @dataclass(slots=True)
 class Ended:
-    """The connection is over: the transport is to be closed once what is written has gone out."""
+    """The connection has ended: close the transport once all written bytes are sent."""
 
     reason: int
     detail: str

@@ -1,4 +1,4 @@
-"""One connection to a broker as a byte stream, whatever carries it: TCP, TLS, a Unix socket or a WebSocket."""
+"""One connection to a broker as a byte stream, over TCP, TLS, a Unix socket or a WebSocket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 
 class Owner(Protocol):
-    """What a link tells; all in the event loop, ``link_lost`` exactly once and last."""
+    """Callbacks of a link; all in the event loop, ``link_lost`` exactly once and last."""
 
     def link_received(self, data: bytes) -> None: ...
 
@@ -25,10 +25,10 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Future[None] | None = None
-        self.on_writable: Callable[[], None] | None = None  # called when the system takes more again
+        self.on_writable: Callable[[], None] | None = None  # called when the system accepts more again
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour only
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         self._opened()
 
     def _opened(self) -> None:
@@ -40,8 +40,8 @@ class Link(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.resume_writing()
         if not self.ready.done():
-            self.ready.set_exception(error or ConnectionResetError("the connection was closed at once"))
-            self.ready.exception()  # whoever waits gets it; nobody has to
+            self.ready.set_exception(error or ConnectionResetError("the connection was closed immediately"))
+            self.ready.exception()  # marks it as retrieved: a caller need not await it
         if not self.closed.done():
             self.closed.set_result(None)
             self._owner.link_lost(self, error)
@@ -58,11 +58,11 @@ class Link(asyncio.Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the system takes more: false while the transport's write buffer is full, and after the end."""
+        """Whether the system accepts more: false while the transport's write buffer is full, and after the end."""
         return self._writable is None and self._transport is not None and not self._transport.is_closing()
 
     async def drained(self) -> None:
-        """Wait until the system takes more; the bound is the transport's write buffer."""
+        """Wait until the system accepts more; the bound is the transport's write buffer."""
         if self._writable is not None:
             await asyncio.shield(self._writable)
 
@@ -79,7 +79,7 @@ class Link(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close once everything written has gone out."""
+        """Close once everything written has been sent."""
         if self._transport is not None:
             self._transport.close()
 

@@ -1,4 +1,4 @@
-"""What a client tells the server about itself in CONNECT, validated once when it is made."""
+"""The options of a client's CONNECT, validated once at construction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ V311: Final = 4
 V5: Final = 5
 
 NEVER_EXPIRES: Final = 0xFFFFFFFF
-DEFAULT_RECEIVE_MAXIMUM: Final = 1000  # unacknowledged messages in our memory; 65,535 by default elsewhere
+DEFAULT_RECEIVE_MAXIMUM: Final = 1000  # bounds the unacknowledged messages in memory; the protocol's default is 65,535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """``keep_alive`` and ``session_expiry`` in seconds; ``properties`` win over the named MQTT 5 fields.
+    """``keep_alive`` and ``session_expiry`` in seconds; ``properties`` override the named MQTT 5 fields.
 
-    Raises ValueError for what no server could accept.
+    Raises ValueError for options that no server can accept.
     """
 
     client_id: str = ""
@@ -50,8 +50,8 @@ class ConnectOptions:
     session_expiry: int = 0
     receive_maximum: int = DEFAULT_RECEIVE_MAXIMUM
     topic_alias_maximum: int = 0
-    max_packet_size: int = 0  # 0: whatever the protocol allows
-    max_inflight: int = 65_535  # our own bound on unacknowledged PUBLISH packets, below the server's
+    max_packet_size: int = 0  # 0: the protocol's limit
+    max_inflight: int = 65_535  # the client's own bound on unacknowledged PUBLISH packets, below the server's
     max_queued: int = 100_000  # messages waiting for the window or for a connection
     connect_timeout: float = 10.0
     properties: Properties = field(default_factory=dict)
@@ -69,7 +69,7 @@ class ConnectOptions:
             raise ValueError("MQTT 3.1 needs a client id")
 
     def announced(self) -> Properties:
-        """The CONNECT properties as they are sent; only what differs from the protocol's defaults."""
+        """Return the CONNECT properties as they are sent; values that equal the protocol's defaults are omitted."""
         announced: Properties = {}
         if self.session_expiry:
             announced[SESSION_EXPIRY_INTERVAL] = self.session_expiry

@@ -2,15 +2,16 @@
 protocol.
 
     connection_made()        -> CONNECT is in ``take()``
-    receive(data)            CONNACK says how many messages are there already: those are not sent again
-    offer(topic, ...)        the next message of the epoch; the same ones in the same order at each attempt
-    finish()                 nothing more comes; ``done`` when everything is acknowledged
+    receive(data)            CONNACK contains how many messages the broker has: those are not sent again
+    offer(topic, ...)        the next message of the epoch; the same messages in the same order at each attempt
+    finish()                 no message follows; ``done`` when everything is acknowledged
 
-The law: message n is sent only after all before it were sent on this connection, or are known to be there; it is
-forgotten when it is acknowledged. What is not acknowledged is sent again on the next connection. So an attempt can be
-cut off anywhere and made again, here or by another process, as long as it offers the same messages to the same broker.
+The law: message n is sent only after all earlier messages were sent on this connection or are known to be at the
+broker; it is forgotten when it is acknowledged. Unacknowledged messages are sent again on the next connection. An
+attempt can therefore be interrupted anywhere and repeated, by this or another process, as long as it offers the same
+messages to the same broker.
 
-One QoS for all of them: at QoS 2 a message counts later than one of QoS 1 that was sent after it.
+All messages have one QoS: a QoS 2 message is counted later than a QoS 1 message that was sent after it.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODU
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 
-WINDOW: Final = 10_000  # messages on their way at once
-DONE: Final = 1 << 62  # a number above all: the broker has the whole epoch
+WINDOW: Final = 10_000  # messages in flight
+DONE: Final = 1 << 62  # above every number: the broker has the whole epoch
 
 
 class ProducerError(Exception):
-    """Why the messages can not be published; trying the same again does not help. One line."""
+    """The messages cannot be published, and a retry does not help. One line."""
 
 
 class NotAccepted(Exception):
-    """The broker does not take them at the moment; another connection may help. One line."""
+    """The broker does not accept messages at present; another connection may help. One line."""
 
 
 Row = tuple[bytes, bytes, bool, bytes, int]  # topic, payload, retain, properties, digest up to here
@@ -52,25 +53,25 @@ class ProducerState:
         window: int = WINDOW,
         node: str = "",
     ) -> None:
-        """``node``: the name of the one that is to be published to; "": the first that answers, from then on."""
+        """``node``: the node to publish to; "": the first one that answers, and only that one afterwards."""
         self.name = name
         self.node = node
         self.epoch = epoch
         self.qos = qos
         self.connected = False
-        self.skipped = 0  # messages that were there already
+        self.skipped = 0  # messages that the broker already had
         self.published = 0
         self._credentials = (username, password)
         self._window_max = self._window = window
         self._packet_max = 0
-        self._sent: deque[Row] = deque()  # on this connection, and not acknowledged
+        self._sent: deque[Row] = deque()  # sent on this connection and not acknowledged
         self._waiting: deque[Row] = deque()
-        self._first = 0  # number of the first of those
-        self._known = 0  # messages that the broker has, by what it said last ...
-        self._known_digest = 0  # ... and over them
-        self._digest = 0  # over what was offered
+        self._first = 0  # number of the first message in ``_sent``
+        self._known = 0  # messages that the broker has, as it last reported ...
+        self._known_digest = 0  # ... and the digest over them
+        self._digest = 0  # over all offered messages
         self._finished = False
-        self._flushed = False  # at QoS 0 nothing is acknowledged: what comes back after it stands for it
+        self._flushed = False  # QoS 0 has no acknowledgement: a later answer replaces it
         self._out: list[bytes] = []
         self._frames = Frames()
 
@@ -80,7 +81,7 @@ class ProducerState:
 
     @property
     def done(self) -> bool:
-        """Whether everything that was offered is there."""
+        """Whether the broker has everything that was offered."""
         return self._finished and not self._sent and not self._waiting and (self.qos != 0 or self._flushed)
 
     @property
@@ -98,20 +99,20 @@ class ProducerState:
         self._flushed = False
 
     def connection_lost(self) -> None:
-        """What was sent and not acknowledged waits again, before everything else."""
+        """Unacknowledged messages wait again, before all others."""
         self.connected = False
         self._out = []
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
 
     def take(self) -> bytes:
-        """The bytes to write now."""
+        """Return the bytes to write now."""
         data = b"".join(self._out)
         self._out = []
         return data
 
     def receive(self, data: bytes) -> None:
-        """Raises ProducerError, NotAccepted; MqttError for bytes that make no sense."""
+        """Raises ProducerError, NotAccepted; MqttError for invalid bytes."""
         for first, whole, start, end in self._frames.feed(data):
             kind = first >> 4
             if not self.connected and kind not in (CONNACK, DISCONNECT):
@@ -168,7 +169,7 @@ class ProducerState:
         self.connected = True
 
     def _check(self, count: int, digest: int) -> None:
-        """The first so many messages have this digest: they must be those that the broker has."""
+        """Check that the first ``count`` messages, with this digest, are those that the broker has."""
         if count == self._known and digest != self._known_digest:
             raise ProducerError(
                 f"the first {count} messages of {self.name} differ from those published at an earlier "
@@ -189,7 +190,7 @@ class ProducerState:
         self._waiting.append((topic, payload, retain, properties, self._digest))
 
     def pump(self) -> None:
-        """Put what may be sent now into ``take``."""
+        """Encode the messages that may be sent now, for ``take``."""
         if self.connected:
             self._pump()
 

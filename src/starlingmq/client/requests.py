@@ -1,7 +1,7 @@
-"""SUBSCRIBE and UNSUBSCRIBE until they are answered, and the subscriptions that are in effect.
+"""Unanswered SUBSCRIBE and UNSUBSCRIBE requests, and the subscriptions in effect.
 
-A request that a lost connection left unanswered is sent again as a new packet. When a reconnection finds no session,
-the subscriptions in effect are made again, before anything else; nobody waits for their answer (token 0).
+A request that is unanswered when the connection is lost is sent again as a new packet. When a reconnection finds no
+session, the client first renews the subscriptions in effect; no caller waits for these answers (token 0).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from starlingmq.wire.packets import Packet, Subscribe, SubscribeRequest, Unsubsc
 from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import ProtocolError
 
-RENEWED: Final = 0  # the token of requests that we make by ourselves
-RENEW_BATCH: Final = 100  # filters per SUBSCRIBE then
+RENEWED: Final = 0  # the token of requests that the client makes itself
+RENEW_BATCH: Final = 100  # filters per SUBSCRIBE when renewing
 
 
 class Request:
@@ -50,7 +50,7 @@ class Requests:
         self._in_effect: dict[str, tuple[Subscription, Properties]] = {}
 
     def __len__(self) -> int:
-        """Requests not yet answered."""
+        """Return the number of unanswered requests."""
         return len(self._waiting) + len(self._sent)
 
     def subscribe(self, token: int, subscriptions: list[Subscription], properties: Properties) -> None:
@@ -66,7 +66,7 @@ class Requests:
     def disconnected(self) -> None:
         for packet_id, request in reversed(self._sent.items()):
             self._ids.give_back(packet_id)
-            if request.token != RENEWED:  # made again from what is in effect, if need be
+            if request.token != RENEWED:  # renewals are derived again from the subscriptions in effect
                 self._waiting.appendleft(request)
         self._sent.clear()
 
@@ -84,7 +84,7 @@ class Requests:
         self._waiting.extendleft(reversed(renewals))
 
     def due(self) -> list[Packet]:
-        """The packets to send now, in the order of the requests."""
+        """Return the packets to send now, in the order of the requests."""
         packets: list[Packet] = []
         while self._waiting and self._ids.free():
             request = self._waiting.popleft()
@@ -94,7 +94,9 @@ class Requests:
         return packets
 
     def suback(self, packet_id: int, reasons: list[int]) -> int | None:
-        """The token of the answered SUBSCRIBE, None when no such request is open. Raises for a miscounted answer."""
+        """Return the token of the answered SUBSCRIBE; None if no such request is open. Raises for a wrong number of
+        reasons.
+        """
         request = self._sent.get(packet_id)
         if request is None or not request.subscriptions:
             return None

@@ -11,9 +11,9 @@ The law of the phases::
     IDLE --connection_made--> CONNECTING --CONNACK 0--> CONNECTED --disconnect, error, server's DISCONNECT--> CLOSING
     any --connection_lost--> IDLE
 
-Requests are accepted in every phase and sent in CONNECTED. What is unanswered when a connection is lost is sent
-again on the next one: messages as the ``window`` says, SUBSCRIBE and UNSUBSCRIBE as new packets. When the server has
-no session any more, the subscriptions made before are made again first. All times are seconds of the caller's clock.
+Requests are accepted in every phase and sent in CONNECTED. Requests that are unanswered when a connection is lost are
+sent again on the next one: messages as ``window`` defines, SUBSCRIBE and UNSUBSCRIBE as new packets. When the server no
+longer has the session, the client first renews its subscriptions. All times are seconds of the caller's clock.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ CONNECTING: Final = 1
 CONNECTED: Final = 2
 CLOSING: Final = 3
 
-PING_AFTER: Final = 0.8  # of the keep-alive: a timer that fires late must not make us late
-PING_PATIENCE_MAX: Final = 20.0  # seconds until an unanswered PINGREQ means that the server is gone
+PING_AFTER: Final = 0.8  # of the keep-alive: a timer that fires late must not exceed it
+PING_PATIENCE_MAX: Final = 20.0  # seconds until an unanswered PINGREQ ends the connection
 ACK_FIRST_BYTE: Final = {PUBACK: 0x40, PUBREC: 0x50, PUBREL: 0x62, PUBCOMP: 0x70}
 # MQTT 3.1.1, 3.2.2.3
 RETURN_CODES: Final = {
@@ -97,7 +97,7 @@ class ClientState:
         self.options = options
         self.client_id = options.client_id
         self.phase = IDLE
-        self.server: Properties = {}  # what the last CONNACK announced
+        self.server: Properties = {}  # properties of the last CONNACK
         self._version = options.version
         announced = options.announced()
         modern = options.version == V5
@@ -144,19 +144,19 @@ class ClientState:
         self._pong_due = math.inf
         self._connack_due = now + self.options.connect_timeout
         self._heard_at = now
-        # A clean start is meant for the first connection; after it MQTT 5 can ask for the session it has made.
+        # A clean start applies to the first connection; later ones in MQTT 5 can resume the session that it created.
         self._clean = self.options.clean_start and not (self._was_connected and self._version == V5)
         self._send(encode(self.options.packet(self.client_id, self._clean), self._version))
 
     def connection_lost(self) -> None:
-        """The transport is gone, with what was not yet written to it."""
+        """The transport is closed; unwritten bytes are lost."""
         self.phase = IDLE
         self._discard_output()
         self._connack_due = self._pong_due = math.inf
         self._requests.disconnected()
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Bytes from the server, in any division. After an ``Ended`` or ``Refused`` the rest is ignored."""
+        """Handle bytes from the server, split anywhere. After an ``Ended`` or ``Refused`` the rest is ignored."""
         self._heard_at = now
         try:
             for first, whole, start, end in self._frames.feed(data):
@@ -193,7 +193,7 @@ class ClientState:
         return self._pong_due if self._pong_due != math.inf else self._ping_at()
 
     def take(self, now: float) -> bytes:
-        """The bytes to write now."""
+        """Return the bytes to write now."""
         if not self._out:
             return b""
         self._spoke_at = now
@@ -202,13 +202,13 @@ class ClientState:
         return data
 
     def disconnect(self, reason: int = Reason.SUCCESS, properties: Properties | None = None) -> None:
-        """Say goodbye. In 3.x only the ordinary goodbye exists: for another ``reason`` the connection just ends."""
+        """Send DISCONNECT. 3.x has no reason in it: with another ``reason`` the connection ends without DISCONNECT."""
         if self.phase == CONNECTED and (self._version == V5 or reason == Reason.SUCCESS):
             self._send(encode(Disconnect(reason, properties), self._version))
         self.phase = CLOSING
 
     def authenticate(self, reason: int, properties: Properties) -> None:
-        """The next step of an enhanced authentication: CONTINUE_AUTHENTICATION or RE_AUTHENTICATE."""
+        """Send the next step of an enhanced authentication: CONTINUE_AUTHENTICATION or RE_AUTHENTICATE."""
         self._send(encode(Auth(reason, properties), self._version))
 
     # Requests
@@ -216,7 +216,7 @@ class ClientState:
     def publish(
         self, topic: str, payload: bytes, qos: int = 0, retain: bool = False, properties: Properties | None = None
     ) -> int:
-        """Undertake to deliver a message; the token of its ``Completed``. Raises ValueError for an impossible one."""
+        """Accept a message; return the token of its ``Completed``. Raises ValueError for an invalid one."""
         if len(self._window) >= self.options.max_queued:
             raise ValueError(f"{self.options.max_queued} messages are queued already (max_queued)")
         outgoing = Outgoing(self._token(), encode_topic(topic), payload, qos, retain, self._encoded(properties))
@@ -238,18 +238,18 @@ class ClientState:
         return token
 
     def taken(self, message: Message) -> None:
-        """The application has ``message``: acknowledge it. Without this the server keeps it for us."""
+        """The application has ``message``: acknowledge it. Without this call the server keeps it for the client."""
         acknowledgement = self._inbox.taken(message)
         if acknowledgement and self.phase == CONNECTED:
             self._send(ack_frame(ACK_FIRST_BYTE[acknowledgement], message.packet_id))
 
     def events(self) -> list[Event]:
-        """What the requests since the last ``receive`` have led to (QoS 0 completions, local refusals)."""
+        """Return events of the requests since the last ``receive`` (QoS 0 completions, local refusals)."""
         return self._take_events()
 
     @property
     def unwritten(self) -> int:
-        """Bytes that ``take`` would give now."""
+        """Bytes that ``take`` would return now."""
         return self._unwritten
 
     @property
@@ -262,7 +262,7 @@ class ClientState:
         """Messages accepted by ``publish`` and not yet completed."""
         return len(self._window)
 
-    # What the server sends
+    # Packets from the server
 
     def _frame(self, first: int, data: bytes, start: int, end: int) -> None:
         kind = first >> 4
@@ -378,7 +378,7 @@ class ClientState:
     # Sending
 
     def _pump(self) -> None:
-        """Send what may be sent: requests first, for a subscription should be in effect before the next message."""
+        """Send all that may be sent: requests first, so that a subscription is in effect before the next message."""
         if self.phase != CONNECTED:
             return
         for packet in self._requests.due():
@@ -410,7 +410,7 @@ class ClientState:
             self._complete(outgoing, Reason.SUCCESS, {})
 
     def _unacceptable(self, outgoing: Outgoing, length: int) -> int:
-        """The reason why the server announced that it would not take this; 0 if it will."""
+        """Return the reason code for a message that the server's announced limits exclude; 0 if they allow it."""
         if self._version != V5:
             return 0
         if outgoing.qos > _number(self.server, MAXIMUM_QOS, 2):  # [MQTT-3.2.2-11]
@@ -427,7 +427,7 @@ class ClientState:
         self._events.append(Completed(outgoing.token, [reason], properties, outgoing.resent))
 
     def _fail(self, reason: int, detail: str) -> None:
-        """The server broke the protocol or fell silent: say why where the version can, and end it."""
+        """End the connection after an error or silence of the server, with a reason where the version has one."""
         if self.phase == CONNECTED and self._version == V5:
             self._send(encode(Disconnect(reason), self._version))
         self.phase = CLOSING

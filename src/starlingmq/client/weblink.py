@@ -1,4 +1,4 @@
-"""A connection to a broker through a WebSocket."""
+"""A connection to a broker over a WebSocket."""
 
 from __future__ import annotations
 

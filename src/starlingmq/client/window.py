@@ -1,4 +1,4 @@
-"""The messages a client has undertaken to deliver, from the call to the last acknowledgement.
+"""The messages that a client has accepted for delivery, from the call to the last acknowledgement.
 
 Every transition of the sender lives here (receiver: ``inbox``)::
 
@@ -13,9 +13,9 @@ Every transition of the sender lives here (receiver: ``inbox``)::
     RELEASED   reconnected, session kept   RELEASED   PUBREL     [MQTT-4.4.0-1]
     both       reconnected, session gone   WAITING    as new, under a new id
 
-The law: first transmissions and resends each keep the order of the calls; nothing is sent above the send quota,
-which is the server's Receive Maximum and starts anew with every connection (MQTT 5, 4.9); a message leaves
-``RELEASED`` only by PUBCOMP, for its PUBLISH must never be sent again [MQTT-4.3.3-6] while the session lasts.
+The law: first transmissions and resends each keep the order of the calls; the send quota, which is the server's Receive
+Maximum and is reset with every connection (MQTT 5, 4.9), is never exceeded; a message leaves ``RELEASED`` only by
+PUBCOMP, because its PUBLISH must never be sent again [MQTT-4.3.3-6] while the session lasts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PacketIds:
         self._last = 0
 
     def take(self) -> int:
-        """A free id, in rotation so that a late answer does not meet its id in new hands. Raises when all are used."""
+        """Return a free id, in rotation so that a late answer matches no new packet. Raises if all are in use."""
         if len(self._used) >= MAX_PACKET_ID:
             raise ProtocolError("all packet ids are in use")
         candidate = self._last
@@ -61,10 +61,10 @@ class PacketIds:
 
 
 class Outgoing:
-    """One message on its way out. ``properties`` are encoded, without length prefix; ``alias`` is the one in them.
+    """One outgoing message. ``properties`` are encoded, without length prefix; ``alias`` is the topic alias in them.
 
-    ``counted``: it takes room in the send quota of the connection at hand. ``dup``: the transmission at hand repeats
-    an earlier one. ``resent``: some transmission did.
+    ``counted``: it counts in the send quota of the current connection. ``dup``: the current transmission repeats an
+    earlier one. ``resent``: some transmission did.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Outgoing:
 
 
 class Window:
-    """``next_to_send`` hands out what may be sent now; the acknowledgements move it on."""
+    """``next_to_send`` returns the messages that may be sent now; acknowledgements free quota."""
 
     def __init__(self, ids: PacketIds) -> None:
         self._ids = ids
@@ -108,7 +108,7 @@ class Window:
         self._quota = 0
 
     def __len__(self) -> int:
-        """Messages not yet acknowledged, waiting ones included."""
+        """Return the number of unacknowledged messages, waiting ones included."""
         return len(self._sent) + len(self._waiting)
 
     @property
@@ -126,7 +126,7 @@ class Window:
         if session_present:
             self._resend = deque(self._sent.values())
             return
-        # The server knows nothing of these [MQTT-3.2.2-5]: they begin again, before whatever has never been sent.
+        # The server has no state of these [MQTT-3.2.2-5]: they start again, before messages that were never sent.
         for outgoing in reversed(self._sent.values()):
             self._ids.give_back(outgoing.packet_id)
             outgoing.packet_id = 0
@@ -137,8 +137,8 @@ class Window:
         self._resend.clear()
 
     def next_to_send(self) -> Outgoing | None:
-        """The next message whose turn it is: a new PUBLISH, a repeated one (``dup``) or a repeated PUBREL."""
-        while self._resend and self._resend[0].stage == DONE:  # a hasty server acknowledged it before its turn came
+        """Return the next message to send: a new PUBLISH, a repeated one (``dup``) or a repeated PUBREL."""
+        while self._resend and self._resend[0].stage == DONE:  # the server acknowledged it before it was repeated
             self._resend.popleft()
         if self._resend:
             return self._next_resend()
@@ -171,7 +171,7 @@ class Window:
         self._quota -= 1
 
     def puback(self, packet_id: int) -> Outgoing | None:
-        """The finished message; None when nothing waits for this (an acknowledgement that came twice)."""
+        """Return the completed message; None if no message waits for this PUBACK (a duplicate acknowledgement)."""
         outgoing = self._sent.get(packet_id)
         if outgoing is None:
             return None
@@ -180,7 +180,7 @@ class Window:
         return self._done(outgoing)
 
     def pubrec(self, packet_id: int, reason: int) -> Outgoing | None:
-        """The message: done when ``reason`` is a failure, else RELEASED: PUBREL is to be sent. None: id unknown."""
+        """Return the message: done if ``reason`` is a failure, else RELEASED (send PUBREL). None: id unknown."""
         outgoing = self._sent.get(packet_id)
         if outgoing is None:
             return None
@@ -192,27 +192,27 @@ class Window:
         return outgoing
 
     def pubcomp(self, packet_id: int) -> Outgoing | None:
-        """The finished message; None when no PUBREL with this id is unanswered."""
+        """Return the completed message; None if no PUBREL with this id is unanswered."""
         outgoing = self._sent.get(packet_id)
         if outgoing is None or outgoing.stage != RELEASED:
             return None
         return self._done(outgoing)
 
     def reject(self, outgoing: Outgoing) -> None:
-        """What ``next_to_send`` gave may not be sent after all: the server announced that it would not take it."""
+        """Withdraw a message that ``next_to_send`` returned: the server's announced limits exclude it."""
         if outgoing.packet_id:
             self._done(outgoing)
 
     def _done(self, outgoing: Outgoing) -> Outgoing:
         del self._sent[outgoing.packet_id]
         self._ids.give_back(outgoing.packet_id)
-        if outgoing.counted:  # a repeated PUBREL took no room and gives none, so the quota never exceeds its start
+        if outgoing.counted:  # a repeated PUBREL took no quota and returns none
             self._quota += 1
         outgoing.stage = DONE
         return outgoing
 
     def abandon(self) -> list[Outgoing]:
-        """Give up on everything: what was still unacknowledged, in order."""
+        """Give up all messages; return those still unacknowledged, in order."""
         left = [*self._sent.values(), *self._waiting]
         for packet_id in self._sent:
             self._ids.give_back(packet_id)
