@@ -1,4 +1,4 @@
-"""Columns as an Arrow batch: their buffers are taken over as they are."""
+"""Columns as an Arrow batch, without copying their buffers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The process that streams are read from: ``python -m starlingmq.bulk.bulk_service``, begun by the broker, whose event
-loop has nothing to do with it.
+"""The process that serves bulk reads of streams: ``python -m starlingmq.bulk.bulk_service``. The broker starts it; no
+part of it runs in the broker's event loop.
 
-It reads its settings (a line of JSON) from standard input, says ``ready PORT``, and ends when its input does, as it
-does when the broker dies. It lets the broker go first where both want the processor.
+It reads its settings (a line of JSON) from standard input, prints ``ready PORT``, and ends at the end of its input,
+which also comes when the broker dies. It runs at a lower priority than the broker.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import msgspec
 
 from starlingmq.bulk.flight import Settings, StreamFlight
 
-MEMORY_SECONDS: Final = 0.1  # between two looks at how much is in use
+MEMORY_SECONDS: Final = 0.1  # between two checks of the memory in use
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the broker, which then ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the broker, which then ends this process
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     with suppress(OSError):
         os.nice(settings.nice)
@@ -33,22 +33,23 @@ def main() -> None:
     threading.Thread(target=_watch_memory, args=(settings.memory,), daemon=True).start()
     try:
         server = StreamFlight(settings)
-    except Exception as error:  # pyarrow raises many kinds for an address or a certificate that can not be used
+    except Exception as error:  # pyarrow raises many kinds for an unusable address or certificate
         raise SystemExit(f"streams.listen: {' '.join(str(error).split())}") from None
     print(f"ready {server.port}", flush=True)
     sys.stdin.buffer.read()
-    os._exit(0)  # calls that are under way are cut: their readers try again
+    os._exit(0)  # running calls are cut: their readers retry
 
 
 def _give_way() -> None:
-    """When memory runs out, the system ends this process and not the broker."""
+    """Make the system end this process, not the broker, when memory runs out."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _watch_memory(limit: int) -> None:
-    """End the process when it has taken more; the broker starts it again. gRPC reads a whole message, of any length,
-    before it lets anybody look at the token."""
+    """End the process when it uses more than ``limit``; the broker restarts it. gRPC reads a whole message, of any
+    length, before the token can be checked.
+    """
     page = os.sysconf("SC_PAGE_SIZE")
     while True:
         time.sleep(MEMORY_SECONDS)
@@ -62,7 +63,7 @@ def _watch_memory(limit: int) -> None:
 
 
 def _stay(processors: tuple[int, ...]) -> None:
-    """Run on these only. SystemExit says what is wrong with them."""
+    """Run on these processors only. Raises SystemExit with a sentence if they are not available."""
     if not processors:
         return
     try:

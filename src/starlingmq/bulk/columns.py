@@ -1,7 +1,7 @@
-"""Records of a stream's log as columns, in the layout that Arrow gives to arrays: the hot end of reading, compiled.
+"""Records of a stream's log as columns, in Arrow's array layout: the compiled hot path of reading.
 
-A record is found, checked, taken apart and put into the columns without an object for it: the heads are those of
-storage/segment/segment_format.py, what they hold is a MESSAGE record of storage/records.py.
+A record is located, checked, split and appended to the columns without allocating an object: the heads are those of
+storage/segment/segment_format.py, their content is a MESSAGE record of storage/records.py.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from starlingmq.wire.properties import (
     decode_property_bytes,
 )
 
-TOPICS_MAX: Final = 65536  # whose match is remembered
+TOPICS_MAX: Final = 65536  # topics whose match is cached
 NAMES: Final[dict[int, str]] = {
     PAYLOAD_FORMAT_INDICATOR: "mqtt.payload_format",
     CONTENT_TYPE: "mqtt.content_type",
     RESPONSE_TOPIC: "mqtt.response_topic",
     CORRELATION_DATA: "mqtt.correlation_data",
 }
-"""What the properties are called that are no User Properties. Correlation data is in hexadecimal digits."""
+"""Column names of the properties other than User Properties. Correlation data is in hexadecimal digits."""
 
-# Why ``gather`` came back.
-DONE: Final = 0  # at the offset, or with as much as was asked for
+# Why ``gather`` returned.
+DONE: Final = 0  # reached the offset or a maximum
 SHORT: Final = 1  # the data ends within a record
-DAMAGED: Final = 2  # the next record does not check
+DAMAGED: Final = 2  # the checksum of the next record is wrong
 
 
 class TopicFilter:
-    """Which topics are wanted: those that one of the filters matches; no filter: all."""
+    """The requested topics: those that one of the filters matches; no filter: all."""
 
     filters: list[bytes]
     known: dict[bytes, bool]
@@ -64,7 +64,7 @@ class TopicFilter:
 
 
 class Texts:
-    """A column of strings or bytes: all of them one after the other, and where each ends."""
+    """A column of strings or bytes: all values concatenated, and the end of each."""
 
     data: BytesWriter
     ends: BytesWriter
@@ -80,14 +80,14 @@ class Texts:
 
 
 class Columns:
-    """``count`` rows. ``at`` and ``next``: where in the data, and at which offset, the reading goes on."""
+    """``count`` rows. ``at`` and ``next``: the position in the data and the offset at which reading continues."""
 
     count: int
     topics: Texts
     payloads: Texts
     clients: Texts
-    qos: BytesWriter  # a byte each
-    retain: BytesWriter  # a byte each, 0 or 1
+    qos: BytesWriter  # one byte per row
+    retain: BytesWriter  # one byte per row, 0 or 1
     times: BytesWriter  # microseconds since 1970
     offsets: BytesWriter
     property_ends: BytesWriter  # of each row's properties in the two columns
@@ -95,7 +95,7 @@ class Columns:
     values: Texts
     properties: int
     size: int  # bytes of topics, payloads, client ids and properties
-    lost: int  # records before ``next`` that are damaged
+    lost: int  # damaged records before ``next``
     at: int
     next: int
 
@@ -136,8 +136,9 @@ class Columns:
 
 
 def gather(data: bytes, salt: int, stop: int, rows_max: int, bytes_max: int, wanted: TopicFilter, out: Columns) -> int:
-    """Put records into ``out``, from where it stands, up to the offset ``stop`` or until it has ``rows_max`` rows or
-    ``bytes_max`` bytes. Why it ended. Raises RecordError for a record that checks and makes no sense."""
+    """Append records to ``out``, from its position, up to the offset ``stop`` or until it has ``rows_max`` rows or
+    ``bytes_max`` bytes. Returns why it ended. Raises RecordError for an invalid record with a correct checksum.
+    """
     size = len(data)
     at = out.at
     offset = out.next
@@ -149,7 +150,7 @@ def gather(data: bytes, salt: int, stop: int, rows_max: int, bytes_max: int, wan
         if at + head > size:
             why = SHORT
             break
-        word: int = read_i32_le(data, at)  # signed, and wider as an int than what it was read as
+        word: int = read_i32_le(data, at)  # signed, and an int is wider than the field
         crc: int = read_i32_le(data, at + 4)
         place: int = read_i32_le(data, at + 8)
         word &= low
@@ -172,7 +173,7 @@ def gather(data: bytes, salt: int, stop: int, rows_max: int, bytes_max: int, wan
 
 
 def take(record: bytes, offset: int, wanted: TopicFilter, all_wanted: bool, out: Columns) -> bool:
-    """Add one record, if it is wanted; False if it is no message."""
+    """Append one record if its topic is requested; False if it is no message."""
     size = len(record)
     if size < 14 or record[0] != MESSAGE:
         return False
@@ -229,7 +230,7 @@ def take(record: bytes, offset: int, wanted: TopicFilter, all_wanted: bool, out:
 
 
 def skip(data: bytes, at: int, offset: int, target: int) -> tuple[int, int]:
-    """Go over the heads of records to ``target``, or as far as the data goes: position and offset then."""
+    """Skip records by their heads up to ``target`` or the end of the data; return position and offset."""
     size = len(data)
     while offset < target and at + HEAD_SIZE <= size:
         word: int = read_i32_le(data, at)

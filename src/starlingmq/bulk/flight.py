@@ -1,6 +1,6 @@
-"""The service that streams are read from in bulk: an Arrow Flight server over the files of one node.
+"""The bulk reading service for streams: an Arrow Flight server over the files of one node.
 
-Its calls come in threads of gRPC's. They share the readers, which are made when they are asked for.
+gRPC calls it in its own threads. They share the readers, which are created on first use.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ from starlingmq.storage.streams.stream_logs import identity
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker hands to the process. ``token``, ``cert`` and ``key`` (PEM) may be empty; ``nice``: nicer than it
-    by so much; ``processors``: where it may run, anywhere if there are none."""
+    """Settings that the broker passes to the process. ``token``, ``cert`` and ``key`` (PEM) may be empty; ``nice``: the
+    increment over the broker's niceness; ``processors``: the CPUs it may use, empty for all.
+    """
 
     data_dir: str
     node: str
@@ -64,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 256
 
 
-ASKING_MAX: Final = 4  # of the connections that the control socket serves at once; the others are for operators
+ASKING_MAX: Final = 4  # connections used at the control socket at once; its others are for operators
 BAD_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -83,14 +84,14 @@ class _Token(fl.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class _Shown(fl.ServerMiddleware):  # type: ignore[misc]
-    """Who a call says it comes from: the header ``USER``, "" without."""
+    """The user that a call names: the header ``USER``, "" without."""
 
     def __init__(self, user: str) -> None:
         self.user = user
 
 
 class Calls:
-    """How many there are at once, by the address of the reader. Raises FlightUnavailableError for one too many."""
+    """Counts concurrent calls by the address of the reader. Raises FlightUnavailableError above the limit."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -124,7 +125,7 @@ class _UserMiddleware(fl.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class _NodeMiddleware(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses a call that is for another node."""
+    """Refuses a call addressed to another node."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -188,18 +189,19 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:
         return [(name, "see starlingmq.bulk.protocol") for name in self.ACTIONS]
 
-    # Who may read what
+    # Permissions
 
     def _permit(self, context: fl.ServerCallContext, stream: str) -> None:
-        """Raises FlightUnauthorizedError where the rules do not let this caller read the stream, BrokerGone."""
+        """Raises FlightUnauthorizedError if the rules do not allow this caller to read the stream, BrokerGone."""
         user, allowed = self._readable(context, [stream])
         if stream not in allowed:
             who = f"user {user!r}" if user else "an anonymous reader (set the options user and password)"
             raise fl.FlightUnauthorizedError(f"{who} may not read stream {stream}; allow it with a rule in auth.acl")
 
     def _readable(self, context: fl.ServerCallContext, streams: list[str]) -> tuple[str, list[str]]:
-        """Who calls, and which of the streams it may read. Raises FlightUnauthenticatedError for one who is not who it
-        says, BrokerGone."""
+        """Return the caller and the streams that it may read. Raises FlightUnauthenticatedError for wrong credentials,
+        BrokerGone.
+        """
         arguments = {"user": context.get_middleware("user").user, "peer": _peer(context), "streams": "\n".join(streams)}
         found = self._ask("stream.access", arguments)
         if found["refused"]:
@@ -252,7 +254,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
             try:
                 reader = self._reader(name)
                 bounds = (reader.first, reader.next)
-            except (StreamMissing, FileNotFoundError):  # deleted just now
+            except (StreamMissing, FileNotFoundError):  # deleted meanwhile
                 continue
             definition = reader.definition
             found.append(
@@ -295,7 +297,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
     }
 
     def _ask(self, action: str, arguments: dict[str, str]) -> Any:
-        """Ask the broker, which is beside us. Raises BrokerGone, or FlightServerError with what it said."""
+        """Ask the broker of this node. Raises BrokerGone, or FlightServerError with the broker's error."""
         try:
             with self._asking, closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
                 connection.settimeout(10.0)
@@ -315,7 +317,7 @@ T = TypeVar("T")
 
 
 def _decoded(data: bytes, kind: type[T], what: str) -> T:
-    """Raises FlightServerError in one line."""
+    """Decode a request. Raises FlightServerError in one line."""
     if len(data) > REQUEST_BYTES_MAX:
         raise fl.FlightServerError(f"{what}: {len(data)} bytes are more than the limit of {REQUEST_BYTES_MAX}")
     try:
@@ -332,7 +334,7 @@ def _problem(error: StreamMissing | Replaced | Trimmed) -> fl.FlightServerError:
 
 
 def _forgiving(reader: StreamReader, wanted: Ticket, filter: TopicFilter) -> Iterator[tuple[Columns, int]]:
-    """The columns, each with how many rows were trimmed before it, if that is forgiven."""
+    """Yield columns, each with the number of rows trimmed before it, which are reported if the ticket forgives them."""
     start, lost = wanted.start, 0
     while start < min(wanted.end, reader.next):
         try:

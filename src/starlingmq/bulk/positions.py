@@ -1,13 +1,14 @@
-"""How far a query has read a stream: what Spark keeps in the checkpoint as the offset of the source.
+"""The position of a query in a stream: the source offset that Spark stores in the checkpoint.
 
     {"version": 2, "offsets": {"n1": 100}, "streams": {"n1": "5f1c..."}, "waiting": {"n2": 1767225600.0}, "lost": 23}
 
-The law: the rows between two positions are, for each node that both have with the same stream, those from offset to
-offset; for any other node there are none. So a node comes into a position without rows, and gives rows from the next
-position on. A node that was away when the query began waits with the time from which on its rows are wanted.
+The law: the rows between two positions are, for each node that both contain with the same stream id, those from offset
+to offset; any other node contributes none. A node therefore joins a position without rows, and contributes rows from
+the next position on. A node that was not reachable when the query started is in ``waiting``, with the time from which
+its rows are read.
 
-Version 1, of earlier releases, is a map from node to offset, with the lost rows under ``(lost)``. Its streams are
-unknown, so those that are there are taken for them; a node that its position lacks is read from offset 0.
+Version 1, of earlier releases, is a map from node to offset, with the lost rows under ``(lost)``. It has no stream ids,
+so the current streams are assumed; a node that is missing in the position is read from offset 0.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from typing import Any, Final
 import msgspec
 
 VERSION: Final = 2
-LOST: Final = "(lost)"  # in version 1
+LOST: Final = "(lost)"  # its key in version 1
 
 
 class PositionError(Exception):
-    """A position that can not be read; one line."""
+    """An invalid position; one line."""
 
 
 class StreamPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """``streams``: by node, the id of the stream that ``offsets`` counts in. ``waiting``: by node, or by the address of
-    a server whose node is unknown, Unix seconds. ``lost``: rows that the query has gone on without; ``again``: how
-    often it has begun with another stream of the same name."""
+    """``streams``: by node, the id of the stream that ``offsets`` refers to. ``waiting``: by node, or by the address of
+    a server whose node is unknown, Unix seconds. ``lost``: rows that the query has skipped as lost; ``again``: how
+    often it has restarted with another stream of the same name.
+    """
 
     version: int = VERSION
     offsets: dict[str, int] = {}
@@ -38,7 +40,7 @@ class StreamPosition(msgspec.Struct, frozen=True, kw_only=True):
     again: int = 0
 
     def told(self) -> dict[str, Any]:
-        """As Spark keeps it: two equal positions are the same text."""
+        """Return the JSON that Spark stores: equal positions have equal text."""
         found: dict[str, Any] = {"version": VERSION}
         for name in ("offsets", "streams", "waiting"):
             mapping = getattr(self, name)
@@ -47,7 +49,7 @@ class StreamPosition(msgspec.Struct, frozen=True, kw_only=True):
         return found | {name: count for name in ("lost", "again") if (count := getattr(self, name))}
 
     def rows(self, end: StreamPosition, node: str) -> tuple[int, int]:
-        """From which to before which offset the rows of a node lie between this position and ``end``."""
+        """Return, per node, the first offset and the end of the rows between this position and ``end``."""
         last = end.offsets[node]
         if node not in self.offsets:
             return (0, last) if end.version == 1 else (last, last)
@@ -56,7 +58,7 @@ class StreamPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def position_of(told: Mapping[str, Any]) -> StreamPosition:
-    """Raises PositionError."""
+    """Parse a position. Raises PositionError."""
     version = told.get("version")
     if not isinstance(told.get("offsets"), Mapping):
         try:

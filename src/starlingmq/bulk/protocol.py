@@ -1,20 +1,20 @@
-"""What readers of streams and the service say to each other over Arrow Flight; both ends, and nothing else, import it.
+"""The protocol between readers of streams and the service, over Arrow Flight; only these two import it.
 
     do_get     a ``Ticket``: its rows, as batches of ``SCHEMA``. The metadata of a batch is a ``Progress``
-    do_action  ``nodes``    -> Nodes: where streams are read
-               ``streams``  -> list of Bounds: what may be read here; a Wanted: of this stream only
-               ``seek``     Seek -> offset: the first one published then or later
-               ``limit``    Limit -> offset: how far so many bytes reach
+    do_action  ``nodes``    -> Nodes: the servers of streams
+               ``streams``  -> list of Bounds: the streams readable here; with a Wanted: this stream only
+               ``seek``     Seek -> offset: of the first message published then or later
+               ``limit``    Limit -> offset: the end of so many bytes
                ``commit``   Commit -> lag, in messages
-    An error that is the reader's to deal with carries a ``StreamProblem``.
+    An error that the reader handles carries a ``StreamProblem``.
 
 A stream has an id on each node. It changes when the stream is deleted and created again, or the node loses its disk. A
-request that carries an id, of an earlier answer, is refused when the stream has another one now. The header ``NODE``
-names the node that a call is for: another one that is reached there now refuses the call as unavailable.
+request with the id of an earlier answer is refused when the stream now has another id. The header ``NODE`` names the
+node that a call is for: another node at that address refuses the call as unavailable.
 
-All of it is JSON. Who connects shows the token, if the service wants one: ``authorization: Bearer TOKEN``; and who it
-is, if the rules of the broker ask for that: the header ``USER`` is ``Basic``, as in HTTP. A call about a stream that
-this user may not read is refused (FlightUnauthorizedError).
+All messages are JSON. The reader sends the token if the service requires one: ``authorization: Bearer TOKEN``; and user
+and password if the broker's rules require them: the header ``USER`` is ``Basic``, as in HTTP. A call about a stream
+that this user may not read is refused (FlightUnauthorizedError).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from starlingmq.names import NAME_BYTES_MAX
 
-REQUEST_BYTES_MAX: Final = 1 << 20  # of a ticket, or of the body of an action
+REQUEST_BYTES_MAX: Final = 1 << 20  # size of a ticket, or of the body of an action
 FILTERS_MAX: Final = 1000
 
 SCHEMA: Final = pa.schema(
@@ -67,8 +67,9 @@ REPLACED: Final = "replaced"
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """``start`` <= offset < ``end``, of topics that one of ``filters`` matches (none: all). ``forgive``: what is not
-    kept any more is passed over, and told as lost."""
+    """``start`` <= offset < ``end``, of topics that one of ``filters`` matches (none: all). ``forgive``: deleted rows
+    are skipped and reported as lost.
+    """
 
     stream: StreamName
     start: Offset
@@ -79,22 +80,24 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """After this batch, every row before ``next`` has come; ``lost`` of them did not, since the batch before."""
+    """After this batch, all rows before ``next`` were sent, except ``lost`` rows since the previous batch."""
 
     next: int
     lost: int = 0
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """``away``: a member of the cluster that is not connected now; it may have a part of the stream."""
+    """``away``: a member of the cluster that is not connected now; it may hold a partition of the stream."""
 
     name: str
-    address: str  # host:port, "" for one that is not read
+    address: str  # host:port, "" for a node without a server
     away: bool = False
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
-    """``node``: the one that answers. ``nodes``: all that it knows, itself too. ``cluster``: they are all there are."""
+    """``node``: the node that answers. ``nodes``: all nodes that it knows, itself included. ``cluster``: the list is
+    complete.
+    """
 
     node: str
     nodes: list[Place]
@@ -106,8 +109,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be read: ``first`` <= offset < ``next``. ``begin``: the first offset that the stream ever had here.
-    ``earlier``: ids that the stream had before a restore, each with the offset up to which its rows are still these."""
+    """The readable range: ``first`` <= offset < ``next``. ``begin``: the first offset that the stream ever had here.
+    ``earlier``: ids that the stream had before a restore, each with the offset up to which its rows are unchanged.
+    """
 
     stream: str
     first: int
@@ -132,7 +136,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """``consumer`` has done with everything before ``next``; ``pins``: what it has not is to be kept meanwhile."""
+    """``consumer`` has read everything before ``next``; ``pins``: retention keeps the rest."""
 
     stream: StreamName
     consumer: Consumer
@@ -142,8 +146,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """``code`` TRIMMED: ``first`` is the oldest offset that is kept; MISSING: no such stream there; REPLACED: the
-    stream has another id than the request."""
+    """``code`` TRIMMED: ``first`` is the oldest offset kept; MISSING: no such stream there; REPLACED: the stream has
+    another id than the request.
+    """
 
     code: str
     message: str

@@ -1,7 +1,7 @@
-"""A stream's files as they are read beside the broker that writes them: nothing here is shared with it but the files.
+"""Reads a stream's files while the broker writes them; only the files are shared with it.
 
-How far may be read, POSITION says; what lies before it does not change any more, but for whole files that are given
-up. Where a record does not check, the next one that does is looked for, and those between count as lost.
+POSITION holds the readable end; data before it never changes, except that whole files are deleted. After a record with
+a wrong checksum, reading resumes at the next valid record, and those between count as lost.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from starlingmq.storage.segment.segment_index import decode_index
 from starlingmq.storage.streams.stream_files import POSITION_BYTES
 from starlingmq.storage.streams.stream_logs import Definition, identity
 
-CHUNK_BYTES: Final = 4 << 20  # of a file read at once
+CHUNK_BYTES: Final = 4 << 20  # bytes of a file per read
 BATCH_ROWS: Final = 65536
 BATCH_BYTES: Final = 8 << 20
-MARKS_MAX: Final = 4096  # places known in one file
+MARKS_MAX: Final = 4096  # known positions in one file
 
 
 class StreamMissing(Exception):
-    """There is no such stream on this node."""
+    """This node has no such stream."""
 
 
 class Trimmed(Exception):
-    """What was asked for is not kept any more. ``first``: the oldest offset that is."""
+    """Retention has deleted the requested rows. ``first``: the oldest offset kept."""
 
     def __init__(self, name: str, offset: int, first: int) -> None:
         super().__init__(f"stream {name}: offset {offset} has been deleted by retention; the oldest is {first}")
@@ -43,7 +43,7 @@ class Trimmed(Exception):
 
 
 class Replaced(Exception):
-    """The stream has another id than was asked for: it is another one of the same name."""
+    """The stream has another id than requested: it is another stream of the same name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class Replaced(Exception):
 
 
 class View:
-    """A file: where some of its records begin."""
+    """A file with known start positions of some of its records."""
 
     def __init__(self, path: Path, first: int) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class View:
         os.close(self.fd)
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Offset and position of a record at this offset or before it."""
+        """Return offset and position of a known record at this offset or before it."""
         if not self._indexed:
             self._take_index()
         with self._lock:
@@ -78,7 +78,7 @@ class View:
             return self.offsets[at], self.positions[at]
 
     def _take_index(self) -> None:
-        """A file that grows no more has an index beside it."""
+        """Load the index of a file that is complete."""
         try:
             data = (self.path.parent / index_name(self.first)).read_bytes()
         except FileNotFoundError:
@@ -91,7 +91,7 @@ class View:
             self._indexed = True
 
     def note(self, offset: int, position: int) -> None:
-        """A record begins there."""
+        """Remember that a record begins there."""
         with self._lock:
             if not self._indexed and offset > self.offsets[-1] and len(self.offsets) < MARKS_MAX:
                 self.offsets.append(offset)
@@ -117,7 +117,7 @@ class StreamReader:
         self._words = memoryview(self._map).cast("Q")
         self._views: dict[int, View] = {}
         self._firsts: list[int] = []
-        self._lock = threading.Lock()  # of these two
+        self._lock = threading.Lock()  # guards these two
 
     def expect(self, id: str, offset: int) -> None:
         """Raises Replaced unless the stream of this id ("": any stream) has the same rows before ``offset``."""
@@ -125,7 +125,7 @@ class StreamReader:
             raise Replaced(self.name)
 
     def current(self) -> bool:
-        """Whether the stream was not deleted, or created again, since."""
+        """Whether the stream was neither deleted nor created again since."""
         try:
             return os.stat(self.directory / "POSITION").st_ino == self._made
         except FileNotFoundError:
@@ -133,8 +133,8 @@ class StreamReader:
 
     @property
     def next(self) -> int:
-        """The offset before which everything may be read."""
-        while (one := self._words[0]) != self._words[1]:  # it is being written just now
+        """Return the readable end: the offset after the last readable record."""
+        while (one := self._words[0]) != self._words[1]:  # the broker is writing it
             pass
         return one
 
@@ -164,8 +164,9 @@ class StreamReader:
             return view
 
     def read(self, start: int, end: int, wanted: TopicFilter) -> Iterator[Columns]:
-        """The rows from ``start`` to before ``end``, and no further than may be read, in batches. Columns may be empty:
-        ``next`` tells how far it is, and rows that neither came nor were filtered out are lost. Raises Trimmed."""
+        """Yield the rows from ``start`` to before ``end``, up to the readable end, in batches. Columns may be empty:
+        ``next`` is the progress; rows neither returned nor filtered out are lost. Raises Trimmed.
+        """
         end = min(end, self.next)
         offset = start
         while offset < end:
@@ -180,7 +181,7 @@ class StreamReader:
                 yield columns
 
     def offset_at(self, when: float) -> int:
-        """The first offset published at ``when`` (Unix seconds) or later; the end if there is none."""
+        """Return the first offset published at ``when`` (Unix seconds) or later; the end if there is none."""
         firsts = [first for first in self._list() if first < self.next]
         place = 0
         for number, first in enumerate(firsts):
@@ -197,7 +198,7 @@ class StreamReader:
         return self.next
 
     def limit(self, start: int, bytes_max: int) -> int:
-        """The offset up to which there are about so many bytes of files, but always one record more than ``start``."""
+        """Return the offset after about so many bytes of files, at least one record after ``start``."""
         end = self.next
         firsts = self._list()
         place = max(0, bisect_right(firsts, start) - 1)
@@ -221,7 +222,7 @@ class StreamReader:
 
 
 def _rows(view: View, offset: int, stop: int, wanted: TopicFilter) -> Iterator[Columns]:
-    """The rows of one file."""
+    """Yield the rows of one file."""
     position = _find(view, offset)
     data, at, size = b"", 0, CHUNK_BYTES
     while offset < stop:
@@ -235,7 +236,7 @@ def _rows(view: View, offset: int, stop: int, wanted: TopicFilter) -> Iterator[C
             yield columns
         if why == SHORT:
             at_end = at == 0 and 0 < len(data) < size
-            size = CHUNK_BYTES if at or not data else size * 2  # a record is longer than what was read
+            size = CHUNK_BYTES if at or not data else size * 2  # the record is longer than the data read
             position += at
             data, at = os.pread(view.fd, size, position), 0
             view.note(offset, position)
@@ -253,7 +254,7 @@ def _rows(view: View, offset: int, stop: int, wanted: TopicFilter) -> Iterator[C
 
 
 def _find(view: View, offset: int) -> int:
-    """The position of a record, or where it should be."""
+    """Return the position of a record, or where it should be."""
     known, position = view.place(offset)
     size = CHUNK_BYTES
     while known < offset:
@@ -268,7 +269,7 @@ def _find(view: View, offset: int) -> int:
 
 
 def _resume(view: View, position: int, offset: int, stop: int) -> tuple[int, int]:
-    """Offset and position of the next record that checks; ``stop`` if there is none."""
+    """Return offset and position of the next valid record; ``stop`` if there is none."""
     data = os.pread(view.fd, os.fstat(view.fd).st_size - position, position)
     scan = Scan(data, offset, view.salt, stop)
     if not scan.gaps or scan.gaps[0].last + 1 >= stop:
