@@ -38,6 +38,8 @@ PLAIN_PACKAGES: Final = (  # it only grows
     "starlingmq.admin",
     "starlingmq.api",
     "starlingmq.auth",
+    "starlingmq.bulk",
+    "starlingmq.client",
     "starlingmq.cluster",
     "starlingmq.config",
     "starlingmq.core",
@@ -45,6 +47,7 @@ PLAIN_PACKAGES: Final = (  # it only grows
     "starlingmq.net.peers",
     "starlingmq.otel",
     "starlingmq.storage",
+    "starlingmq.wire",
 )
 
 
