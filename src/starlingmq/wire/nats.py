@@ -178,7 +178,9 @@ class NatsReader:
         """PUB subject [reply] size, HPUB subject [reply] header-size size; then ``size`` bytes, then CR LF.
 
         The line is scanned byte by byte: every message takes this path, and compiled it is faster than splitting into a
-        list of words. The function is long because each call would cost time per message.
+        list of words.
+
+        Long because each call would cost time per message.
         """
         size = len(data)
         first = second = third = fourth = at  # start of each word ...
