@@ -3,7 +3,7 @@
     async with starlingmq.Broker() as broker:
         ...
 
-Importing the package costs nothing but this file; what it offers is loaded at first use.
+Importing the package loads only this file; its names are loaded at first use.
 """
 
 from __future__ import annotations

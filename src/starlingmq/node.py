@@ -103,7 +103,7 @@ class Broker:
 
     @property
     def problem(self) -> str:
-        """Why it has stopped by itself; "" if it was told to."""
+        """The reason why it stopped by itself; "" if it was stopped."""
         if self._cluster is None or self._ending is None:
             return ""
         return self._cluster.problem
@@ -132,7 +132,7 @@ class Broker:
 
     @property
     def read_at(self) -> str:
-        """Where streams are read in bulk, host:port; "" for nowhere."""
+        """Address of the bulk process, host:port; "" if there is none."""
         return "" if self._bulk is None else self._bulk.address
 
     @property
@@ -199,7 +199,9 @@ class Broker:
         await self._bulk.start()
 
     def _readable_nodes(self) -> list[tuple[str, str, bool]]:
-        """Name and address of the nodes that streams are read from; True and no address for a member that is away."""
+        """Return name and address of the nodes that serve streams; True and no address for a member that is not
+        connected.
+        """
         found = [(self.config.node.name, self.read_at, False)]
         if self._cluster is None:
             return found
@@ -394,8 +396,7 @@ class Broker:
     async def stop(self) -> None:
         """Stop listening, disconnect the clients, hand their sessions over to other nodes; then end.
 
-        It takes at most ``node.shutdown_timeout``; what is unfinished by then is kept for the next start. May be called
-        again.
+        It takes at most ``node.shutdown_timeout``; unfinished work is kept for the next start. May be called again.
         """
         async with self._one_stop:
             await self._stop()

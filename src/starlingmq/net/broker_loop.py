@@ -21,7 +21,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ClientSelector(selectors.BaseSelector):
-    """What asyncio sees: a selector that knows nothing of client sockets."""
+    """The selector that asyncio uses; it does not report client sockets."""
 
     def __init__(self) -> None:
         self.sockets = ClientSockets()
@@ -38,7 +38,7 @@ class ClientSelector(selectors.BaseSelector):
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         key = self._keys.pop(_descriptor(fileobj))
-        with suppress(OSError):  # it is closed already, and with that it was taken out
+        with suppress(OSError):  # closed already, which has unregistered it
             self.sockets.epoll.unregister(key.fd)
         return key
 
@@ -93,7 +93,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
 
 
 def client_sockets(loop: asyncio.AbstractEventLoop) -> ClientSockets | None:
-    """Where the loop serves client sockets itself, None where it does not."""
+    """Return the client sockets that the loop serves itself; None on any other loop."""
     return loop.sockets if isinstance(loop, BrokerLoop) else None
 
 

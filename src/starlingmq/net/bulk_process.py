@@ -1,5 +1,6 @@
-"""The bulk process, from which streams are read (starlingmq.bulk.bulk_service): started, watched, restarted when it
-dies, and ended."""
+"""Supervises the bulk process, which serves streams to readers (starlingmq.bulk.bulk_service): starts it, restarts it
+when it dies, and ends it.
+"""
 
 from __future__ import annotations
 

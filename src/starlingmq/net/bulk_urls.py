@@ -1,4 +1,4 @@
-"""URLs by which a node tells other nodes where its streams are read."""
+"""URLs with which a node announces the address of its bulk process to other nodes."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starlingmq")
 
-# Bytes asked for in a read: the more, the more the last one brought. What Python allocates for the first fits into its
-# pools of small objects, as do the events of a small poll; larger ones cost a call of malloc each.
+# Sizes of a read: larger after a read that returned more. The buffer of the smallest size fits into Python's pools of #
+# small objects, as do the events of a small poll; each larger one costs a malloc.
 READ: Final = 479
 READ_MORE: Final = 16 * 1024
 READ_MOST: Final = 256 * 1024
@@ -52,7 +52,7 @@ EVENTS_FEW: Final = 8  # after a round that read more than ``BYTES_PER_ROUND``
 BYTES_PER_ROUND: Final = 1024 * 1024
 FOREVER: Final = -1.0
 
-# Cheaper than the methods of a socket, which look at its time-out and take flags.
+# Cheaper than the methods of a socket, which check its time-out and take flags.
 _read: Final = os.read
 _write: Final = os.write
 _monotonic: Final = time.monotonic
@@ -65,7 +65,7 @@ WRITABLE: Final = 0x01C  # EPOLLOUT, EPOLLERR, EPOLLHUP
 
 
 class ClientOwner:
-    """What the sockets need of a driver in each round. ``ConnectionDriver`` has the rest."""
+    """The methods of a driver that each round calls. ``ConnectionDriver`` has the others."""
 
     def received(self, client: Any, data: bytes) -> None:
         raise NotImplementedError
@@ -113,7 +113,7 @@ class ClientSockets:
         self.bytes_read = 0  # in this round
         self.rounds = 0
         self._wanted: ClientOwner | None = None
-        self._also_wanted: list[ClientOwner] = []  # there is more than one only in tests
+        self._also_wanted: list[ClientOwner] = []  # more than one only in tests
         self._events = EVENTS
 
     def want(self, owner: ClientOwner) -> None:
@@ -208,14 +208,14 @@ class ClientSocket:
         self._sock = sock
         self._descriptor: int = sock.fileno()
         self._peer = peer
-        self._watched = 0  # what epoll is asked for
+        self._watched = 0  # the events registered with epoll
         self._reading = True
         self._last = 0  # bytes that its last read brought
         self._closing = False
-        self._ended = False  # our half is, or is about to be
+        self._ended = False  # the sending half is closed, or will be after pending writes
         self._gone = False
         self._full = False  # the driver was told ``blocked``
-        self._outgoing: bytearray | None = None  # what the kernel did not take yet
+        self._outgoing: bytearray | None = None  # bytes that the kernel has not accepted yet
 
     def open(self, driver: Any, full: int) -> None:
         """Tell the driver, and serve it from the next round on. ``full`` as in ``ConnectionDriver.opened``."""
@@ -229,7 +229,7 @@ class ClientSocket:
             raise
         self.made = True
 
-    # What the driver calls
+    # Calls of the driver
 
     def write(self, data: bytes) -> None:
         outgoing = self._outgoing
@@ -274,7 +274,7 @@ class ClientSocket:
             self._watch()
 
     def abort(self) -> None:
-        """Be gone at once; ``lost`` follows in a callback of the event loop."""
+        """Close immediately; ``lost`` follows in a callback of the event loop."""
         if self._gone:
             return
         self._gone = True
@@ -311,7 +311,7 @@ class ClientSocket:
             return default
         return default
 
-    # What the rounds call
+    # Calls of the rounds
 
     def on_events(self, mask: int) -> None:
         if self._outgoing is not None and mask & WRITABLE != 0:

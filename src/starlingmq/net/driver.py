@@ -1,8 +1,8 @@
-"""The shell around the core: feeds it bytes and time, carries out what it wants done.
+"""The shell around the core: it passes bytes and time to the core and executes the resulting ``Ready``.
 
-One turn of the event loop is one turn of the core. Reads of the turn are fed as they come; at its end everything that
-was written is committed as one group, then every connection gets what it is owed in one write. Frames that wait for
-storage wait here, in the order of the commits they wait for.
+One turn of the event loop is one turn of the core. Each read is passed to the core immediately; at the end of the turn
+all writes are committed as one group, then every connection gets its frames in one write. Frames of the stored lane
+wait here, in the order of their commits.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ log = logging.getLogger("starlingmq")
 
 _monotonic: Final = time.monotonic
 
-CLIENTS_PER_TURN: Final = 2000  # written to before everybody else gets a turn: a few milliseconds
-LINGER: Final = 2.0  # seconds a client we have closed has to take our last words
-CUT_SECONDS: Final = 1.0  # until a connection that was cut is gone: a turn or two of the event loop
+CLIENTS_PER_TURN: Final = 2000  # written to per turn, so that a turn takes a few milliseconds
+LINGER: Final = 2.0  # seconds for a client to read the last frames after the broker has closed
+CUT_SECONDS: Final = 1.0  # for aborted connections to end: a turn or two of the event loop
 
 
 class CommitTicket:
@@ -44,16 +44,16 @@ class CommitTicket:
     def __init__(self, done: bool, began: float) -> None:
         self.done = done
         self.began = began
-        self.refused = False  # nothing could be stored: something else is said
+        self.refused = False  # nothing was stored: other frames are sent instead
         self.failed = False
         self.frames: list[tuple[Client, bytes]] = []
         self.awaited: list[asyncio.Future[bool]] = []
 
 
 class Driver(ClientOwner):
-    """``hooks`` may be None when nothing is asked; ``on_event`` and ``on_notice`` get what the core has to tell.
+    """``hooks`` may be None if there are none; ``on_event`` and ``on_notice`` receive the core's events and notices.
 
-    In a cluster, ``cluster`` takes its turns with the core, and ``carry`` gets what it wants done.
+    In a cluster, ``cluster`` takes its turns with the core, and ``carry`` executes its ``ClusterReady``.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Driver(ClientOwner):
         self._scheduled = False
         self._began = 0.0  # when the work of this turn began
         self._tickets: deque[CommitTicket] = deque()
-        self.on_request: Callable[[SystemRequest], None] | None = None  # gets what NATS clients ask of the broker
-        self._awaited: list[asyncio.Future[bool]] = []  # who wants to know whether this turn's writes are stored
+        self.on_request: Callable[[SystemRequest], None] | None = None  # receives the system requests of NATS clients
+        self._awaited: list[asyncio.Future[bool]] = []  # futures of callers that wait for this turn's writes
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._hook_calls = HookCalls(hooks, state, self.loop, self.clock, self._schedule)
@@ -95,7 +95,7 @@ class Driver(ClientOwner):
         store.attach(state, self._schedule)
         self._schedule()
 
-    # What connections tell
+    # Events of connections
 
     def opened(self, transport: Handle, listener: str, peer: str, full: int = 0) -> Client:
         client = self.state.open(listener, peer, self.clock(), full)
@@ -105,7 +105,7 @@ class Driver(ClientOwner):
         self._deserted.clear()
         self._schedule()
         if self._stopping:
-            transport.abort()  # its TLS handshake took longer than its listener lived
+            transport.abort()  # its listener closed during the TLS handshake
         return client
 
     def readdressed(self, client: Client, peer: str, full: int) -> None:
@@ -121,12 +121,12 @@ class Driver(ClientOwner):
     def received(self, client: Client, data: bytes) -> None:
         if not self._scheduled:
             self._schedule()
-        # The reads of a turn are at one time; in a cluster, a node that stood still in between has to notice.
+        # All reads of a turn have the same time, except in a cluster, where a node must notice that it was suspended.
         self.state.receive(client, data, self._began if self.cluster is None else self._now())
         if self.state.ctx.ready.questions:
             self._hook_calls.ask()
         if client.halted and not client.paused:
-            self._pause(client)  # now: an event loop goes on reading a socket that has more, megabytes in one turn
+            self._pause(client)  # now: the event loop reads on, up to megabytes per turn
 
     def lost(self, client: Client) -> None:
         self.clients.pop(client, None)
@@ -137,7 +137,7 @@ class Driver(ClientOwner):
         self._schedule()
 
     def shed(self) -> None:
-        """Let go of what strangers have sent: memory is short."""
+        """Free the memory that clients before authentication occupy: memory is short."""
         self.state.shed(list(self.clients), self.clock())
         self._schedule()
 
@@ -151,7 +151,7 @@ class Driver(ClientOwner):
     # Turns
 
     def stored(self) -> asyncio.Future[bool]:
-        """Done once what was written in this turn is as safe as it gets; False: it is not stored (yet)."""
+        """Return a future: True once this turn's writes are durable, False if they are not stored (yet)."""
         future: asyncio.Future[bool] = self.loop.create_future()
         self._awaited.append(future)
         self._schedule()
@@ -164,10 +164,10 @@ class Driver(ClientOwner):
             if self._sockets is None:
                 self.loop.call_soon(self.turn)
             else:
-                self._sockets.want(self)  # at the end of this round of reads, without the event loop
+                self._sockets.want(self)  # called at the end of this round of reads, not by asyncio
 
     def _now(self) -> float:
-        """What ``clock`` says, by a direct call where that is possible."""
+        """Return the time of ``clock``, by a direct call if possible."""
         return self.clock() if self._steady is None else self._steady.now()
 
     def turn(self) -> None:
@@ -182,10 +182,10 @@ class Driver(ClientOwner):
         except Exception:
             log.exception(
                 "internal error in a turn of the event loop; please report it"
-            )  # a mistake of ours in serving one must not leave all others unserved
+            )  # a bug in serving one client must not stop the others
         ready = state.take_ready()
         self._carry_out(ready)
-        ready.renew()  # nothing of it is kept alive
+        ready.renew()  # releases its references
         now = self._now()
         state.ctx.counters.turns.add(now - self._began)
         stall_ms = (now - self._began) * 1000.0
@@ -198,7 +198,7 @@ class Driver(ClientOwner):
             self._carry(self.cluster, now)
 
     def _carry(self, cluster: ClusterState, now: float) -> None:
-        """Send what the turn made for other nodes."""
+        """Send the turn's frames for other nodes."""
         assert self.carry is not None
         self.carry(cluster.take_ready())
         if cluster.pending():
@@ -206,7 +206,7 @@ class Driver(ClientOwner):
         self._arm(cluster.wake_at(), now)
 
     def poke(self) -> None:
-        """Something has happened to the cluster, or to the settings: have a turn."""
+        """Request a turn, after an event in the cluster or a change of settings."""
         self._schedule()
 
     def _carry_out(self, ready: Ready) -> None:
@@ -218,7 +218,7 @@ class Driver(ClientOwner):
         counters = self.state.ctx.counters
         for place, client in enumerate(ready.dirty):
             if place >= CLIENTS_PER_TURN and client.stored_from < 0 and not client.closing:
-                self.state.ctx.ready.dirty.append(client)  # in the next turn, with what it gets until then
+                self.state.ctx.ready.dirty.append(client)  # in the next turn, together with its later frames
                 continue
             client.dirty = False
             frames = client.frames
@@ -273,9 +273,7 @@ class Driver(ClientOwner):
             else:
                 transport.write(data)
         except Exception:
-            log.exception(
-                "internal error in a transport; its connection is closed"
-            )  # the others are still to be served
+            log.exception("internal error in a transport; its connection is closed")  # the other clients are served
             transport.abort()
 
     def _pause(self, client: Client) -> None:
@@ -298,7 +296,7 @@ class Driver(ClientOwner):
     # Storage
 
     def _commit(self, ready: Ready) -> CommitTicket | None:
-        """Hand a turn's writes over; a ticket for the frames that must wait, None when none has to."""
+        """Commit a turn's writes. Returns a ticket for the frames that must wait; None if none must."""
         pending: Awaitable[None] | None = None
         refused = self.state.ctx.refusing
         if ready.writes:
@@ -324,7 +322,7 @@ class Driver(ClientOwner):
         error = done.exception()
         if isinstance(error, NotYetStored):
             ticket.refused = True
-            for later in self._tickets:  # what they say may rest on it, as a SUBACK does that waited for other nodes
+            for later in self._tickets:  # their frames may depend on it, as a SUBACK that waited for other nodes
                 later.refused = True
         elif error is not None:
             log.error("storage failed: %s", error)
@@ -337,7 +335,7 @@ class Driver(ClientOwner):
         self._schedule()
 
     def _settle(self) -> None:
-        """Go on with the commits that are done and have none before them that is not."""
+        """Release the frames of completed commits whose predecessors are all complete."""
         while self._tickets and self._tickets[0].done:
             ticket = self._tickets.popleft()
             for client, data in ticket.frames:
@@ -346,7 +344,7 @@ class Driver(ClientOwner):
                 _tell_all(ticket.awaited, not (ticket.refused or ticket.failed))
 
     def _release(self, client: Client, data: bytes, refused: bool) -> None:
-        """Send what waited for a commit that is done; something else where nothing could be stored."""
+        """Send frames whose commit is complete; refusals instead if nothing was stored."""
         client.waiting -= 1
         client.unstored -= len(data)
         if client.gone or client.mute:
@@ -363,8 +361,9 @@ class Driver(ClientOwner):
             self.state.sent(client)
 
     def _silence(self, client: Client) -> None:
-        """Not stored, so not acknowledged: the client must hear nothing more, not even what is stored later (it would
-        come without what went before it), and begin again."""
+        """Send nothing more to a client whose writes were not stored, and close: its messages are unacknowledged, and
+        frames stored later would arrive without the earlier ones. The client must reconnect.
+        """
         if not client.mute and not client.link:
             client.mute = True
             self.state.not_stored(client, self.clock())
@@ -373,18 +372,18 @@ class Driver(ClientOwner):
     # Closing
 
     def _close(self, client: Client) -> None:
-        """Close after what was written has been taken, or after ``LINGER`` seconds without."""
+        """Close after the client has read all written data, at most ``LINGER`` seconds later."""
         if client.gone:
             return
         transport: Any = client.transport
         if client.last_words and transport.can_write_eof():
-            # A close with unread bytes makes TCP reset, and a reset can overtake what we said last. So only our half
-            # is closed; the client's end, or the time limit, closes the rest.
+            # Closing with unread bytes makes TCP send a reset, which can overtake the last frames. So only the sending
+            # # half is closed; the client's close or the time limit closes the rest.
             if client.paused:
                 transport.resume_reading()
             try:
                 transport.write_eof()
-            except OSError:  # it is gone already, and was not read, so that nobody has noticed
+            except OSError:  # the client closed it while reading was paused
                 transport.abort()
         else:
             transport.close()
@@ -397,7 +396,7 @@ class Driver(ClientOwner):
     # Time
 
     def _arm(self, when: float, now: float) -> None:
-        """One timer for everything that has to happen without anything arriving."""
+        """Keep one timer for all work that is due without input."""
         if self._stopping or when == 0.0 or (self._timer_at != 0.0 and self._timer_at <= when and self._timer_at > now):
             return
         if self._timer is not None:
@@ -413,9 +412,9 @@ class Driver(ClientOwner):
     # The end
 
     async def stop(self, timeout: float) -> None:
-        """Say good-bye to every client, wait ``timeout`` seconds for them to take it, then cut.
+        """Send every client its last frames, wait ``timeout`` seconds for them to be read, then abort.
 
-        Afterwards no connection, no timer and no open question is left.
+        Afterwards there is no connection, no timer and no hook call.
         """
         self._stopping = True
         if self._timer is not None:
@@ -443,8 +442,9 @@ def _tell_all(awaited: list[asyncio.Future[bool]], stored: bool) -> None:
 
 
 class BrokerClock:
-    """Broker time in seconds: Unix time as of the beginning, from then on as steady as the monotonic clock, whatever is
-    done to the system's."""
+    """Broker time in seconds: Unix time at the start, advanced by the monotonic clock, so that changes of the system
+    clock have no effect.
+    """
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()

@@ -13,7 +13,7 @@ class ClusterExtraMissing(Exception):
 # Children of this process become other programs at once, so gRPC need not support fork, nor warn that it does not: it
 # would write a line to stderr for each connection that ends, bypassing the log.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-# It would write a line to stderr for each connection that ends, past our own log.
+# gRPC would write a line to stderr for each connection that ends, bypassing the log.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 try:

@@ -1,16 +1,15 @@
 """The numbers of connections of the process and of each address, counted from the moment of acceptance.
 
-========================================  ==================  ========================================== limit
-up to it            beyond it ========================================  ==================
-========================================== ``listeners[].max_connections``           accepted            closed at once
-``limits.max_connections``                accepted            ``TURNED_AWAY`` get a reply, then closed
-``limits.connections_per_address``        accepted            ``ADDRESS_TURNED_AWAY`` get a reply an address that is
-banned                                     ``ADDRESS_TURNED_AWAY`` get a reply ========================================
-==================  ==========================================
+| limit | up to it | beyond it |
+|---|---|---|
+| ``listeners[].max_connections`` | accepted | closed immediately |
+| ``limits.max_connections`` | accepted | ``TURNED_AWAY`` get a reply, further ones are closed immediately |
+| ``limits.connections_per_address`` | accepted | ``ADDRESS_TURNED_AWAY`` get a reply, further ones are closed |
+| an address that is banned | | ``ADDRESS_TURNED_AWAY`` get a reply, further ones are closed |
 
 A connection that gets a reply may complete its TLS handshake, its WebSocket request and its CONNECT within
-``mqtt.connect_timeout``, and is answered by CONNECT's reason code, or -ERR. Further ones are closed at once, before any
-byte is read. So handshakes that never end cost only the limit and these few descriptors more.
+``mqtt.connect_timeout``, and is answered by CONNECT's reason code, or -ERR. Further ones are closed before any byte is
+read. So handshakes that never end cost only the limit and these few descriptors more.
 """
 
 from __future__ import annotations

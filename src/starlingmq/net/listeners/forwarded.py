@@ -5,8 +5,8 @@ the client's own text and may be forged. So the client is the right-most address
 headers of a peer that is not a trusted proxy are ignored.
 
 A proxy that appends to one of the two headers may pass on the other as the client sent it. Both may be present if both
-name the same client; otherwise the request is refused, because falling back to the proxy's address would let a client
-have its failures counted for everybody behind that proxy. The same holds for a ``Forwarded`` header that is malformed.
+name the same client; otherwise the request is refused, because falling back to the proxy's address would count a
+client's failures for all clients behind that proxy. The same holds for a ``Forwarded`` header that is malformed.
 """
 
 from __future__ import annotations

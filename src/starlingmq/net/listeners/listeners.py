@@ -243,7 +243,9 @@ def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
 def _adopter(
     loop: asyncio.AbstractEventLoop, gate: ListenerGate, driver: ConnectionDriver
 ) -> Callable[[socket.socket, str, int], Arriving] | None:
-    """What opens a connection on an event loop that serves plain sockets itself; None on any other."""
+    """Return the function that opens a connection on an event loop that serves plain sockets itself; None on any
+    other.
+    """
     sockets = client_sockets(loop)
     if sockets is None:
         return None

@@ -3,12 +3,12 @@
 It precedes everything else, including TLS. A receiver must not guess whether there is one (specification, 2), so each
 connection of a listener with ``proxy_protocol`` has to begin with it.
 
-=====================================================  ====================================== header
-the client's address =====================================================  ====================================== v1
-TCP4, TCP6; v2 PROXY with TCP over IPv4 or IPv6     the one it names v1 UNKNOWN; v2 LOCAL (health checks of the
-balancer)   that of the connection itself v2 PROXY without address, with a Unix socket or UDP    that of the connection
-itself anything else                                          ProxyError
-=====================================================  ======================================
+| header | the client's address |
+|---|---|
+| v1 TCP4, TCP6; v2 PROXY with TCP over IPv4 or IPv6 | the address in the header |
+| v1 UNKNOWN; v2 LOCAL (health checks of the balancer) | the address of the connection itself |
+| v2 PROXY without address, with a Unix socket or UDP | the address of the connection itself |
+| anything else | ProxyError |
 
 The additional fields of v2 (TLVs, including a checksum) are skipped.
 """
