@@ -2,14 +2,13 @@
 
 Addresses are identified by their key (``core.limits.address_key``): IPv4 as it is, IPv6 by its /64.
 
-======================  ==================================  ========================================== ban
-made by                             does not apply to ======================  ==================================
-========================================== manual                  an operator                         (applies to
-everyone it names) automatic, address      ``auth.failures.limit``             clients that authenticate with a key (a
-                                                            verified certificate, a listed NKey), and
-                                                            networks of ``auth.failures.exempt``
-automatic, client id    ``auth.flapping``                   (applies to everyone) ======================
-==================================  ==========================================
+| ban | made by | does not apply to |
+|---|---|---|
+| manual | an operator | (applies to everyone it names) |
+| automatic, address | ``auth.failures.limit`` | clients with a key (1), networks of ``auth.failures.exempt`` |
+| automatic, client id | ``auth.flapping`` | (applies to everyone) |
+
+(1) They authenticate with a verified certificate or a listed NKey.
 
 A user name is never banned automatically, because anyone can fail under the name of another.
 
