@@ -1,1 +1,1 @@
-"""The command ``starlingmq``: main.py finds the command, one module for each holds it."""
+"""The command ``starlingmq``: main.py runs it, and each subcommand is a module."""

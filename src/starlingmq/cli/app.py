@@ -1,7 +1,7 @@
-"""Which module holds a command, and the application made of them.
+"""The table of commands and their modules, and the typer application built from it.
 
-A command is one module with either a function ``command`` (typer reads its signature; its docstring is the help) or,
-for a command with commands below it, a ``typer.Typer`` called ``app``. Only the module that is asked for is loaded.
+A command is a module with either a function ``command`` (typer reads its signature; its docstring is the help) or, for
+a command with subcommands, a ``typer.Typer`` called ``app``. Only the module of the command that runs is loaded.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typer.main import get_command
 from starlingmq.cli.version import version_line
 
 COMPLETION: Final = "_STARLINGMQ_COMPLETE"
-"""Set by a shell that asks how a command line goes on."""
+"""Set by a shell that requests completions of a command line."""
 
 
 class Command(NamedTuple):
     module: str
     summary: str
-    """The first paragraph of its help (tests/cli/test_startup.py compares them), so that a list loads no command."""
+    """The first paragraph of the command's help (tests/cli/test_startup.py compares them), so that a list loads no
+    command.
+    """
 
 
 COMMANDS: Final = {
@@ -60,12 +62,12 @@ COMMANDS: Final = {
 
 
 def run(args: list[str], program: str) -> int:
-    """Run a command line; returns its exit code and raises what goes wrong."""
-    # Options of the program itself take no values: the first word that is no option is the command.
+    """Run a command line and return its exit code. Errors are raised."""
+    # Options of the program itself take no values, so the first word that is not an option is the command.
     name = next((word for word in args if not word.startswith("-")), "")
     if name in COMMANDS:
         app = build_app([name])
-    elif os.environ.get(COMPLETION):  # which options a command has is asked of the command
+    elif os.environ.get(COMPLETION):  # the command itself completes its options
         app = build_app(COMMANDS)
     else:
         app = list_of_commands()
@@ -74,7 +76,7 @@ def run(args: list[str], program: str) -> int:
 
 
 def build_app(names: Iterable[str]) -> typer.Typer:
-    """The application with these commands; their modules are loaded now."""
+    """Build the application with these commands, and load their modules."""
     app = _empty_app()
     for name in names:
         module = importlib.import_module(COMMANDS[name].module)
@@ -87,7 +89,7 @@ def build_app(names: Iterable[str]) -> typer.Typer:
 
 
 def list_of_commands() -> typer.Typer:
-    """The application for its own help, and for a word that is no command: their modules are not loaded."""
+    """Build the application for its own help and for unknown commands, without loading any command's module."""
     app = _empty_app()
     for name, command in COMMANDS.items():
         app.command(name, help=command.summary)(_not_loaded)
@@ -101,7 +103,7 @@ def _empty_app() -> typer.Typer:
 
 
 def _not_loaded() -> None:
-    """In the place of a command that is only listed."""
+    """Placeholder for a command that is only listed."""
 
 
 def _print_version(asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""``starlingmq backup``: a copy of a data directory, taken while a broker serves it or not."""
+"""``starlingmq backup``: copy a data directory, whether a broker is running on it or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``starlingmq bench``: put load on a broker, any MQTT broker, and say what it carried and how long it took."""
+"""``starlingmq bench``: put load on any MQTT broker, and report its throughput and latency."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from starlingmq.client import Tls, parse_url
 from starlingmq.client.options import ConnectOptions
 
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
-DRAIN_MAX: Final = 10.0  # seconds for the last messages to arrive after publishing has stopped,
-DRAIN_QUIET: Final = 1.0  # or until nothing more has come for so long
-CONNECT_MAX: Final = 120.0  # seconds for all connections to be there
-BUSY: Final = 0.9  # of a core: from here on a load process may be the limit itself
+DRAIN_MAX: Final = 10.0  # seconds for the last messages to arrive after publishing has stopped ...
+DRAIN_QUIET: Final = 1.0  # ... or seconds without a further message
+CONNECT_MAX: Final = 120.0  # seconds for all connections to be established
+BUSY: Final = 0.9  # of a core: above it a load process may itself be the bottleneck
 
 
 @dataclass(kw_only=True)
@@ -59,7 +59,7 @@ class BenchArgs(ClientArgs):
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 
     def loads(self) -> list[Load]:
-        """One per process; connections are dealt out in turn. Raises CommandError."""
+        """Return a load per process; connections are assigned round-robin. Raises CommandError."""
         if not self.publishers and not self.subscribers:
             raise CommandError("nothing to do: give --publishers or --subscribers")
         base = self.client().state.options
@@ -96,7 +96,9 @@ class BenchArgs(ClientArgs):
         return replace(base, client_id=client_id, keep_alive=0, receive_maximum=65_535)
 
     def _topics(self) -> list[str]:
-        """Pairs meet on topics of their own; with one publisher or one subscriber all share one topic."""
+        """Each pair of publisher and subscriber has its own topic; with one publisher or one subscriber all share one
+        topic.
+        """
         sides = [count for count in (self.publishers, self.subscribers) if count]
         count = self.topics or min(sides)
         template = self.topic or self.url_topic() or f"bench/{secrets.token_hex(4)}/{{n}}"
@@ -118,15 +120,15 @@ def run(args: BenchArgs) -> int:
 
 
 class Bench:
-    """The course of one run, seen from the parent process."""
+    """One run, in the parent process."""
 
     def __init__(self, args: BenchArgs, loads: list[Load], pipes: list[Connection]) -> None:
         self._args = args
         self._pipes = pipes
         self._receivers = Counter(name for load in loads for name in load.subscribe_to)
         self._last: dict[Connection, Report] = {}
-        self._first: dict[Connection, Report] = {}  # where the measurement begins
-        self._final: dict[Connection, Report] = {}  # where publishing stopped
+        self._first: dict[Connection, Report] = {}  # at the start of the measurement
+        self._final: dict[Connection, Report] = {}  # at the end of publishing
         self._recent: list[dict[Connection, Report]] = []  # for the rates of the last second
         self.phase = "connecting"
 
@@ -157,7 +159,7 @@ class Bench:
                 return
 
     def _all_there(self) -> bool:
-        # not before everybody has said how much was sent in the end
+        # only after every process has reported its final count
         stopped = all(report.state == "stopped" for report in self._last.values())
         return stopped and self._received() >= self._expected(self._last)
 
@@ -175,7 +177,7 @@ class Bench:
                 pipe.send(order)
 
     def _until(self, seconds: float, done: Any = None) -> None:
-        """Take reports for ``seconds``, or until ``done()``."""
+        """Collect reports for ``seconds``, or until ``done()``."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not (done and done()):
             for pipe in multiprocessing.connection.wait(self._pipes, left):
@@ -196,7 +198,7 @@ class Bench:
         self._recent = [*self._recent[-8:], dict(self._last)]
 
     def now(self) -> dict[str, Any]:
-        """The rates and latencies of the last second or two."""
+        """Return the rates and latencies of the last second or two."""
         if len(self._recent) < 2:
             return {}
         return _between(self._recent[0], self._recent[-1])
@@ -222,7 +224,7 @@ class Bench:
 
 
 def _between(earlier: dict[Connection, Report], later: dict[Connection, Report]) -> dict[str, Any]:
-    """Rates per second and latencies of what happened between two sets of reports."""
+    """Return rates per second and latencies between two sets of reports."""
     seconds = sent = received = acknowledged = 0.0
     busy: list[float] = []
     latencies: Counter[int] = Counter()
@@ -249,8 +251,8 @@ def _between(earlier: dict[Connection, Report], later: dict[Connection, Report])
 
 @contextlib.contextmanager
 def _processes(loads: list[Load]) -> Iterator[list[Connection]]:
-    """Start a process per load; all of them are gone afterwards."""
-    # spawn: a forked child would share our sockets, threads and terminal state
+    """Run a process per load; all have ended when the block is left."""
+    # spawn: a forked child would share sockets, threads and terminal state with this process
     context = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
     children: list[BaseProcess] = []
@@ -275,7 +277,7 @@ def _processes(loads: list[Load]) -> Iterator[list[Connection]]:
 
 @contextlib.contextmanager
 def _screen(bench: Bench, args: BenchArgs) -> Iterator[None]:
-    """The live table on stderr, for a terminal only: stdout carries the result."""
+    """Show a live table on stderr, on a terminal only: stdout is for the result."""
     if args.json or not sys.stderr.isatty():
         yield
         return

@@ -1,9 +1,9 @@
-"""One load process of ``starlingmq bench``: opens its share of the connections, publishes, counts.
+"""One load process of ``starlingmq bench``: opens its share of the connections, publishes, and counts.
 
-The generator must not be what is measured. A connection is opened by the client state machine; after that its frames
-are encoded once (only packet id and time stamp are put in), written many at a time, and parsed in place. Every payload
-begins with the time it was due, in nanoseconds of the system's monotonic clock, which all processes of one machine
-share; at a given rate that is the planned time, so that a broker that stalls is charged for the wait it causes.
+The generator must not be the bottleneck. The client state machine opens a connection; after that its frames are encoded
+once (only packet id and time stamp are inserted), written in batches, and parsed in place. Every payload begins with
+its due time, in nanoseconds of the system's monotonic clock, which all processes of one machine share; at a given rate
+that is the planned time, so that the latency includes the wait that a stalled broker causes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from starlingmq.wire.mqtt import frame_length, publish_frame
 from starlingmq.wire.primitives import decode_varint
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SERVER_KEEP_ALIVE
 
-STAMP: Final = 8  # bytes at the head of every payload
-BATCH_BYTES: Final = 32 * 1024  # written at once when there is no rate to keep
-TICK: Final = 0.002  # seconds between the moments at which due messages are sent
+STAMP: Final = 8  # first bytes of every payload
+BATCH_BYTES: Final = 32 * 1024  # per write if there is no rate limit
+TICK: Final = 0.002  # seconds between two rounds of sending due messages
 REPORT: Final = 0.25  # seconds between two reports
 CONNECTING_MAX: Final = 50  # connections being opened at the same time
 PINGREQ: Final = b"\xc0\x00"
@@ -47,7 +47,7 @@ PINGREQ: Final = b"\xc0\x00"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one process does. ``rate`` in messages per second for all its publishers, 0: as fast as possible."""
+    """The work of one process. ``rate`` in messages per second for all its publishers, 0: as fast as possible."""
 
     url: str
     tls: Tls
@@ -76,7 +76,7 @@ class Report:
 
 
 class Peer:
-    """One connection: opened by the state machine, then in the hands of ``frame``."""
+    """One connection: the client state machine opens it, then ``frame`` handles its input."""
 
     def __init__(self, options: ConnectOptions, lost: Callable[[Exception], None]) -> None:
         self._state = ClientState(options)
@@ -151,13 +151,13 @@ class Peer:
             self._opening.set_exception(problem)
 
     def frame(self, data: bytes, pos: int) -> None:
-        """One whole frame that begins at ``pos``."""
+        """Handle the whole frame that begins at ``pos``."""
         if data[pos] >> 4 == 14:  # without a body its reason is 0
             reason = data[body_start(data, pos)] if data[pos + 1] else 0
             self._lost(ConnectionLost(f"the server closed a connection: {reason_name(reason)}", reason))
 
     def turn_over(self) -> None:
-        """All frames of one read are handled."""
+        """Called after all frames of one read."""
 
     def write(self, data: bytes) -> None:
         if self.link is not None:
@@ -165,7 +165,7 @@ class Peer:
 
 
 class Publisher(Peer):
-    """Sends stamped messages to one topic, ``inflight`` of them unacknowledged at most."""
+    """Sends time-stamped messages to one topic, at most ``inflight`` of them unacknowledged."""
 
     def __init__(self, options: ConnectOptions, lost: Callable[[Exception], None], load: Load, topic: str) -> None:
         super().__init__(options, lost)
@@ -195,11 +195,11 @@ class Publisher(Peer):
             self.pump()
 
     def due(self, stamp: int) -> None:
-        """A message was to be sent at ``stamp``."""
+        """Add a message that is due at ``stamp``."""
         self._due.append(stamp)
 
     def pump(self) -> None:
-        """Send what may be sent."""
+        """Send due messages as far as the inflight window allows."""
         if not self.running or self.link is None or not self.link.writable:
             return
         if self._paced:
@@ -210,7 +210,9 @@ class Publisher(Peer):
             self._pump_freely()
 
     def _pump_freely(self) -> None:
-        """QoS 0: one batch per turn of the loop as long as the socket takes it, so that others have their turn."""
+        """QoS 0: write one batch per turn of the loop while the socket accepts it, so that other connections get their
+        turn.
+        """
         frame = self._head + time.monotonic_ns().to_bytes(STAMP) + self._tail
         self.write(frame * self._per_batch)
         self.sent += self._per_batch
@@ -258,7 +260,7 @@ class Publisher(Peer):
 
 
 class BenchSubscriber(Peer):
-    """Counts what comes and how long it took, and acknowledges it."""
+    """Counts and acknowledges received messages and records their latency."""
 
     def __init__(self, options: ConnectOptions, lost: Callable[[Exception], None]) -> None:
         super().__init__(options, lost)
@@ -302,7 +304,7 @@ class BenchSubscriber(Peer):
 
 
 class BenchWorker:
-    """All connections of this process. The parent says ``go``, ``stop`` (publishing) and ``end`` through the pipe."""
+    """All connections of this process. The parent sends ``go``, ``stop`` (publishing) and ``end`` through the pipe."""
 
     def __init__(self, load: Load, pipe: Pipe) -> None:
         self._load = load
@@ -333,7 +335,7 @@ class BenchWorker:
     def _order(self) -> None:
         try:
             self._orders.put_nowait(self._pipe.recv())
-        except EOFError:  # the parent is gone
+        except EOFError:  # the parent has ended
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
             self._orders.put_nowait("end")
             self._orders.put_nowait("end")
@@ -349,7 +351,7 @@ class BenchWorker:
             async with gate:
                 await peer.open(self._load, filter)
 
-        # Subscribers first: what is published before they are there would count as lost.
+        # Subscribers first: messages published before they subscribe would count as lost.
         subscribers = zip(self._subscribers, self._load.subscribe_to, strict=True)
         await asyncio.gather(*[open_one(peer, filter) for peer, filter in subscribers])
         await asyncio.gather(*[open_one(peer, "") for peer in self._publishers])
@@ -377,7 +379,7 @@ class BenchWorker:
         self._pipe.send(self._report("ended"))
 
     async def _keep_pace(self) -> None:
-        """Hand out the planned times, one publisher after the other."""
+        """Assign the planned times to the publishers, round-robin."""
         started = time.monotonic_ns()
         step = 1e9 / self._load.rate
         planned = 0
@@ -391,7 +393,7 @@ class BenchWorker:
             await asyncio.sleep(TICK)
 
     async def _ping(self) -> None:
-        """A server may insist on a keep-alive although we ask for none."""
+        """Send PINGREQ: a server may require a keep-alive although the client requests none."""
         limits = [peer.keep_alive for peer in [*self._publishers, *self._subscribers] if peer.keep_alive]
         while limits:
             await asyncio.sleep(min(limits) * 0.7)
@@ -425,7 +427,7 @@ def work(load: Load, pipe: Pipe) -> None:
         factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
     except ImportError:
         factory = None
-    # Ctrl-C reaches the parent too, which tells the user; a parent that is gone can not be told anything.
+    # Ctrl-C reaches the parent too, which reports it; a parent that has ended cannot receive a report.
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), asyncio.Runner(loop_factory=factory) as runner:
         runner.run(BenchWorker(load, pipe).run())
     pipe.close()

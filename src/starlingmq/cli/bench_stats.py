@@ -1,6 +1,6 @@
 """Latencies in buckets, so that millions cost a dictionary of a few hundred entries.
 
-A bucket is a power of two divided into 32: within 3 % of the true value, from a microsecond to hours.
+Each power of two is divided into 32 buckets: within 3 % of the true value, from a microsecond to hours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ STEPS: Final = 1 << STEPS_BITS
 
 
 def bucket(value_us: int) -> int:
-    """The bucket of a value of at least 0."""
+    """Return the bucket of a value of at least 0."""
     if value_us < STEPS:
         return value_us
     shift = value_us.bit_length() - STEPS_BITS - 1
@@ -21,7 +21,7 @@ def bucket(value_us: int) -> int:
 
 
 def lower_bound(index: int) -> int:
-    """The smallest value of a bucket."""
+    """Return the smallest value of a bucket."""
     if index < STEPS:
         return index
     shift = index // STEPS - 1
@@ -29,7 +29,7 @@ def lower_bound(index: int) -> int:
 
 
 def percentile_ms(buckets: Mapping[int, int], share: float) -> float:
-    """Milliseconds below which ``share`` (0 to 1) of the values lie; 0.0 when there are none."""
+    """Return the milliseconds below which ``share`` (0 to 1) of the values lie; 0.0 if there are none."""
     total = sum(buckets.values())
     if not total:
         return 0.0
@@ -42,6 +42,6 @@ def percentile_ms(buckets: Mapping[int, int], share: float) -> float:
 
 
 def difference(later: Mapping[int, int], earlier: Mapping[int, int]) -> dict[int, int]:
-    """What came into the buckets between two copies of them."""
+    """Return the counts added between two copies of the buckets."""
     grown = {index: count - earlier.get(index, 0) for index, count in later.items()}
     return {index: count for index, count in grown.items() if count}

@@ -1,4 +1,4 @@
-"""Child processes, ``starlingmq serve`` above all: heard line by line, told to stop, ended with this process."""
+"""Child processes, mainly ``starlingmq serve``: their output is read by lines, and they end with this process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, Final
 from starlingmq.process import ending_with_us
 
 LINE_BYTES_MAX: Final = 1 << 20
-KILL_SECONDS: Final = 5.0  # beyond the time that a broker gives itself
+KILL_SECONDS: Final = 5.0  # added to the broker's own shutdown time
 SERVE: Final = ("starlingmq", "serve")
 
 
 class Child:
-    """``on_line`` gets what it says: all but ``ready``, which sets ``ready`` and ``addresses``.
+    """``on_line`` receives its output lines, except ``ready``, which sets ``ready`` and ``addresses``.
 
-    ``arguments`` are those of ``program``, a module and what it is told first; ``settings`` variables of the
-    environment besides our own. Lines beyond ``line_bytes`` are passed over.
+    ``program`` is a module with its first arguments, ``arguments`` are the further ones; ``settings`` are environment
+    variables in addition to those of this process. Lines longer than ``line_bytes`` are skipped.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Child:
         self.name = name
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
-        self.code = 0  # its exit status once it has ended; negative: the signal that ended it
+        self.code = 0  # exit status after its end; negative: the signal that ended it
         self.addresses: list[str] = []
         self._words = (*program, *arguments)
         self._line_bytes = line_bytes
@@ -58,13 +58,13 @@ class Child:
             stdout=PIPE,
             stderr=PIPE,
             limit=self._line_bytes,
-            start_new_session=True,  # Ctrl-C in a terminal is for us: we stop them in order
+            start_new_session=True,  # Ctrl-C in a terminal reaches this process only, which stops the children in order
         )
         self._watch = asyncio.create_task(self._follow(self._process))
 
     @property
     def pid(self) -> int:
-        """Of the process, which leads a session of its own; 0 before it has begun."""
+        """Process id; the process leads its own session. 0 before the start."""
         return self._process.pid if self._process is not None else 0
 
     def signal(self, number: int) -> None:
@@ -73,7 +73,7 @@ class Child:
                 self._process.send_signal(number)
 
     async def stop(self, seconds: float) -> None:
-        """Ask it to stop; end it if it has not after ``seconds`` and a few more. It may have ended already."""
+        """Send SIGTERM, and SIGKILL a few seconds after ``seconds``. It may have ended already."""
         if self._watch is None:
             return
         self.signal(signal.SIGTERM)
@@ -93,7 +93,7 @@ class Child:
         while True:
             try:
                 line = await stream.readline()
-            except ValueError:  # longer than anybody reads
+            except ValueError:  # longer than ``line_bytes``
                 continue
             if not line:
                 return
@@ -112,7 +112,7 @@ async def first_of(*futures: asyncio.Future[Any]) -> None:
 
 
 async def ready_or_ended(child: Child) -> bool:
-    """Wait until a child serves (True) or is gone (False)."""
+    """Wait until a child is ready (True) or has ended (False)."""
     waits = [asyncio.ensure_future(child.ready.wait()), asyncio.ensure_future(child.ended.wait())]
     await first_of(*waits)
     for wait in waits:

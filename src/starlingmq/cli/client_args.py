@@ -1,4 +1,4 @@
-"""The options by which every command reaches a broker, and the client made from them."""
+"""The connection options of all client commands, and the client built from them."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class ClientArgs:
         return version
 
     def url_topic(self) -> str:
-        """The topic in an mqtt:// URL, "" when there is none."""
-        parts = urlsplit(self.url or "", allow_fragments=False)  # a # is of the filter
+        """The topic in an mqtt:// URL, "" if there is none."""
+        parts = urlsplit(self.url or "", allow_fragments=False)  # a # belongs to the filter
         return unquote(parts.path[1:]) if parts.scheme in ("mqtt", "mqtts") else ""
 
     def address(self) -> str:
@@ -114,7 +114,7 @@ class ClientArgs:
         return f"{'mqtts' if secure else 'mqtt'}://{host}{f':{self.port}' if self.port else ''}"
 
     def client(self, reconnect: bool = False, max_inflight: int = 65_535) -> Client:
-        """Raises CommandError for options that do not go together."""
+        """Build the client. Raises CommandError for options that contradict each other."""
         properties = self.properties()
         expiry = self.session_expiry if self.session_expiry is not None else (-1 if self.keep_session else 0)
         fields: ConnectFields = {
@@ -144,7 +144,7 @@ class ClientArgs:
             return f"{self.id_prefix}{os.getpid()}"
         if self.keep_session and not self.client_id:
             raise CommandError("a persistent session (-c) needs a client id (-i), so that the client can resume it")
-        # 3.1 knows no empty client id; some 3.1.1 brokers refuse it.
+        # 3.1 has no empty client id; some 3.1.1 brokers refuse it.
         return self.client_id or ("" if self.protocol() == V5 else f"starling-{secrets.token_hex(6)}")
 
     def _will(self, properties: PropertyArgs) -> Will | None:

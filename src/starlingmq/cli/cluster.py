@@ -17,7 +17,7 @@ from starlingmq.cli.declare import CommandError
 from starlingmq.cli.local_cluster import OFFERS, prepare
 
 COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "red")
-STOP_SECONDS: Final = 30.0  # node.shutdown_timeout of the settings that are written
+STOP_SECONDS: Final = 30.0  # node.shutdown_timeout in the generated settings
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
 
@@ -105,7 +105,7 @@ async def _watch(child: Child, settings: Path, teller: Teller) -> None:
 
 
 class Teller:
-    """What the nodes say, each line behind the name of who said it, on stderr."""
+    """Prints the output of the nodes on stderr, each line after the node's name."""
 
     def __init__(self, names: list[str]) -> None:
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)

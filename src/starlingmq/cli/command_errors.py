@@ -1,17 +1,17 @@
-"""What an exception looks like to a user: one line, and an exit code that says whose fault it is."""
+"""Turns an exception into one line for the user and an exit code that tells user errors from bugs."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 USER_ERROR: Final = 2
-"""Something the user gave, or the machine refused."""
+"""Exit code for invalid input and for errors of the system."""
 
 OUR_ERROR: Final = 1
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """One line about the error ("" if there is nothing to add) and the exit code."""
+    """Return one line about the error ("" if there is nothing to add) and the exit code."""
     format_message = getattr(error, "format_message", None)
     if format_message is not None:  # of typer: a wrong option, a missing argument
         there = _what_there_is(error)
@@ -25,7 +25,7 @@ def explain(error: Exception) -> tuple[str, int]:
 
 
 def _what_there_is(error: Any) -> str:
-    """Where somebody who guessed a command or an option finds the right one; "" where the message says so already."""
+    """Return where to find the right command or option after an unknown one; "" if the message already says so."""
     context = getattr(error, "ctx", None)
     if context is None or getattr(error, "possibilities", None):
         return ""

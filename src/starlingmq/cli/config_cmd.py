@@ -1,4 +1,4 @@
-"""``starlingmq config``: is a configuration right, and what does it come to."""
+"""``starlingmq config``: check a configuration, and show its effective values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def show(config: FileOption = None, set_: SetOption = None, json_: JsonOption = 
 
 
 def lines(config: Config) -> list[str]:
-    """The configuration as commented YAML that ``load_config`` reads back to the same."""
+    """Yield the configuration as commented YAML, which ``load_config`` reads back to the same values."""
     output: list[str] = []
     for setting in settings(Config):
         depth = setting.path.count(".")
@@ -64,7 +64,7 @@ def lines(config: Config) -> list[str]:
 
 
 def _text(value: Any, unit: str) -> str:
-    """What stands behind the colon."""
+    """Return the text after the colon."""
     if unit:
         return f" {_FORMATS[unit](value)}"
     if isinstance(value, tuple) and value:
@@ -75,11 +75,11 @@ def _text(value: Any, unit: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON is YAML, and quotes what YAML would take for something else."""
+    """Return JSON, which is valid YAML and quotes ambiguous values."""
     return json.dumps(to_builtins(value), ensure_ascii=False)
 
 
 def _listener(listener: ListenerConfig) -> Any:
-    """A listener as a user would write it: a bare URL when nothing else is set."""
+    """Return a listener in its shortest form: only the URL if nothing else is set."""
     section = {key: value for key, value in to_builtins(listener).items() if value not in (None, 0)}
     return section["url"] if len(section) == 1 else section

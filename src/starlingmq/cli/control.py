@@ -1,4 +1,4 @@
-"""Asking for something to be done in a data directory: by the broker that serves it, or here when none does."""
+"""Requests to a data directory: sent to the broker that serves it, or executed here if none is running."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 
 
 def directory_of(data_dir: str | None, config: str | None) -> Path:
-    """The data directory that the options, the settings or the environment name. CommandError when none does."""
+    """Return the data directory that the options, the settings or the environment name. Raises CommandError if none
+    does.
+    """
     named = data_dir or load_config(config, (), os.environ).node.data_dir
     if named is None:
         raise CommandError(
@@ -37,17 +39,17 @@ def directory_of(data_dir: str | None, config: str | None) -> Path:
 
 
 def ask(directory: Path, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
-    """Have it done, and return the result. CommandError when the broker refuses; else what the storage raises."""
+    """Execute an action and return its result. Raises CommandError if the broker refuses, and errors of the storage."""
     connection = _connect(directory)
     if connection is None:
-        from starlingmq.storage.maintenance.offline import actions  # the engines: not loaded when a broker has them
+        from starlingmq.storage.maintenance.offline import actions  # late: it loads the engines
 
         return asyncio.run(_done(actions(directory)[action](report, arguments)))
     return _ask(connection, directory, action, arguments, report)
 
 
 def ask_broker(directory: Path, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
-    """The same of what only a broker that runs can do. CommandError when none does, too."""
+    """Execute an action that needs a running broker. Raises CommandError also if none is running."""
     connection = _connect(directory)
     if connection is None:
         raise CommandError(f"{directory}: no broker is running there; start it, or give the directory of a running one")
@@ -78,7 +80,7 @@ async def _done(action: Awaitable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _connect(directory: Path) -> socket.socket | None:
-    """None when nobody serves the directory."""
+    """Connect to the broker of the directory; None if none is running."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with reachable(directory / NAME) as path:

@@ -1,4 +1,4 @@
-"""``starlingmq ctl``: look after a broker, or after the data directory of one that does not run."""
+"""``starlingmq ctl``: operate a broker, or the data directory of a stopped one."""
 
 from __future__ import annotations
 

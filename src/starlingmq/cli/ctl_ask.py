@@ -1,4 +1,4 @@
-"""How commands of ``ctl`` ask a broker for something of the whole cluster, and show it."""
+"""Requests of ``ctl`` commands to a broker about the whole cluster, and their output."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", h
 
 
 def ask(action: str, data_dir: str | None, config: str | None, **arguments: str) -> Result:
-    """Ask the broker of a data directory, in the name of whoever runs this. Raises CommandError."""
+    """Send a request to the broker of a data directory, in the name of the user who runs the command. Raises
+    CommandError.
+    """
     given = {name: value for name, value in arguments.items() if value}
     directory = directory_of(data_dir, config)
     return ask_broker(directory, action, {**given, "by": _user()}, lambda what, done, total, unit: None)
 
 
 def listed(action: str, key: str, limit: int, data_dir: str | None, config: str | None, **arguments: str) -> Result:
-    """The first ``limit`` entries of a list, whatever pages they come in; ``more`` if there are others."""
+    """Return the first ``limit`` entries of a list, read page by page; ``more`` if there are others."""
     entries: list[Result] = []
     missing: dict[str, Result] = {}
     cursor = ""
@@ -59,13 +61,13 @@ def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "no
 
 
 def warn_of(found: Result) -> None:
-    """Who did not answer."""
+    """Warn of nodes that did not answer."""
     for one in found.get("missing", ()):
         print(f"warning: no answer from {plain(one['node'])}: {plain(one['why'])}", file=sys.stderr)
 
 
 def done(found: Result, json_: bool, line: str) -> None:
-    """What was done, as a line, or as it is."""
+    """Print the result as a line, or as JSON."""
     if json_:
         print(json.dumps(found))
         return

@@ -1,4 +1,4 @@
-"""``starlingmq ctl cluster``: how the cluster is as one node sees it, its routes, and members that go."""
+"""``starlingmq ctl cluster``: the state of the cluster as one node sees it, its routes, and removing members."""
 
 from __future__ import annotations
 

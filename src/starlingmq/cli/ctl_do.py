@@ -1,4 +1,4 @@
-"""``starlingmq ctl``: what is done to clients, messages and nodes, at whatever node they are."""
+"""``starlingmq ctl``: actions on clients, messages and nodes, on any node of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``starlingmq ctl drain`` and ``ctl rebalance``: have clients go to other nodes, and have them spread evenly again."""
+"""``starlingmq ctl drain`` and ``ctl rebalance``: move clients to other nodes, and distribute them evenly again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_br
 from starlingmq.cli.ctl_ask import AtOption, ask
 from starlingmq.cli.progress import progress
 
-LOOK_SECONDS: Final = 0.5  # between two looks at another node
-LEFT: Final = 1  # exit code: clients or sessions are still there
+LOOK_SECONDS: Final = 0.5  # between two polls of another node
+LEFT: Final = 1  # exit code: clients or sessions remain
 
 
 def drain(
@@ -42,7 +42,7 @@ def drain(
 
 
 def _drain_at(node: str, cancel: bool, data_dir: str | None, config: str | None) -> dict[str, Any]:
-    """Another node, until it is done."""
+    """Drain another node, and wait until it is done."""
     found = ask("drain.cancel" if cancel else "drain.begin", data_dir, config, node=node)
     while found["draining"] and not found["done"]:
         time.sleep(LOOK_SECONDS)

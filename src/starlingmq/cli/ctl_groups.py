@@ -1,4 +1,4 @@
-"""``starlingmq ctl groups``: the queue groups as a node that runs sees them."""
+"""``starlingmq ctl groups``: the queue groups as a running node sees them."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def groups(
 
 
 def elsewhere(name: str, told: dict[str, int]) -> str:
-    """What is known of another node's part in a group."""
+    """Return the members and waiting messages of a group on other nodes."""
     members = f"{name}: {told['members']:,}"
     return f"{members}, {told['waiting']:,} waiting" if told.get("waiting") else members

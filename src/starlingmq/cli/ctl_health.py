@@ -1,4 +1,4 @@
-"""``starlingmq ctl health``: whether clients should come here, for whoever has no HTTP listener to ask."""
+"""``starlingmq ctl health``: the readiness check for nodes without an HTTP listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``starlingmq ctl``: what there is in a broker and its cluster: clients, sessions, messages, nodes, the log."""
+"""``starlingmq ctl``: show the state of a broker and its cluster: clients, sessions, messages, nodes, the log."""
 
 from __future__ import annotations
 

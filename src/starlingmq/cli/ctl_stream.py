@@ -1,4 +1,4 @@
-"""``starlingmq ctl stream``: the streams of a node that runs: made, listed, looked at, trimmed, deleted."""
+"""``starlingmq ctl stream``: create, list, show, trim and delete streams on a running node."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def create(
 
 @app.command(name="list")
 def list_(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
-    """List streams, and what this node has of each."""
+    """List streams, and the part of each that this node holds."""
     found = _ask("stream.list", {}, data_dir, config, json_)
     if json_:
         print(json.dumps(found))
@@ -79,7 +79,7 @@ def list_(data_dir: DataDirOption = None, config: FileOption = None, json_: Json
 def show(
     name: NameArgument, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """Show a stream: definition, what this node has of it, consumers."""
+    """Show a stream: definition, the part on this node, consumers."""
     found = _ask("stream.show", {"name": name}, data_dir, config, json_)
     print(json.dumps(found) if json_ else "\n".join(_lines(found)))
 
@@ -94,8 +94,7 @@ def trim(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Delete messages that this node has of a stream, in whole segment files: those that end before an offset, or
-    all."""
+    """Delete a stream's messages on this node, in whole segment files: those that end before an offset, or all."""
     if (before is None) != all_:
         raise CommandError("nothing selected; give --before OFFSET, or --all")
     arguments = {"name": name, "before": "" if before is None else str(before)}
@@ -118,7 +117,7 @@ def delete(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Delete a stream and what this node has of it."""
+    """Delete a stream and its messages on this node."""
     if everywhere:
         _everywhere("streams.delete", {"name": name}, data_dir, config, json_)
         return

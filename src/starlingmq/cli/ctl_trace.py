@@ -1,4 +1,4 @@
-"""``starlingmq ctl trace`` and ``tail``: the way of messages through the nodes, and messages as they come, live."""
+"""``starlingmq ctl trace`` and ``tail``: follow messages through the nodes, and print messages live."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A command from a dataclass: each field is an option, its annotation says how it is spelt.
+"""A command from a dataclass: each field is an option, defined by its annotation.
 
-``pub``, ``sub`` and ``bench`` share some thirty options. A dataclass can be inherited; a signature can not.
+``pub``, ``sub`` and ``bench`` share some thirty options. A dataclass can be inherited; a signature cannot.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Args = TypeVar("Args")
 
 
 class CommandError(Exception):
-    """Something the user can mend; shown as one line, exit code 2."""
+    """An error that the user can correct; shown as one line, exit code 2."""
 
     def format_message(self) -> str:
         return str(self)
 
 
 def command_of(args: type[Args], run: Callable[[Args], int]) -> Callable[..., int]:
-    """What typer takes for a command: a function with one keyword parameter per field of ``args``.
+    """Return a command for typer: a function with one keyword parameter per field of ``args``.
 
     The fields are annotated with ``Annotated[type, typer.Option(...)]``; the help text is the docstring of ``run``.
     """

@@ -1,4 +1,4 @@
-"""``starlingmq demo``: a cluster with a fleet of devices on this machine, broken and mended before your eyes."""
+"""``starlingmq demo``: a cluster with a fleet of devices on this machine, with live failures and repairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a cluster on one machine: a directory with one for each node, in it its settings and what it keeps."""
+"""The files of a cluster on one machine: a directory with a subdirectory per node, for its settings and data."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SETTINGS: Final = "starlingmq.yaml"
 SECRET_FILE: Final = "secret"  # noqa: S105 the name of a file
 TOKEN_FILE: Final = "streams-token"  # noqa: S105 the name of a file
 PORTS_A_NODE: Final = 4
-OFFERS: Final = ("nats", "http", "streams")  # beside MQTT, if they are asked for; their ports are 400, 500, 600 above
+OFFERS: Final = ("nats", "http", "streams")  # optional, in addition to MQTT; their ports are 400, 500, 600 above
 NODES_MAX: Final = 50
-# Below the ports that connections take: one of those could sit on the port of a node that is down.
+# Below the ephemeral ports: a connection could otherwise take the port of a node that is down.
 QUIET_PORTS: Final = range(12_000, 30_000)
 
 
 def prepare(directory: Path, count: int, base_port: int, offers: Collection[str] = ()) -> list[Path]:
-    """The settings files of the nodes; made if there are none, else kept. Raises CommandError, OSError.
+    """Return the settings files of the nodes; they are created if there are none. Raises CommandError, OSError.
 
     Node i listens for clients on ``base_port + i``, for nodes 100 above that, and its etcd on 200 and 300 above; 0:
-    all ports are free ones. ``offers`` are some of ``OFFERS``, which are added to settings that lack them.
+    free ports. ``offers`` are some of ``OFFERS``; they are added to settings that lack them.
     """
     paths = _prepare(directory, count, base_port)
     for offer in OFFERS:
@@ -42,7 +42,7 @@ def prepare(directory: Path, count: int, base_port: int, offers: Collection[str]
 
 
 def _offer(path: Path, offer: str, port: int) -> None:
-    """Add a listener to the settings of a node, unless they have one of that kind."""
+    """Add a listener to the settings of a node, unless there is one of that kind."""
     settings: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     if offer == "streams":
         streams = settings.setdefault("streams", {})
@@ -63,7 +63,7 @@ def _offer(path: Path, offer: str, port: int) -> None:
 
 
 def write_secret(path: Path) -> None:
-    """One that nobody guesses, in a file for the eyes of its owner."""
+    """Write a random secret to a file that only its owner can read."""
     path.touch(mode=0o600)
     path.write_text(secrets.token_hex(32) + "\n", encoding="utf-8")
 
@@ -120,7 +120,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_base_port(count: int, kinds: int = PORTS_A_NODE) -> int:
-    """One from which ``prepare`` derives ports that are free now; ``kinds``: how many each node has. Raises OSError."""
+    """Return a base port from which ``prepare`` derives free ports; ``kinds``: ports per node. Raises OSError."""
     for base in random.SystemRandom().sample(QUIET_PORTS, 1000):
         with ExitStack() as stack:
             try:

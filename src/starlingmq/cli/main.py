@@ -1,7 +1,7 @@
-"""The entry point: the version, quickly, and what an error looks like to a user.
+"""The entry point: it prints the version without loading typer, and reports errors.
 
-Whatever goes wrong is one line ``error: ...`` on stderr: exit code 2 for what the user gave or the machine refused, 1
-for a fault of ours. ``--debug`` anywhere on the command line shows the traceback as well.
+Every error is one line ``error: ...`` on stderr: exit code 2 for invalid input and errors of the system, 1 for a bug in
+StarlingMQ. ``--debug`` anywhere on the command line shows the traceback as well.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from starlingmq.cli.serve_options import read as read_serve_options
 from starlingmq.cli.version import version_line
 
 PROGRAM: Final = "starlingmq"
-COMPLETION: Final = "_STARLINGMQ_COMPLETE"  # set by a shell that asks how a command line goes on
+COMPLETION: Final = "_STARLINGMQ_COMPLETE"  # set by a shell that requests completions
 INTERRUPTED: Final = 130
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line (None: that of the process) and return its exit code."""
     args = list(sys.argv[1:] if args is None else args)
-    if args == ["--version"]:  # answered before typer is loaded, which takes longer than all the rest
+    if args == ["--version"]:  # before typer is loaded, which takes longer than the rest
         print(version_line())
         return 0
     try:
@@ -32,14 +32,14 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the flush at exit must not complain about it again.
+        # The reader of the output has closed it; the flush at exit must not report that again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUR_ERROR
     except Exception as error:
         if "--debug" in args:
             traceback.print_exc()
         message, code = explain(error)
-        if message:  # there is none when a group of commands was named and not which: the help was answer enough
+        if message:  # none for a command group without a command: its help was printed
             print(f"error: {message}", file=sys.stderr)
         return code
 
@@ -50,6 +50,6 @@ def _run(args: list[str]) -> int:
 
         serve(options)
         return 0
-    from starlingmq.cli.app import run  # typer and the command's own imports come with it
+    from starlingmq.cli.app import run  # imports typer and the command's modules
 
     return run(args, PROGRAM)

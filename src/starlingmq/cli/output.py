@@ -1,7 +1,7 @@
-"""How ``sub`` prints a message: plain, verbose, as JSON, or by a format of mosquitto_sub's escapes (``-F``).
+"""Formats of ``sub``: plain, verbose, JSON, or a format with the escapes of mosquitto_sub (``-F``).
 
-A format is taken apart once, into one function per piece; a printer is any function from (message, time of arrival in
-nanoseconds since the epoch) to bytes. Raises CommandError for a format nobody could follow.
+A format is parsed once, into one function per piece; a printer is any function from (message, time of arrival in
+nanoseconds since the epoch) to bytes. An invalid format raises CommandError.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def verbose(message: Message, _at: int) -> bytes:
 
 
 def as_json(message: Message, at: int) -> bytes:
-    """One JSON object: the payload as text, or in base64 where it is no UTF-8 (``base64`` says which)."""
+    """Return one JSON object: the payload as text, or in base64 if it is not UTF-8 (``base64`` tells which)."""
     try:
         payload, encoded = message.payload.decode(), False
     except UnicodeDecodeError:
@@ -65,7 +65,7 @@ def as_json(message: Message, at: int) -> bytes:
 
 
 def formatted(format: str) -> Printer:
-    """The printer for ``format``: % for the message, @ for strftime, backslash for control characters."""
+    """Return the printer for ``format``: % for the message, @ for strftime, backslash for control characters."""
     pieces: list[Printer] = []
     position = 0
     while position < len(format):
@@ -151,7 +151,9 @@ def _head(message: Message, at: int) -> dict[str, Any]:
 
 
 def _properties(message: Message) -> dict[str, Any]:
-    """By name, as JSON takes them. User properties stay a list of pairs: names may come twice, and in an order."""
+    """Return properties by name, for JSON. User properties remain a list of pairs, because names may repeat and have an
+    order.
+    """
     named: dict[str, Any] = {}
     for identifier, value in message.properties.items():
         if isinstance(value, bytes):
@@ -194,7 +196,7 @@ def _compact(line: dict[str, Any]) -> bytes:
 
 
 class NotJson(ValueError):
-    """This message can not be printed with %J; the next one may."""
+    """This message cannot be printed with %J; later ones may."""
 
 
 FIELDS: Final[dict[str, Printer]] = {

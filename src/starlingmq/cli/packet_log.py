@@ -1,4 +1,4 @@
-"""What ``-d`` prints: a line per packet in either direction, in the manner of mosquitto's clients."""
+"""The output of ``-d``: a line per packet in either direction, as mosquitto's clients print it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACK_NAMES = {4: "PUBACK", 5: "PUBREC", 6: "PUBREL", 7: "PUBCOMP"}
 
 
 class PacketLog:
-    """Called with every piece of bytes that goes out (``sent``) or comes in."""
+    """Called with all bytes that are sent (``sent``) or received."""
 
     def __init__(self, version: int) -> None:
         self._version = version
@@ -35,7 +35,7 @@ class PacketLog:
         for first, whole, start, end in self._streams[sent].feed(data):
             packet = decode(first, whole, start, end, self._version)
             if isinstance(packet, Connect | Connack):
-                self._streams[not sent] = Frames()  # a new connection: nothing is left over from the one before
+                self._streams[not sent] = Frames()  # a new connection: discard an incomplete frame of the previous one
             print("sending" if sent else "received", describe(packet), file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""``starlingmq pipeline``: pipelines from files, run, checked and looked at."""
+"""``starlingmq pipeline``: run, validate and inspect pipelines from files."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from starlingmq.pipeline.status import Status
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SHOWN: Final = 40  # lines of a table, and messages that are named
-FOUND: Final = 1  # exit code of an audit that found something
+SHOWN: Final = 40  # lines of a table, and findings listed
+FOUND: Final = 1  # exit code of an audit with findings
 HEADS: Final = ("client", "topic")
 
 ServerOption = Annotated[
@@ -237,14 +237,14 @@ def audit(
     return 0 if found.clean else FOUND
 
 
-# What they share
+# Shared
 
 
 def _config(
     name: str, servers: list[str] | None, stream: str, token_file: str, user: str, password_file: str, tls_ca: str,
     patience: int, topics: list[str] | None, without: list[str] | None = None, **more: Any,
 ) -> PipelineConfig:  # fmt: skip
-    """As if it had been read from a file. Raises CommandError."""
+    """Build the config that a pipeline file would give. Raises CommandError."""
     if not servers:
         raise CommandError("--server: name at least one node as host:port of its streams.listen")
     source = {
@@ -259,7 +259,7 @@ def _config(
 
 
 def _rows(spark: Any, config: PipelineConfig, since: str, until: str) -> DataFrame:
-    """What is in the stream now."""
+    """Return the current rows of the stream."""
     from starlingmq.pipeline.run import runs_here, source_options
 
     options = source_options(config, runs_here(spark))
@@ -311,7 +311,7 @@ def _password(path: str) -> str:
     return secret(path, "--password-file")
 
 
-# What an audit says
+# Output of an audit
 
 
 def show(audit: DeliveryAudit, screen: Console) -> None:
@@ -327,7 +327,7 @@ def show(audit: DeliveryAudit, screen: Console) -> None:
 
 
 def table_of(totals: list[Total]) -> Table:
-    """With the columns in which there is something."""
+    """Build a table without empty columns."""
     lines = [line_of(total) for total in totals]
     heads = [head for head in lines[0] if head in HEADS or any(line[head] for line in lines)]
     table = Table(*heads, box=None)

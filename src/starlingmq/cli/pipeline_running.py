@@ -1,4 +1,4 @@
-"""What the commands of pipelines share: Spark, and a look at how far its queries are."""
+"""Shared by the pipeline commands: the Spark session, and the progress of its queries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOK_SECONDS: Final = 0.25
 
 
 def session(name: str | Path, config: PipelineConfig, master: str, ask: bool) -> Any:
-    """Spark. ``ask``: whether the stream is there, before anything that takes long."""
+    """Start Spark. ``ask``: first check that the stream exists, before slower steps."""
     try:
         from starlingmq.pipeline.run import begin_session, reach
     except ImportError as error:
@@ -42,12 +42,12 @@ def session(name: str | Path, config: PipelineConfig, master: str, ask: bool) ->
         reach(config, name)
     try:
         return begin_session(config, master)
-    except Exception as error:  # no Java, no such master: each says it in its own way
+    except Exception as error:  # no Java or an unknown master: each has its own exception
         raise CommandError(f"{name}: Spark cannot start: {' '.join(str(error).split())[:300]}") from None
 
 
 def planned(file: Path | str, config: PipelineConfig, master: str, ask: bool) -> tuple[Any, Any]:
-    """Spark, and the pipeline in it."""
+    """Start Spark and plan the pipeline."""
     spark = session(file, config, master, ask)
     from starlingmq.pipeline.run import Pipeline, PipelineError
 
@@ -71,15 +71,16 @@ def _say(what: str, failure: str, wait: float, restarts: Restarts) -> None:
 
 @contextmanager
 def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
-    """While the block lasts, how many tasks of Spark are done of those that are known of. Raises CommandError with what
-    Spark says when one fails."""
+    """Show the number of completed and known Spark tasks during the block. Raises CommandError with Spark's message if
+    one fails.
+    """
     from pyspark.errors import PySparkException
 
     from starlingmq.pipeline.run import said
 
     over = Event()
     tracker = spark.sparkContext.statusTracker()
-    seen: dict[int, tuple[int, int]] = {}  # of each stage: done, all
+    seen: dict[int, tuple[int, int]] = {}  # per stage: done, all
     with progress(quiet) as report:
 
         def look() -> None:
@@ -106,8 +107,9 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
 
 
 def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool) -> None:
-    """Start its queries, until one of them ends, or we are told to (once: the next time it is the end of the process).
-    What passes by itself starts them again. Raises CommandError with the reason why one failed."""
+    """Run the queries until one of them ends or a signal arrives (a second signal ends the process). After a transient
+    failure they are restarted. Raises CommandError with the reason if one failed.
+    """
     from starlingmq.pipeline.run import failure
 
     told = Event()
@@ -136,7 +138,7 @@ def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool) ->
 
 
 def _watch(queries: list[StreamingQuery], status: Status, told: Event, quiet: bool) -> None:
-    """Show the progress until a query has failed, all have ended, or we are told to end."""
+    """Show the progress until a query has failed, all have ended, or a signal arrives."""
     screen = Console(file=sys.stderr, quiet=quiet)
     with Live(table_of([status]), console=screen, auto_refresh=False, transient=True) as live:
         while not told.is_set() and any(query.isActive for query in queries):

@@ -1,4 +1,4 @@
-"""How far something is that takes a while: a bar on a terminal, else a line now and then, on stderr in both cases."""
+"""Progress of long actions: a bar on a terminal, otherwise a line every few seconds, in both cases on stderr."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 Report = Callable[[str, int, int, str], None]
-"""What is being done, how much of it is done, of how much (0: not known), and of what unit."""
+"""Called with the action, the amount done, the total (0: unknown), and their unit."""
 
 LINE_SECONDS: Final = 2.0
 PREFIXES: Final = ("Ki", "Mi", "Gi", "Ti")
@@ -17,7 +17,7 @@ PREFIXES: Final = ("Ki", "Mi", "Gi", "Ti")
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
-    """Shown while the block lasts; ``quiet``: not at all."""
+    """Show progress during the block; ``quiet``: show nothing."""
     if quiet:
         yield lambda what, done, total, unit: None
     elif sys.stderr.isatty():
@@ -28,7 +28,7 @@ def progress(quiet: bool) -> Iterator[Report]:
 
 
 def amount(count: float, unit: str) -> str:
-    """``count`` of a unit, for reading."""
+    """Format ``count`` of a unit."""
     if unit != "bytes":
         return f"{count:,.0f} {unit}"
     power = 0
@@ -46,7 +46,7 @@ def _so_far(done: float, total: float | None, unit: str) -> str:
 
 
 class _Lines:
-    """A line for everything that begins, and for how far it is every ``LINE_SECONDS``."""
+    """Prints a line when an action begins, and its progress every ``LINE_SECONDS``."""
 
     def __init__(self) -> None:
         self._what = ""

@@ -1,8 +1,8 @@
 """The option ``-D command property value``, as mosquitto_pub and mosquitto_sub have it.
 
-A user property takes two values, every other property one, so an option of fixed size can not hold it: typer hands us
-the commands (``-D publish``) and, apart from them, all words that belong to no option, both in their order. The names
-of the properties are those of the specification: ``content-type``, ``user-property``.
+A user property takes two values, every other property one, so an option with a fixed number of values does not suffice:
+typer returns the commands (``-D publish``) and, separately, all words that belong to no option, both in order. The
+names of the properties are those of the specification: ``content-type``, ``user-property``.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ IDENTIFIERS: Final = {option_name(rule): identifier for identifier, rule in RULE
 
 
 class PropertyArgs:
-    """Properties by the packet they are for."""
+    """Properties by packet type."""
 
     def __init__(self, commands: Sequence[str], words: Sequence[str]) -> None:
-        """Raises CommandError for what is no property of its packet, has a wrong value, or a word too many or few."""
+        """Raises CommandError for a property that its packet cannot have, a wrong value, or a wrong number of words."""
         self._by_command: dict[str, Properties] = {name: {} for name in COMMANDS}
         left = list(words)
         for command in commands:
@@ -94,7 +94,9 @@ class PropertyArgs:
 
 
 def allowed(command: str) -> list[str]:
-    """The properties that a client may put into this packet; only the server gives a PUBLISH its subscriptions."""
+    """Return the properties that a client may set in this packet; only the server sets Subscription Identifiers in a
+    PUBLISH.
+    """
     packet = COMMANDS[command]
     names = [name for name, number in IDENTIFIERS.items() if RULES[number].packets >> packet & 1]
     if packet == packet_types.PUBLISH:

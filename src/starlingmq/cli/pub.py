@@ -1,4 +1,4 @@
-"""``starlingmq pub``: publish messages, with the habits of mosquitto_pub."""
+"""``starlingmq pub``: publish messages, with the options of mosquitto_pub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from starlingmq.client.events import Completed
 
 READ_SIZE: Final = 64 * 1024  # bytes of stdin per read
 BATCHES_AHEAD: Final = 4  # reads whose lines are not yet published
-UNANSWERED_MAX: Final = 2000  # messages waiting for their turn or their acknowledgement
+UNANSWERED_MAX: Final = 2000  # messages that wait to be sent or acknowledged
 
 
 @dataclass(kw_only=True)
@@ -43,7 +43,9 @@ class PubArgs(ClientArgs):
     ] = 1000
 
     def check(self) -> str:
-        """The topic. Raises CommandError unless there is one, and one thing to send."""
+        """Return the topic. Raises CommandError without a topic, or unless exactly one source of the payload is
+        given.
+        """
         sources = [self.message is not None, self.file is not None, self.lines, self.stdin, self.null]
         if sum(sources) != 1:
             problem = "nothing to send" if not any(sources) else "more than one thing to send"
@@ -59,7 +61,7 @@ class PubArgs(ClientArgs):
 
     def payload(self) -> bytes:
         if self.message is not None:
-            return self.message.encode(errors="surrogateescape")  # bytes of the command line that are no UTF-8
+            return self.message.encode(errors="surrogateescape")  # bytes of the command line that are not UTF-8
         if self.file is not None:
             return Path(self.file).read_bytes()
         return sys.stdin.buffer.read() if self.stdin else b""
@@ -96,7 +98,7 @@ async def _publish(client: Client, args: PubArgs, topic: str, payload: bytes) ->
 
 
 class Sender:
-    """Keeps many messages on their way at once; the first one refused ends the command."""
+    """Keeps many messages in flight; the first refused one ends the command."""
 
     def __init__(self, client: Client, args: PubArgs, topic: str) -> None:
         self._client = client
@@ -122,18 +124,18 @@ class Sender:
 
 
 async def stdin_lines() -> AsyncIterator[bytes]:
-    """The lines of stdin without their ends, as they come.
+    """Yield the lines of stdin as they arrive, without line ends.
 
-    Read by a thread, because stdin may be a file, which an event loop can not wait for; a daemon, because nothing can
-    wake it from a terminal and the command must be able to end; with ``os.read``, because a buffered reader would be
-    locked then.
+    A thread reads them, because stdin may be a file, which an event loop cannot wait for. It is a daemon, because a
+    read from a terminal cannot be interrupted and the command must be able to end. It uses ``os.read``, because a
+    buffered reader would be locked at that time.
     """
     loop = asyncio.get_running_loop()
     batches: asyncio.Queue[list[bytes]] = asyncio.Queue()
     room = threading.Semaphore(BATCHES_AHEAD)
 
     def read() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants the rest
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the rest is not needed
             for batch in _batches(sys.stdin.fileno()):
                 room.acquire()
                 loop.call_soon_threadsafe(batches.put_nowait, batch)
@@ -147,8 +149,8 @@ async def stdin_lines() -> AsyncIterator[bytes]:
 
 
 def _batches(descriptor: int) -> Iterator[list[bytes]]:
-    """Lists of whole lines; the last line need not end in a line feed."""
-    unfinished: list[bytes] = []  # joined once its end is there: a long line comes in many pieces
+    """Yield lists of whole lines; the last line need not end in a line feed."""
+    unfinished: list[bytes] = []  # joined when its end has arrived: a long line takes many reads
     while data := os.read(descriptor, READ_SIZE):
         first, *rest = data.split(b"\n")
         unfinished.append(first)

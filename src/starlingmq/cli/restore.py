@@ -1,4 +1,4 @@
-"""``starlingmq restore``: a data directory made of a backup."""
+"""``starlingmq restore``: create a data directory from a backup."""
 
 from __future__ import annotations
 

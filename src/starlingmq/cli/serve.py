@@ -1,9 +1,8 @@
-"""``starlingmq serve``: run one broker until it is told to stop.
+"""``starlingmq serve``: run one broker until a signal stops it.
 
-Standard output carries one line, ``ready`` and the addresses; everything else goes to stderr. SIGTERM and SIGINT ask
-for a graceful stop, the second of them gets the system's own answer: the process ends at once. SIGUSR2 does what it
-does at a NATS server (lame duck): a graceful stop that closes NATS clients over a while. SIGHUP reads the configuration
-again.
+It prints one line on standard output, ``ready`` and the addresses; all other output goes to stderr. SIGTERM and SIGINT
+cause a graceful stop; a second one ends the process immediately. SIGUSR2 means lame duck mode, as in nats-server: a
+graceful stop that closes NATS clients over a period. SIGHUP reloads the configuration.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("starlingmq")
 
 SECURED: Final = ("mqtts://", "wss://", "tls://", "nats+wss://")
-"""Listeners of clients with TLS. The event loop ``epoll`` has asyncio's TLS; measured, uvloop's takes less than half of
-the CPU for a message, and 46 instead of 278 KiB for a connection."""
+"""Client listeners with TLS. The event loop ``epoll`` uses asyncio's TLS; measured, uvloop's takes less than half of
+the CPU per message, and 46 instead of 278 KiB per connection.
+"""
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StoppedError(Exception):
-    """The broker has stopped without being told to; one line."""
+    """The broker has stopped by itself; one line."""
 
 
 def run(options: ServeOptions) -> None:
-    """Run one broker until it is told to stop, or all of ``--workers``."""
+    """Run one broker, or all of ``--workers``, until a signal."""
     overrides = list(options.set_ or ())
     flags = {
         "listeners": options.listen,
@@ -53,7 +53,7 @@ def run(options: ServeOptions) -> None:
         "cluster.etcd.endpoints": options.etcd,
         "log.level": options.log_level or ("debug" if options.debug else None),
     }
-    # JSON is YAML with everything quoted: a directory called 2024 stays a name.
+    # JSON is YAML with all strings quoted: a directory called 2024 remains a string.
     overrides += [f"{path}={json.dumps(value)}" for path, value in flags.items() if value]
 
     def load() -> Config:
@@ -75,7 +75,7 @@ def run(options: ServeOptions) -> None:
 
 
 def _make_first_user(config: Config) -> None:
-    """Where settings ask for one and there is no password file. The password is shown here and nowhere else."""
+    """Create the first user if the settings name one and there is no password file. The password is shown only here."""
     if not config.auth.password.first_user:
         return
     try:
@@ -93,7 +93,7 @@ def _make_first_user(config: Config) -> None:
 
 
 def event_loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop of ``node.event_loop``, or None for asyncio's own."""
+    """Return the factory of the event loop that ``node.event_loop`` names; None for asyncio's default."""
     name = config.node.event_loop
     if name == "auto":
         secured = any(listener.url.startswith(SECURED) for listener in config.listeners)
@@ -118,17 +118,17 @@ def event_loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop
 
 
 async def _serve(config: Config, load: Callable[[], Config], settings_file: str) -> None:
-    from starlingmq.node import Node  # late: help and a wrong setting are answered without the whole broker
+    from starlingmq.node import Node  # late: help and setting errors do not need the whole broker
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
-        # Once: with the handler gone, the next one ends the process by default.
+        # Once: without the handler, the next signal ends the process.
         loop.add_signal_handler(number, _stop_once, loop, stop)
     node = Node(config, settings_file)
     node.load = load
     stopping = loop.create_task(stop.wait())
-    starting = loop.create_task(node.start())  # a member of a cluster may wait there for others, for a long time
+    starting = loop.create_task(node.start())  # a cluster member may wait a long time for others
     await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
         starting.result()

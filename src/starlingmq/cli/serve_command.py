@@ -1,4 +1,6 @@
-"""``starlingmq serve`` as typer knows it: for help, and for what ``serve_options.read`` leaves to it."""
+"""``starlingmq serve`` as a typer command: for help, and for command lines that ``serve_options.read`` does not
+parse.
+"""
 
 from __future__ import annotations
 

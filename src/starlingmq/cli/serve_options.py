@@ -1,8 +1,8 @@
-"""The options of ``starlingmq serve``, and a reader for plain command lines made of them.
+"""The options of ``starlingmq serve``, and a parser for plain command lines.
 
-typer would stay in the memory of the broker that it starts, and pydantic with it: 12 MB. So a command line of nothing
-but the options below, each with its value, is read here. ``read`` leaves every other one to typer, which has the same
-table (``starlingmq.cli.serve_command``): help, mistakes and the words about them.
+typer and pydantic would remain in the memory of the broker: 12 MB. A command line that consists of the options below,
+each with its value, is therefore parsed here. ``read`` leaves all others, such as help and errors, to typer, which has
+the same table (``starlingmq.cli.serve_command``).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ BY_SPELLING: Final = {spelling: option for option in OPTIONS for spelling in opt
 
 
 def read(words: Sequence[str]) -> ServeOptions | None:
-    """The options in the words after ``serve``; None: typer has to read them."""
+    """Parse the words after ``serve``; None: typer must parse them."""
     given: dict[str, Any] = {}
     rest = iter(words)
     for word in rest:

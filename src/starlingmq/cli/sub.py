@@ -1,4 +1,4 @@
-"""``starlingmq sub``: subscribe and print what comes, with the habits of mosquitto_sub.
+"""``starlingmq sub``: subscribe and print messages, with the options of mosquitto_sub.
 
 Exit code 0 after ``-C`` messages, ``-E``, ``--retained-only``, Ctrl-C and SIGTERM; 27 when the time of ``-W`` is over.
 """
@@ -71,7 +71,7 @@ class SubArgs(ClientArgs):
     ] = True
 
     def subscriptions(self) -> list[Subscription]:
-        """Raises CommandError when there is none, or one with wildcards where none may be."""
+        """Return the subscriptions. Raises CommandError if there is none, or for an invalid topic filter."""
         topic = self.url_topic()
         filters = self.topics + ([topic] if topic else [])
         if not filters and not self.unsubscribe:
@@ -121,7 +121,7 @@ class SubRun:
         self._printed = 0
 
     async def run(self) -> int:
-        """Until something ends it; the exit code. A signal is an orderly end."""
+        """Run and return the exit code. A signal is an orderly end."""
         loop = asyncio.get_running_loop()
         work = loop.create_task(self._work())
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -149,12 +149,12 @@ class SubRun:
         async for message in client.messages():
             if not await self._show(message):
                 break
-            if not client.unread:  # one write for what came together
+            if not client.unread:  # one write for messages that arrived together
                 sys.stdout.buffer.flush()
         return 0
 
     async def _show(self, message: Message) -> bool:
-        """Print what the options let through; false when that was the last."""
+        """Print the message if the options allow it. Returns False after the last one."""
         args = self._args
         if args.retained_only and not message.retain:
             return False

@@ -1,4 +1,4 @@
-"""``starlingmq top``: what clients, nodes and topics do at the moment, as a table that is drawn again and again."""
+"""``starlingmq top``: the current activity of clients, nodes and topics, as a live table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COLUMNS: Final = {
     "topics": ("topic", "messages", "share", "bytes"),
 }
 WORDS: Final = ("client_id", "node", "ready", "topic", "slow")
-FIRST_SECONDS: Final = 1.1  # between the two looks that first rates are of
+FIRST_SECONDS: Final = 1.1  # between the two samples of the first rates
 KEYS: Final = "c clients  n nodes  t topics  s sort by the next column  q quit"
 
 
@@ -135,7 +135,7 @@ def _table(found: dict[str, Any], rows: int) -> Table:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits for a key, so many seconds at most; the terminal is as it was afterwards."""
+    """Provide a function that waits for a key, for a limited number of seconds. Restores the terminal afterwards."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)

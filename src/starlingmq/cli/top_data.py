@@ -1,4 +1,4 @@
-"""What ``starlingmq top`` shows: rates of nodes, clients and topics, from one answer after the other."""
+"""The data of ``starlingmq top``: rates of nodes, clients and topics, from consecutive answers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final
 Result = dict[str, Any]
 Ask = Callable[..., Result]
 
-TOPICS_MAX: Final = 5000  # that are counted
-RATE: Final = 200  # messages a second of each node that topics are counted of
+TOPICS_MAX: Final = 5000  # topics counted
+RATE: Final = 200  # messages per second and node in the sample that topics are counted from
 ROWS: Final = 200
 VIEWS: Final = ("clients", "nodes", "topics")
 SORTS: Final = {
@@ -21,7 +21,7 @@ SORTS: Final = {
 
 
 class TopData:
-    """``ask`` asks the broker. ``look`` at one of the views; rates are there from the second look on."""
+    """``ask`` sends a request to the broker; ``look`` returns a view. Rates are available from the second call on."""
 
     def __init__(self, ask: Ask, node: str) -> None:
         self._ask = ask
@@ -32,7 +32,7 @@ class TopData:
         self._bytes: Counter[str] = Counter()
 
     def look(self, view: str, sort: str) -> Result:
-        """``rows``, the first by ``sort``, and ``missing`` nodes. Raises CommandError."""
+        """Return ``rows``, sorted by ``sort``, and ``missing`` nodes. Raises CommandError."""
         if view == "nodes":
             rows, missing = self._nodes()
         elif view == "topics":
@@ -73,7 +73,7 @@ class TopData:
         }
 
     def _topics(self) -> tuple[list[Result], list[Result]]:
-        """Counted of some messages a second: shares are right where rates are not."""
+        """Count topics in a sample of messages: the shares are representative, the rates are not."""
         if not self._trace:
             begun = self._ask("trace.begin", topic="#", tail="yes", rate=str(RATE))
             self._trace = begun["trace"]

@@ -1,4 +1,4 @@
-"""The line that ``--version`` prints; it loads no more than it needs."""
+"""The line that ``--version`` prints, with as few imports as possible."""
 
 from __future__ import annotations
 

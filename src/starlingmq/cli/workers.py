@@ -1,7 +1,7 @@
-"""``starlingmq serve --workers N``: N brokers on one machine that share the listeners' ports, and are a cluster.
+"""``starlingmq serve --workers N``: N brokers on one machine that share the listeners' ports and form a cluster.
 
-The system deals connections out to them. Each is a node like any other, with a directory of its own below the data
-directory; where there is no etcd, this process runs one for all of them. One that ends is started again.
+The kernel distributes connections to them. Each is a node with its own directory below the data directory; without an
+external etcd, this process runs one for all of them. A worker that ends is restarted.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from starlingmq.net.listeners.listeners import hold_port, parse_listener
 
 log = logging.getLogger("starlingmq")
 
-BACKOFF: Final = (0.2, 5.0)  # seconds until a worker is started again: at first, at most
-LONG_RUN: Final = 10.0  # seconds after which a run counts as one that worked
+BACKOFF: Final = (0.2, 5.0)  # seconds before a worker is restarted: initially, at most
+LONG_RUN: Final = 10.0  # seconds after which a run counts as successful
 WORKERS_MAX: Final = 256
 ETCD_READY_SECONDS: Final = 30.0
 
 
 class WorkersError(Exception):
-    """The workers can not serve; one line."""
+    """The workers cannot serve; one line."""
 
 
 async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
-    """Until SIGTERM or SIGINT. ``arguments`` are those of ``serve`` for all workers. Raises ConfigError and others."""
+    """Run until SIGTERM or SIGINT. ``arguments`` are those of ``serve`` for all workers. Raises ConfigError and
+    others.
+    """
     if not 1 <= count <= WORKERS_MAX:
         raise ConfigError(f"--workers {count}: must be 1 to {WORKERS_MAX}, best the number of cores")
     refuse_open_listeners(config, False)
@@ -115,7 +117,7 @@ def _hang_up(workers: Sequence[Worker]) -> None:
 
 
 def _tell(name: str, line: str) -> None:
-    """A worker's log lines, JSON or text, pass as they are; what else it says is told by us."""
+    """Pass on a worker's log lines, JSON or text, unchanged; log its other output."""
     if line.startswith("{") or line[:4].isdigit():
         print(line, file=_stderr(), flush=True)
     else:
@@ -135,7 +137,7 @@ def _has_secret(config: Config) -> bool:
 def _settings(
     config: Config, count: int, listeners: Sequence[ListenerConfig], endpoints: Sequence[str]
 ) -> Iterator[list[str]]:
-    """The settings that make workers of them, as options of ``serve``; the others know each again by its address."""
+    """Return the settings of a worker, as options of ``serve``; other nodes identify it by its address."""
     for index, address in enumerate(_addresses(config, count)):
         yield _worker_settings(config, index, address, listeners, endpoints)
 
@@ -163,14 +165,16 @@ def _worker_settings(
 
 
 def _addresses(config: Config, count: int) -> list[str]:
-    """Where the workers listen for nodes: side by side as the settings say, else on free ports of this machine."""
+    """Return the workers' cluster addresses: consecutive ports from the settings, otherwise free ports of this
+    machine.
+    """
     if config.cluster.enabled:
         return [_nth(config.cluster.listen, index) for index in range(count)]
     return [f"{HOST}:{port}" for port in free_ports(count)]
 
 
 def _nth(address: str, index: int) -> str:
-    """The same host, and a port of its own for each worker."""
+    """Return the same host with the port of the n-th worker."""
     host, port = split_address(address, "cluster.listen")
     return f"[{host}]:{port + index if port else 0}" if ":" in host else f"{host}:{port + index if port else 0}"
 
@@ -181,12 +185,12 @@ def _log_format(config: Config) -> str:
 
 @asynccontextmanager
 async def _etcd(config: Config) -> AsyncIterator[Sequence[str]]:
-    """Where etcd is: as the settings say, or one that runs as long as the block lasts."""
+    """Provide the etcd endpoints: those of the settings, or an etcd that runs during the block."""
     cluster = config.cluster
     if cluster.etcd.endpoints:
         yield cluster.etcd.endpoints
         return
-    from starlingmq.net.etcd.etcd_server import EtcdServer  # gRPC: not needed to refuse a wrong setting
+    from starlingmq.net.etcd.etcd_server import EtcdServer  # gRPC: not needed to report a wrong setting
 
     settings = cluster.etcd if cluster.enabled else msgspec.structs.replace(cluster.etcd, client_port=0, peer_port=0)
     with tempfile.TemporaryDirectory(prefix="starlingmq-") as temporary:
@@ -202,7 +206,7 @@ async def _etcd(config: Config) -> AsyncIterator[Sequence[str]]:
 
 
 async def _hold_ports(config: Config, stack: AsyncExitStack) -> list[ListenerConfig]:
-    """The listeners, each with a port that is held for the workers as long as the stack lasts."""
+    """Return the listeners, each with a port that is held for the workers until the stack is closed."""
     found = []
     for listener in config.listeners:
         spec = parse_listener(listener)
