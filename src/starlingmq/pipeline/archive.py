@@ -5,20 +5,21 @@
     DIRECTORY/date=2026-01-31/root=sensors/batch-7-0.parquet     of batch 7 of the query
     DIRECTORY/date=2026-01-31/root=sensors/merged-....parquet    of several files that were small
     DIRECTORY/_starlingmq/query                                  the id of the query that writes here
-    DIRECTORY/_starlingmq/batches/7                              batch 7 of this query is there, as a whole
-    DIRECTORY/_starlingmq/merges/....json                        files that take the place of others, from now on
-    DIRECTORY/_starlingmq/checkpoint, staging                    of the query; what is being written
+    DIRECTORY/_starlingmq/batches/7                              batch 7 of this query is complete
+    DIRECTORY/_starlingmq/merges/....json                        merged files and the files that they replace
+    DIRECTORY/_starlingmq/checkpoint, staging                    of the query; files being written
 
 The laws:
 
 - One query writes an archive, since batches of two queries have the same numbers. A query has another id when its
   checkpoint is deleted.
-- A batch is written aside and then moved. What an earlier attempt at it has left is taken away first; one that is there
-  as a whole is left alone, for its files may have been merged since, and those of no other are.
-- A merge is written aside, then noted, then done: files in, files out. What was noted is done by whoever comes next,
-  and doing it again changes nothing. So each row is in one file, whenever whoever dies, once ``settle`` was called.
+- A batch is written to ``staging`` and then moved. Files of an earlier attempt are removed first; a complete batch is
+  kept, because its files may have been merged since, and only files of complete batches are merged.
+- A merge is written to ``staging``, then recorded, then executed: the merged file in, its parts out. The next process
+  executes recorded merges again, which is idempotent. So after ``settle`` each row is in one file, whenever a process
+  has died.
 
-Files are moved by the driver, so it is a directory that the driver and all workers see.
+The driver moves the files, so the directory must be accessible to the driver and all workers.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from starlingmq.config.section_types import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-OURS: Final = "_starlingmq"  # Spark passes over names that begin so
+OURS: Final = "_starlingmq"  # Spark ignores names that begin with _
 PARTITIONS: Final = ("date", "root")
-TARGET_BYTES: Final = 128 << 20  # of a merged file, about
+TARGET_BYTES: Final = 128 << 20  # approximate size of a merged file
 NEEDED: Final = ("topic", "timestamp", "node", "offset")
 
-Told = Callable[[int, int], None]  # how many partitions are merged, of how many
+Told = Callable[[int, int], None]  # merged partitions, and all of them
 
 
 class ArchiveError(ConfigError):
-    """Why an archive can not be used; one line that begins with its directory."""
+    """An archive cannot be used; one line that begins with its directory."""
 
 
 class Merge(msgspec.Struct, frozen=True):
-    """Names below the archive. ``staged`` becomes ``merged``, and all of ``parts`` go."""
+    """Names relative to the archive. ``staged`` is renamed to ``merged``, and all of ``parts`` are deleted."""
 
     staged: str
     merged: str
@@ -58,7 +59,7 @@ class Merge(msgspec.Struct, frozen=True):
 
 
 class Archive:
-    """``must_exist``: it is to be read. Raises ArchiveError."""
+    """``must_exist``: it is opened for reading. Raises ArchiveError."""
 
     def __init__(self, directory: str | Path, must_exist: bool = False) -> None:
         if "://" in str(directory):
@@ -82,10 +83,10 @@ class Archive:
         except OSError as error:
             raise ArchiveError(f"{self.path}: cannot be written: {error.strerror}") from None
 
-    # What is in it
+    # Content
 
     def files(self) -> list[Path]:
-        """All that count, in order: those of a batch that is not there as a whole do not yet."""
+        """Return all files of complete batches, in order."""
         self.settle()
         return sorted(file for file in self.path.glob("date=*/root=*/*.parquet") if self._counts(file.name))
 
@@ -93,7 +94,7 @@ class Archive:
         return not name.startswith("batch-") or (self._ours / "batches" / name.split("-")[1]).exists()
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Raises ArchiveError when nothing is in it yet."""
+        """Raises ArchiveError while it is empty."""
         files = self.files()
         if not files:
             raise ArchiveError(f"{self.path}: the archive is still empty")
@@ -104,8 +105,9 @@ class Archive:
     # Writing
 
     def claim(self, query: str, number: int) -> None:
-        """Be written by the query of this id, which is at batch ``number``. Raises ArchiveError if it is another one's;
-        then nothing was changed."""
+        """Claim the archive for the query of this id, which is at batch ``number``. Raises ArchiveError without a
+        change if it belongs to another query.
+        """
         self._make()
         owner = self._ours / "query"
         if not owner.exists():
@@ -125,7 +127,7 @@ class Archive:
             )
 
     def write(self, batch: DataFrame, number: int, query: str) -> None:
-        """Have the rows of a batch of a query, once. Raises ArchiveError."""
+        """Write the rows of a batch of a query, once. Raises ArchiveError."""
         from pyspark.sql import functions as F
 
         self.claim(query, number)
@@ -147,7 +149,7 @@ class Archive:
     # Merging
 
     def settle(self) -> None:
-        """Do what was noted: some of it may be done already."""
+        """Execute the recorded merges, which may be partly done."""
         for note in sorted((self._ours / "merges").glob("*.json")):
             merge = msgspec.json.decode(note.read_bytes(), type=Merge)
             for part in merge.parts:
@@ -158,7 +160,7 @@ class Archive:
             note.unlink()
 
     def compact(self, spark: SparkSession, told: Told, target: int = TARGET_BYTES) -> int:
-        """Merge files that are small; how many there are fewer."""
+        """Merge small files. Returns by how many files the archive has shrunk."""
         self._make()
         self.settle()
         shutil.rmtree(self._ours / "staging" / "merge", ignore_errors=True)
@@ -179,7 +181,7 @@ class Archive:
         rows = spark.read.parquet(*[str(part) for part in parts]).coalesce(1).sortWithinPartitions("node", "offset")
         rows.write.mode("overwrite").parquet(str(staging))
         (staged,) = staging.glob("*.parquet")
-        name = f"merged-{staged.name.split('-c000')[0].removeprefix('part-00000-')}"  # as unique as Spark's own
+        name = f"merged-{staged.name.split('-c000')[0].removeprefix('part-00000-')}"  # as unique as Spark's own name
         merge = Merge(
             str(staged.relative_to(self.path)),
             str((partition / f"{name}.parquet").relative_to(self.path)),
@@ -190,7 +192,7 @@ class Archive:
 
 
 def small(files: list[Path], target: int) -> list[list[Path]]:
-    """Which files of a partition are to become one: as many as make ``target`` bytes, none of half of that or more."""
+    """Return the files of a partition to merge: together about ``target`` bytes, each smaller than half of that."""
     groups: list[list[Path]] = [[]]
     size = 0
     for file in files:
@@ -214,7 +216,7 @@ def _move(file: Path, to: Path) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of it, or nothing."""
+    """Write the file atomically."""
     new = path.with_name(f".{path.name}.new")
     with new.open("wb") as out:
         out.write(data)
@@ -225,7 +227,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """All of it; what another process has written first stays."""
+    """Write the file atomically; a file that another process has written first is kept."""
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     with new.open("wb") as out:
         out.write(data)

@@ -1,4 +1,4 @@
-"""What a pipeline's file may say, and where in it a line of SQL is."""
+"""The settings of a pipeline file, and the line numbers of its SQL."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class PipelineConfig(Section, frozen=True):
     restarts: Annotated[
         Count,
         Meta(
-            description="How often in a row the queries are started again after a failure that passes by itself: a "
-            "Python worker of Spark did not start in time, or a node does not answer."
+            description="Maximum consecutive restarts after transient failures: a Python worker of Spark did not start "
+            "in time, or a node does not answer."
         ),
     ] = 5
     packages: Annotated[tuple[str, ...], Meta(description="Packages that Spark downloads: group:name:version.")] = ()
@@ -120,7 +120,7 @@ class PipelineConfig(Section, frozen=True):
 
 
 def read_pipeline(path: str | Path) -> PipelineConfig:
-    """Raises ConfigError with one line that begins with the file."""
+    """Read a pipeline file. Raises ConfigError with one line that begins with the file."""
     tree = read_yaml(path)
     try:
         pipeline = build(PipelineConfig, tree)
@@ -158,7 +158,7 @@ def _check(pipeline: PipelineConfig) -> None:
 
 
 def secret(path: str, what: str) -> str:
-    """What is in a file, without white space around it; "" without one. Raises ConfigError."""
+    """Return the content of a file without surrounding white space; "" without a file. Raises ConfigError."""
     if not path:
         return ""
     try:
@@ -168,7 +168,7 @@ def secret(path: str, what: str) -> str:
 
 
 def sql_line(path: str | Path, step: int) -> int:
-    """The line of the file, from 1, on which the SQL of a step begins."""
+    """Return the line of the file, from 1, on which the SQL of a step begins."""
     root = yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader)
     steps = _below(root, "steps")
     assert isinstance(steps, yaml.SequenceNode)

@@ -1,12 +1,13 @@
-"""The delivery audit: what the broker's own events (docs/STREAMS.md) say of each message, judged in Spark.
+"""The delivery audit: Spark evaluates the broker's own events (docs/STREAMS.md) of each message.
 
-A message that is due to a receiver is delivered, or dropped with a reason, or waits. What is none of these is lost.
-The census of the broker says how many wait; everything due before it is judged: the last one, or with several nodes the
-last but one of the node that is behind, since what goes from node to node may be in none of a single one. Doubled is
-what came more often than it was due, at QoS 0 and 2; at QoS 1 that may be, and is counted as ``again``.
+A message that is due to a receiver is delivered, or dropped with a reason, or waits; otherwise it is lost. The broker's
+census counts the waiting messages; everything due before it is audited: before the last census, or with several nodes
+before the last but one of the node that is behind, because a message between two nodes may be in neither census. A
+message is doubled if it was delivered more often than it was due, at QoS 0 and 2; QoS 1 allows that, and it is counted
+as ``again``.
 
-Excused is what nobody promised: in memory only when its process ended, at QoS 0 on a link between nodes, before events
-were turned on.
+Excused are messages without a guarantee: held in memory only when the process ended, at QoS 0 on a link between nodes,
+or due before events were enabled.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NODE: Final = "$node/"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A message that was ``lost`` or ``doubled`` (for ``client``); ``at``: when it was due."""
+    """A message that was ``lost`` or ``doubled`` (for ``client``); ``at``: the time when it was due."""
 
     what: str
     client: str
@@ -42,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """Of a client and a topic: as a publisher ``accepted`` and ``refused``, else as a receiver."""
+    """Counts of a client and topic: ``accepted`` and ``refused`` as a publisher, the others as a receiver."""
 
     client: str
     topic: str
@@ -59,13 +60,13 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class DeliveryAudit(msgspec.Struct, frozen=True):
-    """Times in Unix seconds; ``until`` 0.0: no census is in the range, so nothing is judged."""
+    """Times in Unix seconds; ``until`` 0.0: no census is in the range, so nothing is audited."""
 
     nodes: list[str]
     events: int
     since: float
     until: float
-    missing: int  # batches of events
+    missing: int  # missing batches of events
     waiting: int
     lost: int
     doubled: int
@@ -78,7 +79,7 @@ class DeliveryAudit(msgspec.Struct, frozen=True):
 
 
 def events_of(rows: DataFrame) -> DataFrame:
-    """Rows of a stream, as one row for each event; ``kind`` and ``node`` beside its fields."""
+    """Convert rows of a stream to one row per event, with ``kind``, ``node`` and its fields."""
     from pyspark.sql import functions as F
 
     batches = rows.where("topic LIKE '$events/%'").select(
@@ -90,8 +91,8 @@ def events_of(rows: DataFrame) -> DataFrame:
 
 
 def audit(spark: SparkSession, events: DataFrame) -> tuple[DeliveryAudit, DataFrame]:
-    """The verdict, and a row for each message and receiver."""
-    events.localCheckpoint().createOrReplaceTempView("events")  # each step is made once, and planned by itself
+    """Return the result, and a row for each message and receiver."""
+    events.localCheckpoint().createOrReplaceTempView("events")  # each step is computed once, and planned separately
     about = spark.sql(ABOUT).collect()[0]
     small = spark.sql("SELECT * FROM events WHERE kind IN ('began', 'waiting')").collect()
     _tell(spark, about.nodes, small)
@@ -102,7 +103,7 @@ def audit(spark: SparkSession, events: DataFrame) -> tuple[DeliveryAudit, DataFr
 
 
 def horizons(nodes: list[str], small: list[Row]) -> tuple[dict[str, int], float]:
-    """By node, the number of the event up to which it is judged (-1: it is not), and when that was."""
+    """Return by node the number of the event up to which it is audited (-1: it is not), and the time of that event."""
     ends: dict[str, list[Row]] = {node: [] for node in nodes}
     for row in small:
         if row.kind == "waiting" and not row.client:
@@ -119,7 +120,7 @@ def horizons(nodes: list[str], small: list[Row]) -> tuple[dict[str, int], float]
 
 
 def waiting(nodes: list[str], small: list[Row]) -> dict[str, int]:
-    """By client: the most that the last census, or one of the last two, has counted at each node."""
+    """Return by client the maximum that the last census, or one of the last two, counted on each node."""
     total: dict[str, int] = defaultdict(int)
     for node in nodes:
         mine = [row for row in small if row.kind == "waiting" and row.node == node]
@@ -134,7 +135,7 @@ def waiting(nodes: list[str], small: list[Row]) -> dict[str, int]:
 
 
 def _tell(spark: SparkSession, nodes: list[str], small: list[Row]) -> None:
-    """What the driver has found out, as tables."""
+    """Register the driver's intermediate results as tables."""
     until, _ = horizons(nodes, small)
     began = {
         node: max((row.n for row in small if row.node == node and row.kind == "began"), default=0) for node in nodes

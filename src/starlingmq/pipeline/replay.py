@@ -1,7 +1,8 @@
-"""An archive, published again: in the order in which it was published, at the pace of then, or another one.
+"""Publishes an archive again: in the original order, at the original or another speed.
 
-All goes over one connection for each QoS, numbered (``client.producer``), so that what a broken connection leaves open
-is published once. The order of a topic is kept: before its QoS changes, everything before is waited for.
+There is one connection per QoS, with numbered messages (``client.producer``), so that messages left open by a broken
+connection are published once. The order of a topic is kept: before its QoS changes, all earlier messages must be
+acknowledged.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from starlingmq.spark.sink import properties_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-ROWS: Final = 2000  # that are fetched while as many are published
+ROWS: Final = 2000  # fetched while as many are published
 FLUSH_ROWS: Final = 500
-EARLY_SECONDS: Final = 0.002  # what is due sooner goes now
+EARLY_SECONDS: Final = 0.002  # messages due within this time are sent now
 COLUMNS: Final = ("topic", "payload", "qos", "retain", "properties", "timestamp", "node", "offset")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to, and how: ``speed`` times as fast as it was, 0.0: as fast as it goes; ``prefix`` before each topic."""
+    """The target and its options: ``speed`` is a factor of the original speed, 0.0 for maximum speed; ``prefix`` is
+    prepended to each topic.
+    """
 
     url: str
     user: str = ""
@@ -44,7 +47,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_order(rows: DataFrame) -> DataFrame:
-    """As they were published, as far as the clocks of the nodes agree."""
+    """Return rows in the order of publication, as far as the clocks of the nodes agree."""
     return rows.select(*COLUMNS).orderBy("timestamp", "node", "offset")
 
 
@@ -57,11 +60,11 @@ class Replay:
         self._name = f"replay-{os.urandom(8).hex()}"
         self._epoch = 0
         self._lanes: dict[int, Lane] = {}
-        self._qos: dict[bytes, int] = {}  # of each topic, since all was waited for
+        self._qos: dict[bytes, int] = {}  # of each topic, since the last settling
         self._began = self._first = 0.0
 
     async def run(self, rows: Iterator[Row]) -> None:
-        """Raises PublishError."""
+        """Publish all rows. Raises PublishError."""
         coming = asyncio.create_task(asyncio.to_thread(_some, rows))
         try:
             while some := await coming:
@@ -108,7 +111,7 @@ class Replay:
         return lane
 
     async def _wait_for(self, when: float) -> None:
-        """Until a message of that time is due; all before it are on their way then."""
+        """Wait until a message of that time is due; all earlier ones have then been sent."""
         if self.target.speed == 0.0:
             return
         now = time.monotonic()
@@ -122,7 +125,7 @@ class Replay:
             await asyncio.sleep(max(0.0, left - (time.monotonic() - now)))
 
     async def _settle(self) -> None:
-        """Everything is acknowledged."""
+        """Wait until everything is acknowledged."""
         for lane in self._lanes.values():
             await lane.finish()
         self._lanes.clear()

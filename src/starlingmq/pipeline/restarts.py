@@ -1,11 +1,11 @@
-"""Whether a pipeline that has failed is started again, and when.
+"""Decides whether and when a failed pipeline is restarted.
 
-    the failure                                      what follows
-    passes by itself, as TRANSIENT has it            a start from the checkpoint, after 1, 2, 4, ... seconds
+    the failure                                      consequence
+    transient (in TRANSIENT)                         a start from the checkpoint, after 1, 2, 4, ... seconds
     ... as often as allowed, with no batch between   the pipeline ends with it
     any other                                        the pipeline ends with it
 
-A batch that is done since the last failure lets the count begin at 0.
+A batch completed since the last failure resets the count.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ TRANSIENT: Final = (
     ("option patience)", "a node does not answer"),
     ("became unreachable while stream", "a node became unreachable"),
 )
-"""Part of what Spark says, and what it means. A busy machine causes the first ones, since Spark waits for a fixed
-time."""
+"""Parts of Spark's messages, and their meaning. A busy machine causes the first ones, because Spark has fixed
+time-outs.
+"""
 
 
 def transient(failure: str) -> str:
-    """What has failed, in words, if it may pass by itself; otherwise ""."""
+    """Return a description of a transient failure; "" for any other."""
     return next((words for part, words in TRANSIENT if part in failure), "")
 
 
@@ -40,7 +41,7 @@ class Restarts:
         self._batch = -1
 
     def after(self, failure: str, batch: int) -> float | None:
-        """Seconds to wait before the next start; None: there is none. ``batch``: the last one that is done."""
+        """Return the seconds before the next start; None: no restart. ``batch``: the last completed one."""
         if batch > self._batch:
             self._batch = batch
             self.count = 0

@@ -1,4 +1,4 @@
-"""A pipeline in Spark: its tables and steps made, which finds what is wrong with them, and its queries begun."""
+"""A pipeline in Spark: plans its tables and steps, which checks them, and starts its queries."""
 
 from __future__ import annotations
 
@@ -41,22 +41,25 @@ from starlingmq.spark.read_options import read_options
 from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
 
-WHOLE: Final = "_whole"  # the row of the source beside its decoded columns
-UNFIT: Final[dict[str, tuple[type[DataType], ...]]] = {  # what a sink can not hold
+WHOLE: Final = "_whole"  # column with the source row, next to the decoded columns
+UNFIT: Final[dict[str, tuple[type[DataType], ...]]] = {  # types that a sink cannot store
     "csv": (ArrayType, BinaryType, MapType, StructType),
     "jdbc": (MapType, StructType),
 }
-MERGE_BATCHES: Final = 100  # of an archive, before its files are merged
-OF_SPARK: Final = (PySparkException, Py4JJavaError)  # the latter where it has no name in Python: no such format
+MERGE_BATCHES: Final = 100  # batches of an archive between two merges
+OF_SPARK: Final = (
+    PySparkException,
+    Py4JJavaError,
+)  # the latter if it has no Python class: unknown format
 PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 
 
 class PipelineError(ConfigError):
-    """Why a pipeline can not run; one line, which begins with its file."""
+    """A pipeline cannot run; one line, which begins with its file."""
 
 
 def begin_session(pipeline: PipelineConfig, master: str) -> SparkSession:
-    """Spark, here or on a cluster; ``master`` "" is all cores of this machine."""
+    """Start Spark, locally or on a cluster; ``master`` "" means all cores of this machine."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not master:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -69,7 +72,7 @@ def begin_session(pipeline: PipelineConfig, master: str) -> SparkSession:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # what it says is said in our one line
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # part of the pipeline's error
         builder = SparkSession.builder.appName(pipeline.name).master(master or "local[*]")
         session = builder.config(map=dict(settings)).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -83,8 +86,9 @@ def runs_here(spark: SparkSession) -> bool:
 
 
 def source_options(pipeline: PipelineConfig, here: bool = True) -> dict[str, str]:
-    """``here``: as ``runs_here`` says; then tasks read the files of secrets themselves. Workers elsewhere may not have
-    these files."""
+    """``here``: the result of ``runs_here``; if True, tasks read secret files themselves. Workers on other machines may
+    not have these files.
+    """
     source = pipeline.source
     secrets = {
         "token": source.token or secret(source.token_file, "source.token_file"),
@@ -114,7 +118,7 @@ def source_options(pipeline: PipelineConfig, here: bool = True) -> dict[str, str
 
 
 def reach(pipeline: PipelineConfig, path: str | Path) -> None:
-    """Look whether the stream is there, without Spark. Raises PipelineError."""
+    """Check that the stream exists, without Spark. Raises PipelineError."""
     book = None
     try:
         book = NodeBook(read_options(source_options(pipeline), streaming=True))
@@ -127,7 +131,7 @@ def reach(pipeline: PipelineConfig, path: str | Path) -> None:
 
 
 class Pipeline:
-    """``path`` is named in what goes wrong. Making one asks nobody; ``result`` is what the last step makes."""
+    """Error messages name ``path``. The constructor makes no requests; ``result`` is the result of the last step."""
 
     def __init__(self, spark: SparkSession, pipeline: PipelineConfig, path: str | Path) -> None:
         self.spark = spark
@@ -217,7 +221,7 @@ class Pipeline:
     # Running
 
     def start(self) -> list[StreamingQuery]:
-        """Begin its queries: the pipeline, and what is malformed. Raises PipelineError."""
+        """Start its queries: the pipeline, and the dead letters. Raises PipelineError."""
         queries = [self._begin(self.config.name, self._writer(self.result, self.config.sink), "result")]
         letter = self.config.dead_letter
         if letter is not None and self.malformed is not None:
@@ -260,7 +264,7 @@ class Pipeline:
 
 
 def archiving(path: str) -> Callable[[DataFrame, int], None]:
-    """Write batches into an archive, and merge its files now and then. Raises ArchiveError."""
+    """Write batches into an archive, and merge its files periodically. Raises ArchiveError."""
     archive = Archive(path)
 
     def write(batch: DataFrame, number: int) -> None:
@@ -275,7 +279,7 @@ def archiving(path: str) -> Callable[[DataFrame, int], None]:
 
 
 def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
-    """Columns for what payloads say, and ``_malformed`` for what they do not."""
+    """Add columns of decoded payloads, and ``_malformed`` for those that cannot be decoded."""
     if decode.format == "raw":
         return rows
     if decode.format == "json":
@@ -287,7 +291,7 @@ def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
     ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in whole.fields)
     found = rows.withColumn("_decoded", F.from_csv(F.col("payload").cast("string"), ddl, options))
     columns = [F.col(f"_decoded.`{field.name}`").alias(field.name) for field in whole.fields]
-    text = F.col("payload").cast("string")  # Spark takes an empty line for one of nulls
+    text = F.col("payload").cast("string")  # Spark reads an empty line as a row of nulls
     strange = (F.trim(text) == "") | ~F.is_valid_utf8(text)
     columns[-1] = F.when(strange, text).otherwise(columns[-1]).alias(MALFORMED)
     kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
@@ -295,8 +299,9 @@ def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
 
 
 def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig) -> DataFrame:
-    """Rows whose payload can not be decoded, with all that the source says of them, and why. CSV holds no bytes and no
-    arrays: there the payload is base64, and properties are JSON."""
+    """Return rows whose payload cannot be decoded, with all columns of the source and the reason. CSV has no binary and
+    array types: there the payload is base64, and properties are JSON.
+    """
     whole = F.struct(*[F.col(name) for name in rows.columns])
     found = decoded(rows.withColumn(WHOLE, whole), decode).where(F.col(MALFORMED).isNotNull()).select(f"{WHOLE}.*")
     found = found.withColumn(REASON, malformed_because(decode.format, decode.schema))
@@ -306,7 +311,7 @@ def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig
 
 
 def said(error: Exception) -> str:
-    """What Spark says, without the query and the plan, in one line."""
+    """Return Spark's error message in one line, without the query and the plan."""
     told = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
     text = told.split("== SQL")[0].split("JVM stacktrace")[0].split(";\n")[0]
     found = re.search(
@@ -316,6 +321,6 @@ def said(error: Exception) -> str:
 
 
 def failure(path: str | Path, query: StreamingQuery) -> PipelineError | None:
-    """Why a query has ended, if it has failed."""
+    """Return why a query has failed; "" if it has not."""
     error = query.exception()
     return None if error is None else PipelineError(f"{path}: {query.name}: {said(error)}")

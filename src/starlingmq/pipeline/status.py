@@ -1,4 +1,4 @@
-"""How the pipelines of this machine are: each that runs writes it into a file, which others read."""
+"""Status of the pipelines on this machine: each running one writes it to a file, which other commands read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ STATE_HOME: Final = "XDG_STATE_HOME"
 
 class Status(msgspec.Struct, kw_only=True):
     """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. Since the checkpoint was
-    made, ``lost`` rows were not kept any more, and a stream was another one than before ``again`` times. ``problem``:
-    why it ended, "" if it was told to or runs. ``restarts``: of its queries, after failures that pass by themselves."""
+    created, ``lost`` rows had been deleted before they were read, and ``again`` times a stream was replaced by another
+    one of the same name. ``problem``: why it ended, "" if it was stopped or is running. ``restarts``: of its queries,
+    after transient failures.
+    """
 
     name: str
     file: str
@@ -36,7 +38,7 @@ class Status(msgspec.Struct, kw_only=True):
     problem: str = ""
 
     def take(self, progress: Any) -> None:
-        """What Spark tells of a batch that is done."""
+        """Record Spark's report of a completed batch."""
         self.heard = time.time()
         if progress["batchId"] == self.batch:
             return
@@ -50,7 +52,7 @@ class Status(msgspec.Struct, kw_only=True):
         self.again = sum(end.again for end in ends)
 
     def write(self) -> None:
-        """Whoever reads it finds the whole of it, or of the one before it."""
+        """Write it atomically: readers find this status or the previous one, complete."""
         path = status_path(self.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")
@@ -59,13 +61,13 @@ class Status(msgspec.Struct, kw_only=True):
 
 
 def _lag(source: Any) -> int:
-    """Rows between where a batch ended and what there was then."""
+    """Return the rows between the end of a batch and the end of the stream at that time."""
     end, latest = _position(source["endOffset"]).offsets, _position(source["latestOffset"]).offsets
     return sum(max(0, offset - end[node]) for node, offset in latest.items() if node in end)
 
 
 def _position(told: object) -> StreamPosition:
-    """An empty one for what Spark does not tell."""
+    """Parse a position; empty if Spark reports none."""
     try:
         return position_of(msgspec.json.decode(str(told).encode(), type=dict[str, Any]))
     except (msgspec.MsgspecError, PositionError):
@@ -78,7 +80,7 @@ def status_path(name: str) -> Path:
 
 
 def read_status(name: str) -> Status | None:
-    """None for one that never ran here. A pipeline whose process is gone without a word has died."""
+    """Return a pipeline's status; None if it never ran here. If its process no longer exists, it has died."""
     try:
         found = msgspec.json.decode(status_path(name).read_bytes(), type=Status)
     except (OSError, msgspec.MsgspecError):

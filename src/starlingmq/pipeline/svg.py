@@ -1,5 +1,6 @@
-"""Plots as SVG that a page can hold: lines over time, and bars. Colours are classes (``c0`` to ``c7``), so that the
-page's style decides, light or dark; every mark has a title that a pointer shows."""
+"""Plots as inline SVG: lines over time, and bars. Colours are classes (``c0`` to ``c7``), so that the page's style
+chooses them, light or dark; every mark has a title for the pointer.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ LEFT: Final = 64
 RIGHT: Final = 12
 TOP: Final = 12
 BOTTOM: Final = 28
-SERIES_MAX: Final = 8  # colours there are
+SERIES_MAX: Final = 8  # number of colours
 DAY: Final = 86400
 
 Shown = Callable[[float], str]
 
 
 def ticks(most: float, count: int = 4) -> list[float]:
-    """Round figures from 0 to ``most`` or a little more."""
+    """Return round figures from 0 to ``most`` or slightly more."""
     step = 1.0
     while step * count < most:
         step *= 10
@@ -36,7 +37,7 @@ def ticks(most: float, count: int = 4) -> list[float]:
 
 
 def at(when: float, span: float) -> str:
-    """A time, as exact as its axis is."""
+    """Format a time with the precision of its axis."""
     return datetime.fromtimestamp(when, UTC).strftime("%m-%d %H:%M" if span > DAY else "%H:%M:%S")
 
 
@@ -46,7 +47,7 @@ def _frame(body: str, name: str) -> str:
 
 
 def _axis(levels: Sequence[float], shown: Shown) -> list[str]:
-    """Lines across, with what they stand for."""
+    """Draw horizontal lines with their values."""
     parts = []
     for level in levels:
         y = _y(level, levels[-1])
@@ -61,8 +62,9 @@ def _y(value: float, most: float) -> float:
 
 
 def lines(name: str, begin: float, step: float, series: dict[str, list[float]], shown: Shown) -> str:
-    """One line for each of ``series``, at most as many as there are colours: values from ``begin`` on, every ``step``
-    seconds."""
+    """Draw one line for each of ``series``, at most ``SERIES_MAX``: values from ``begin`` on, every ``step``
+    seconds.
+    """
     count = max(len(values) for values in series.values())
     levels = ticks(max(max(values) for values in series.values()))
     wide = (WIDTH - LEFT - RIGHT) / max(1, count - 1)
@@ -87,7 +89,7 @@ def lines(name: str, begin: float, step: float, series: dict[str, list[float]], 
 
 
 def bars(name: str, values: Sequence[tuple[str, float]], shown: Shown) -> str:
-    """One bar for each, from left to right."""
+    """Draw one bar for each value, from left to right."""
     levels = ticks(max(value for _, value in values))
     wide = (WIDTH - LEFT - RIGHT) / len(values)
     parts = _axis(levels, shown)

@@ -1,5 +1,4 @@
-"""What a traffic report says, found out in Spark: how much was published when, below which topic roots, by whom, and
-when nothing was."""
+"""The data of a traffic report, computed in Spark: volume over time, by topic root and by client, and silences."""
 
 from __future__ import annotations
 
@@ -13,18 +12,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEPS: Final = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 86400, 7 * 86400)  # seconds
-POINTS_MAX: Final = 120  # of a line
-ROOTS_MAX: Final = 7  # that have a line of their own
+POINTS_MAX: Final = 120  # points of a line
+ROOTS_MAX: Final = 7  # topic roots with their own line
 OTHERS: Final = "(others)"
-TOP: Final = 15  # of a table
+TOP: Final = 15  # rows of a table
 
 
 class TrafficError(ConfigError):
-    """Why there is no report; one line."""
+    """No report can be made; one line."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A topic root, a topic or a client. Bytes are of payloads; ``least`` and ``most`` of one message."""
+    """The share of a topic root, a topic or a client. Bytes are of payloads; ``least`` and ``most`` of one message."""
 
     name: str
     messages: int
@@ -34,7 +33,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """Between two messages below a root: Unix seconds."""
+    """The longest interval between two messages below a root: Unix seconds."""
 
     root: str
     since: float
@@ -42,7 +41,7 @@ class Silence(msgspec.Struct, frozen=True):
 
 
 class MissingOffsets(msgspec.Struct, frozen=True):
-    """Offsets of a node that are not there."""
+    """A gap in the offsets of a node."""
 
     node: str
     since: int
@@ -50,8 +49,9 @@ class MissingOffsets(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """``messages`` and ``bytes`` a second by root, from ``begin`` on every ``step`` seconds; ``sizes``: by the power of
-    two that is above them."""
+    """``messages`` and ``bytes`` per second by root, from ``begin`` on every ``step`` seconds; ``sizes``: by the next
+    power of two above.
+    """
 
     source: str
     begin: float
@@ -74,7 +74,9 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 def look_at(spark: SparkSession, rows: DataFrame, source: str, filtered: bool) -> Traffic:
-    """``filtered``: offsets are missing because they were not asked for. Raises TrafficError where nothing is."""
+    """Compute the report. ``filtered``: offsets are missing because a filter excludes them. Raises TrafficError if
+    there are no messages.
+    """
     from pyspark.sql import functions as F
 
     found = rows.select(

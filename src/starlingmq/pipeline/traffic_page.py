@@ -1,4 +1,4 @@
-"""A traffic report as one page of HTML: nothing is fetched, nothing runs in it, light or dark as the reader has it."""
+"""A traffic report as one HTML page: it loads nothing and has no scripts; light or dark by the reader's preference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DARK: Final = ("#3987e5", "#199e70", "#c98500", "#008300", "#9085e9", "#e66767",
 
 
 def short(value: float) -> str:
-    """A figure of three digits or so."""
+    """Format a figure with about three digits."""
     for unit in UNITS:
         if abs(value) < 1000 or unit == UNITS[-1]:
             text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
