@@ -1,4 +1,6 @@
-"""What the sink keeps beside the checkpoint of its query: a small file, on any file system that pyarrow opens."""
+"""The state that the sink stores next to the checkpoint of its query: a small file, on any file system that pyarrow
+supports.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ import pyarrow.fs as pafs  # type: ignore[import-untyped]
 from starlingmq.spark.placing import FILE, Placement
 
 log = logging.getLogger("starlingmq.spark")
-SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's name of a scheme, and that of pyarrow
-WHOLE: Final = ("s3", "gcs", "abfs")  # object stores: a file is there when it is complete, and a move is a copy
-OFFSETS: Final = "offsets"  # Spark writes a file of this directory before it begins a batch
+SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}  # scheme in Hadoop, scheme in pyarrow
+WHOLE: Final = ("s3", "gcs", "abfs")  # object stores: a file appears when it is complete, and a move is a copy
+OFFSETS: Final = "offsets"  # Spark writes a file in this directory before it begins a batch
 
 
 class Checkpoint:
-    """``location``: as Spark has it. Without one, or on a file system that is not opened, nothing is kept."""
+    """``location``: Spark's checkpoint location. Without one, or on an unsupported file system, nothing is stored."""
 
     def __init__(self, location: str) -> None:
         self._files: Any = None
@@ -41,7 +43,7 @@ class Checkpoint:
             )
 
     def read(self) -> Placement:
-        """Raises OSError, msgspec.MsgspecError."""
+        """Read the state. Raises OSError, msgspec.MsgspecError."""
         if self._files is None:
             return Placement()
         try:
@@ -51,7 +53,7 @@ class Checkpoint:
             return Placement()
 
     def write(self, places: Placement) -> None:
-        """Whoever reads finds the whole of it, or of the one before. Raises OSError."""
+        """Write it atomically: a reader finds this state or the previous one, complete. Raises OSError."""
         if self._files is None:
             return
         if self._files.type_name in WHOLE:
@@ -64,7 +66,7 @@ class Checkpoint:
         self._files.move(f"{self._root}/.{FILE}.tmp", f"{self._root}/{FILE}")
 
     def begun(self) -> int:
-        """The last batch that may have begun; -1 if none has."""
+        """Return the last batch that may have begun; -1 if none has."""
         if self._files is None:
             return -1
         found = self._files.get_file_info(pafs.FileSelector(f"{self._root}/{OFFSETS}", allow_not_found=True))

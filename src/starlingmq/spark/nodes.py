@@ -1,4 +1,4 @@
-"""The nodes of a stream, as a reader finds and asks them."""
+"""The nodes of a stream: a reader's discovery of them, and its requests."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ AGAIN_SECONDS: Final = 0.25
 
 
 class StreamError(Exception):
-    """Why a stream can not be read; one line for who runs the query."""
+    """A stream cannot be read; one line for the user of the query."""
 
 
 class NodeAway(Exception):
-    """A node does not answer. ``patience`` may help."""
+    """A node does not answer. Waiting for ``patience`` may help."""
 
 
 class LostRows(StreamError):
-    """Rows that were to be read are not kept any more, or are damaged."""
+    """Rows to be read have been deleted or are damaged."""
 
 
 class StreamReplaced(LostRows):
-    """The stream is another one than the one that was read."""
+    """The stream is not the one that was read before."""
 
 
 class NodeConnection:
-    """To one node, at its address."""
+    """The connection to one node, at its address."""
 
     def __init__(self, address: str, options: Options) -> None:
         self.address = address
@@ -75,7 +75,7 @@ class NodeConnection:
         return fl.FlightCallOptions(headers=self._headers + aimed, timeout=timeout)
 
     def ask(self, action: str, body: msgspec.Struct | None, kind: type[T], node: str = "") -> T:
-        """``node``: the one that is to answer; "": any. Raises NodeAway, StreamError."""
+        """Send a request. ``node``: the node that must answer; "": any. Raises NodeAway, StreamError."""
         data = b"" if body is None else msgspec.json.encode(body)
         try:
             (result,) = self._client.do_action(fl.Action(action, data), self._options(node, CALL_SECONDS))
@@ -84,7 +84,7 @@ class NodeConnection:
         return msgspec.json.decode(result.body.to_pybytes(), type=kind)
 
     def rows(self, ticket: Ticket, node: str = "") -> Iterator[tuple[pa.RecordBatch, Progress]]:
-        """Raises NodeAway, StreamError."""
+        """Read rows. Raises NodeAway, StreamError."""
         try:
             reader = self._client.do_get(fl.Ticket(msgspec.json.encode(ticket)), self._options(node))
             for chunk in reader:
@@ -94,7 +94,7 @@ class NodeConnection:
 
 
 def explained(error: Exception, address: str) -> Exception:
-    """What a call raised, as what it means for a reader."""
+    """Convert the error of a call to an exception for readers."""
     text = str(error).partition(". Detail:")[0].partition("gRPC client debug")[0].strip()
     text = text.removeprefix("Flight returned unavailable error, with message: ")
     if "Socket closed" in text or "Trying to connect an http1.x server" in text:
@@ -114,9 +114,10 @@ def explained(error: Exception, address: str) -> Exception:
 
 
 class NodeBook:
-    """The nodes of a stream and their addresses. Any of them is asked for the others; a known address stays known.
-    ``away``: members of the cluster that no node is connected to. ``silent``: servers that did not answer, where the
-    nodes are no cluster that knows all its members: each may be a node with a part of the stream."""
+    """The nodes of a stream and their addresses. Any node reports the others; a known address is kept. ``away``:
+    members of the cluster that no node is connected to. ``silent``: servers that did not answer, if the nodes are not
+    one cluster that knows all its members: each may be a node with a partition of the stream.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -137,15 +138,17 @@ class NodeBook:
         return connection
 
     def _drop(self, address: str) -> None:
-        """Connect again at the next call, which gRPC alone would put off for longer each time."""
+        """Reconnect at the next call; gRPC by itself would delay each attempt longer."""
         connection = self._open.pop(address, None)
         if connection is not None:
             connection.close()
 
     def look(self) -> dict[str, str]:
-        """All nodes that are known, with what those who answer know now. Raises NodeAway if none does, StreamError."""
+        """Ask all known nodes and return all nodes, with those newly reported. Raises NodeAway if none answers,
+        StreamError.
+        """
         why: list[str] = []
-        answered: dict[str, str] = {}  # by address, the node that is there
+        answered: dict[str, str] = {}  # by address, the node that answered
         told: dict[str, str] = {}
         away: set[str] = set()
         clustered = False
@@ -167,14 +170,14 @@ class NodeBook:
                 self.addresses[node] = address
         self.addresses |= {node: address for address, node in answered.items()}
         for node, address in list(self.addresses.items()):
-            if answered.get(address, node) != node:  # another node is there now
+            if answered.get(address, node) != node:  # another node has this address now
                 del self.addresses[node]
         self.away = away - set(told) - set(answered.values())
         self.silent = set() if clustered else set(self.options.servers) - set(self.addresses.values()) - set(answered)
         return self.addresses
 
     def patiently(self, what: Callable[[], T]) -> T:
-        """Try again for as long as ``patience`` says. Raises StreamError then."""
+        """Retry for ``patience`` seconds; then raise StreamError."""
         until = time.monotonic() + self.options.patience
         while True:
             try:
@@ -186,7 +189,7 @@ class NodeBook:
             time.sleep(AGAIN_SECONDS)
 
     def ask(self, node: str, action: str, body: msgspec.Struct | None, kind: type[T]) -> T:
-        """Ask a node by its name, patiently. Raises StreamError."""
+        """Send a request to a node by name, with retries. Raises StreamError."""
         return self.patiently(lambda: self._ask_now(node, action, body, kind))
 
     def _ask_now(self, node: str, action: str, body: msgspec.Struct | None, kind: type[T]) -> T:
@@ -201,12 +204,13 @@ class NodeBook:
         try:
             return self.at(address).ask(action, body, kind, node)
         except NodeAway as error:
-            self.look()  # it may be back somewhere else
+            self.look()  # it may have returned at another address
             raise NodeAway(f"node {node}: {error}") from None
 
     def bounds(self, expected: Iterable[str] = ()) -> dict[str, Bounds]:
-        """What can be read on each node that has the stream. A node that is ``expected`` is waited for, any other one
-        that does not answer is ``away``; nodes that the query goes on without are left out. Raises StreamError."""
+        """Return the readable range of each node that has the stream. Waits for nodes that are ``expected``; any other
+        node that does not answer is ``away``; nodes in ``goOnWithout`` are omitted. Raises StreamError.
+        """
         return self.patiently(lambda: self._bounds_now(expected))
 
     def _bounds_now(self, expected: Iterable[str]) -> dict[str, Bounds]:
@@ -235,11 +239,13 @@ class NodeBook:
         return found
 
     def missing(self) -> set[str]:
-        """Names of nodes, or addresses of servers, that may have a part of the stream and did not answer last."""
+        """Names of nodes, or addresses of servers, that may have a partition of the stream and did not answer last
+        time.
+        """
         return (self.away | self.silent) - set(self.options.without)
 
     def all_bounds(self) -> dict[str, Bounds]:
-        """The same where no node may be missing. Raises StreamError."""
+        """Return the bounds of all nodes; none may be missing. Raises StreamError."""
 
         def look() -> dict[str, Bounds]:
             found = self._bounds_now(())
@@ -259,7 +265,7 @@ class NodeBook:
         return self.ask(node, "limit", Limit(stream=self.options.stream, start=start, bytes=size), int)
 
     def commit(self, node: str, next: int, id: str = "") -> None:
-        """Say how far we are. That it fails does no harm."""
+        """Report the progress of the query. A failure is harmless."""
         options = self.options
         told = Commit(stream=options.stream, consumer=options.consumer, next=next, pins=options.pins, id=id)
         try:

@@ -1,7 +1,7 @@
-"""What is wrong with an option of the source or the sink."""
+"""The error for an invalid option of the source or the sink."""
 
 from __future__ import annotations
 
 
 class OptionError(ValueError):
-    """An option that can not be used; one line that begins with its name."""
+    """An option cannot be used; one line that begins with its name."""

@@ -1,4 +1,4 @@
-"""What payloads say, as columns."""
+"""Decodes payloads into columns."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 MALFORMED: Final = "_malformed"
-REASON: Final = "reason"  # of a dead letter
+REASON: Final = "reason"  # column of a dead letter
 
 
 def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> DataFrame:
-    """Rows with a column for each field of the JSON in ``payload``, by schema (a StructType, or DDL such as
+    """Return rows with a column for each field of the JSON in ``payload``, by schema (a StructType, or DDL such as
     ``"id string, value double"``), in place of ``payload``; with ``into`` one column of that name with all of them.
 
-    What is no such JSON is kept, as text, in the column ``_malformed``, which is null for all others.
+    A payload that is not such JSON is kept as text in the column ``_malformed``, which is null for all others.
     """
     fields = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     whole = StructType([*fields.fields, StructField(MALFORMED, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
     text = F.col("payload").cast("string")
     decoded = rows.withColumn("_decoded", F.from_json(text, whole, options))
-    strange = F.col("_decoded").isNull() | ~F.is_valid_utf8(text)  # or bytes that are no character pass as another one
+    strange = F.col("_decoded").isNull() | ~F.is_valid_utf8(text)  # Spark replaces invalid bytes
     malformed = F.when(strange, text).otherwise(F.col(f"_decoded.{MALFORMED}"))
     decoded = decoded.withColumn(MALFORMED, malformed)
     if into:
@@ -34,7 +34,7 @@ def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> Da
 
 
 def malformed_because(format: str, schema: str) -> Column:
-    """Why the column ``payload`` of a malformed row is no JSON or CSV of this schema."""
+    """Return why the column ``payload`` of a malformed row is not JSON or CSV of this schema."""
     text = F.col("payload").cast("string")
     found = F.when(~F.is_valid_utf8(text), "the payload is not UTF-8").when(F.trim(text) == "", "the payload is empty")
     if format == "json":

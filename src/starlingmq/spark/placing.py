@@ -1,15 +1,15 @@
-"""To which node the rows of a batch go: to the same one at each attempt, for no other knows what it has of them.
+"""Chooses the node for the rows of a batch: the same one at each attempt, because only it knows which rows it has.
 
-A node keeps how far it has come with a partition (``core.session.producers``), and tells its name. So a streaming query
-keeps beside its checkpoint which nodes its batches go to, and by what names these were met. The law:
+A node stores its progress in a partition (``core.session.producers``), and reports its name. So a streaming query
+stores next to its checkpoint the nodes that its batches go to, and the names that these have reported. The law:
 
-    a batch that may have begun      goes to the nodes it began with, and waits for one that is away
+    a batch that may have begun      goes to the nodes it began with, and waits for one that is unreachable
     one that certainly has not       goes to the nodes that ``servers`` names now
-    a URL at which another node is   is not published to: the batch waits for the one that was there
-    a node that the option           is not waited for: what it should get goes to the others, and what it had of
-    ``goOnWithout`` names            the batch that was under way may come twice
+    a URL with another node now      is not published to: the batch waits for the earlier node
+    a node in the option             is not waited for: its rows go to the others, and those that it already
+    ``goOnWithout``                  had of the batch in progress may be published twice
 
-Partition *n* of a batch goes to number *n* modulo how many there are.
+Partition *n* of a batch goes to the node with index *n* modulo their number.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ FILE: Final = "starlingmq-sink.json"
 
 
 class NodeSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the batches from ``first`` on go."""
+    """The nodes for batches from ``first`` on."""
 
     first: int
     urls: tuple[str, ...]
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """``sets`` by their first batch; ``names``: of the node that was met at a URL."""
+    """``sets`` in the order of their first batch; ``names``: the node name reported at each URL."""
 
     sets: tuple[NodeSet, ...] = ()
     names: dict[str, str] = {}
 
     def with_servers(self, urls: Sequence[str], begun: int) -> Placement:
-        """What holds when the query goes on with these servers. ``begun``: the last batch that may have begun, -1."""
+        """Return the placement when the query continues with these servers. ``begun``: the last batch that may have
+        begun, or -1.
+        """
         if not self.sets:
             return msgspec.structs.replace(self, sets=(NodeSet(first=0, urls=tuple(urls)),))
         if set(self.sets[-1].urls) == set(urls):
@@ -45,11 +47,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, sets=(*kept[-1:], NodeSet(first=begun + 1, urls=tuple(urls))))
 
     def with_names(self, met: dict[str, str]) -> Placement:
-        """After a batch is done, in which these nodes were met."""
+        """Return the placement after a batch in which nodes reported these names."""
         return self if met.items() <= self.names.items() else msgspec.structs.replace(self, names=self.names | met)
 
     def place(self, batch: int, partition: int, servers: Sequence[str], gone: Sequence[str]) -> NodePlace:
-        """Where rows go."""
+        """Return the place of a partition's rows."""
         urls = next(each.urls for each in reversed(self.sets) if each.first <= batch or each is self.sets[0])
         url = urls[partition % len(urls)]
         if url in gone or self.names.get(url) in gone:
@@ -58,17 +60,17 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
                 raise NowhereError("goOnWithout: lists all nodes, so no node is left for rows; remove one")
             url = left[partition % len(left)]
         name = self.names.get(url, "")
-        # It may have another address now: one at which it was met, or one that is named.
+        # It may have another address now: one at which it answered before, or one of ``servers``.
         others = [*(each for each in self.names if self.names[each] == name), *servers] if name else []
         return NodePlace(urls=tuple(dict.fromkeys([url, *others])), name=name)
 
 
 class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The node of this name ("": whoever is there) at one of these URLs."""
+    """The node of this name ("": any) at one of these URLs."""
 
     urls: tuple[str, ...]
     name: str = ""
 
 
 class NowhereError(Exception):
-    """There is no node for rows; one line."""
+    """No node is left for rows; one line."""

@@ -1,4 +1,4 @@
-"""Where a query of a stream begins, and how far its next batch goes: decided on the driver."""
+"""Plans on the driver where a query of a stream begins, and where its next batch ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlingmq.spark.row_reading import FAIL_OR
 log = logging.getLogger("starlingmq.spark")
 
 Offsets = dict[str, int]
-FROM_THE_BEGINNING: Final = 0.0  # of a node that waits
+FROM_THE_BEGINNING: Final = 0.0  # for a node in ``waiting``
 
 
 def ids(bounds: dict[str, Bounds]) -> dict[str, str]:
@@ -25,8 +25,9 @@ def ids(bounds: dict[str, Bounds]) -> dict[str, str]:
 
 
 def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> StreamPosition:
-    """Where a query begins. Nodes that are away are in it too: their rows are read from the same time on when they are
-    back. Raises StreamError."""
+    """Return the first position of a query. It includes unreachable nodes: their rows are read from the same time on
+    when they return. Raises StreamError.
+    """
     options = book.options
     since = options.since
     if since is None and options.starting == LATEST:
@@ -42,7 +43,7 @@ def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> StreamPosition:
 
 
 def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) -> Offsets:
-    """The offsets that an option gives. Raises StreamError for nodes that do not exist."""
+    """Return the offsets given by an option. Raises StreamError for nodes that do not exist."""
     if where == EARLIEST:
         return {node: each.first for node, each in bounds.items()}
     if where == LATEST:
@@ -59,8 +60,9 @@ def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) 
 
 
 class NextBatch:
-    """From a position to the end of the next batch. ``begins`` and ``ends``: of the nodes that may give rows to it.
-    Raises StreamError; LostRows for rows that were to be read and are not there, unless the option forgives it."""
+    """The next batch after a position. ``begins`` and ``ends``: of the nodes that may contribute rows. Raises
+    StreamError; LostRows for rows that no longer exist, unless ``failOnDataLoss`` is false.
+    """
 
     def __init__(self, book: NodeBook, start: StreamPosition, bounds: dict[str, Bounds]) -> None:
         self.book = book
@@ -93,12 +95,12 @@ class NextBatch:
         elif there.next < offset:
             what = f"node {node} no longer has rows from offset {there.next} on of stream {self.options.stream}"
             self._forgiven(f"{what} (it has {there.first} to {there.next})")
-        # A node that has less than was read, which is forgiven by option, is read on from where it ends now.
+        # A node with fewer rows than were read, if the option allows it, is read from its current end on.
         self.begins[node] = min(there.next, max(offset, there.first))
         self.ends[node] = there.next
 
     def _begin_again(self, node: str, offset: int, there: Bounds) -> None:
-        """The stream is another one of the same name; its rows come with the batch after this one."""
+        """The stream is another one of the same name; its rows are in the batch after this one."""
         self._forgiven(
             f"stream {self.options.stream} on node {node} is not the one that was read up to offset {offset}: it was "
             "deleted and created again, or the node has lost its disk, or was restored from a backup"
@@ -108,7 +110,9 @@ class NextBatch:
         self._offsets[node] = there.first
 
     def _begin(self, node: str, there: Bounds) -> None:
-        """A node that the position lacks, or that was away when the query began. Its rows come with the next batch."""
+        """Begin a node that the position lacks, or that was unreachable when the query began. Its rows are in the next
+        batch.
+        """
         address = self.book.addresses.get(node, "")
         since = self._waiting.pop(node, None)
         by_address = self._waiting.pop(address, None)
@@ -132,7 +136,7 @@ class NextBatch:
         log.warning("%s; the query continues without them", what)
 
     def until(self, target: Offsets | None, limit: ReadLimit) -> StreamPosition:
-        """The end. ``target``: nothing beyond it."""
+        """Return the end of the batch. ``target``: the maximum."""
         ends = self.ends
         if target is not None:
             ends = {node: max(self.begins[node], min(end, target.get(node, 0))) for node, end in ends.items()}
@@ -157,7 +161,7 @@ class NextBatch:
 
 
 def shares(begins: Offsets, ends: Offsets, rows_max: int) -> Offsets:
-    """Each node's share of the rows: as large as its share of all rows that wait."""
+    """Return each node's number of rows, in proportion to its waiting rows."""
     waiting = {node: max(0, ends[node] - begins[node]) for node in ends}
     total = sum(waiting.values())
     if total <= rows_max:

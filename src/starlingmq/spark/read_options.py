@@ -1,4 +1,4 @@
-"""The options of the source, checked once: each with its meaning, its default and what is wrong with it."""
+"""The options of the source, with meaning, default and errors, checked once."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ NAMES: Final = (
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """``starting`` and ``ending``: EARLIEST, LATEST, or an offset for each node. ``since``: Unix seconds, in place of
-    ``starting``. ``rows_max``, ``bytes_max``: of a micro-batch, 0: no bound. ``patience``: seconds that a node which
-    does not answer is waited for."""
+    ``starting``. ``rows_max``, ``bytes_max``: limits of a micro-batch, 0: none. ``patience``: seconds to wait for a
+    node that does not answer.
+    """
 
     servers: tuple[str, ...]
     stream: str
@@ -64,14 +65,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int = 0
     rows_per_partition: int = ROWS_PER_PARTITION
     fail_on_loss: bool = True
-    without: tuple[str, ...] = ()  # nodes that are gone for good
+    without: tuple[str, ...] = ()  # nodes that will not return
     consumer: str = ""
     pins: bool = False
     patience: float = PATIENCE_SECONDS
 
 
 def read_options(given: Mapping[str, str], streaming: bool) -> Options:
-    """Raises OptionError."""
+    """Check and parse the options. Raises OptionError."""
     known = {name.lower(): name for name in NAMES}
     options: dict[str, str] = {}
     for key, value in given.items():

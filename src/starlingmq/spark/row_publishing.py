@@ -1,4 +1,4 @@
-"""The rows of one task, published: a connection for each QoS, pipelined; made again while ``patience`` lasts."""
+"""Publishes the rows of one task: one pipelined connection per QoS, reconnected for up to ``patience`` seconds."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ AGAIN_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
 PROBE: Final = "who-is-there"  # a producer that publishes nothing
 PROBE_SECONDS: Final = 3.0
-FLUSH_ROWS: Final = 500  # offered before they are written
+FLUSH_ROWS: Final = 500  # offered per write
 
 Message = tuple[bytes, bytes, int, bool, bytes]  # topic, payload, QoS, retain, properties
 
 
 class PublishError(Exception):
-    """Why rows can not be published; one line for who runs the query."""
+    """Rows cannot be published; one line for the user of the query."""
 
 
 class Lane:
-    """One connection that is made again when it is lost."""
+    """One connection that is restored when it is lost."""
 
     def __init__(self, state: ProducerState, endpoints: Sequence[Endpoint], tls: Tls, patience: float) -> None:
-        """``endpoints``: where the node may be that the state wants; they are tried in turn."""
+        """``endpoints``: possible addresses of the state's node, tried in turn."""
         self.state = state
         self._endpoints = deque(endpoints)
-        self._why: dict[str, str] = {}  # by endpoint, what went wrong there last
+        self._why: dict[str, str] = {}  # by endpoint, its last error
         self._tls = tls
         self._patience = patience
         self._link: Link | None = None
         self._changed = asyncio.Event()
-        self._failure: Exception | None = None  # what ended the connection
+        self._failure: Exception | None = None  # the error that ended the connection
 
     async def connected(self) -> None:
-        """Wait until it is known what the broker has. Raises PublishError."""
+        """Wait until the broker has reported its progress. Raises PublishError."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience
         while not self.state.connected:
@@ -85,7 +85,7 @@ class Lane:
                 await self._change()
 
     async def _change(self) -> None:
-        """Wait until something comes. Raises what ended the connection."""
+        """Wait for input. Raises the error that ended the connection."""
         if self._failure is None:
             self._changed.clear()
             try:
@@ -108,7 +108,7 @@ class Lane:
         self.state.connection_lost()
 
     async def push(self) -> None:
-        """Send what there is, and wait until there is room for more. Raises PublishError."""
+        """Send the offered rows, and wait until there is room for more. Raises PublishError."""
         await self._until(lambda: self.state.room)
 
     async def finish(self) -> None:
@@ -130,7 +130,7 @@ class Lane:
                 self._flush()
                 if self._link is not None:
                     await self._link.drained()
-                await asyncio.sleep(0)  # what has come is taken
+                await asyncio.sleep(0)  # received bytes are handled
                 while not there():
                     await self._change()
                 if self._failure is not None:
@@ -148,7 +148,7 @@ class Lane:
             except ProducerError as error:
                 raise PublishError(f"{self.endpoint}: {error}") from None
 
-    # The link's side
+    # Calls from the link
 
     def link_received(self, data: bytes) -> None:
         try:
@@ -166,7 +166,7 @@ class Lane:
 
 @contextmanager
 def trusting(options: SinkOptions) -> Iterator[Tls]:
-    """The authority as a file, which is what TLS asks for."""
+    """Provide the CA certificate as a file, as TLS needs it."""
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as ca:
         ca.write(options.ca)
         ca.flush()
@@ -182,7 +182,7 @@ def lane_of(options: SinkOptions, place: NodePlace, tls: Tls, name: str, epoch: 
 
 
 async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
-    """The names of the nodes that answer at these URLs now."""
+    """Return the names of the nodes that answer at these URLs now."""
     brief = msgspec.structs.replace(options, patience=PROBE_SECONDS)
 
     async def ask(tls: Tls, url: str) -> str:
@@ -203,7 +203,7 @@ async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
 async def publish(
     options: SinkOptions, place: NodePlace, name: str, epoch: int, rows: Iterator[Message]
 ) -> tuple[int, dict[str, str]]:
-    """Publish the rows of a partition; how many were new to the broker, and the name of the node that was met at a URL.
+    """Publish the rows of a partition. Returns how many were new to the broker, and the name of the node at its URL.
     Raises PublishError."""
     lanes: dict[int, Lane] = {}
     with trusting(options) as tls:

@@ -30,8 +30,9 @@ FAIL_OR: Final = "set the option failOnDataLoss: false to continue without them"
 
 
 class RowPartition(InputPartition):
-    """Rows of one node, for one task. ``address``: where the node was at planning; ``stream``: the id of its stream;
-    ``forgive``: rows that are not kept any more are left out."""
+    """Rows of one node, for one task. ``address``: the node's address at planning; ``stream``: the id of its stream;
+    ``forgive``: deleted rows are skipped.
+    """
 
     def __init__(self, node: str, address: str, start: int, end: int, forgive: bool, stream: str = "") -> None:
         super().__init__((node, start, end))
@@ -44,7 +45,7 @@ class RowPartition(InputPartition):
 
 
 def parts(book: NodeBook, start: StreamPosition, end: StreamPosition) -> list[RowPartition]:
-    """The rows between two positions, in pieces of about the same size. Raises StreamError."""
+    """Split the rows between two positions into parts of about the same size. Raises StreamError."""
     options = book.options
     found: list[RowPartition] = []
     for node in sorted(end.offsets):
@@ -84,8 +85,9 @@ def _address(book: NodeBook, node: str) -> str:
 
 
 def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
-    """The rows of a part. A node that goes away meanwhile is waited for, and read on where it was left, at the address
-    that it has then."""
+    """Read the rows of a part. If the node becomes unreachable, wait for it and continue at the same offset, at its new
+    address.
+    """
     offset = part.start
     until = time.monotonic() + options.patience
     book = NodeBook(options)
@@ -137,7 +139,7 @@ def _rows(book: NodeBook, part: RowPartition, offset: int) -> Iterator[tuple[pa.
 
 
 def _look_again(book: NodeBook) -> None:
-    """The node may be back at another address."""
+    """Look the node up again: it may have returned at another address."""
     book.close()
     with suppress(NodeAway, StreamError):
         book.look()

@@ -1,5 +1,6 @@
-"""Secrets by reference: what Spark sends to its executors names a file or an environment variable, and each process
-that connects to a node reads it there."""
+"""Secrets by reference: Spark sends its executors the name of a file or an environment variable, and each process that
+connects to a node reads it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from starlingmq.spark.option_error import OptionError
 
 
 class SecretReference(msgspec.Struct, frozen=True):
-    """Of ``option``: the path of its ``file``, or "" and the name of an environment ``variable``."""
+    """The reference of ``option``: the path of its ``file``, or "" and the name of an environment ``variable``."""
 
     option: str
     file: str = ""
     variable: str = ""
 
     def read(self) -> str:
-        """Raises OptionError, which names the place."""
+        """Read the secret. Raises OptionError, which names the file or variable."""
         if self.file:
             try:
                 return Path(self.file).read_text(encoding="utf-8").strip()
@@ -41,7 +42,9 @@ def secret_text(secret: str | SecretReference) -> str:
 
 
 def read_secret(options: Mapping[str, str], option: str) -> str | SecretReference:
-    """As the option gives it, or the same option with File or Env. Raises OptionError for two of them."""
+    """Return the secret of the option itself, or of the same option with File or Env. Raises OptionError for two of
+    them.
+    """
     given = [name for name in (option, f"{option}File", f"{option}Env") if options.get(name)]
     if len(given) > 1:
         raise OptionError(f"{given[1]}: {given[0]} is set as well; set only one of them")

@@ -1,13 +1,12 @@
-"""The sink of the format ``starlingmq``: rows become messages, each published once however often it is tried.
+"""The sink of the format ``starlingmq``: rows become messages, each published once, whatever the number of attempts.
 
-A partition's rows are numbered in their order, under a name that is the same at each attempt: of a streaming query its
-id and the partition, with the batch as the epoch. The broker keeps how far it has come (see
-``core.session.producers``).
+A partition's rows are numbered in order, under a producer name that is the same at each attempt: for a streaming query
+its id and the partition, with the batch as the epoch. The broker stores its progress (see ``core.session.producers``).
 
-A batch write that is run again has no checkpoint that fixes which rows are in which partition: other cores, or another
-size of partitions, split its input elsewhere, and a row of partition 0 is one of partition 1. No task knows all
-partitions, so a write with an idempotencyKey has its rows in one partition, whose order the broker can check, unless
-the caller promises the same split.
+A repeated batch write has no checkpoint that fixes which rows are in which partition: with other cores or another
+partition size its input is split differently, and a row of partition 0 may move to partition 1. No task knows all
+partitions, so a write with an idempotencyKey must have its rows in one partition, whose order the broker can check,
+unless the caller promises the same split.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from starlingmq.wire.properties import (
     encode_property_bytes,
 )
 
-QUERY_ID: Final = "sql.streaming.queryId"  # what Spark tells its tasks of a streaming query ...
+QUERY_ID: Final = "sql.streaming.queryId"  # properties that Spark sets for the tasks of a streaming query ...
 BATCH_ID: Final = "streaming.sql.batchId"  # ... and of its batch
 
 NUMBERS: Final = (ByteType, ShortType, IntegerType, LongType)
@@ -63,7 +62,7 @@ WANTED: Final[dict[str, tuple[type[DataType], ...]]] = {
     "properties": (ArrayType,),
     "expiry": NUMBERS,
 }
-PASSED_OVER: Final = ("client_id", "timestamp", "node", "offset")  # columns of the source that a broker gives anew
+PASSED_OVER: Final = ("client_id", "timestamp", "node", "offset")  # columns of the source that the broker assigns again
 NAMES: Final = {
     "mqtt.payload_format": PAYLOAD_FORMAT_INDICATOR,
     "mqtt.content_type": CONTENT_TYPE,
@@ -73,11 +72,11 @@ NAMES: Final = {
 
 
 class RowError(Exception):
-    """A row that can not be published."""
+    """A row cannot be published."""
 
 
 class RowsWritten(WriterCommitMessage):
-    """``published``: rows that were new to the broker. ``met``: the name of the node at a URL."""
+    """``published``: rows that were new to the broker. ``met``: the node name reported at each URL."""
 
     def __init__(self, partition: int, published: int, met: dict[str, str]) -> None:
         self.partition = partition
@@ -86,7 +85,7 @@ class RowsWritten(WriterCommitMessage):
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises OptionError, which says what to change."""
+    """Check the columns. Raises OptionError, which says what to change."""
     columns = {field.name: field.dataType for field in schema.fields}
     for name, kind in columns.items():
         if name in PASSED_OVER:
@@ -112,7 +111,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 def properties_of(pairs: list[dict[str, str | None]] | None, expiry: int | None) -> bytes:
-    """The column ``properties``, as the source has it, and ``expiry`` in seconds, encoded. Raises RowError."""
+    """Encode the column ``properties``, in the form of the source, and ``expiry`` in seconds. Raises RowError."""
     found: Properties = {}
     users: list[tuple[str, str]] = []
     for pair in pairs or ():
@@ -141,7 +140,7 @@ def properties_of(pairs: list[dict[str, str | None]] | None, expiry: int | None)
 
 
 def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message]:
-    """Raises RowError."""
+    """Convert rows to messages. Raises RowError."""
     rows = batch.num_rows
     columns = set(batch.schema.names)
 
@@ -187,7 +186,7 @@ def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message
 def write(
     options: SinkOptions, places: Placement, name: str, epoch: int, batches: Iterator[pa.RecordBatch]
 ) -> RowsWritten:
-    """One task. Raises PublishError, RowError, NowhereError."""
+    """Run one task. Raises PublishError, RowError, NowhereError."""
     context = TaskContext.get()
     assert context is not None
     partition = context.partitionId()
@@ -198,7 +197,7 @@ def write(
 
 
 def in_one_partition(batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
-    """The batches of partition 0; others have no rows. Raises RowError."""
+    """Yield the batches of partition 0; other partitions must be empty. Raises RowError."""
     for batch in batches:
         if partition and batch.num_rows:
             raise RowError(
@@ -210,7 +209,7 @@ def in_one_partition(batches: Iterator[pa.RecordBatch], partition: int) -> Itera
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made once, on the driver: its name is that of all its tasks, at each of their attempts."""
+    """Created once, on the driver: all its tasks use its name at each attempt."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -226,7 +225,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Made on the driver: before each batch, and after it for ``commit``."""
+    """Created on the driver: before each batch, and after it for ``commit``."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -234,7 +233,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         known = checkpoint.read()
         places = known.with_servers(options.urls, checkpoint.begun())
         unmet = [url for url in options.urls if url not in places.names]
-        if options.checkpoint and unmet:  # before the first row, so that another node there is told from it
+        if options.checkpoint and unmet:  # before the first row, so that another node at this URL is recognized
             places = places.with_names(asyncio.run(names_at(options, unmet)))
         self.places = places
         if self.places != known:
@@ -249,11 +248,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write(self.options, self.places, self.options.key or query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Everything is acknowledged already; which nodes have done so is kept."""
+        """Everything is acknowledged; store the names of the nodes that did so."""
         met = {url: name for each in messages if isinstance(each, RowsWritten) for url, name in each.met.items()}
         places = self.places.with_names(met)
         if places is not self.places:
             Checkpoint(self.options.checkpoint).write(places)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was published stays so, and is left out when the batch is tried again."""
+        """Published rows remain published, and are skipped when the batch is retried."""

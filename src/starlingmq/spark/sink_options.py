@@ -32,14 +32,15 @@ NAMES: Final = (
     "goOnWithout",
 )
 CHECKPOINT: Final = "checkpointlocation"
-OF_SPARK: Final = ("path", CHECKPOINT, "queryname")  # it passes these on as well
+OF_SPARK: Final = ("path", CHECKPOINT, "queryname")  # Spark adds these
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``topic``, ``qos``, ``retain``: of rows that have no such column, or null in it. ``key``: what batches are known
-    by ("": by the query, or this very write). ``same_split``: every attempt at a batch write has the same rows in each
-    partition, as the caller promises. ``delete_retained``: a null payload with retain deletes the retained message of
-    its topic."""
+    """``topic``, ``qos``, ``retain``: for rows without this column, or with null in it. ``key``: identifies batches
+    ("": by the query, or this write only). ``same_split``: the caller promises that every attempt at a batch write has
+    the same rows in each partition. ``delete_retained``: a null payload with retain deletes the retained message of its
+    topic.
+    """
 
     servers: tuple[str, ...]
     user: str = ""
@@ -54,21 +55,21 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     delete_retained: bool = False
     window: int = WINDOW
     patience: float = PATIENCE_SECONDS
-    gone: tuple[str, ...] = ()  # nodes, by URL or name, that are not waited for
-    checkpoint: str = ""  # where the query has its own; "" in batch, or where Spark does not tell
+    gone: tuple[str, ...] = ()  # nodes, by URL or name, that will not return
+    checkpoint: str = ""  # the query's checkpoint; "" in batch, or if Spark does not provide it
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The servers, as they are known by: without user and password, each in one form."""
+        """The servers in normalized form, without user and password."""
         return tuple(dict.fromkeys(str(parse_url(server)) for server in self.servers))
 
     def endpoint(self, url: str) -> Endpoint:
-        """By its URL as above, with the user that ``servers`` names."""
+        """Return the endpoint of such a URL, with the user from ``servers``."""
         return next((each for each in map(parse_url, self.servers) if str(each) == url), parse_url(url))
 
 
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Raises OptionError."""
+    """Check and parse the options. Raises OptionError."""
     known = {name.lower(): name for name in NAMES}
     options: dict[str, str] = {}
     for key, value in given.items():

@@ -1,7 +1,7 @@
 """The Spark data source ``starlingmq``: streams as rows, for batch and streaming queries, straight from the nodes.
 
-A position is a map from node to stream and offset. Rows between two positions are always the same ones, so a query that
-is run again from its checkpoint, and writes to a sink that takes a batch once, loses nothing and doubles nothing.
+A position is a map from node to stream and offset. The rows between two positions are always the same, so a query that
+restarts from its checkpoint and writes to an idempotent sink loses no row and duplicates none.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ COLUMNS: Final = StructType(
     ]
 )
 
-Told = dict[str, Any]  # a position as Spark keeps it
+Told = dict[str, Any]  # a position as Spark stores it
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``starlingmq`` known to a session."""
+    """Register the format ``starlingmq`` in a session."""
     spark.dataSource.register(StarlingSource)
 
 
@@ -104,7 +104,7 @@ class StarlingSource(DataSource):
             raise OptionError(
                 "mode overwrite is not supported, because messages cannot be unpublished; use mode append"
             )
-        from starlingmq.spark.sink import check_columns  # with the MQTT client: a worker that reads has no use for it
+        from starlingmq.spark.sink import check_columns  # imports the MQTT client, which readers do not need
         from starlingmq.spark.sink_options import read_sink_options
 
         options = read_sink_options(cast(Mapping[str, str], self.options))
@@ -113,7 +113,7 @@ class StarlingSource(DataSource):
 
 
 def rows_of(partition: InputPartition, options: Options) -> Iterator[Any]:
-    """Where a batch has no partition at all, Spark makes one up, which has no rows."""
+    """Return a part's rows. For a batch without partitions Spark creates an empty one."""
     return read_part(partition, options) if isinstance(partition, RowPartition) else iter(())
 
 
@@ -137,8 +137,9 @@ class BatchReader(DataSourceReader):
 
 
 class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans on the driver, in a process that lasts as long as the query; ``read`` is called elsewhere. Spark keeps
-    positions as JSON (``starlingmq.bulk.positions``)."""
+    """Plans on the driver, in a process that lives as long as the query; executors call ``read``. Spark stores
+    positions as JSON (``starlingmq.bulk.positions``).
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
