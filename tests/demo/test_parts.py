@@ -50,7 +50,7 @@ def test_duplicates_count_only_where_they_are_not_allowed(qos: int, anew: bool, 
     counts = Tally()
     counts.sent(KEY, qos, 0.0)
     if anew:
-        counts.begun_anew(KEY[0])
+        counts.restarted(KEY[0])
     counts.acknowledged(KEY, 1.0)
     counts.arrived(KEY, qos, 1.0, True)
     counts.arrived(KEY, qos, 2.0, True)

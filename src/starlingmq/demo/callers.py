@@ -1,4 +1,4 @@
-"""Which process a connection on this machine comes from: how a proxy knows whose it carries (Linux)."""
+"""Finds the process that owns a local connection, so that a proxy can identify its callers (Linux)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")  # gRPC speaks IPv4 through sockets of IPv6
+TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")  # gRPC uses IPv4 through IPv6 sockets
 LOCAL: Final = 1  # columns
 INODE: Final = 9
 SUPPORTED: Final = sys.platform.startswith("linux")
 
 
 def owner(port: int, pids: Iterable[int]) -> int:
-    """Which of these processes has the socket with that local port; 0: none of them."""
+    """Return the process that has the socket with that local port; 0: none of these."""
     inode = _inode(port)
     if inode:
         for pid in pids:
-            with suppress(OSError):  # it is gone
+            with suppress(OSError):  # the process has ended
                 for descriptor in Path(f"/proc/{pid}/fd").iterdir():
                     with suppress(OSError):
                         if os.readlink(descriptor) == f"socket:[{inode}]":
@@ -29,7 +29,7 @@ def owner(port: int, pids: Iterable[int]) -> int:
 
 
 def _inode(port: int) -> str:
-    """Of a TCP socket; "" if there is none."""
+    """Return the inode of a TCP socket; "" if there is none."""
     for table in TABLES:
         with suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""The processes of the demo: begun, heard, and ended all of them, with what they have begun themselves."""
+"""The processes of the demo: starts them, reads their output, and ends them with all their child processes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from starlingmq.demo.stage import SHUTDOWN_SECONDS, Stage
 from starlingmq.demo.told import Order, Told
 
 POLL: Final = 0.2
-PIPELINE_SECONDS: Final = 10.0  # for Spark to end
+PIPELINE_SECONDS: Final = 10.0  # for Spark to stop
 LEFTOVER_SECONDS: Final = 5.0
-LINE_BYTES_MAX: Final = 64 << 20  # an audit in JSON has a total for each client and topic
-WHY_MAX: Final = 300  # signs of what a process said at last
-SAID_MAX: Final = 5  # lines of a process that are kept for an error
+LINE_BYTES_MAX: Final = 64 << 20  # an audit in JSON has a total per client and topic
+WHY_MAX: Final = 300  # characters of a process's last line in an error
+SAID_MAX: Final = 5  # last lines of a process kept for an error
 FLEET: Final = ("starlingmq.demo.fleet",)
 WORKERS: Final = ("starlingmq.demo.nats_workers",)
 PIPELINE: Final = ("starlingmq", "pipeline")
@@ -34,21 +34,22 @@ SERVE: Final = ("starlingmq", "serve")
 
 
 class Cast:
-    """``on_told`` gets what the fleet and the workers say. Proxies between the nodes are made before the nodes are:
-    ``reached_at`` is for ``stage.build``."""
+    """``on_told`` receives the messages of the fleet and the workers. Proxies between the nodes are created before the
+    nodes: ``reached_at`` is for ``stage.build``.
+    """
 
     def __init__(self, on_told: Callable[[Told], None]) -> None:
         self.nodes: dict[str, Child] = {}
-        self.said: dict[str, deque[str]] = {}  # the last lines of each
+        self.said: dict[str, deque[str]] = {}  # last lines of each process
         self._on_told = on_told
         self._proxies: dict[str, Proxy] = {}
         self._children: dict[str, Child] = {}
         self._logs: dict[str, IO[str]] = {}
-        self._sessions: list[int] = []  # of the system: each process leads one
+        self._sessions: list[int] = []  # session ids (setsid): each process leads its own
         self._decoder: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
         self._stage: Stage
 
-    # Ways between nodes
+    # Links between nodes
 
     def reached_at(self, name: str, port: int) -> str:
         proxy = self._proxies[name] = Proxy(HOST, port, self._caller)
@@ -60,7 +61,7 @@ class Cast:
         return pids.get(callers.owner(port, pids), "nobody")
 
     def cut(self, one: str, other: str) -> None:
-        """Nothing arrives between these two any more, and neither is told."""
+        """Stop all traffic between two nodes without closing their connections."""
         for source, target in ((one, other), (other, one)):
             self._proxies[target].cut(OUT, BACK, caller=source)
 
@@ -68,10 +69,10 @@ class Cast:
         for proxy in self._proxies.values():
             proxy.heal()
 
-    # Beginning
+    # Start
 
     async def start_nodes(self, stage: Stage) -> None:
-        """Wait until all let clients in. Raises CommandError."""
+        """Start the nodes and wait until all accept clients. Raises CommandError."""
         self._stage = stage
         (stage.directory / "log").mkdir()
         for name in stage.settings:
@@ -82,7 +83,7 @@ class Cast:
             raise CommandError(self.why(failed))
 
     async def start_again(self, name: str) -> None:
-        """A node that was killed. Raises CommandError."""
+        """Restart a killed node. Raises CommandError."""
         child = self.nodes[name]
         await child.start()
         self._sessions.append(child.pid)
@@ -100,7 +101,7 @@ class Cast:
         return await self._start(name, words, PIPELINE)
 
     async def audit(self, stream: str) -> dict[str, Any]:
-        """What the delivery audit says of all that the brokers told. Raises CommandError."""
+        """Run the delivery audit over the brokers' events. Raises CommandError."""
         servers = [word for address in self._stage.streams for word in ("--server", address)]
         token = ("--token-file", str(self._stage.token))
         child = await self._start("audit", ("audit", "--stream", stream, *servers, *token, "--json"), PIPELINE)
@@ -130,15 +131,15 @@ class Cast:
         self._logs[name].flush()
 
     def why(self, child: Child) -> str:
-        """How a process has ended, with what it said at last."""
+        """Return how a process has ended, with its last error line."""
         said = self.said[child.name]
         errors = [line for line in said if "error" in line.lower()] or list(said)
         return f"{child.name} {how_it_ended(child)}: {(errors[-1][:WHY_MAX] if errors else 'it logged nothing')}"
 
-    # Looking
+    # Status
 
     async def status(self, name: str) -> dict[str, Any] | None:
-        """Of the cluster, as this node has it; None where it is not there."""
+        """Return the cluster status of this node; None if the node does not answer."""
         data = self._stage.directory / name / "data"
         try:
             return await asyncio.to_thread(ask_broker, data, "cluster.status", {}, _no_report)
@@ -146,7 +147,7 @@ class Cast:
             return None
 
     async def whole(self) -> bool:
-        """Whether all nodes serve, and are connected with all others directly."""
+        """Whether all nodes serve and are directly connected to all others."""
         found = [await self.status(name) for name in self.nodes]
         return all(
             each is not None and each["serving"] and all(m["connected"] and not m["through"] for m in each["members"])
@@ -158,7 +159,7 @@ class Cast:
             await asyncio.sleep(POLL)
 
     async def until_apart(self, one: str, other: str) -> str:
-        """Wait until a node has no direct connection to the other any more; by way of whom it reaches it."""
+        """Wait until a node has lost its direct connection to another one. Returns the relay node."""
         while True:
             found = await self.status(one)
             for member in found["members"] if found is not None else ():
@@ -166,10 +167,12 @@ class Cast:
                     return str(member["through"])
             await asyncio.sleep(POLL)
 
-    # Ending
+    # End
 
     async def stop(self, hurry: asyncio.Event) -> list[int]:
-        """End all processes, clients first; at once when ``hurry`` is set. Ids of those that were left and killed."""
+        """End all processes, clients first; immediately when ``hurry`` is set. Returns the ids of those that had to be
+        killed.
+        """
         stopping = asyncio.ensure_future(self._stop_in_order())
         hurrying = asyncio.ensure_future(hurry.wait())
         await first_of(stopping, hurrying)
@@ -192,9 +195,9 @@ class Cast:
 
 
 def _no_report(what: str, done: int, total: int, unit: str) -> None:
-    """How far it is: this takes no time."""
+    """Ignore progress reports, because this takes no time."""
 
 
 def said_in(directory: Path) -> Path:
-    """Where all lines of all processes are."""
+    """Return the directory with the output of all processes."""
     return directory / "log"

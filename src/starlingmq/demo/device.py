@@ -1,12 +1,13 @@
-"""One device of the fleet: a real MQTT client that reports where it is, how warm, and what its battery has left.
+"""One device of the fleet: a real MQTT client that reports its position, temperature and battery charge.
 
-Each fifth speaks MQTT 3.1.1, each fourth publishes at QoS 2, each tenth at QoS 0. Each tenth asks a NATS worker for a
-route now and then. Each twentieth is flaky: it loses its connection without a word and stays away for some seconds.
-Each fiftieth runs hot, which is what alerts are about.
+Each fifth device uses MQTT 3.1.1, each fourth publishes at QoS 2, each tenth at QoS 0. Each tenth requests a route from
+a NATS worker from time to time. Each twentieth is flaky: it drops its connection without DISCONNECT and stays offline
+for some seconds. Each fiftieth runs hot, which causes alerts.
 
-Whether a device is there is retained; its will says when not. With MQTT 5 it has a delay: who is back by then, at any
-node, was never away. With 3.1.1 there is none, and the will of a connection whose node has died may come after its
-device has come back at another one. So such a device listens to what is said of it, and says that it is there.
+A retained message holds the online state of a device; its will sets it to offline. In MQTT 5 the will has a delay: a
+device that reconnects to any node before it expires stays online. 3.1.1 has no delay, and the will of a connection
+whose node has died may be published after the device has reconnected to another one. So such a device subscribes to its
+own state and corrects it.
 """
 
 from __future__ import annotations
@@ -30,26 +31,27 @@ from starlingmq.demo.tally import Tally
 from starlingmq.wire.properties import RESPONSE_TOPIC, WILL_DELAY_INTERVAL, Properties
 
 REGIONS: Final = ("north", "middle", "south")
-HOT: Final = 60.0  # degrees from which on there is an alert
+HOT: Final = 60.0  # degrees: a higher temperature causes an alert
 ONLINE: Final = b"online"
 OFFLINE: Final = b"offline"
 SESSION_SECONDS: Final = 3600
-AGAIN_SECONDS: Final = 2.0  # until a first connection is tried again
+AGAIN_SECONDS: Final = 2.0  # before the first connection is retried
 ASK_EVERY: Final = 3  # readings
-ANSWER_SECONDS: Final = 10.0  # after which a device asks again: NATS is at most once
-AWAY_SECONDS: Final = (3.0, 20.0)  # of one that is flaky
+ANSWER_SECONDS: Final = 10.0  # after which a device repeats its request: NATS is at most once
+AWAY_SECONDS: Final = (3.0, 20.0)  # of a flaky device
 WILL_DELAY: Final = 10  # seconds
 AWAY_CHANCE: Final = 0.1  # after a reading
 
 
 def region_of(number: int) -> str:
-    """By threes, so that a region has devices at every node."""
+    """Return the region: three consecutive devices share one, so that each region has devices on every node."""
     return REGIONS[number // len(REGIONS) % len(REGIONS)]
 
 
 class Device(Client):
-    """``pace``: seconds between two readings, about. ``answered``: whether questions are. ``counts`` are the fleet's:
-    what happened to its connections."""
+    """``pace``: approximate seconds between two readings. ``answered``: whether NATS workers answer requests.
+    ``counts``: the fleet's counters of connection events.
+    """
 
     def __init__(
         self, number: int, urls: list[str], pace: float, answered: bool, tally: Tally, counts: Counter[str]
@@ -63,10 +65,10 @@ class Device(Client):
         self.hot = number % 50 == 17
         self.asks = answered and number % 10 == 3
         self.hot_readings: set[int] = set()  # acknowledged: an alert is due for each
-        self.absences: list[float] = []  # seconds, of those that were not its own doing
-        self.answers: list[float] = []  # seconds until one came
-        self.unanswered: dict[int, float] = {}  # by the number of the question: when it was first asked
-        self.called_back = asyncio.Event()  # set: nobody stays away any more
+        self.absences: list[float] = []  # seconds, of connection losses that the device did not cause
+        self.answers: list[float] = []  # seconds from request to answer
+        self.unanswered: dict[int, float] = {}  # by request number: the time of the first attempt
+        self.called_back = asyncio.Event()  # set: flaky devices stay connected
         self._pace = pace
         self._tally = tally
         self._counts = counts
@@ -80,7 +82,7 @@ class Device(Client):
         home = number % len(urls)
         modern = number % 5 != 4
         self._listens = f"{self.place}/answer/+" if self.asks else "" if modern else f"{self.place}/state"
-        # At home anywhere: where one node is gone, the next one has the session, or takes a new one.
+        # Any node will do: when one is down, the next one has the session or creates a new one.
         super().__init__(
             urls[home],
             others=[*urls[home + 1 :], *urls[:home]],
@@ -96,7 +98,7 @@ class Device(Client):
         )
 
     async def live(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         while not self._were_there:
             try:
                 await self.connect()
@@ -119,14 +121,14 @@ class Device(Client):
             listening.cancel()
 
     def report(self) -> None:
-        """Publish one reading; it goes out once there is a connection."""
+        """Publish one reading; it is sent once the client is connected."""
         self._readings += 1
         number = self._readings
         self._heading += self._draw.gauss(0, 0.2)
         self._at[0] += 0.001 * math.cos(self._heading)
         self._at[1] += 0.001 * math.sin(self._heading)
         warmth = 20 + 8 * math.sin(number / 10 + self.number) + self._draw.gauss(0, 0.5) + (45 if self.hot else 0)
-        temperature = round(warmth, 1)  # what is told is what alerts go by
+        temperature = round(warmth, 1)  # alerts depend on the published value
         reading = {
             "id": self.name,
             "n": number,
@@ -144,7 +146,7 @@ class Device(Client):
                 self._ask(question)
 
     def vanish(self) -> None:
-        """As a device does in a tunnel."""
+        """Drop the connection without DISCONNECT."""
         if self.connected and self._link is not None:
             self._counts["away by themselves"] += 1
             self._stays_away = self._draw.uniform(*AWAY_SECONDS)
@@ -157,7 +159,7 @@ class Device(Client):
         await super().connect()
         if self._were_there and not self.session_present:
             self._counts["sessions lost"] += 1
-            self._tally.begun_anew(self.number)
+            self._tally.restarted(self.number)
         if self._lost_at is not None and not self._stays_away:
             self._counts["came back"] += 1
             self.absences.append(monotonic() - self._lost_at)
@@ -185,7 +187,7 @@ class Device(Client):
             except PublishFailed:
                 self._tally.refused(key)
             except ClientError:
-                pass  # the end: it stays open, and is no promise
+                pass  # at the end: it stays open, without a guarantee
             else:
                 self._tally.acknowledged(key, monotonic())
                 if hot:
@@ -194,7 +196,7 @@ class Device(Client):
         self.publish_soon(f"{self.place}/{what}", payload, self.qos).add_done_callback(done)
 
     def _ask(self, question: int) -> None:
-        """For a route: who answers is a NATS service, which sees a request with a reply subject."""
+        """Request a route from the NATS service, which receives a request with a reply subject."""
         self._counts["asked"] += 1
         answer_to: Properties = {RESPONSE_TOPIC: f"{self.place}/answer/{question}"}
         self.publish_soon(f"{self.place}/route", json.dumps({"from": self._at}), 1, properties=answer_to)

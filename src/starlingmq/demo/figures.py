@@ -1,4 +1,4 @@
-"""What clients notice, by scene: gathered from the fleet's ticks, and put into words."""
+"""The clients' observations in each scene: collected from the fleet's ticks, and formatted as text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MOST: Final = 0.99
 
 
 class Figures:
-    """``begin`` a scene, let it hear what is told, then ask for ``noticed``."""
+    """Call ``begin`` for a scene, pass all messages to it, then call ``noticed``."""
 
     def __init__(self) -> None:
         self.tick: Tick | None = None
         self.workers: WorkersTick | None = None
         self.outcome: DemoOutcome | None = None
-        self._before: dict[str, int] = {}  # counts when the scene began
+        self._before: dict[str, int] = {}  # counts at the start of the scene
         self._delays: list[int] = []
         self._absences: list[int] = []
         self._answers: list[int] = []
@@ -43,7 +43,7 @@ class Figures:
         self._delays, self._absences, self._answers = [], [], []
 
     def since(self, what: str) -> int:
-        """How much has been counted in this scene."""
+        """Return the increase of a count in this scene."""
         now = self.tick.counts.get(what, 0) if self.tick is not None else 0
         return now - self._before.get(what, 0)
 
@@ -51,7 +51,7 @@ class Figures:
         return self.tick.connected if self.tick is not None else 0
 
     def status(self) -> str:
-        """How all are, in one line."""
+        """Return the overall status in one line."""
         if self.tick is None:
             return "the fleet comes"
         parts = [
@@ -67,7 +67,7 @@ class Figures:
         return ", ".join(parts)
 
     def noticed(self) -> list[str]:
-        """What clients have noticed in this scene."""
+        """Return lines about what clients have noticed in this scene."""
         lines = []
         back = self.since(CAME_BACK)
         if back:
@@ -95,7 +95,7 @@ class Figures:
 
 
 def verdict(outcome: DemoOutcome, answers: bool, alerts: bool) -> list[tuple[str, bool]]:
-    """What became of all, by the clients' own count; with each line whether it is as promised."""
+    """Return the result by the clients' own count; each line with whether the guarantee holds."""
     counts = outcome.counts
     acknowledged, doubled = counts.get(tally.ACKNOWLEDGED, 0), counts.get(tally.DOUBLED, 0)
     lines = [

@@ -1,8 +1,8 @@
 """The fleet as a process: ``python -m starlingmq.demo.fleet ORDER``, where ORDER is an ``Order`` in JSON.
 
-A control room for each region, each at another node, gets what the devices report, and the alerts that a pipeline makes
-of it. Every second a line of JSON says how all are (``Tick``). SIGUSR1: report no more, wait until what was
-acknowledged has arrived, say what became of all (``DemoOutcome``), and end. SIGTERM ends it at once.
+A control room per region, each on another node, receives the readings of its devices and the alerts of a pipeline.
+Every second the fleet prints its status as a line of JSON (``Tick``). SIGUSR1: stop publishing, wait until all
+acknowledged readings have arrived, print the result (``DemoOutcome``), and end. SIGTERM ends it immediately.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from starlingmq.demo.told import DemoOutcome, Order, Tick
 from starlingmq.process import raise_file_limit
 
 TICK_SECONDS: Final = 1.0
-SETTLE_SECONDS: Final = 120.0  # Spark may have begun late
+SETTLE_SECONDS: Final = 120.0  # Spark may have started late
 LOOK_SECONDS: Final = 0.1
-CONNECTING_MAX: Final = 50  # devices at once
-STATES_QUIET: Final = 1.0  # seconds without another retained state: those were all
+CONNECTING_MAX: Final = 50  # devices that connect at the same time
+STATES_QUIET: Final = 1.0  # seconds without another retained state, after which the list is complete
 
 
 class ControlRoom(Client):
-    """Subscribes to its region and counts what comes. ``gaps``: when it had no subscription, from the CONNACK that told
-    it so to the SUBACK of the new one; what is published meanwhile is nobody's."""
+    """Subscribes to its region and counts received messages. ``gaps``: the times without a subscription, from the
+    CONNACK with session present 0 to the SUBACK of the new one; messages published meanwhile have no receiver.
+    """
 
     def __init__(self, fleet: Fleet, region: str, urls: list[str]) -> None:
         self.fleet = fleet
@@ -70,7 +71,7 @@ class ControlRoom(Client):
                 self.fleet.alert(device, message.payload)
             elif place == self.region:
                 key = (int(device[1:]), json.loads(message.payload)["n"])
-                timed = not self.fleet.devices[key[0]].flaky  # those know themselves that they were away
+                timed = not self.fleet.devices[key[0]].flaky  # flaky devices have caused their absence themselves
                 self.fleet.tally.arrived(key, message.qos, monotonic(), timed)
 
 
@@ -98,7 +99,7 @@ class Fleet:
         self.last_alert = f"{device} is at {told['temperature']} degrees"
 
     async def live(self) -> None:
-        """Until SIGUSR1 and what follows it."""
+        """Run until SIGUSR1 has been handled."""
         for room in self.rooms:
             await self._enter(room)
         watching = [asyncio.ensure_future(room.watch_region()) for room in self.rooms]
@@ -148,7 +149,9 @@ class Fleet:
             life.cancel()
 
     async def _settle(self, until: float) -> None:
-        """Until all are there and have their answers, and what was acknowledged has arrived, and the alerts for it."""
+        """Wait until all devices are connected and have their answers, and all acknowledged readings and their alerts
+        have arrived.
+        """
         while monotonic() < until and not self._settled():
             await asyncio.sleep(LOOK_SECONDS)
         for key in self.tally.missing.keys() - set(self._missing()):
@@ -160,7 +163,7 @@ class Fleet:
         return not (self.order.alerts and self._alerts_lost())
 
     def _missing(self) -> list[Key]:
-        """What has not arrived and somebody was subscribed to all the time."""
+        """Return readings that have not arrived although their control room was subscribed all the time."""
         gaps = {room.region: room.gaps for room in self.rooms}
         return [
             key
@@ -173,7 +176,9 @@ class Fleet:
         return [key for key in due if key not in self.alerts]
 
     async def _states(self) -> tuple[int, int]:
-        """What is retained of who is there, as somebody who comes now is told: online, and not as it is."""
+        """Read the retained states as a new subscriber receives them. Returns the number online, and the number of
+        wrong states.
+        """
         states: dict[str, bytes] = {}
         with suppress(ClientError, TimeoutError):
             async with Client(self.order.urls[0], client_id="auditor") as client:
@@ -230,7 +235,7 @@ def _milliseconds(seconds: list[float]) -> list[int]:
 
 
 def _taken(lists: Iterable[list[float]]) -> list[float]:
-    """What is in all of them, which are empty then."""
+    """Return all items of the lists, and clear them."""
     found = []
     for each in lists:
         found += each
@@ -249,7 +254,7 @@ async def _run(order: Order) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    logging.getLogger("starlingmq.client").setLevel(logging.ERROR)  # that a node is away is what all this is about
+    logging.getLogger("starlingmq.client").setLevel(logging.ERROR)  # unreachable nodes are part of the demo
     raise_file_limit()
     asyncio.run(_run(msgspec.json.decode(arguments[0], type=Order)))
 

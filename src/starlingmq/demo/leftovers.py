@@ -1,4 +1,4 @@
-"""Processes of a session of the system (setsid) that are still there: what a child has begun and not ended (Linux)."""
+"""Processes of a session (setsid) that still run: started by a child process and not ended by it (Linux)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-SESSION: Final = 3  # field of /proc/PID/stat behind the name
+SESSION: Final = 3  # field of /proc/PID/stat after the name
 STATE: Final = 0
 LOOK_SECONDS: Final = 0.05
 
 
 def members(sessions: Iterable[int]) -> list[int]:
-    """Ids of the processes in these sessions, those aside that have ended and are not yet fetched by their parent."""
+    """Return the ids of the processes in these sessions, without zombies."""
     wanted = {str(session) for session in sessions if session}
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -28,7 +28,7 @@ def members(sessions: Iterable[int]) -> list[int]:
 
 
 def end(sessions: Iterable[int], patience: float) -> list[int]:
-    """Wait until they are gone, for ``patience`` seconds, then kill by id those that are not; these."""
+    """Wait up to ``patience`` seconds until they have ended, then kill the others by id. Returns those."""
     wanted = list(sessions)
     until = time.monotonic() + patience
     while (left := members(wanted)) and time.monotonic() < until:

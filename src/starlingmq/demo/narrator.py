@@ -1,5 +1,6 @@
-"""What the demo says: a line for what happens, behind the time since it began; how all are, in one line that stays at
-the bottom of a terminal, or comes now and then where there is none."""
+"""The output of the demo: a line per event, after the time since the start; and a status line, which stays at the
+bottom of a terminal, or is printed every few seconds without one.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-STATUS_SECONDS: Final = 10.0  # between two lines of how all are, without a terminal
-REFRESH: Final = 2.0  # a second
+STATUS_SECONDS: Final = 10.0  # between two status lines without a terminal
+REFRESH: Final = 2.0  # per second
 
 
 class Narrator:
@@ -38,12 +39,12 @@ class Narrator:
         self._print(Text(text, style))
 
     def scene(self, title: str) -> None:
-        """A new part of the story."""
+        """Begin a new scene."""
         self._console.print()
         self._print(Text(title, "bold cyan"))
 
     def detail(self, text: str, style: str = "dim") -> None:
-        """What belongs to the line before."""
+        """Print a detail of the previous line."""
         self._console.print(Text(f"         {text}", style))
 
     def status(self, text: str) -> None:

@@ -1,8 +1,8 @@
 """The NATS side: ``python -m starlingmq.demo.nats_workers URL...``: a worker at each node, all members of one queue
 group.
 
-What devices ask on ``fleet/REGION/DEVICE/route`` is a request to them, which one of the group answers. Every second a
-line of JSON says how many each has answered, and how often it had to come back.
+A device's message to ``fleet/REGION/DEVICE/route`` is a NATS request, which one member of the group answers. Every
+second the process prints a line of JSON with the number of answers and reconnections of each worker.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DemoWorker:
         self.reconnected += 1
 
     async def _on_error(self, error: Exception) -> None:
-        """A node that is away is what all this is about."""
+        """Ignore errors: unreachable nodes are part of the demo."""
 
 
 async def _run(urls: list[str]) -> None:

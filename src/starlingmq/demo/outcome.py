@@ -1,4 +1,4 @@
-"""What Spark has to say at the end: the readings in the Parquet files, and the verdict of the delivery audit."""
+"""Spark's results at the end: the readings in the Parquet files, and the result of the delivery audit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FINDINGS_MAX: Final = 5
 
 
 def positions(directory: Path) -> tuple[int, int]:
-    """Rows of QoS 1 and 2 in the Parquet files, and how many different readings those are."""
+    """Return the number of rows of QoS 1 and 2 in the Parquet files, and of the distinct readings in them."""
     import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
     if not (directory / POSITIONS).is_dir():
@@ -31,7 +31,7 @@ def positions(directory: Path) -> tuple[int, int]:
 
 
 def positions_line(directory: Path, outcome: DemoOutcome) -> tuple[str, bool]:
-    """In words, and whether all that was acknowledged is there."""
+    """Return a line of text, and whether all acknowledged readings are present."""
     rows, different = positions(directory)
     acknowledged = outcome.counts.get(tally.ACKNOWLEDGED, 0)
     return (
@@ -41,7 +41,7 @@ def positions_line(directory: Path, outcome: DemoOutcome) -> tuple[str, bool]:
 
 
 def audit_lines(found: dict[str, Any]) -> list[tuple[str, bool]]:
-    """What `pipeline audit --json` has said, in words."""
+    """Format the output of `pipeline audit --json` as text."""
     audit = msgspec.convert(found, DeliveryAudit)
     dropped: Counter[str] = Counter()
     for total in audit.totals:

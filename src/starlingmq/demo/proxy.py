@@ -1,8 +1,8 @@
-"""A TCP proxy that breaks what goes through it: for the way between two nodes, in one process or several.
+"""A TCP proxy that injects faults between two nodes, in one process or several.
 
-It runs in a thread of its own, so tests that wait and tests that await use it alike. ``OUT`` is from who connects to
-the target, ``BACK`` the other direction. Where one proxy stands before a node that several others dial, ``name_caller``
-tells them apart, by the port that a connection comes from, and each can be cut off alone.
+It runs in its own thread, so both synchronous and asynchronous tests can use it. ``OUT`` is the direction from the
+caller to the target, ``BACK`` the other one. If several nodes connect through one proxy, ``name_caller`` identifies
+them by the source port of a connection, and each can be cut off separately.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 OUT: Final = "out"
 BACK: Final = "back"
 CHUNK_BYTES: Final = 64 * 1024
-WAITING_CHUNKS_MAX: Final = 1024  # of one direction of one connection, while they are delayed
+WAITING_CHUNKS_MAX: Final = 1024  # delayed chunks of one direction of one connection
 
 
 EVERYBODY: Final = ""
@@ -27,7 +27,7 @@ class _Connection:
     def __init__(self, caller: str, writers: tuple[asyncio.StreamWriter, ...]) -> None:
         self.caller = caller
         self.writers = writers
-        self.lossy = False  # bytes were swallowed: what is left of it is no use
+        self.lossy = False  # bytes were discarded, so the connection is unusable
 
     def abort(self) -> None:
         for writer in self.writers:
@@ -35,7 +35,9 @@ class _Connection:
 
 
 class Proxy:
-    """``with Proxy("127.0.0.1", 1234) as proxy`` listens on ``proxy.address``. ``connections`` counts those made."""
+    """``with Proxy("127.0.0.1", 1234) as proxy`` listens on ``proxy.address``. ``connections`` counts accepted
+    connections.
+    """
 
     def __init__(self, host: str, port: int, name_caller: Callable[[int], str] = lambda port: EVERYBODY) -> None:
         self.target = (host, port)
@@ -47,7 +49,7 @@ class Proxy:
         self._swallowed: set[str] = set()
         self._open: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._healed = asyncio.Event()  # whoever waits on it looks again, and at the next one
+        self._healed = asyncio.Event()  # wakes waiting tasks, which check again and wait for the next event
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
 
@@ -63,19 +65,19 @@ class Proxy:
         self._loop.close()
 
     def cut(self, *directions: str, caller: str = EVERYBODY) -> None:
-        """Stall a direction (none: both): nothing is lost, nothing arrives, and nobody is told."""
+        """Stall a direction (none: both): bytes are delayed, none is lost, and no connection is closed."""
         self._do(lambda: self._cut.update((caller, direction) for direction in directions or (OUT, BACK)))
 
     def swallow(self, *directions: str) -> None:
-        """Read and throw away what goes in a direction (none: both); ``heal`` closes connections that lost any."""
+        """Read and discard bytes of a direction (none: both); ``heal`` closes connections that lost any."""
         self._do(lambda: self._swallowed.update(directions or (OUT, BACK)))
 
     def delay(self, seconds: float) -> None:
-        """Everything arrives that much later, in both directions."""
+        """Delay all bytes in both directions."""
         self._do(lambda: setattr(self, "_delay", seconds))
 
     def disconnect(self, caller: str = EVERYBODY) -> None:
-        """Reset all connections; new ones are let through."""
+        """Reset all connections; new ones are accepted."""
         self._do(lambda: self._abort(lambda connection: caller in (EVERYBODY, connection.caller)))
 
     def heal(self) -> None:
@@ -101,7 +103,7 @@ class Proxy:
                 connection.abort()
 
     async def _passable(self, connection: _Connection, direction: str) -> None:
-        """Wait until what goes in that direction arrives."""
+        """Wait until that direction is not cut."""
         while not self._cut.isdisjoint([(connection.caller, direction), (EVERYBODY, direction)]):
             await self._healed.wait()
 
@@ -125,7 +127,7 @@ class Proxy:
         try:
             await self._carry(reader, writer)
         except asyncio.CancelledError:
-            pass  # by _stop, which waits for us
+            pass  # by _stop, which awaits this task
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
@@ -162,7 +164,7 @@ class Proxy:
                         connection.lossy = True
                         continue
                     await waiting.put((self._loop.time() + self._delay, data))
-            await self._passable(connection, direction)  # an end is not seen either while the way is cut
+            await self._passable(connection, direction)  # a cut direction stalls the end of the stream too
         finally:
             forwarding.cancel()
             await asyncio.gather(forwarding, return_exceptions=True)

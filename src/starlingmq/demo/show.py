@@ -1,4 +1,6 @@
-"""The script: begin everything, break it while the fleet reports, say what was noticed, and end everything."""
+"""The script: starts all processes, injects failures while the fleet publishes, reports what clients noticed, and ends
+all processes.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,20 @@ from starlingmq.demo.told import DemoOutcome, Order, Tick, WorkersTick
 
 KILLED: Final = "n2"
 CUT: Final = ("n1", "n3")
-# Parts of the time of the show.
+# Fractions of the duration.
 CALM: Final = 0.2
 AWAY: Final = 0.15
 APART: Final = 0.2
 LOOK_SECONDS: Final = 0.2
-CENSUS_SECONDS: Final = 6.0  # until the brokers have counted twice more what waits: the audit judges up to there
-CAUGHT_UP_SECONDS: Final = 120.0  # for the pipelines, once the fleet is silent
+CENSUS_SECONDS: Final = 6.0  # until each broker has taken two more censuses: the audit covers the time before them
+CAUGHT_UP_SECONDS: Final = 120.0  # for the pipelines, after the fleet has stopped publishing
 CLEAN: Final = 0
 NOT_CLEAN: Final = 1
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """``pace``: seconds between two readings of a device. ``directory`` None: one that is gone at the end."""
+    """``pace``: seconds between two readings of a device. ``directory`` None: a temporary one."""
 
     devices: int
     minutes: float
@@ -49,7 +51,7 @@ class DemoOptions:
 
 
 async def play(wanted: DemoOptions) -> int:
-    """The exit code: 1 when something that was acknowledged is lost, or came twice. Raises CommandError, OSError."""
+    """Return the exit code: 1 if an acknowledged message was lost or delivered twice. Raises CommandError, OSError."""
     loop = asyncio.get_running_loop()
     me = asyncio.current_task()
     assert me is not None
@@ -76,10 +78,10 @@ async def play(wanted: DemoOptions) -> int:
         except asyncio.CancelledError:
             narrator.say("interrupted")
         except CommandError:
-            keep = True  # with what all processes have said
+            keep = True  # with the output of all processes
             raise
         finally:
-            told_to_end = True  # whoever says it again does not want to wait
+            told_to_end = True  # a second signal ends it without waiting
             left = await show.end(hurry)
             if not keep:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -101,7 +103,7 @@ class Show:
         self._reported: set[str] = set()
 
     async def run(self) -> int:
-        """The exit code."""
+        """Run the script and return the exit code."""
         say = self._narrator.say
         there = equipment(self._wanted.spark)
         for line in there.missing:
@@ -244,7 +246,7 @@ class Show:
             asking.cancel()
 
     async def _caught_up(self, acknowledged: int) -> None:
-        """Wait until all of that is in files."""
+        """Wait until the Parquet files contain all of them."""
         until = asyncio.get_running_loop().time() + CAUGHT_UP_SECONDS
         while asyncio.get_running_loop().time() < until:
             _, different = await asyncio.to_thread(positions, self._directory)
@@ -255,7 +257,7 @@ class Show:
     # Waiting
 
     async def _wait(self, part: float) -> None:
-        """So long a part of the show. Raises CommandError when a process ends that should not."""
+        """Wait for a fraction of the duration. Raises CommandError if a process ends unexpectedly."""
         until = asyncio.get_running_loop().time() + part * self._seconds
         await self._until(lambda: asyncio.get_running_loop().time() >= until)
 

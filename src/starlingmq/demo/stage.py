@@ -1,7 +1,7 @@
-"""What the demo is played with: what is installed here, and the files of its nodes and pipelines.
+"""The requirements of the demo, and the files of its nodes and pipelines.
 
-All of it is in one directory: ``n1`` to ``n3`` as ``cluster up`` makes them, with listeners for NATS and HTTP and two
-streams, the pipelines ``positions.yaml`` and ``alerts.yaml``, and what these write.
+All files are in one directory: ``n1`` to ``n3`` as ``cluster up`` creates them, with listeners for NATS and HTTP and
+two streams, the pipelines ``positions.yaml`` and ``alerts.yaml``, and their output.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from starlingmq.cli.local_cluster import HOST, PORTS_A_NODE, TOKEN_FILE, free_ba
 from starlingmq.demo.device import HOT
 
 NODES: Final = 3
-KINDS: Final = PORTS_A_NODE + 3  # those of a node, and NATS, HTTP, streams
-SHUTDOWN_SECONDS: Final = 2.0  # all go at once: there is nobody to hand sessions over to
-PATIENCE: Final = 120  # seconds that pipelines wait for a node which is away
+KINDS: Final = PORTS_A_NODE + 3  # ports of a node, and of NATS, HTTP, streams
+SHUTDOWN_SECONDS: Final = 2.0  # all nodes stop together: no node can take over sessions
+PATIENCE: Final = 120  # seconds that pipelines wait for an unreachable node
 BATCH_SECONDS: Final = 5
 TELEMETRY: Final = "telemetry"
 EVENTS: Final = "events"
@@ -40,7 +40,7 @@ ALERTS_SQL: Final = (
 
 @dataclass(frozen=True)
 class Equipment:
-    """What there is here beside the broker; ``missing`` has a line for everything else."""
+    """The optional components installed here; ``missing`` has a line for each absent one."""
 
     dashboard: bool
     nats: bool
@@ -49,7 +49,7 @@ class Equipment:
 
 
 def equipment(spark_wanted: bool) -> Equipment:
-    """Look for it. Raises CommandError where a cluster can not be run at all."""
+    """Detect the components. Raises CommandError if a cluster cannot run."""
     lacking = _lacking("grpc", "google.protobuf")
     if lacking:
         raise CommandError(f"the demo needs {', '.join(lacking)}; run pip install 'starlingmq[demo]'")
@@ -82,7 +82,7 @@ def _lacking(*modules: str) -> list[str]:
 def _there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it would be in
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 
@@ -93,7 +93,7 @@ def _java() -> bool:
 
 @dataclass(frozen=True)
 class Stage:
-    """Where everything is. ``settings`` of each node by its name; addresses in the order of the nodes."""
+    """Files and addresses. ``settings`` by node name; addresses in the order of the nodes."""
 
     directory: Path
     settings: dict[str, Path]
@@ -104,18 +104,19 @@ class Stage:
 
     @property
     def token(self) -> Path:
-        """What readers of streams show."""
+        """The token for readers of streams."""
         return self.directory / TOKEN_FILE
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of all processes: what they leave for later, or for others, is in our directory too."""
+        """The environment of all processes: their caches and status files are in the demo's directory too."""
         return {"TMPDIR": str(self.directory / "tmp"), "XDG_STATE_HOME": str(self.directory / "state")}
 
 
 def build(directory: Path, equipment: Equipment, reached_at: Callable[[str, int], str]) -> Stage:
-    """Write the files. ``reached_at`` (name, port) gives the address at which the other nodes are to reach a node that
-    listens for them there. Raises CommandError, OSError."""
+    """Write the files. ``reached_at`` (name, port) returns the address at which the other nodes reach a node that
+    listens on that port. Raises CommandError, OSError.
+    """
     if any(directory.glob("n*/")):
         raise CommandError(f"{directory} contains a cluster already; give another directory")
     base = free_base_port(NODES, KINDS)

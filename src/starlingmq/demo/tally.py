@@ -1,8 +1,8 @@
-"""What clients themselves count: which readings were acknowledged, which arrived, how often, how long it took.
+"""The clients' own count: which readings were acknowledged, which arrived, how often, and after which time.
 
-A reading is known by its device and number. Lost: acknowledged at QoS 1 or 2, and it has not arrived. Doubled: it
-arrived more than once at QoS 2. At QoS 1 that may be (``again``), and so it may be where a device that was told that
-its session is gone had to begin a handshake anew. QoS 0 promises nothing and is counted by itself.
+A reading is identified by its device and number. Lost: acknowledged at QoS 1 or 2, but not received. Doubled: received
+more than once at QoS 2. QoS 1 allows that (``again``), and so does QoS 2 if a device got session present 0 and had to
+restart a handshake. QoS 0 guarantees nothing and is counted separately.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Tally:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.open: dict[Key, float] = {}  # sent at QoS 1 or 2 and not answered yet: when
-        self.missing: dict[Key, tuple[float, float]] = {}  # not arrived yet: when it was sent, and acknowledged
+        self.open: dict[Key, float] = {}  # sent at QoS 1 or 2 and not acknowledged yet: time of sending
+        self.missing: dict[Key, tuple[float, float]] = {}  # not arrived yet: times of sending and PUBACK or PUBREC
         self._sent_at: dict[Key, float] = {}  # not arrived yet
         self._arrived: dict[int, set[int]] = {}
-        self._begun_anew: set[Key] = set()
+        self._restarted: set[Key] = set()
         self._delays: list[float] = []
 
     def sent(self, key: Key, qos: int, now: float) -> None:
@@ -49,25 +49,27 @@ class Tally:
             self.missing[key] = (sent_at, now)
 
     def refused(self, key: Key) -> None:
-        """The device was told, so nothing is promised."""
+        """The broker refused the reading and told the device, so there is no guarantee."""
         self.counts[REFUSED] += 1
         self.open.pop(key, None)
         self._sent_at.pop(key, None)
 
     def unheard(self, key: Key) -> None:
-        """It was acknowledged while its receiver, who was told so, had no subscription: so nobody was to get it."""
+        """The reading was acknowledged while its receiver, which had been told so, had no subscription: it had no
+        receiver.
+        """
         self.counts[UNHEARD] += 1
         del self.missing[key]
 
-    def begun_anew(self, device: int) -> None:
-        """Its session is gone: what is unanswered is sent as if for the first time."""
-        self._begun_anew.update(key for key in self.open if key[0] == device)
+    def restarted(self, device: int) -> None:
+        """The device lost its session: its unacknowledged readings are sent as new messages."""
+        self._restarted.update(key for key in self.open if key[0] == device)
 
     def arrived(self, key: Key, qos: int, now: float, timed: bool) -> None:
-        """``timed``: whether how long it took says something of the brokers."""
+        """Count a received reading. ``timed``: whether its delay is due to the brokers."""
         numbers = self._arrived.setdefault(key[0], set())
         if key[1] in numbers:
-            self.counts[DOUBLED if qos == 2 and key not in self._begun_anew else AGAIN] += 1
+            self.counts[DOUBLED if qos == 2 and key not in self._restarted else AGAIN] += 1
             return
         numbers.add(key[1])
         self.missing.pop(key, None)
@@ -77,12 +79,12 @@ class Tally:
             self._delays.append(now - sent_at)
 
     def take_delays(self) -> list[float]:
-        """From publish to arrival, of what has arrived since the last call."""
+        """Return the delays from publish to arrival of the readings since the last call."""
         delays, self._delays = self._delays, []
         return delays
 
 
 def share(values: Iterable[float], part: float) -> float:
-    """The value that ``part`` of them (0 to 1) do not exceed; 0.0 where there are none."""
+    """Return the value that ``part`` of them (0 to 1) do not exceed; 0.0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0

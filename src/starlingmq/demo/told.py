@@ -1,4 +1,4 @@
-"""What the processes of the demo tell each other: the order that the fleet is given, and lines of JSON on stdout."""
+"""The messages between the processes of the demo: the fleet's order, and lines of JSON on stdout."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import msgspec
 
 
 class Order(msgspec.Struct, frozen=True):
-    """``urls`` of the nodes, ``pace`` in seconds between two readings of a device, ``alerts``: whether any will come,
-    ``answers``: whether somebody gives them."""
+    """``urls`` of the nodes, ``pace`` in seconds between two readings of a device, ``alerts``: whether a pipeline
+    creates them, ``answers``: whether NATS workers answer requests.
+    """
 
     urls: list[str]
     devices: int
@@ -17,21 +18,21 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True, tag="tick"):
-    """Counts since the beginning; ``delays``, ``absences`` and ``answers`` in milliseconds, since the tick before."""
+    """Counts since the start; ``delays``, ``absences`` and ``answers`` in milliseconds, since the previous tick."""
 
     devices: int
     connected: int
     alerts: int
     counts: dict[str, int]
-    missing: int  # acknowledged, and not arrived yet
+    missing: int  # acknowledged but not received yet
     delays: list[int]
     absences: list[int]
     answers: list[int]
-    alert: str = ""  # the last one since the tick before
+    alert: str = ""  # the last one since the previous tick
 
 
 class DemoOutcome(msgspec.Struct, frozen=True, tag="outcome"):
-    """What became of all. ``lost`` and ``alerts_lost`` name readings as ``device/number``, the first ones."""
+    """The result. ``lost`` and ``alerts_lost`` name the first readings concerned, as ``device/number``."""
 
     counts: dict[str, int]
     lost: int
@@ -40,7 +41,7 @@ class DemoOutcome(msgspec.Struct, frozen=True, tag="outcome"):
     alerts_due: int
     alerts_lost: int
     alerts_doubled: int
-    alerts_early: int  # of readings that no acknowledgement came for
+    alerts_early: int  # of readings without an acknowledgement
     unanswered: int
     states_online: int
     states_wrong: int
@@ -48,7 +49,7 @@ class DemoOutcome(msgspec.Struct, frozen=True, tag="outcome"):
 
 
 class WorkersTick(msgspec.Struct, frozen=True, tag="workers"):
-    """Counts since the beginning; ``answered`` by worker."""
+    """Counts since the start; ``answered`` by worker."""
 
     answered: list[int]
     reconnected: int
