@@ -1,7 +1,7 @@
 """Pages, docstrings and comments are in plain English: phrases of the project's earlier dialect do not return.
 
 Code, quoted messages and links are left out. ``OWN_PAGES`` are generated from the code, or list what happened. Pages
-are checked for ``DIALECT``; docstrings and comments of the packages in ``PLAIN_PACKAGES`` for ``DIALECT_IN_CODE`` too.
+are checked for ``DIALECT``; docstrings and comments of the folders in ``PLAIN_FOLDERS`` for ``DIALECT_IN_CODE`` too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from tests.docs.blocks import PAGES
-from tests.source_tree import text, tree, written
+from tests.source_tree import GENERATED, ROOT
 
 OWN_PAGES: Final = ("CHANGELOG.md", "CONFIGURATION.md", "CONFORMANCE.md", "STATUS.md")
 NO_PROSE: Final = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
@@ -34,21 +34,7 @@ DIALECT_IN_CODE: Final = re.compile(
     r"|\bby way of\b|\bnot looked at\b|\b(?:earlier|another|new|present) (?:life|lives)\b",
     re.IGNORECASE,
 )
-PLAIN_PACKAGES: Final = (  # it only grows
-    "starlingmq.admin",
-    "starlingmq.api",
-    "starlingmq.auth",
-    "starlingmq.bulk",
-    "starlingmq.client",
-    "starlingmq.cluster",
-    "starlingmq.config",
-    "starlingmq.core",
-    "starlingmq.net.etcd",
-    "starlingmq.net.peers",
-    "starlingmq.otel",
-    "starlingmq.storage",
-    "starlingmq.wire",
-)
+PLAIN_FOLDERS: Final = ("src/starlingmq",)  # it only grows
 
 
 def dialect(prose: str) -> list[str]:
@@ -75,13 +61,16 @@ def test_a_page_has_no_dialect(page: Path) -> None:
     assert dialect(page.read_text(encoding="utf-8")) == [], "see docs/GLOSSARY.md for the terms"
 
 
-def plain_modules() -> list[str]:
-    return [name for name in written() if name.startswith(tuple([f"{package}." for package in PLAIN_PACKAGES]))]
+def plain_files() -> list[str]:
+    files = (path for folder in PLAIN_FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    written = (path for path in files if not path.stem.endswith(GENERATED) and "node_modules" not in path.parts)
+    return [str(path.relative_to(ROOT)) for path in written]
 
 
-@pytest.mark.parametrize("module", plain_modules())
-def test_docstrings_and_comments_have_no_dialect(module: str) -> None:
-    found = [(line, words) for line, prose in prose_of(text(module), tree(module)) if (words := dialect_in_code(prose))]
+@pytest.mark.parametrize("file", plain_files())
+def test_docstrings_and_comments_have_no_dialect(file: str) -> None:
+    source = (ROOT / file).read_text(encoding="utf-8")
+    found = [(line, words) for line, prose in prose_of(source, ast.parse(source)) if (words := dialect_in_code(prose))]
     assert found == [], "name the actor, and use the terms of docs/GLOSSARY.md"
 
 
