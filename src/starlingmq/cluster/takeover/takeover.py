@@ -187,7 +187,7 @@ class Takeovers:
             found = moved_session(session.client_id)
             if found is not None:
                 session.epoch = max(session.epoch, 1)
-                outbound = OutboundSession(session, *found)
+                outbound = self._restored(session, *found)
                 migrations.add_outbound(outbound)
                 self._source.call_off(outbound)
             elif session.will is not None and session.epoch != 0:
@@ -196,13 +196,18 @@ class Takeovers:
                 if ctx.recording and session.kept:
                     ctx.write(Write(SESSION_PUT, session))
 
+    def _restored(self, session: Session, target: int, epoch: int, client_id: str) -> OutboundSession:
+        """A session that was leaving when this node ended. Its window is not in memory."""
+        self._broker.mover.go_on_leaving(session)
+        return OutboundSession(session, target, epoch, client_id)
+
     def _go_on(self, facts: dict[bytes, bytes]) -> None:
         migrations = self.migrations
         sessions = self._ctx.sessions
         for session in list(sessions.values()):
             found = moved_session(session.client_id)
             if found is not None:
-                outbound = OutboundSession(session, *found)
+                outbound = self._restored(session, *found)
                 outbound.restore(decode_marks(facts.get(key(OUTBOUND, found[2], found[1]), b"\x90")))
                 migrations.add_outbound(outbound)
         by_number = {session.number: session for session in sessions.values()}
@@ -219,7 +224,8 @@ class Takeovers:
         """Once the members are known, continues the migrations of earlier incarnations."""
         migrations = self.migrations
         for outbound in list(migrations.outbound_sessions.values()):
-            self._source.describe_again(outbound)
+            if outbound.target != migrations.me:
+                self._source.describe_again(outbound)
         for inbound in migrations.all_inbound():
             self._delivery.attach(inbound)
         for (client_id, epoch), nodes in migrations.early.items():

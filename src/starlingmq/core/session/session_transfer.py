@@ -95,6 +95,11 @@ class SessionTransfer:
             ctx.write(Write(SESSION_PUT, session))
         return session
 
+    def go_on_leaving(self, session: Session) -> None:
+        """A session that was leaving when this node ended: its window has to be read back before it is handed over."""
+        if session.window is not None:
+            session.window.owe_all()
+
     def _leave_handshakes(self, session: Session) -> None:
         """The handshakes stay here under the client id, which may not be the name of the session any more."""
         ctx = self.ctx
