@@ -178,9 +178,12 @@ class SessionDelivery(Transmission):
         if queue is None or client is None:
             return
         ctx = self.ctx
-        if client.link and (ctx.refusing or self.links_postponed):
-            self.wait(session)
-            return
+        if client.link:
+            if ctx.refusing or self.links_postponed:
+                self.wait(session)
+                return
+            if session.window is not None and session.window.owed:
+                return  # not even a QoS 0 message overtakes those: their node would take them for known ones
         budget = PUMP_BATCH
         suspect = session.rules != ctx.rules and client.rights is not None
         while queue.items and budget != 0 and not client.blocked and client.size <= ctx.write_buffer:
