@@ -1,7 +1,8 @@
-"""The description of a session (``Head``), when its target or its source was restarted."""
+"""The description of a session (``Head``) that is lost, and that its target gets all the same."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -9,10 +10,14 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.test_takeover import LASTING, lasting, subscribe
 
 import starlingmq
+from starlingmq.cluster.takeover.inbound import ASK_SECONDS
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.outbound_states import OutboundState
-from starlingmq.cluster.takeover.transfer_frames import Head, Takeover, Whole
-from starlingmq.wire.mqtt import Connect
+from starlingmq.cluster.takeover.transfer_frames import Head, Said, Takeover, Whole
+from starlingmq.core.message import Message
+from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
+from starlingmq.core.session.session import MOVED_PREFIX, NEVER
+from starlingmq.wire.mqtt import Connack, Connect
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
@@ -42,3 +47,67 @@ def test_a_target_that_lost_the_description_of_a_session_gets_it_again_after_a_r
         ("c", outbound.epoch, [b"t"])
     ]
     assert any(isinstance(frame, Whole) for frame in said) == (outbound.state is OutboundState.QUEUE)
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+def test_a_target_that_misses_the_description_of_a_connected_source_asks_it_again() -> None:
+    """Nobody is restarted. Without this, the client would never get its session."""
+    fleet = Fleet(3)
+    first = lasting(fleet, 0)
+    subscribe(first, b"t", 1)
+    first.drop()
+    dropped: list[Said] = []
+    say = Migrations.say
+
+    def lose_the_first(migrations: Migrations, node: int, said: Said) -> None:
+        if isinstance(said, Head) and not dropped:
+            dropped.append(said)
+        else:
+            say(migrations, node, said)
+
+    with patch.object(Migrations, "say", lose_the_first):
+        second = fleet[1].open(5, "c")
+        second.send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(1.0)
+        assert dropped and not second.output
+        fleet.advance(ASK_SECONDS)
+    answer = second.expect(Connack)
+    assert answer.session_present
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+def test_a_silent_source_is_asked_ever_more_seldom_and_only_while_it_is_connected() -> None:
+    fleet = Fleet(3)
+    lasting(fleet, 0).drop()
+    asked: list[float] = []
+    say = Migrations.say
+
+    def answer_nothing(migrations: Migrations, node: int, said: Said) -> None:
+        if isinstance(said, Takeover):
+            asked.append(fleet[1].state.ctx.now)
+        elif not isinstance(said, Head):
+            say(migrations, node, said)
+
+    with patch.object(Migrations, "say", answer_nothing):
+        fleet[1].open(5, "c").send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(200.0, 0.25)
+        pauses = [round(later - earlier) for earlier, later in pairwise(asked)]
+        assert pauses == [5, 10, 20, 40, 80]
+        home = fleet[0].cluster.number
+        others = [node.cluster.number for node in fleet.nodes[1:]]
+        fleet.parted = {way for other in others for way in ((home, other), (other, home))}
+        fleet.advance(200.0, 0.25)
+        assert len(asked) == 6
+
+
+def test_the_window_of_a_session_that_was_leaving_is_read_back_before_it_is_handed_over() -> None:
+    """Only the places of its messages in the journal are in memory after a restart of its source."""
+    fleet = Fleet(2)
+    node, target = fleet[0], fleet[1].cluster.number
+    session = node.state.restoring.session(99, f"{MOVED_PREFIX}5/{target}/c", NEVER)
+    stored = Outgoing(Message.at(3), 1, False, b"", None)
+    stored.stage = PUBLISHED
+    node.state.restoring.window(session, 1, stored)
+    node.cluster.takeovers._restored(session, target, 5, "c")
+    assert node.state.mover.take_window(session) == []
+    assert session in node.state.ctx.ready.reads

@@ -109,6 +109,7 @@ EVENTS: Final[dict[SourceEvent, Callable[[Target], None]]] = {
     SourceEvent.WHOLE: lambda at: at.hear(Whole("c", EPOCH)),
     SourceEvent.PASSED: lambda at: at.hear(Passed("c", EPOCH, [at.source], False)),
     SourceEvent.DONE: lambda at: at.hear(Passed("c", EPOCH, [], True)),
+    SourceEvent.SILENT: lambda at: at.target._step_source(at.inbound, at.source, SourceEvent.SILENT),
     SourceEvent.UNREACHABLE: lambda at: at.target.late(at.inbound, at.source),
     SourceEvent.REMOVED: lambda at: at.takeovers.set_members([at.migrations.me]),
     SourceEvent.DROPPED: lambda at: at.target._step_source(at.inbound, at.source, SourceEvent.DROPPED),
@@ -126,6 +127,8 @@ def outcome(at: Target, row: SourceRow) -> bool:
         return at.inbound.whole
     if row.event is SourceEvent.PASSED:
         return not before or at.inbound.ordered(at.source)
+    if row.event is SourceEvent.SILENT:
+        return (encode(at.inbound.asking()) in at.migrations._outbox.get(at.source, [])) == (not row.ignored)
     if row.event is SourceEvent.UNREACHABLE:
         return at.inbound.late() == [at.source] and not at.inbound.awaited()
     if row.event in (SourceEvent.NOTHING, SourceEvent.DONE, SourceEvent.REMOVED):

@@ -27,6 +27,9 @@ from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED
 from starlingmq.core.session.session import Session
 
 UNVERSIONED: Final = -1
+ASK_SECONDS: Final = 5.0  # until a connected source whose answer is missing is asked again; twice as long each time
+ASK_SECONDS_MAX: Final = 80.0
+ANSWER_MISSING: Final = (SourceState.ASKED, SourceState.WINDOW)
 HANDING_OVER: Final = (SourceState.WINDOW, SourceState.QUEUE)
 
 
@@ -90,6 +93,8 @@ class InboundSession:
     session: Session | None  # None until this node has one
     reset: ResetState
     reset_until: float  # while PENDING: the time after which it no longer waits for cut markers
+    ask_at: float  # when sources whose answer is missing are asked again; 0.0: no answer is missing
+    ask_seconds: float  # from the last request to that time
 
     def __init__(
         self, client_id: str, epoch: int, others: dict[int, int], state: InboundState = InboundState.WAITING
@@ -111,6 +116,8 @@ class InboundSession:
         self.session = None
         self.reset = ResetState.NONE
         self.reset_until = 0.0
+        self.ask_at = 0.0
+        self.ask_seconds = ASK_SECONDS
 
     # Transitions
 
@@ -158,6 +165,24 @@ class InboundSession:
     def asked(self) -> dict[int, int]:
         """Sources that have not answered -> their epoch."""
         return {node: source.epoch for node, source in self.sources.items() if source.state is SourceState.ASKED}
+
+    def unanswered(self) -> list[int]:
+        """Sources whose answer, or a part of it that the CONNECT needs, is missing."""
+        return [node for node, source in self.sources.items() if source.state in ANSWER_MISSING]
+
+    def silent(self, now: float) -> list[int]:
+        """Those of ``unanswered`` that are to be asked again now. Sets the next time."""
+        missing = self.unanswered()
+        if not missing:
+            self.ask_at, self.ask_seconds = 0.0, ASK_SECONDS
+            return []
+        if now < self.ask_at:
+            return []
+        due = missing if self.ask_at else []
+        if due:
+            self.ask_seconds = min(2 * self.ask_seconds, ASK_SECONDS_MAX)
+        self.ask_at = now + self.ask_seconds
+        return due
 
     def streaming(self) -> dict[int, int]:
         """Sources that hand over -> their epoch."""

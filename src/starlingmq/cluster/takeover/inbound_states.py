@@ -9,6 +9,7 @@ Each source (a node that may have the session), in ``SOURCE_TABLE``::
     any    --Head: overtaken--------> GONE     it knows a higher epoch, or reserves the session for its user
     any    --not a member-----------> GONE
     any    --not connected----------> the same state, but ``late``: nothing waits for this source
+    ASKED or WINDOW --silent--------> the same state: it is asked again
 
 The session as a whole, in ``INBOUND_TABLE``::
 
@@ -29,6 +30,8 @@ The laws:
 - The client gets the session with the highest epoch of all that are handed over; the other sources only owe messages.
 - The client is told session present 1 only if no node can have a later session.
 - Nothing waits for a node that is not connected. A connected node is waited for, however slow it is.
+- A connected source whose answer is missing is asked again, ever more seldom: no lost frame makes a session wait for
+  ever.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class SourceEvent(Enum):
     WHOLE = "Whole"
     PASSED = "Passed"
     DONE = "Passed, done"
+    SILENT = "silent"  # it is connected, and its answer or its window has been missing for a while
     UNREACHABLE = "not connected"
     REMOVED = "not a member"
     DROPPED = "dropped at this node"  # the source is this node, which ends its orphaned session
@@ -64,6 +68,7 @@ class SourceAction(Enum):
     ADOPT = "take its session, or what it owes"
     PUT = "put its messages into the session"
     NOTE_PASSED = "note whose messages from before their cut markers are complete"
+    ASK = "ask it again"
     NOTE_LATE = "wait for it no longer"
     RELEASE = "have its owner key deleted"
     YIELD = "refuse the CONNECT, or end the session of another user"
@@ -146,6 +151,10 @@ SOURCE_TABLE: Final[StateTable[SourceState, SourceEvent, SourceAction]] = StateT
         goes(_S.WINDOW, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         goes(_S.QUEUE, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         goes(_S.GONE, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.ASKED, _E.SILENT, _S.ASKED, _A.ASK),
+        goes(_S.WINDOW, _E.SILENT, _S.WINDOW, _A.ASK),
+        ignores(_S.QUEUE, _E.SILENT, "the CONNECT does not wait for its queue"),
+        ignores(_S.GONE, _E.SILENT, "nothing is missing"),
         goes(_S.ASKED, _E.UNREACHABLE, _S.ASKED, _A.NOTE_LATE),
         goes(_S.WINDOW, _E.UNREACHABLE, _S.WINDOW, _A.NOTE_LATE),
         goes(_S.QUEUE, _E.UNREACHABLE, _S.QUEUE, _A.NOTE_LATE),

@@ -95,7 +95,7 @@ class TakeoverSource:
         """A target that knows the description ignores all but the filters of former owners. One that does not know it
         could not accept any message of the session."""
         migrations = self._migrations
-        if outbound.target == migrations.me or outbound.session.ended:
+        if outbound.session.ended:
             return
         ghost = outbound.session
         held = OWES if ghost.hollow else max(ghost.epoch, 1)

@@ -52,6 +52,7 @@ class TakeoverTarget:
             SourceAction.ADOPT: self._adopt,
             SourceAction.PUT: self._put,
             SourceAction.NOTE_PASSED: self._note_passed,
+            SourceAction.ASK: lambda inbound, node, epoch, said: migrations.say(node, inbound.asking()),
             SourceAction.NOTE_LATE: self._note_late,
             SourceAction.RELEASE: self._release,
             SourceAction.YIELD: self._yield,
@@ -84,6 +85,18 @@ class TakeoverTarget:
         self._connects.look_at_reset(inbound, over, now)
         if over:
             self.step(inbound, InboundEvent.COMPLETE)
+        else:
+            self._ask_again(inbound, now)
+
+    def _ask_again(self, inbound: InboundSession, now: float) -> None:
+        """Asks connected sources again whose answer has been missing for a while. A request to any other source would
+        only be queued for it, behind the first one."""
+        before = inbound.ask_at
+        for node in inbound.silent(now):
+            if self._migrations.connected(node):
+                self._step_source(inbound, node, SourceEvent.SILENT)
+        if inbound.ask_at not in (0.0, before):
+            self._migrations.wake(inbound, inbound.ask_at)
 
     def _progress(self, inbound: InboundSession) -> InboundEvent:
         """The event that says what the CONNECT waits for. With a clean start it waits only for permission to use the
