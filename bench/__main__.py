@@ -1,7 +1,7 @@
 """``python -m bench``: StarlingMQ beside mosquitto, amqtt and nats-server, in one run, on this machine.
 
 Every broker runs alone on one core with its default configuration (a listener and anonymous clients apart), the load
-generator on another. Figures go to JSON, a table and a plot. ``bench/README.md`` explains the cells.
+generator on another. Results are written as JSON, a table and a plot. ``bench/README.md`` explains the cells.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def settings_for(options: argparse.Namespace) -> Settings:
 
 
 def installed(wanted: list[str]) -> list[str]:
-    """Those that are here or can be fetched; a line about each of the others."""
+    """Return the peers that are installed or can be fetched; print a line about each of the others."""
     found = []
     for peer in wanted:
         try:
@@ -116,7 +116,7 @@ def machine(settings: Settings) -> Machine:
 
 
 def commit() -> str:
-    """The commit that is measured, with a plus when the tree differs from it; empty outside a repository."""
+    """The measured commit, with a plus if the tree differs from it; empty outside a repository."""
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False, cwd=peers.ROOT
     )
@@ -124,7 +124,7 @@ def commit() -> str:
 
 
 def work_off(jobs: list[list[Job]], console: Console) -> None:
-    """Does the jobs of each list one after the other, and the lists side by side."""
+    """Run the jobs of each list in sequence, and the lists concurrently."""
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
@@ -148,7 +148,7 @@ def work_off(jobs: list[list[Job]], console: Console) -> None:
 
 
 def parts(options: argparse.Namespace, settings: Settings, results: Results) -> list[list[Job]]:
-    """All that is to be done, one after the other. A check may do clusters, which mostly wait, beside the rest."""
+    """Return the lists of jobs. A check may run clusters, which mostly wait, concurrently with the rest."""
     sections = {name: SECTIONS[name](settings, results) for name in options.only}
     clusters = sections.pop("cluster", []) if settings.quick else []
     return [part for part in ([job for jobs in sections.values() for job in jobs], clusters) if part]

@@ -1,4 +1,4 @@
-"""The section about who may come in: what passwords and rules cost a message, and what logins cost everybody else."""
+"""The section about authentication: the cost of passwords and rules per message, and of logins for other clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.results import Auth, Cell, LoggingIn, Results
 WITHOUT = "starlingmq"
 WITH = "starlingmq-auth"
 FORGETS = "starlingmq-auth-forgets"
-WINDOWS = {0: 1_000, 1: 1_000}  # the broker is what limits it, and not how fast two processes wake each other
+WINDOWS = {0: 1_000, 1: 1_000}  # the broker is the limit, not the latency of waking processes
 
 
 class Guarded(Throughput):
@@ -25,7 +25,7 @@ class Guarded(Throughput):
             for qos in levels:
                 cell = Cell(name, publishers, subscribers, qos)
                 place.cells.append(cell)
-                for number in range(self.settings.repeats):  # they take turns, also in who is first
+                for number in range(self.settings.repeats):  # the peers alternate, also in which is first
                     for peer in (WITHOUT, WITH) if number % 2 == 0 else (WITH, WITHOUT):
                         jobs.append(Job(f"auth: {cell.name} QoS {qos}: {peer}", self.bind(self.run, cell, peer)))
         for peer, what in ((WITH, "known"), (FORGETS, "hashed")):

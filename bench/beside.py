@@ -1,8 +1,8 @@
-"""What a publisher waits for its PUBACK, alone and with a reader at full speed beside it, in turns.
+"""The time until PUBACK of a publisher, alternately alone and during a bulk read at full speed.
 
-Reader and publisher stand for other machines: the reader is as nice as can be, and once more it is not; the publisher
-goes before all others, where it may (as root). Service and reader keep to other processors than the broker, as
-``streams.processors`` has it and a reader elsewhere would; what it is where they do not is told beside it.
+Reader and publisher stand for other machines: the reader runs at the lowest priority, and in another variant at normal
+priority; the publisher has the highest priority if allowed (as root). Service and reader run on other processors than
+the broker, as with ``streams.processors`` and a remote reader; the figures without this separation are reported too.
 ``python -m bench.beside ADDRESS --rows N`` is the reader.
 """
 
@@ -33,8 +33,10 @@ FIRST = -15
 
 
 def paced(broker: Broker, rate: float, seconds: float) -> dict[str, Any]:
-    """QoS 1 at a fixed rate, bursts a millisecond; what each burst waits for its last PUBACK, from when it was due, and
-    from when it was sent: between the two the publisher waits for a processor itself, or for its socket."""
+    """Publish QoS 1 at a fixed rate, a burst per millisecond. Returns for each burst the time until its last PUBACK,
+    from its due time and from its sending: between the two the publisher itself waits for a processor, or for its
+    socket.
+    """
     sock = open_connection(broker.port, "paced", 4)
     burst = round(rate * BURST_S)
     data = b"".join(publish(f"t/{n % TOPICS}", bytes(PAYLOAD), 1, n + 1, 4) for n in range(burst))
@@ -65,10 +67,11 @@ def paced(broker: Broker, rate: float, seconds: float) -> dict[str, Any]:
 
 
 def beside(broker: Broker, rate: float, seconds: float, rows: int, rounds: int) -> dict[str, Any]:
-    """Medians of some rounds. ``waited``: seconds a second that the broker could have run, and did not.
+    """Return medians of several rounds. ``waited``: seconds per second that the broker was runnable but did not run.
 
-    The broker keeps to one processor. ``apart``: reader and service keep to the others; ``together``: all three are
-    wherever the system puts them; ``greedy``: and the reader is not nice."""
+    The broker is pinned to one processor. ``apart``: reader and service are pinned to the others; ``together``: the
+    kernel places all three; ``greedy``: additionally the reader has normal priority.
+    """
     cores = sorted(os.sched_getaffinity(0))
 
     def read(nice: int, apart: bool) -> dict[str, Any]:
@@ -124,14 +127,15 @@ def beside(broker: Broker, rate: float, seconds: float, rows: int, rounds: int) 
 
 
 def keep(pid: int, cores: set[int]) -> None:
-    """Have all threads of a process run there."""
+    """Pin all threads of a process to these processors."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), cores)
 
 
 def ahead() -> bool:
-    """The publisher, which is this process and holds the clock, stands for another machine as well: no process of this
-    one may keep it waiting. False where that is not allowed."""
+    """Raise the priority of this process, the publisher, which takes the times: it stands for another machine, so no
+    local process may delay it. Returns False if that is not allowed.
+    """
     try:
         os.setpriority(os.PRIO_PROCESS, 0, FIRST)
     except PermissionError:
@@ -140,7 +144,7 @@ def ahead() -> bool:
 
 
 def run_delay(pid: int) -> float:
-    """Seconds that the main thread has waited for a processor."""
+    """Return the seconds that the main thread has waited for a processor."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 

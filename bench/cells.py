@@ -1,4 +1,4 @@
-"""The sections as lists of jobs. The order of the list is the order of measuring: peers take turns."""
+"""The sections as lists of jobs. The order of the list is the order of measuring: peers alternate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.results import Away, Cell, Filters, Idle, LoggingIn, Paced, Results
 from bench.wire import SetupError
 
 RUN_TIMEOUT_S = 400.0
-AMQTT_WINDOW = 100  # in a flood it reads to the end before it delivers
+AMQTT_WINDOW = 100  # in a flood it reads all input before it delivers
 NODELAY = "mosquitto-nodelay"
 STARLING_OPTIONS = ["--set", "mqtt.sys_interval=250ms"]  # so that $SYS tells about the stall while the run lasts
 
@@ -30,7 +30,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is measured. ``shapes`` are (name, publishers, subscribers, QoS levels)."""
+    """The extent of the measurements. ``shapes`` are (name, publishers, subscribers, QoS levels)."""
 
     peers: list[str]
     broker_core: int
@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     paced_warm_up: float = 1.0
     paced_duration: float = 5.0
     connections: int = 10_000
-    settle: float = 1.0  # seconds before memory, or an idle cluster, is looked at
+    settle: float = 1.0  # seconds before memory, or an idle cluster, is measured
     filters: tuple[int, ...] = (1, 1_000, 100_000, 1_000_000)
     wildcards: tuple[int, ...] = (1, 100_000)
     retained: int = 10_000
@@ -78,11 +78,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster_paced_rate: float = 2_000.0
     cluster_paced_pairs: int = 50
     storm: int = 100_000
-    storm_after: int = 1_000  # filters that a node misses while it is away
+    storm_after: int = 1_000  # filters that a stopped node misses
     quiet: float = 10.0
     kept_messages: int = 50_000
     kept_payload: int = 1_024
-    quick: bool = False  # only a check: what would need a process or a broker of its own shares it
+    quick: bool = False  # only a check: runs share processes and brokers
     brokers: Brokers = msgspec.field(default_factory=Brokers)
     nats_peers: tuple[str, ...] = ()
     nats_shapes: tuple[tuple[str, int, int], ...] = (("pair", 1, 1), ("pairs", 10, 10))
@@ -146,16 +146,16 @@ QUICK: dict[str, Any] = {
 
 
 class RunError(Exception):
-    """A run did not come to its end; the text is one line."""
+    """A run failed; the text is one line."""
 
 
 def child(module: str, spec: msgspec.Struct, outcome: type[T]) -> T:
-    """Runs one generator process: its spec to stdin, its outcome from stdout."""
+    """Run a generator process: its spec to stdin, its outcome from stdout."""
     return msgspec.json.decode(output(module, spec), type=outcome)
 
 
 def output(module: str, spec: msgspec.Struct) -> bytes:
-    """The same; what it writes as it is."""
+    """Run a generator process and return its raw output."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", f"bench.{module}"],
@@ -174,7 +174,7 @@ def output(module: str, spec: msgspec.Struct) -> bytes:
 
 
 def here(module: str, spec: msgspec.Struct, outcome: type[T]) -> T:
-    """The same without a process of its own, not for two at once: what it measures is of no account."""
+    """Run a generator in this process, one at a time, for checks whose figures do not matter."""
     generator = importlib.import_module(f"bench.{module}")
     try:
         found = generator.run(msgspec.json.decode(msgspec.json.encode(spec), type=type(spec)))
@@ -184,7 +184,7 @@ def here(module: str, spec: msgspec.Struct, outcome: type[T]) -> T:
 
 
 class Section:
-    """Runs peers and files what they give under the peer's name: an outcome, or the one line that says why not."""
+    """Runs peers and stores their results by name: an outcome, or one line with the reason for a failure."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -199,7 +199,7 @@ class Section:
         spec: Callable[[peers.Broker], msgspec.Struct],
     ) -> None:
         if peer in place.errors:
-            return  # it failed before in this cell, and the reason is on file
+            return  # it failed before in this cell, and the reason is stored
         try:
             result = self.once(peer, module, outcome, spec)
         except (RunError, peers.PeerError) as error:
@@ -276,7 +276,7 @@ class Throughput(Section):
         )
 
     def probe(self, cell: Cell, peer: str, window: int) -> None:
-        """A short run; the window with which a peer delivers most is the one it is measured with."""
+        """Make a short run per window; a peer is measured with the window with which it delivers most."""
         found = cell.probes.setdefault(peer, {})
         try:
             outcome = self.once(
@@ -302,7 +302,7 @@ class Throughput(Section):
 
 
 class PacedLoad(Section):
-    """amqtt is left out: 30,000 messages per second are more than it carries at all."""
+    """Without amqtt: 30,000 messages per second exceed its throughput."""
 
     def jobs(self, results: Results) -> list[Job]:
         jobs = []
@@ -356,7 +356,7 @@ class IdleConnections(Section):
 
 
 class ManyFilters(Section):
-    """Both sections about filters. A peer that fails at one size is not tried with a larger one."""
+    """Both sections about filters. A peer that fails at one size is not measured with a larger one."""
 
     def subscription_jobs(self, results: Results) -> list[Job]:
         results.subscriptions = [Filters(count, False) for count in self.settings.filters]

@@ -14,11 +14,11 @@ from bench.wire import ANSWER_TIMEOUT_S, SetupError
 SCHEMES: Final = ("mqtt", "mqtts", "ws", "wss")
 PATH: Final = "/mqtt"
 BINARY: Final = 0x82
-MASK: Final = bytes(4)  # allowed, and nothing to compute
+MASK: Final = bytes(4)  # allowed, and needs no computation
 
 
 def client_context() -> ssl.SSLContext:
-    """TLS 1.3, without a look at the certificate and without resumption: every handshake is a whole one."""
+    """TLS 1.3 without certificate verification and resumption: every handshake is a full one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -35,7 +35,7 @@ class Channel:
         if scheme in ("mqtts", "wss"):
             self.sock = context.wrap_socket(self.sock)
         self.framed = scheme in ("ws", "wss")
-        self.raw = b""  # received, of a WebSocket frame that is not whole
+        self.raw = b""  # received bytes of an incomplete WebSocket frame
         self.data = b""  # received MQTT
         if self.framed:
             self.upgrade(port)
@@ -61,7 +61,7 @@ class Channel:
         self.sock.sendall(data)
 
     def receive(self) -> bytes:
-        """MQTT that has come; b"" when there is nothing whole yet."""
+        """Return received MQTT bytes; b"" if there is nothing complete yet."""
         try:
             part = self.sock.recv(65_536)
         except (ssl.SSLWantReadError, BlockingIOError):
@@ -84,7 +84,7 @@ class Channel:
         return found
 
     def answer(self, kind: int) -> bytes:
-        """The next frame, which has to be of that kind."""
+        """Return the next frame, which must be of that kind."""
         while not (size := frame_size(self.data)) or len(self.data) < size:
             self.data += self.receive()
         frame, self.data = self.data[:size], self.data[size:]
@@ -93,7 +93,7 @@ class Channel:
         return frame
 
     def open(self, client_id: str, topic: str = "") -> None:
-        """CONNECT, and SUBSCRIBE where there is a topic."""
+        """Send CONNECT, and SUBSCRIBE if there is a topic."""
         self.send(connect(client_id, 4, keep_alive=300))
         self.answer(CONNACK)
         if topic:

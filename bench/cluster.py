@@ -1,4 +1,4 @@
-"""The section about clusters as a list of jobs. Each job has a cluster of its own, of three nodes on this machine."""
+"""The section about clusters as a list of jobs. Each job has its own cluster of three nodes on this machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What is measured of a cluster: one run each, on nodes that run already. Figures of CPU are of the node's own process,
-in microseconds for each message (or route) that was published, set-up and end of the run included."""
+"""Measurements of a cluster: one run each, on running nodes. CPU figures are of the node's own process, in microseconds
+per published message (or route), including set-up and end of the run.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ Run = Callable[[str, msgspec.Struct], bytes]
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """All clients at one node of three, and at a broker that is alone."""
+    """All clients on one node of three, and on a single broker."""
 
     qos: int
     alone: generator.Outcome
     clustered: generator.Outcome
-    data_frames: int  # from node to node while they ran
+    data_frames: int  # between nodes during the run
 
 
 class Across(msgspec.Struct, frozen=True, kw_only=True):
-    """Publisher and subscriber at different nodes. ``cpu_us``: the publisher's node, the subscriber's, the third."""
+    """Publisher and subscriber on different nodes. ``cpu_us``: the publisher's node, the subscriber's, the third."""
 
     qos: int
     outcome: generator.Outcome
@@ -36,42 +37,42 @@ class Across(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """The same paced load from node to the same node, and from node to node."""
+    """The same paced load within a node, and between two nodes."""
 
     qos: int
     same: paced.Outcome
     across: paced.Outcome
-    cpu_us: list[float]  # of a message across: at its publisher's node, its subscriber's, the third
+    cpu_us: list[float]  # of a message between nodes: on its publisher's node, its subscriber's, the third
 
     @property
     def added_ms(self) -> float:
-        """Median latency of the way between nodes."""
+        """Median latency added by the hop between nodes."""
         return (self.across.latency_us[0] - self.same.latency_us[0]) / 1e3
 
 
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
-    """New filters at one node; ``message_*`` is how long messages took meanwhile, from that node to another one."""
+    """New filters on one node; ``message_*`` is the latency of messages meanwhile, from that node to another one."""
 
     outcome: storm.Outcome
     message_max_ms: float
     message_p99_ms: float
-    stall_ms: list[float | None]  # of each node's event loop, as it says
-    cpu_us: list[float]  # for each route, at the node where they were made and at both others
+    stall_ms: list[float | None]  # of each node's event loop, as it reports
+    cpu_us: list[float]  # per route, on the node with the new filters and on both others
     rss_per_route: list[float]
-    bytes_per_peer: float  # that the routes took
-    missed: int  # routes made while a node was away
-    sync_bytes: int  # that came to this node from its start until it had them
+    bytes_per_peer: float  # bytes of the routes
+    missed: int  # routes made while a node was stopped
+    sync_bytes: int  # received by this node from its start until it had them
 
 
 class Quiet(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of a core that nodes without clients take, and their etcds."""
+    """Shares of a core that idle nodes and their etcds use."""
 
     broker: list[float]
     etcd: list[float]
 
 
 def beside(found: list[Node], alone: peers.Broker, spec: generator.Spec, run: Run) -> Beside:
-    """``spec`` for the node; the same goes to ``alone``. Node and broker take turns with one core."""
+    """``spec`` is for the node; ``alone`` gets the same load. Node and broker use one core alternately."""
     node = found[0]
     node.pin({spec.broker_core})
     first = outcome(run, msgspec.structs.replace(spec, port=alone.port, broker=alone.pid))
@@ -94,7 +95,7 @@ def outcome(run: Run, spec: generator.Spec) -> generator.Outcome:
 
 
 def hop(found: list[Node], spec: paced.Spec, core: int, run: Run) -> Hop:
-    """All nodes share a core, as the generator needs one for itself."""
+    """All nodes share a core, because the generator needs its own."""
     for node in found:
         node.pin({core})
     same = msgspec.json.decode(run("paced", spec), type=paced.Outcome)

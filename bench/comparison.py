@@ -1,6 +1,6 @@
 """``python -m bench.comparison``: the figures of docs/COMPARISON.md, out of the results of ``python -m bench``.
 
-What others are better at comes first, found in the figures and not chosen.
+Figures in which others are better come first; they are determined from the results.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bench.results import Cell, Filters, Idle, NatsCell, Paced, Results, median
 DATA = peers.ROOT / "docs" / "data" / "comparison.json"
 PAGE = peers.ROOT / "docs" / "COMPARISON.md"
 MARKED = re.compile(r"(<!-- (\w+): written by make comparison -->\n).*?(<!-- end -->)", re.DOTALL)
-EQUAL = 1.05  # figures that are closer than this are the same: the machine is not quieter than that
+EQUAL = 1.05  # figures closer than this count as equal: the noise of the machine
 OURS = "starlingmq"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One figure of each broker that has it. ``fewer``: less of it is better."""
+    """One figure of each broker that has it. ``fewer``: lower is better."""
 
     section: str
     what: str
@@ -35,11 +35,11 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def ours(self) -> str:
-        """As which of its kinds StarlingMQ is in this row."""
+        """The name of the StarlingMQ variant in this row."""
         return next(name for name in self.figures if name.startswith(OURS))
 
     def against(self, peer: str) -> float:
-        """How many times better we are than that one."""
+        """Return the factor by which StarlingMQ is better than that broker."""
         ours, theirs = self.figures[self.ours], self.figures[peer]
         return theirs / ours if self.fewer else ours / theirs
 
@@ -53,7 +53,7 @@ class Comparison(msgspec.Struct, frozen=True):
     started: str
     load_before: float
     rows: list[Row]
-    failed: list[str]  # which broker did not come to the end of what, and why
+    failed: list[str]  # failed runs with broker and reason
 
 
 def compare(results: Results) -> Comparison:
@@ -147,7 +147,7 @@ def nats_rows(cell: NatsCell) -> Iterator[Row]:
 
 
 def written(page: str, found: Comparison) -> str:
-    """The page with these figures. Raises KeyError for a mark that nothing is known of."""
+    """Return the page with these figures. Raises KeyError for an unknown mark."""
     made = {"worse": worse(found), "figures": figures(found), "measured": measured(found)}
     return MARKED.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
@@ -159,7 +159,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def worse(found: Comparison) -> str:
-    """All in which another broker is better, the worst first."""
+    """Return all rows in which another broker is better, the worst first."""
     rows = [
         (row.against(peer), row, peer) for row in found.rows for peer in row.others() if row.against(peer) < 1 / EQUAL
     ]
@@ -201,7 +201,7 @@ def measured(found: Comparison) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """Format with three significant digits."""
     return f"{float(f'{value:.3g}'):,.10g}"
 
 

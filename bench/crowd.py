@@ -1,7 +1,8 @@
-"""A part of many idle connections: ``python -m bench.crowd`` with a Spec as the first line on stdin.
+"""One process with a share of many idle connections: ``python -m bench.crowd`` with a Spec as the first line on stdin.
 
-Then it takes one order a line: ``open N`` opens N more connections, ``ping S`` has each send a PINGREQ within S
-seconds. It answers each with the seconds it took, and ends with its input. Of each connection it keeps the socket.
+Then it reads one command per line: ``open N`` opens N more connections, ``ping S`` sends a PINGREQ on each within S
+seconds. It answers each with the seconds taken, and ends at the end of its input. It keeps only the socket of each
+connection.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from bench.frames import CONNACK, SUBACK, connect, subscribe
 from bench.peers import raise_file_limit
 from bench.wire import SetupError
 
-AT_ONCE = 100  # connections under way: less than what a listener queues
+AT_ONCE = 100  # unfinished connections: fewer than a listener queues
 PING = b"\xc0\x00"
 PONG = b"\xd0\x00"
 LIMIT_S = 120.0
 RESET = struct.pack("ii", 1, 0)
-BIND_ADDRESS_NO_PORT = 24  # ip(7): connect chooses the port; bind would look for one that is free for all destinations
+BIND_ADDRESS_NO_PORT = 24  # ip(7): connect chooses the port; bind would need one that is free for all destinations
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """``rate``: connections a second at most, 0: as fast as they come. Filters are ``crowd/NUMBER``."""
+    """``rate``: maximum connections per second, 0: unlimited. Filters are ``crowd/NUMBER``."""
 
     port: int
     core: int
-    source: str  # the loopback address to connect from: each has its own 28,000 ports
+    source: str  # loopback source address: each has its own 28,000 ports
     first: int  # number of the first client
     keep_alive: int = 300
     rate: float = 0.0
@@ -45,10 +46,10 @@ class Crowd:
         self.spec = spec
         self.poll = select.epoll()
         self.socks: list[socket.socket] = []
-        self.latencies: list[float] = []  # seconds from the beginning of a connection to its CONNACK
+        self.latencies: list[float] = []  # seconds from connect to CONNACK
 
     def open(self, count: int) -> float:
-        """Opens so many more, each with a subscription; returns the seconds until the last was granted."""
+        """Open ``count`` more, each with a subscription; return the seconds until the last was granted."""
         spec, poll = self.spec, self.poll
         under_way: dict[int, tuple[socket.socket, int, float]] = {}
         begun = done = 0
@@ -76,7 +77,7 @@ class Crowd:
     def begin(self) -> socket.socket:
         sock = socket.socket()
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # no ports in TIME_WAIT are left for the next run
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # leaves no ports in TIME_WAIT
         sock.setsockopt(socket.IPPROTO_IP, BIND_ADDRESS_NO_PORT, 1)
         sock.bind((self.spec.source, 0))
         code = sock.connect_ex(("127.0.0.1", self.spec.port))
@@ -86,7 +87,7 @@ class Crowd:
         return sock
 
     def granted(self, sock: socket.socket, number: int, begun_at: float) -> bool:
-        """Handles one answer. The subscription is asked for when CONNACK has come, so one answer comes at a time."""
+        """Handle one answer. SUBSCRIBE is sent after CONNACK, so answers come one at a time."""
         answer = sock.recv(64)
         if answer[:1] == bytes([CONNACK]) and answer[3] == 0:
             self.latencies.append(time.perf_counter() - begun_at)
@@ -98,7 +99,7 @@ class Crowd:
         raise SetupError(f"the broker answered {answer[:16].hex()}" if answer else "the broker closed a connection")
 
     def ping(self, seconds: float) -> float:
-        """Each sends a PINGREQ, evenly over so many seconds; the answers are read at the end."""
+        """Send a PINGREQ on each, evenly over ``seconds``; the answers are read at the end."""
         start = time.perf_counter()
         for number, sock in enumerate(self.socks):
             if (early := number * seconds / len(self.socks) - (time.perf_counter() - start)) > 0.001:

@@ -1,6 +1,6 @@
-"""A big session comes back: ``python -m bench.drain`` with a Spec on stdin.
+"""The return of a session with a long queue: ``python -m bench.drain`` with a Spec on stdin.
 
-The session of ``bench.fill`` number 0 reconnects and takes everything that waits for it, acknowledging as it comes.
+Session number 0 of ``bench.fill`` reconnects, receives its whole queue, and acknowledges each message.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """``stall_before_ms`` and ``stall_max_ms`` are what the broker says of its event loop before and after: of all its
-    life, so the second is of the drain only where it is more than the first."""
+    """``stall_before_ms`` and ``stall_max_ms`` are the broker's maximum event loop stall before and after. Both are
+    since its start, so the second is of the drain only if it is higher than the first.
+    """
 
     delivered: int
     delivered_per_s: float

@@ -1,7 +1,8 @@
-"""What the broker's own events cost: ``python -m bench.events``. Brokers in processes of their own with the same
-journal, that tell none, that tell them to nobody, and that keep them in a stream; the same load on each, in turns.
+"""The cost of the broker's own events: ``python -m bench.events``. Separate brokers with the same journal: without
+events, with events but no receiver, and with events in a stream; alternately with the same load.
 
-Of each QoS the median of the rounds: messages a second, each with one receiver, and CPU of the broker for one.
+The result is the median of the rounds for each QoS: messages per second, each with one receiver, and the broker's CPU
+per message.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TIMEOUT_S: Final = 120.0
 
 @contextmanager
 def serving(directory: str, settings: list[str]) -> Iterator[tuple[int, int]]:
-    """Process id and port."""
+    """Yield process id and port."""
     command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0", "--data-dir", directory]
     words = [word for setting in ["node.name=n1", *settings] for word in ("--set", setting)]
     with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

@@ -1,8 +1,8 @@
-"""Brokers of others that are fetched by name from the package registries, or given as a path.
+"""Other brokers, fetched by name from the package registries, or given as a path.
 
-What is fetched goes to ``build/peers`` (git ignores it), each in a folder of its own. Every broker has its documented
-configuration with a loopback listener and anonymous clients, one thread where it asks for a number, and no disk where
-it can do without: StarlingMQ and mosquitto store nothing either. Deviations are said beside the configuration.
+Each is stored in its own folder below ``build/peers`` (git ignores it). Every broker has its documented configuration
+with a loopback listener and anonymous clients, one thread if the number is configurable, and no disk if it can run
+without: StarlingMQ and mosquitto store nothing either. Deviations are noted at each configuration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ plugins:
     allow_anonymous: true
 """
 
-# Its file asks for one thread on one core; everything else is its default.
+# One thread on one core; everything else is its default.
 FLASHMQ_CONF = """\
 allow_anonymous true
 thread_count 1
@@ -52,7 +52,7 @@ listen {{
 }}
 """
 
-# As in its docker image, but in memory.
+# The configuration of its docker image, but in memory.
 FLUXMQ_CONF = """\
 server:
   tcp:
@@ -67,8 +67,8 @@ log:
   level: "error"
 """
 
-# The rumqttd.toml that comes with it: one listener for 3.1.1, no bridge, no metrics. It keeps messages in segments in
-# memory, takes 10,010 connections, and a connection a millisecond.
+# Its own rumqttd.toml: one listener for 3.1.1, no bridge, no metrics. It stores messages in segments in memory, and
+# accepts 10,010 connections, one per millisecond.
 RUMQTTD_CONF = """\
 id = 0
 [router]
@@ -97,7 +97,7 @@ log.console = false
 log.file.level = error
 """
 
-# Its README's example.
+# The example in its README.
 AEDES_MAIN = """\
 import { createServer } from 'node:net'
 import { Aedes } from 'aedes'
@@ -114,8 +114,7 @@ HIVEMQ_CONF = """\
 </hivemq>
 """
 
-# Its embedded mode. Without an extension that lets clients in it lets in none: the flag does what its "allow all"
-# extension does.
+# Its embedded mode. Without an extension it refuses all clients: the flag has the effect of its "allow all" extension.
 HIVEMQ_MAIN = """\
 import com.hivemq.configuration.service.InternalConfigurations;
 import com.hivemq.embedded.EmbeddedHiveMQ;
@@ -150,18 +149,18 @@ class PeerError(Exception):
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """``fetch`` installs it; ``installed`` is a file that is there then. ``command`` writes its configuration."""
+    """``fetch`` installs it; ``installed`` is a file that then exists. ``command`` writes its configuration."""
 
     installed: Callable[[], Path]
     fetch: Callable[[], None]
     command: Callable[[int, Path], list[str]]
     version: Callable[[], str]
     environment: Callable[[Path], dict[str, str]] = lambda folder: {}
-    ended: Callable[[], None] = lambda: None  # ends what the broker leaves behind
+    ended: Callable[[], None] = lambda: None  # ends processes that the broker leaves behind
 
 
 def run(*words: str | Path, cwd: Path | None = None, **environment: str) -> str:
-    """Runs a client of a registry. Raises PeerError with the last line it says."""
+    """Run a client of a registry. Raises PeerError with its last line of output."""
     if shutil.which(str(words[0])) is None:
         raise PeerError(f"{words[0]} is not installed")
     try:
@@ -183,7 +182,7 @@ def run(*words: str | Path, cwd: Path | None = None, **environment: str) -> str:
 
 
 def given(variable: str) -> Path:
-    """A program whose path is in the environment."""
+    """Return a program whose path is in the environment."""
     path = os.environ.get(variable, "")
     if not path or not shutil.which(path):
         raise PeerError(f"no registry has it; set {variable}= to the path of its program")
@@ -249,7 +248,7 @@ def rabbitmq(port: int, folder: Path) -> list[str]:
 
 
 def rabbitmq_environment(folder: Path) -> dict[str, str]:
-    # What it has for other nodes is on loopback. Its epmd outlives it: ``stop_epmd``.
+    # Its ports for other nodes are on loopback. Its epmd outlives it: ``stop_epmd``.
     return {
         "HOME": str(folder),
         "RABBITMQ_NODENAME": f"bench-{folder.name.replace('_', '-')}@localhost",
@@ -269,7 +268,7 @@ def flashmq(port: int, folder: Path) -> list[str]:
 
 
 RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-EPMD_PORT: Final = "4399"  # of ours alone
+EPMD_PORT: Final = "4399"  # used by this benchmark only
 
 
 def stop_epmd() -> None:
@@ -277,7 +276,7 @@ def stop_epmd() -> None:
 
 
 def nothing() -> None:
-    """There is nothing to fetch: the user has to give it."""
+    """Cannot be fetched: the user must provide it."""
 
 
 PEERS: Final[dict[str, Peer]] = {
@@ -345,7 +344,7 @@ PEERS: Final[dict[str, Peer]] = {
 
 
 def install(peer: str) -> None:
-    """Fetch a peer that is missing. Raises PeerError with the line that says why it cannot be had."""
+    """Fetch a missing peer. Raises PeerError with the reason for a failure in one line."""
     CACHE.mkdir(parents=True, exist_ok=True)
     if not PEERS[peer].installed().exists():
         PEERS[peer].fetch()

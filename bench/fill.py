@@ -1,7 +1,7 @@
-"""Sessions that are away and messages for them: ``python -m bench.fill`` with a Spec on stdin.
+"""Disconnected sessions and messages for them: ``python -m bench.fill`` with a Spec on stdin.
 
-Each session subscribes to a topic of its own with QoS 1 and goes; then every topic gets its messages, by turns. What
-the generator waits for is only acknowledgements, so an Outcome says that the broker has taken responsibility for all.
+Each session subscribes to its own topic with QoS 1 and disconnects; then each topic gets its messages, round-robin. The
+generator waits for acknowledgements only, so an Outcome means that the broker has acknowledged all.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bench.frames import ACK_SIZE, CONNACK, SUBACK, connect, publish, subscribe
 from bench.process import cpu_seconds
 from bench.wire import ANSWER_TIMEOUT_S, SetupError, open_connection, read_exactly
 
-AT_ONCE = 200  # connections under way
-BLOCK = 500  # messages sent at once; two blocks are unacknowledged at most
-ANSWERS = 9  # bytes of CONNACK and SUBACK
+AT_ONCE = 200  # unfinished connections
+BLOCK = 500  # messages per write; at most two blocks are unacknowledged
+ANSWERS = 9  # total bytes of CONNACK and SUBACK
 DISCONNECT = b"\xe0\0"
 
 
@@ -34,7 +34,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast sessions and messages were taken, and how many bytes of topic and payload that was."""
+    """The rates of sessions and messages, and the bytes of topics and payloads."""
 
     sessions_per_s: float
     messages_per_s: float
@@ -51,7 +51,7 @@ def topic(number: int) -> str:
 
 
 def leave_sessions(port: int, count: int) -> None:
-    """Makes persistent sessions, each with its subscription and no connection."""
+    """Create persistent sessions, each with its subscription, and disconnect."""
     for first in range(0, count, AT_ONCE):
         socks = []
         for number in range(first, min(first + AT_ONCE, count)):
@@ -68,7 +68,7 @@ def leave_sessions(port: int, count: int) -> None:
 
 
 def blocks(spec: Spec) -> Iterator[tuple[int, bytes]]:
-    """How many messages, and their frames. Identifiers go round within what three blocks need."""
+    """Yield the number of messages and their frames. Packet ids rotate within three blocks."""
     payload, total = b"." * spec.payload, spec.sessions * spec.each
     for first in range(0, total, BLOCK):
         numbers = range(first, min(first + BLOCK, total))

@@ -2,8 +2,8 @@
 
 The law: nothing is done per message. A publisher sends slices of a ring of frames that was encoded once; a
 subscriber finds packet identifiers with strided or fancy numpy indexing and writes acknowledgements the same way.
-Every check below is vectorised too: identifiers are never reused before they are free, and each received byte
-belongs to a frame that was expected, otherwise the run fails.
+Every check below is vectorised too: identifiers are never reused before they are free, and each received byte belongs
+to an expected frame, otherwise the run fails.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from bench.loop import Connection, Loop
 
 RING_FRAMES = 2_048
 FLOOD_BYTES = 128 * 1024
-SEND_BUFFER_BYTES = 256 * 1024  # bounds what is under way when a flood stops
+SEND_BUFFER_BYTES = 256 * 1024  # bounds the bytes in flight when a flood stops
 REFILL_PART = 4  # a publisher sends again when a quarter of its window is free
 
 ACKS = {first: blank_acks(first, Loop().buffer.size // ACK_SIZE) for first in (PUBACK, PUBREC, PUBREL, PUBCOMP)}
 
 
 class UnexpectedBytesError(Exception):
-    """A broker sent something that the cell does not expect."""
+    """A broker sent unexpected bytes."""
 
 
 def acks(first: int, identifiers: Bytes) -> Bytes:
@@ -67,14 +67,14 @@ def split(buffer: Bytes, end: int, layout: Layout) -> tuple[NDArray[Any], NDArra
 class Group:
     """Publishers and the subscribers that receive everything they send, with one bound on what is under way.
 
-    The bound makes a closed loop: no more than ``window`` messages per publisher are on their way to the slowest
-    subscriber. Without it a broker that acknowledges before it delivers is only measured at dropping. Window 0 is the
-    flood, for QoS 0 only: as fast as the socket takes it.
+    The bound makes a closed loop: at most ``window`` messages per publisher are in flight to the slowest subscriber.
+    Without it, a broker that acknowledges before it delivers would only be measured at dropping. Window 0 is the flood,
+    for QoS 0 only: as fast as the socket accepts it.
     """
 
     def __init__(self, window: int, shared: bool = False) -> None:
         self.window = window
-        self.shared = shared  # each message goes to one of the subscribers instead of all
+        self.shared = shared  # each message goes to one subscriber instead of all
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
         self.released = 0
@@ -86,7 +86,7 @@ class Group:
         return self.window * len(self.publishers)
 
     def delivered(self) -> int:
-        """To the slowest subscriber, or to all together when they share."""
+        """Messages delivered to the slowest subscriber, or to all together if they share."""
         counts = [item.delivered for item in self.subscribers]
         return sum(counts) if self.shared else min(counts)
 
@@ -94,13 +94,13 @@ class Group:
         return self.limit - (self.released - self.forgiven - self.delivered())
 
     def refill(self) -> None:
-        """A delivery made room: wakes the publishers when it is a quarter of all there is."""
+        """A delivery made room: wake the publishers when a quarter of the window is free."""
         if self.room() * REFILL_PART >= self.limit:
             for publisher in self.publishers:
                 publisher.refill()
 
     def forgive_lost(self) -> None:
-        """Called at intervals: what was under way while nothing arrived is lost, and may not block the loop."""
+        """Called at intervals: messages in flight while nothing arrived are lost, and must not block the loop."""
         delivered = self.delivered()
         if self.window and delivered == self.seen:
             self.forgiven = self.released - delivered
@@ -109,7 +109,7 @@ class Group:
 
 
 class Subscriber(Connection):
-    """Counts what arrives and completes the QoS flow. ``delivered`` counts PUBLISH packets."""
+    """Counts received messages and completes the QoS flow. ``delivered`` counts PUBLISH packets."""
 
     def __init__(self, loop: Loop, sock: socket.socket, layout: Layout, group: Group) -> None:
         super().__init__(loop, sock)
@@ -149,7 +149,7 @@ class Subscriber(Connection):
 class Publisher(Connection):
     """Sends the ring round and round: a flood, or a window ahead of the broker's acknowledgements and deliveries.
 
-    ``goal`` is the absolute count of bytes that may be sent by now, ``position`` what was sent of them.
+    ``goal`` is the absolute count of bytes that may be sent by now, ``position`` the count of bytes sent.
     """
 
     def __init__(self, loop: Loop, sock: socket.socket, layout: Layout, topics: list[str], group: Group) -> None:
@@ -181,7 +181,7 @@ class Publisher(Connection):
             self.wait_for(select.EPOLLIN | select.EPOLLOUT)
 
     def stop(self) -> None:
-        """No further frame; one that was begun is finished."""
+        """Send no further frame; a partly sent one is completed."""
         self.stopped = True
         self.goal = self.published * self.layout.frame
 
@@ -192,7 +192,7 @@ class Publisher(Connection):
             self.push()
 
     def push(self) -> None:
-        """Sends ring bytes up to the goal, or without end in a flood."""
+        """Send ring bytes up to the goal, or without limit in a flood."""
         size = len(self.ring)
         flood = not self.group.window and not self.stopped
         at = self.position % size

@@ -69,7 +69,7 @@ def publish(topic: str, payload: bytes, qos: int, packet_id: int, version: int, 
 
 
 def frame_size(data: bytes | bytearray, at: int = 0) -> int:
-    """Whole size of the frame that starts at ``at``, 0 while its remaining length is not there yet."""
+    """Return the size of the frame that starts at ``at``, 0 while its remaining length is incomplete."""
     size = shift = 0
     for position in range(at + 1, min(at + 5, len(data))):
         size |= (data[position] & 127) << shift
@@ -80,7 +80,7 @@ def frame_size(data: bytes | bytearray, at: int = 0) -> int:
 
 
 class Layout:
-    """Where things are in the PUBLISH frames of one cell.
+    """The layout of the PUBLISH frames of one cell.
 
     ``frame`` is the size in bytes, ``packet_id`` the offset of the packet identifier (0 for QoS 0), ``payload`` the
     offset of the payload. The topic is ten characters, nine in MQTT 5 where an empty property length takes its place;

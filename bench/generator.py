@@ -20,17 +20,18 @@ from bench.wire import open_connection, subscribe_all
 
 LOST_AFTER_S = 0.5
 POLL_S = 0.01
-FIRST_MAX_S = 5.0  # a slow broker may take seconds to deliver the first message of a flood
+FIRST_MAX_S = 5.0  # a slow broker may need seconds to deliver the first message of a flood
 DRAIN_QUIET_S = 0.4
 DRAIN_MAX_S = 3.0
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``publishers`` and ``subscribers`` are either equal (pairs), or one of them is 1; ``window`` counts
-    messages under way per publisher, 0 is a flood; ``core`` is where the generator runs; ``broker`` is a process id.
+    messages in flight per publisher, 0 is a flood; ``core`` is the generator's core; ``broker`` is a process id.
 
-    Of a cluster the subscribers may be at another node: at ``subscriber_port``, with ``nodes`` the process ids of all
-    others. ``core`` may be -1 then: the generator runs where there is room."""
+    In a cluster the subscribers may be on another node: at ``subscriber_port``, with ``nodes`` the process ids of all
+    others. ``core`` may then be -1: the kernel places the generator.
+    """
 
     port: int
     broker: int
@@ -47,7 +48,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     persistent: bool = False  # the subscribers' sessions
     subscriber_port: int = 0  # 0: the same as ``port``
     nodes: tuple[int, ...] = ()
-    login: tuple[str, str] | None = None  # user name and password of all of them
+    login: tuple[str, str] | None = None  # user name and password of all clients
 
     @property
     def copies(self) -> int:
@@ -56,23 +57,23 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cores(self) -> set[int]:
-        """Where the run takes place."""
+        """The cores of the run."""
         return {self.core, self.broker_core} if self.core >= 0 else os.sched_getaffinity(0)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages per second over the interval, CPU shares of one core, and what was missing after the run drained."""
+    """Messages per second over the interval, CPU shares of one core, and messages missing after the drain."""
 
     delivered_per_s: float
     published_per_s: float
     broker_cpu: float
     generator_cpu: float
-    others_cpu: float  # what other processes took of the two cores: above a few per cent the run was disturbed
+    others_cpu: float  # share of other processes on the two cores: above a few per cent the run was disturbed
     generator_capacity_per_s: float  # deliveries per second of its own CPU time
     published: int
     delivered: int
     missing: int
-    drained: bool  # the stream went quiet before the drain's time ran out: what is missing was lost
+    drained: bool  # no message arrived any more before the drain's time-out: missing messages are lost
     nodes_cpu: tuple[float, ...] = ()  # of the other nodes; not in ``others_cpu``
 
 
@@ -112,7 +113,9 @@ def delivered(groups: list[Group]) -> int:
 
 
 def flow(loop: Loop, groups: list[Group], seconds: float) -> None:
-    """Runs for so long, and on until something was delivered; at intervals, what never arrived is off the books."""
+    """Run for this time, and longer until a message was delivered; at intervals, messages that never arrived are
+    written off.
+    """
     start = time.perf_counter()
     end, limit = start + seconds, start + seconds + FIRST_MAX_S
     before = delivered(groups)
@@ -123,7 +126,7 @@ def flow(loop: Loop, groups: list[Group], seconds: float) -> None:
 
 
 def drain(spec: Spec, loop: Loop, groups: list[Group]) -> tuple[Mark, bool]:
-    """Stops and waits until everything has arrived, or nothing has for a while; False if it was still flowing."""
+    """Stop, and wait until everything has arrived, or nothing has for a while; False if messages still arrived."""
     for group in groups:
         for publisher in group.publishers:
             publisher.stop()
@@ -143,7 +146,7 @@ def run(spec: Spec) -> Outcome:
 
 
 def measure(spec: Spec, loop: Loop, groups: list[Group]) -> Outcome:
-    """Lets the publishers go, and stops them in the end."""
+    """Start the publishers, measure, and stop them."""
     for group in groups:
         for publisher in group.publishers:
             publisher.start()

@@ -1,6 +1,7 @@
-"""What a QoS 2 handshake that stays at its node costs the broker: alone, in a cluster of three that serves, and when
-its session came from another node. The broker itself is measured, with the cluster's part of each turn, and without
-sockets and storage, which are the same for all and far more."""
+"""The CPU cost of a QoS 2 handshake on one node: without a cluster, in a cluster of three, and after the session came
+from another node. The broker is measured with the cluster's part of each turn, without sockets and storage, which are
+equal for all and cost far more.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from starlingmq.core.session.session import Client
 from starlingmq.core.session.trail import Trail
 
 VERSION = 4
-BATCH = 100  # handshakes of one read, as a busy publisher has them
-SLICE = 5_000  # handshakes between two looks at the clock; those who are compared take turns after each
+BATCH = 100  # handshakes per read, as with a busy publisher
+SLICE = 5_000  # handshakes between two readings of the clock; the variants alternate after each
 NOW = 1_000.0
 NODES = 3
-REST = 3.0  # seconds in which a cluster has nothing more to tell
+REST = 3.0  # seconds for a cluster to become quiet
 
 
 class Local(msgspec.Struct, frozen=True, kw_only=True):
-    """Microseconds of CPU for a handshake, round by round."""
+    """Microseconds of CPU per handshake, by round."""
 
     alone_us: list[float]
     clustered_us: list[float]
@@ -60,7 +61,7 @@ class Broker:
         self.releases = b"".join(bytes((PUBREL, 2, number >> 8, number & 255)) for number in range(1, BATCH + 1))
 
     def feed(self, data: bytes) -> int:
-        """One read and its turn; bytes that the client gets."""
+        """Run one read and its turn; return the bytes for the client."""
         state = self.state
         state.receive(self.client, data, self.now)
         state.turn(self.now)
@@ -82,7 +83,7 @@ class Broker:
         return size
 
     def slice(self) -> float:
-        """Microseconds of CPU for one handshake."""
+        """Return microseconds of CPU per handshake."""
         began = time.process_time_ns()
         for _ in range(SLICE // BATCH):
             answered = self.feed(self.publishes) + self.feed(self.releases)
@@ -97,6 +98,6 @@ def local(rounds: int) -> Local:
         order = range(3) if number % 2 == 0 else range(2, -1, -1)
         for which in order:
             cost = brokers[which].slice()
-            if number >= 2:  # what came before warmed up
+            if number >= 2:  # the earlier ones are the warm-up
                 costs[which].append(cost)
     return Local(alone_us=costs[0], clustered_us=costs[1], moved_us=costs[2])

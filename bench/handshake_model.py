@@ -1,5 +1,6 @@
-"""How many calls between nodes it takes when all clients come back to other nodes in the middle of a QoS 2 handshake:
-the state machines as they ship, on nodes in virtual time, for more nodes and clients than a machine holds."""
+"""The number of calls between nodes when all clients reconnect to other nodes in the middle of a QoS 2 handshake: the
+real state machines, on nodes in virtual time, for more nodes and clients than a machine holds.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +18,23 @@ from starlingmq.core.session.remote_qos2 import COMPLETED, Asked, RemoteQos2
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.trail import Trail
 
-SECONDS = 1.0  # in which they all come back
-DELAY = 0.001  # of a frame between two nodes
+SECONDS = 1.0  # in which all clients reconnect
+DELAY = 0.001  # latency of a frame between two nodes
 TICK = 0.002
 WINDOW = 0.03
-LEFT, BACK = 10, 20  # epochs: of the stay in which PUBLISH came, and since the return
+LEFT, BACK = 10, 20  # epochs: of the stay with the PUBLISH, and since the return
 START = 1_000.0
 
 
 class Modelled(msgspec.Struct, frozen=True, kw_only=True):
-    """``hint``: the takeover told where to ask; else all are asked."""
+    """``hint``: the takeover provided the node to ask; otherwise all are asked."""
 
     nodes: int
     clients: int
     hint: bool
     calls: int
-    windows: int  # in which some node asked, of all nodes together
-    bound: int  # windows that passed at each node, times the nodes that it may ask
+    windows: int  # windows with a request, of all nodes together
+    bound: int  # elapsed windows per node, times the nodes that it may ask
     one_by_one: int
     seconds: float  # from the first PUBREL to the last PUBCOMP
 

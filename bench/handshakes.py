@@ -1,5 +1,6 @@
-"""The section about QoS 2 handshakes: those that stay at their node, those that go on at another one, and how calls
-between nodes grow with clients and nodes."""
+"""The section about QoS 2 handshakes: on one node, continued on another one, and the growth of calls between nodes with
+clients and nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Idle connections: ``python -m bench.idle`` with a Spec on stdin.
 
-Each connects, subscribes to a topic of its own, and stays.
+Each connects, subscribes to its own topic, and stays connected.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bench.frames import CONNACK, SUBACK, connect, frame_size, subscribe
 from bench.process import Memory, cpu_seconds, memory
 from bench.wire import SetupError
 
-FIRST = 100  # connections that warm the broker up before memory is read
-AT_ONCE = 200  # connections that may be under way at a time
+FIRST = 100  # connections for warm-up before memory is read
+AT_ONCE = 200  # maximum unfinished connections
 LIMIT_S = 120.0
 
 
@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """One connection on its way: connecting, waiting for CONNACK, waiting for SUBACK, subscribed."""
+    """One connection in its states: connecting, waiting for CONNACK, waiting for SUBACK, subscribed."""
 
     def __init__(self, spec: Spec, number: int, poll: select.epoll) -> None:
         self.number = number
@@ -62,7 +62,7 @@ class Client:
         poll.register(self.sock.fileno(), select.EPOLLOUT)
 
     def ready(self, mask: int) -> bool:
-        """True when the subscription was granted."""
+        """Return True when the subscription was granted."""
         if mask & select.EPOLLOUT:
             self.sock.send(connect(f"idle-{self.number}", self.version))
             self.poll.modify(self.sock.fileno(), select.EPOLLIN)

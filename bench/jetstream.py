@@ -1,8 +1,8 @@
 """A work queue of JetStream under load: ``python -m bench.jetstream`` with a Spec of ``bench.nats_generator`` on stdin.
 
-The stream keeps what is published in files until a member has acknowledged it. Publishers ask for JetStream's own
-acknowledgements and count them; members are a queue group that the messages are pushed to, and acknowledge each one.
-What they acknowledge is found in a block of messages at once, and written at once.
+The stream stores messages in files until a member has acknowledged them. Publishers request JetStream's
+acknowledgements and count them; members are a queue group with push delivery, and acknowledge each message. A whole
+block of messages is parsed and acknowledged in one step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class JetLayout(NatsLayout):
 
 
 class Member(Subscriber):
-    """Acknowledges what it gets. A message names where: its reply subject, of no fixed size."""
+    """Acknowledges received messages at their reply subjects, which have no fixed size."""
 
     def __init__(self, loop: Loop, sock: socket.socket, layout: JetLayout, group: Group) -> None:
         super().__init__(loop, sock, layout, group)  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ class Member(Subscriber):
 
 
 class Asker(Publisher):
-    """Publishes, and counts what JetStream says it has kept."""
+    """Publishes, and counts the messages that JetStream reports as stored."""
 
     def __init__(self, loop: Loop, sock: socket.socket, layout: JetLayout, subject: str, group: Group) -> None:
         super().__init__(loop, sock, layout, [subject], group)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The section about persistence as lists of jobs: what keeping costs, how fast it comes back, what disk it takes."""
+"""The section about persistence as lists of jobs: the cost of storing, the time of recovery, the disk space."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bench.wire import SetupError
 
 
 def keeping(settings: Settings) -> list[str]:
-    """The peers that keep what they acknowledge, in the ways they have."""
+    """Return the peers that store acknowledged messages, in each of their modes."""
     ours = ["starlingmq-process", "starlingmq-power"] if "starlingmq" in settings.peers else []
     return ours + (["mosquitto-persistent", "mosquitto-1s"] if "mosquitto" in settings.peers else [])
 
 
 class Persistent(Throughput):
-    """Throughput to online sessions that are kept, beside ours in memory."""
+    """Throughput to persistent online sessions, compared with StarlingMQ in memory."""
 
     def jobs(self, results: Results) -> list[Job]:
         names = [*(["starlingmq"] if "starlingmq" in self.settings.peers else []), *keeping(self.settings)]
@@ -33,7 +33,7 @@ class Persistent(Throughput):
 
 
 class Offline(Section):
-    """Messages for clients that are away. mosquitto has no power durability: it takes part in the first rows."""
+    """Messages for disconnected clients. mosquitto has no power durability, so it is in the first rows only."""
 
     def jobs(self, results: Results) -> list[Job]:
         jobs = []
@@ -64,7 +64,7 @@ class Offline(Section):
 
 
 class Recoveries(Section):
-    """Many sessions with messages: killed, started, stopped, started. Once each: it takes a minute."""
+    """Many sessions with messages: kill, start, stop, start. Once each, because it takes a minute."""
 
     def jobs(self, results: Results) -> list[Job]:
         place = Recovery(self.settings.recovered_sessions, self.settings.recovered_each)
@@ -100,7 +100,7 @@ class Recoveries(Section):
 
 
 class BigSession(Recoveries):
-    """One session with a long queue comes back; and the disk that queued messages take."""
+    """The return of a session with a long queue; and the disk space of queued messages."""
 
     def jobs(self, results: Results) -> list[Job]:
         place = Kept(self.settings.big_session, self.settings.kept_messages, self.settings.kept_payload)
@@ -136,7 +136,9 @@ class BigSession(Recoveries):
             place.drains.setdefault(peer, []).append(self.child("drain", spec, drain.Outcome))
 
     def disk(self, place: Kept, peer: str) -> None:
-        """The larger of what is on disk while serving and after a graceful stop, to topic and payload."""
+        """Return the larger of the disk space while serving and after a graceful stop, relative to topics and
+        payloads.
+        """
         with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
             with peers.running(peer, self.settings.broker_core, Path(name)) as broker:
                 content = self.away(broker, 10, place.kept // 10, place.payload).content
@@ -145,7 +147,7 @@ class BigSession(Recoveries):
 
 
 def disk_bytes(folder: Path) -> int:
-    """Blocks that the files take, in bytes."""
+    """Return the allocated blocks of the files, in bytes."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 

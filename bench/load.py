@@ -1,8 +1,8 @@
 """A broker full of subscriptions: ``python -m bench.load`` with a Spec on stdin.
 
-Two questions. Unrelated filters (half of them exact): does a PUBLISH cost more when they are there? Wildcard filters
-that each match one topic: what does matching cost, how fast are retained messages replayed, and how long was anyone
-else kept waiting meanwhile?
+Two questions. Unrelated filters (half of them exact): do they make a PUBLISH more expensive? Wildcard filters that each
+match one topic: what does matching cost, how fast are retained messages replayed, and how long do other clients wait
+meanwhile?
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: float = 0.5
     duration: float = 2.0
     load_limit_s: float = 60.0
-    window: int = 0  # 0 floods; a broker that starves in a flood gets a window
+    window: int = 0  # 0: flood; a broker that starves in a flood gets a window
     tells_stall: bool = False  # the broker publishes STALL_TOPIC, every second
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """``cpu_us_per_message`` is broker CPU per PUBLISH it took in; ``replay_s`` from SUBSCRIBE to the last retained
-    message; ``ping_max_ms`` the longest PINGRESP seen from outside, ``stall_max_ms`` what the broker reports itself."""
+    message; ``ping_max_ms`` the longest PINGRESP as seen by a client, ``stall_max_ms`` the broker's own report."""
 
     filters: int
     load_s: float
@@ -71,18 +71,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unrelated(number: int) -> str:
-    """Filters that match nothing that is published: half of them exact, the wildcards at every place."""
+    """Return filters that match no published topic: half of them exact, the others with a wildcard at every level."""
     kinds = ("u/{n}/state", "u/{n}/set", "u/x{n}/temp", "v/{n}", "u/{n}/+/temp", "u/{n}/#", "+/y{n}/never", "u/+/{n}")
     return kinds[number % len(kinds)].format(n=number)
 
 
 def matching(number: int) -> str:
-    """Wildcard filters of which exactly one matches the topic of that number."""
+    """Return wildcard filters of which exactly one matches the topic of that number."""
     return ("w/{n:05d}/+", "w/{n:05d}/#", "+/{n:05d}/ab", "w/{n:05d}/+")[number % 4].format(n=number)
 
 
 def load_filters(spec: Spec) -> tuple[list[socket.socket], float]:
-    """A few clients subscribe to everything, in large packets by turns; returns them and the seconds it took."""
+    """Subscribe a few clients to all filters, in large packets, round-robin; return them and the seconds taken."""
     name = matching if spec.wildcards else unrelated
     clients = [open_connection(spec.port, f"bench-load-{number}", spec.version) for number in range(LOADERS)]
     start = time.perf_counter()
@@ -95,7 +95,7 @@ def load_filters(spec: Spec) -> tuple[list[socket.socket], float]:
 
 
 def retain(spec: Spec) -> None:
-    """Publishes the retained messages with QoS 1, a window at a time."""
+    """Publish the retained messages with QoS 1, one window after the other."""
     sock = open_connection(spec.port, "bench-retain", spec.version)
     for first in range(0, spec.retained, RETAINED_WINDOW):
         numbers = range(first, min(first + RETAINED_WINDOW, spec.retained))
@@ -105,7 +105,7 @@ def retain(spec: Spec) -> None:
 
 
 def replay(spec: Spec, number: int) -> tuple[int, float]:
-    """A new client subscribes to all retained messages; returns how many came, and the seconds until the last."""
+    """Subscribe a new client to all retained messages; return how many it received, and the seconds until the last."""
     sock = open_connection(spec.port, f"bench-replay-{number}", spec.version)
     size = len(publish("r/00000000", b"." * 64, 0, 0, spec.version, True))
     wanted, got = spec.retained * size, 0
@@ -125,14 +125,14 @@ def replay(spec: Spec, number: int) -> tuple[int, float]:
 
 
 def own_stall(port: int, version: int = 4) -> float | None:
-    """The last that the broker says about its event loop in ``$SYS``; None when it says nothing in time."""
+    """Return the broker's last report about its event loop in ``$SYS``; None if there is none in time."""
     return stall_told(open_connection(port, "bench-sys", version), version)
 
 
 def stall_told(sock: socket.socket, version: int) -> float | None:
-    """The same, of somebody who is connected already, and is no more afterwards.
+    """Return the same report, on an open connection, which is then closed.
 
-    It says it only when it has changed, so ``PULSE_TOPIC``, which always changes, tells that it has spoken again.
+    The broker publishes only changed values; ``PULSE_TOPIC`` always changes, so it marks a new report.
     """
     sock.sendall(subscribe(1, [STALL_TOPIC, PULSE_TOPIC], 0, version))
     end = time.perf_counter() + SYS_WAIT_S
@@ -143,16 +143,16 @@ def stall_told(sock: socket.socket, version: int) -> float | None:
             data += sock.recv(65_536)
         except TimeoutError:
             break
-        if data.count(PULSE_TOPIC.encode()) > 1:  # the first was retained; what belongs to the second comes with it
+        if data.count(PULSE_TOPIC.encode()) > 1:  # the first was retained; the second belongs to the new report
             end = min(end, time.perf_counter() + PULSE_S)
     sock.close()
     last = data.rpartition(STALL_TOPIC.encode())[2] if STALL_TOPIC.encode() in data else b""
-    figure = re.match(rb"[0-9.]+", last[version == 5 :])  # a SUBACK may come after it
+    figure = re.match(rb"[0-9.]+", last[version == 5 :])  # a SUBACK may follow
     return float(figure[0]) if figure else None
 
 
 def measure(spec: Spec, clients: list[socket.socket]) -> tuple[float, float, float]:
-    """Publishes to the topics in turn with QoS 0; returns published/s, delivered/s, CPU us per PUBLISH."""
+    """Publish to the topics in turn with QoS 0; return published/s, delivered/s, CPU us per PUBLISH."""
     loop, layout, group = Loop(), Layout(0, spec.version, 64), Group(spec.window, shared=True)
     if spec.wildcards:
         source = random.Random(1)
@@ -178,7 +178,7 @@ def measure(spec: Spec, clients: list[socket.socket]) -> tuple[float, float, flo
     loop.close()
     if got == 0:
         raise SetupError(f"nothing was delivered within {seconds:.1f} s")
-    # A delivery is what was handled; what was sent may still wait in a socket. Each message has one receiver.
+    # Deliveries are counted: sent messages may still be in a socket. Each message has one receiver.
     return sent / seconds, got / seconds, cpu * 1e6 / got
 
 

@@ -1,7 +1,7 @@
-"""Clients that log in at a steady pace, whatever becomes of them: ``python -m bench.logins`` with a Spec on stdin.
+"""Clients that log in at a constant rate, whatever the result: ``python -m bench.logins`` with a Spec on stdin.
 
-Beside them a bystander measures how long the broker lets others wait. How many passwords a second are hashed is a
-matter of cores; that hashing holds up nobody else is what is to be shown.
+At the same time a bystander measures how long other clients wait. The rate of hashing depends on the cores; the purpose
+is to show that hashing delays no other client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.load import stall_told
 from bench.ping import Pings
 from bench.wire import SetupError, open_connection
 
-WAITING_MAX = 8_000  # connections that have not been answered yet
+WAITING_MAX = 8_000  # connections without an answer
 POLL_S = 0.002
 BUSY = 3  # CONNACK: server unavailable
 
@@ -36,8 +36,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of ``sent`` CONNECTs until the last was sent; those that are neither let in nor told that the broker
-    is busy wait for their turn. ``lag_ms`` is how late the generator was at most; ``stall_max_ms`` the broker tells."""
+    """The results of ``sent`` CONNECTs when the last was sent; those neither accepted nor refused as busy are queued.
+    ``lag_ms`` is the maximum lag of the generator; the broker reports ``stall_max_ms``.
+    """
 
     sent_per_s: float
     sent: int
@@ -55,7 +56,7 @@ class Logins:
         self.spec = spec
         self.poll = select.epoll()
         self.open: dict[int, tuple[socket.socket, float]] = {}
-        self.let_in: list[float] = []  # milliseconds that it took
+        self.let_in: list[float] = []  # milliseconds until CONNACK
         self.busy = 0
 
     def begin(self, number: int) -> None:
@@ -88,7 +89,7 @@ class Logins:
             sock.close()
 
     def run(self) -> tuple[int, float, float]:
-        """How many were sent, in how many seconds, and how late the latest was, in milliseconds."""
+        """Return how many were sent, in how many seconds, and the maximum lag in milliseconds."""
         sent, late = 0, 0.0
         start = time.perf_counter()
         while (now := time.perf_counter()) < start + self.spec.duration:

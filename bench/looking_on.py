@@ -1,4 +1,4 @@
-"""The section about HTTP: what a dashboard and Prometheus cost a broker with many clients, and its first page."""
+"""The section about HTTP: the cost of a dashboard and Prometheus for a broker with many clients, and the first page."""
 
 from __future__ import annotations
 

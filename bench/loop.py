@@ -1,4 +1,4 @@
-"""One epoll loop and the non-blocking connections in it: what publishers, subscribers and the relay are made of."""
+"""One epoll loop with non-blocking connections: the base of publishers, subscribers and the relay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.frames import Bytes
 
-RECEIVE_BYTES = 512 * 1024  # stays in the second-level cache
+RECEIVE_BYTES = 512 * 1024  # fits into the second-level cache
 
 
 class Loop:
@@ -37,7 +37,9 @@ class Loop:
 
 
 class Connection:
-    """A socket in the loop. Bytes of an unfinished frame wait in ``rest``, bytes the peer does not take in ``out``."""
+    """A socket in the loop. ``rest`` holds the bytes of an incomplete frame, ``out`` bytes that the peer does not
+    accept yet.
+    """
 
     def __init__(self, loop: Loop, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -56,9 +58,9 @@ class Connection:
             self.receive()
 
     def receive(self) -> None:
-        """Reads once into the shared buffer, behind what was left over, and hands it to ``parse``.
+        """Read once into the shared buffer, after the bytes left over, and pass it to ``parse``.
 
-        The kernel is told each time to acknowledge at once: mosquitto leaves Nagle's algorithm on, and with delayed
+        TCP_QUICKACK is set each time: mosquitto leaves Nagle's algorithm on, and with delayed
         acknowledgements a short window would measure 40 ms timers instead of the broker.
         """
         loop, kept = self.loop, len(self.rest)
@@ -76,11 +78,11 @@ class Connection:
         self.rest = bytes(loop.view[used:end])
 
     def parse(self, buffer: Bytes, end: int) -> int:
-        """Takes the whole frames of ``buffer[:end]``; returns how many bytes they were."""
+        """Handle the whole frames in ``buffer[:end]``; return their size in bytes."""
         raise NotImplementedError
 
     def write(self, data: Bytes) -> None:
-        """Sends now what the socket takes and keeps the rest."""
+        """Send as much as the socket accepts and keep the rest."""
         view = data.reshape(-1).data
         if self.out:
             self.out += view

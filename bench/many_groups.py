@@ -1,9 +1,9 @@
 """Very many queue groups over three nodes: ``python -m bench.many_groups``; figures as JSON.
 
-Each group has two members, at two nodes. *Subscribed*: when the last SUBACK has come; *elected*: when all nodes know
-the primaries of all groups. *Idle*: processor time of each node while nothing happens, with groups and before there
-were any. *Memory*: what a node has more than before. *Round*: a message for each group, published at the third node;
-then the same again, when their primaries know that messages enter there.
+Each group has two members, on two nodes. *Subscribed*: time of the last SUBACK; *elected*: time when all nodes know the
+primaries of all groups. *Idle*: processor time of each idle node, with groups and before. *Memory*: increase of a
+node's memory. *Round*: a message for each group, published on the third node; then the same again, when the primaries
+know that messages are published there.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bench.wire import SetupError, open_connection, subscribe_all
 
 VERSION = 4
 LIMIT_S = 300.0
-SILENCE_S = 5.0  # after which no more is waited for
+SILENCE_S = 5.0  # silence that ends the waiting
 PUBLISH = 3
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds, and for each node per cent of a core and bytes a group."""
+    """Seconds, and for each node per cent of a core and bytes per group."""
 
     groups: int
     subscribed_s: float
@@ -44,7 +44,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rss(node: Node) -> int:
-    """Of the node alone, without its etcd."""
+    """Resident memory of the node alone, without its etcd."""
     for line in (PROC / str(node.pid) / "status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return 1024 * int(line.split()[1])
@@ -58,7 +58,7 @@ def idle(nodes: list[Node], seconds: float) -> list[float]:
 
 
 def without_primary(node: Node) -> tuple[int, int]:
-    """How many groups a node knows, and of how many it knows no primary."""
+    """Return how many groups a node knows, and how many of them without a known primary."""
     from starlingmq.cli.control import ask_broker
 
     groups = ask_broker(node.folder / "data", "groups", {}, lambda *_: None)["groups"]
@@ -75,7 +75,9 @@ def until_elected(nodes: list[Node], count: int) -> None:
 
 
 def spread(author: socket.socket, members: list[socket.socket], count: int) -> tuple[float, int, int]:
-    """Seconds until a message for each group has come, how many did not, and how many more came."""
+    """Return the seconds until a message for each group was received, the number missing, and the number of
+    duplicates.
+    """
     began = last = time.perf_counter()
     author.sendall(b"".join(publish(f"many/{n}", b"x" * 64, 0, 0, VERSION) for n in range(count)))
     buffers = {sock: bytearray() for sock in members}

@@ -1,11 +1,12 @@
-"""``python -m bench.million``: as many idle connections to one broker as the machine holds, and what a million take.
+"""``python -m bench.million``: as many idle connections to one broker as the machine holds, and the resources for a
+million.
 
 Each connection has a session, one filter and a keep-alive of 300 s. They come from several loopback addresses, since
 one address has 28,000 ports for a destination. They are opened in steps; after each the memory of the broker and of the
-kernel is read. Meanwhile a publisher sends to one of the connections every 20 ms, and the latencies are noted. At the
-end every connection sends one PINGREQ: what keep-alives cost.
+kernel is read. Meanwhile a publisher sends to one of the connections every 20 ms, and the latencies are recorded. At
+the end every connection sends one PINGREQ, which gives the cost of keep-alives.
 
-The kernel has both ends of every connection here, so half of what it takes is the broker's.
+The kernel has both ends of every connection here, so half of its memory counts for the broker.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PING_S = 2.0
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Bytes, from the first connection on."""
+    """Bytes, increases since the first connection."""
 
     connections: int
     seconds: float
@@ -48,8 +49,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes per connection. ``why`` there are no more connections. Latencies are those of the probe, in milliseconds
-    at 50, 99 and 100 per cent, while connections came (``coming``) and with all of them idle."""
+    """Bytes per connection. ``why``: the reason for no more connections. Latencies are those of the probe, in
+    milliseconds at 50, 99 and 100 per cent, while connections were opened (``coming``) and with all of them idle.
+    """
 
     peer: str
     version: str
@@ -70,12 +72,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def million_kernel_bytes(self) -> float:
-        """Of the broker's ends alone: a million clients are on other machines."""
+        """Kernel memory of the broker's ends only: a million clients would be on other machines."""
         return self.kernel_bytes / 2 * MILLION
 
 
 class Holder:
-    """A process with a part of the connections."""
+    """A process with a share of the connections."""
 
     def __init__(self, port: int, core: int, number: int, size: int) -> None:
         spec = crowd.Spec(
@@ -93,7 +95,7 @@ class Holder:
         self.process.stdin.flush()
 
     def ask(self, order: str) -> float:
-        """Seconds that it took."""
+        """Send a command and return the seconds taken."""
         self.say(order)
         assert self.process.stdout is not None
         answer = self.process.stdout.readline()
@@ -106,7 +108,7 @@ class Holder:
 
 
 class Probe:
-    """Publishes to a subscriber of its own all the time, in a thread. ``take`` returns the latencies since the last."""
+    """Publishes to its own subscriber continuously, in a thread. ``take`` returns the latencies since the last call."""
 
     def __init__(self, port: int) -> None:
         self.subscriber = open_connection(port, "probe-sub", 4)
@@ -125,7 +127,7 @@ class Probe:
             self.found.append((time.perf_counter() - began) * 1e3)
 
     def take(self) -> list[float]:
-        """In milliseconds, at 50, 99 and 100 per cent."""
+        """Return the latencies in milliseconds, at 50, 99 and 100 per cent."""
         found, self.found = self.found, []
         shares: list[float] = np.percentile(found or [0.0], (50, 99, 100)).tolist()
         return shares
@@ -138,7 +140,7 @@ class Probe:
 
 
 def kernel_bytes() -> int:
-    """What the kernel has for sockets, files and epoll, among the rest of its objects; and buffers of TCP."""
+    """Return the kernel's memory for objects, including sockets, files and epoll, and for TCP buffers."""
     found = 0
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, rest = line.partition(":")

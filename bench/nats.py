@@ -1,4 +1,6 @@
-"""The section about NATS as a list of jobs: pairs and queue groups beside nats-server; what a group adds to a hop."""
+"""The section about NATS as a list of jobs: pairs and queue groups compared with nats-server; the latency that a group
+adds to a hop.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ class Nats(Section):
 
     def attempt(self, cell: NatsCell, peer: str, call: Callable[[], None]) -> None:
         if peer in cell.errors:
-            return  # it failed before in this cell, and the reason is on file
+            return  # it failed before in this cell, and the reason is stored
         try:
             call()
         except (RunError, SetupError, peers.PeerError) as error:
@@ -102,8 +104,9 @@ class Nats(Section):
 
 
 class Hops(Section):
-    """From node to node, at a rate at which nothing waits for anything else. The group's member came first at its node,
-    so the primary is there, and what is published elsewhere has to be found."""
+    """Between nodes, at a rate without queueing. The group's first member is on its node, so the primary is there, and
+    it must discover messages published elsewhere.
+    """
 
     def jobs(self, results: Results) -> list[Job]:
         if "starlingmq" not in self.settings.nats_peers or self.settings.quick:
@@ -154,7 +157,7 @@ def nats(settings: Settings, results: Results) -> list[Job]:
 
 
 def hop_within(settings: Settings, results: Results) -> Callable[[object, list[Node]], None]:
-    """The same in a cluster that is there already."""
+    """Measure hops in a running cluster."""
     place = GroupHops(True)
     results.group_hops.append(place)
     return lambda _, found: Hops(settings).run(place, found)

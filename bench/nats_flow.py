@@ -1,4 +1,4 @@
-"""Publishers and subscribers of NATS in the loop of ``bench.flow``, under the same law: nothing is done per message."""
+"""NATS publishers and subscribers in the loop of ``bench.flow``, under the same law: nothing is done per message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NatsSubscriber(Subscriber):
         return used
 
     def take(self, buffer: Bytes, start: int, end: int) -> int:
-        """Counts the frames from ``start`` on, up to what is none; returns the bytes they take."""
+        """Count the frames from ``start`` on, up to the first other bytes; return their size in bytes."""
         count = (end - start) // self.received
         rows = buffer[start : start + count * self.received].reshape(count, self.received)
         good = (rows[:, 0] == 0x4D) & (rows[:, 3] == 0x20) & (rows[:, -1] == 0x0A)  # M, a blank, the end of a line
@@ -50,7 +50,7 @@ class NatsPublisher(Publisher):
         super().__init__(loop, sock, layout, [subject], group)  # type: ignore[arg-type]
 
     def parse(self, buffer: Bytes, end: int) -> int:
-        """Nothing comes but PING; it is answered between two frames."""
+        """The only input is PING; it is answered between two frames."""
         text = bytes(buffer[:end])
         if text.strip(PING):
             raise UnexpectedBytesError(f"expected nothing, found {text[:64]!r}")

@@ -1,4 +1,4 @@
-"""NATS as far as the load generator needs it: frames of one fixed size, and a blocking set-up of connections."""
+"""The part of NATS that the load generator needs: frames of one fixed size, and a blocking set-up of connections."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LINE_MAX = 65_536
 
 
 class NatsLayout:
-    """PUB and MSG frames of one cell: as many bytes each for all subjects, so that receivers count by arithmetic.
+    """PUB and MSG frames of one cell: the same size for all subjects, so that receivers count by arithmetic.
 
-    ``frame`` is the size of a PUB, ``received`` of the MSG that comes of it, whose sid is 1; ``payload`` is where in a
-    MSG the payload begins.
+    ``frame`` is the size of a PUB, ``received`` of the resulting MSG, whose sid is 1; ``payload`` is the offset of the
+    payload in a MSG.
     """
 
     qos = 0
@@ -45,7 +45,7 @@ class NatsLayout:
 
 
 class NatsSetup:
-    """A connection that is in, blocking. ``close`` gives the socket away for what is measured."""
+    """An accepted connection, blocking. ``close`` hands the socket over for the measurement."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_TIMEOUT_S)
@@ -69,14 +69,14 @@ class NatsSetup:
         return line
 
     def flush(self) -> None:
-        """Until everything said before is done. Messages are thrown away."""
+        """Wait until all earlier commands are executed. Messages are discarded."""
         self.say("PING")
         while (line := self.line()) != b"PONG":
             if line.startswith(b"-ERR"):
                 raise SetupError(f"the server said {line.decode()}")
 
     def request(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
-        """A request to JetStream's API; SetupError if it is refused."""
+        """Send a request to JetStream's API. Raises SetupError if it is refused."""
         data = json.dumps(body)
         self.say("SUB _INBOX.setup 9\r\nUNSUB 9 1")
         self.say(f"PUB {subject} _INBOX.setup {len(data)}\r\n{data}")
@@ -94,7 +94,7 @@ class NatsSetup:
 
 
 def subscribed(port: int, subject: str, queue: str = "") -> socket.socket:
-    """A connection with one subscription, of which the server knows."""
+    """Return a connection with one subscription that the server has processed."""
     setup = NatsSetup(port)
     setup.say(f"SUB {subject} {queue} 1")
     return setup.close()

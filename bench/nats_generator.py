@@ -1,6 +1,6 @@
 """The load generator of one NATS run: ``python -m bench.nats_generator`` with a Spec on stdin, an Outcome on stdout.
 
-Pairs with a subject each, or one subject that all publish to and a queue group of all subscribers.
+Pairs with a subject each, or one subject for all publishers and a queue group of all subscribers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ COUNTED_MAX_S = 60.0
 
 
 class Spec(generator.Spec, frozen=True, kw_only=True):
-    """``queue`` is the name of the group, empty for pairs. ``messages`` is for who wants to know how they are shared:
-    about so many are sent and nothing else is measured (0: for ``duration``)."""
+    """``queue`` is the name of the group, empty for pairs. ``messages`` measures the distribution over members: about
+    so many are sent and nothing else is measured (0: run for ``duration``).
+    """
 
     queue: str = ""
     messages: int = 0
@@ -33,7 +34,7 @@ class Spec(generator.Spec, frozen=True, kw_only=True):
 
 
 class Outcome(generator.Outcome, frozen=True, kw_only=True):
-    members: tuple[int, ...] = ()  # what each subscriber got
+    members: tuple[int, ...] = ()  # messages received by each subscriber
 
     @property
     def per_cpu_second(self) -> float:
@@ -42,7 +43,7 @@ class Outcome(generator.Outcome, frozen=True, kw_only=True):
 
     @property
     def busiest(self) -> float:
-        """What the busiest member got, times an equal share."""
+        """Messages of the busiest member, relative to an equal share."""
         total = sum(self.members)
         return max(self.members) * len(self.members) / total if total else 0.0
 
@@ -61,7 +62,7 @@ def build(spec: Spec, loop: Loop) -> list[Group]:
 
 
 def share_out(spec: Spec, loop: Loop, groups: list[Group]) -> None:
-    """Sends until about ``spec.messages`` have been delivered."""
+    """Send until about ``spec.messages`` have been delivered."""
     for publisher in groups[0].publishers:
         publisher.start()
     limit = time.perf_counter() + COUNTED_MAX_S

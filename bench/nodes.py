@@ -1,4 +1,6 @@
-"""A cluster of three nodes to be measured, as ``starlingmq cluster up`` makes one, and what its nodes tell of it."""
+"""A cluster of three nodes for measurements, as ``starlingmq cluster up`` creates it, and the status that its nodes
+report.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ POLL_S = 0.01
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A member that runs. ``etcd`` is the process id of its own etcd, which is not counted as the broker's."""
+    """A running member. ``etcd`` is the process id of its own etcd, which is not counted as the broker's."""
 
     name: str
     pid: int
@@ -34,19 +36,19 @@ class Node(msgspec.Struct, frozen=True):
     folder: Path
 
     def status(self) -> dict[str, Any]:
-        """What ``ctl cluster status --json`` prints, from the socket that it asks."""
+        """Return the output of ``ctl cluster status --json``, read from the control socket."""
         from starlingmq.cli.control import ask_broker
 
         return ask_broker(self.folder / "data", "cluster.status", {}, lambda *_: None)
 
     def pin(self, cores: set[int]) -> None:
-        """All its threads, and those to come."""
+        """Pin all its threads, present and future."""
         for task in (PROC / str(self.pid) / "task").iterdir():
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(task.name), cores)
 
     def cpu(self) -> float:
-        """Its own CPU time without that of its etcd, in seconds; finer than a tick of the clock."""
+        """Its CPU time without that of its etcd, in seconds; more precise than a clock tick."""
         return (
             sum(int((task / "schedstat").read_text().split()[0]) for task in (PROC / str(self.pid) / "task").iterdir())
             / 1e9
@@ -55,7 +57,7 @@ class Node(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def cluster(options: dict[str, str] | None = None, count: int = NODES) -> Iterator[list[Node]]:
-    """Nodes that serve, on any core; stopped in the end. ``options`` are settings in the environment."""
+    """Provide serving nodes, on any core; stopped at the end. ``options`` are settings in the environment."""
     with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
         folder = Path(name) / "cluster"
         command = ["cluster", "up", "--nodes", str(count), "--dir", str(folder), "--base-port", "0"]
@@ -81,7 +83,7 @@ def cluster(options: dict[str, str] | None = None, count: int = NODES) -> Iterat
 
 
 def find(folder: Path, parent: int, port: int) -> Node:
-    """The node whose settings are in that folder, among the children of a process."""
+    """Return the node whose settings are in that folder, among the children of a process."""
     settings = str(folder / "starlingmq.yaml").encode()
     for pid in family(parent):
         if settings in (PROC / str(pid) / "cmdline").read_bytes().split(b"\0"):
@@ -91,7 +93,7 @@ def find(folder: Path, parent: int, port: int) -> Node:
 
 
 def end(node: Node) -> None:
-    """Stop one node in order."""
+    """Stop one node gracefully."""
     os.kill(node.pid, signal.SIGTERM)
     limit = time.monotonic() + START_TIMEOUT_S
     while running(node.pid) and time.monotonic() < limit:
@@ -107,7 +109,7 @@ def running(pid: int) -> bool:
 
 @contextlib.contextmanager
 def again(node: Node) -> Iterator[Node]:
-    """Start a node that has ended, on what it kept; it serves when it is given, and is stopped in the end."""
+    """Restart a stopped node on its data. It serves when the block begins, and is stopped at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "starlingmq", "serve", "-c", str(node.folder / "starlingmq.yaml")],
         stdin=subprocess.DEVNULL,
@@ -125,12 +127,12 @@ def again(node: Node) -> Iterator[Node]:
 
 
 def data_frames(nodes: list[Node]) -> int:
-    """Frames with messages that all nodes have sent to others."""
+    """Return the number of frames with messages that all nodes have sent to others."""
     return sum(int(node.status()["frames"]["data"]) for node in nodes)
 
 
 def until_routes(nodes: list[Node], owner: str, count: int, limit: float = CATCH_UP_S) -> float:
-    """Wait until all have so many routes of a node; returns the time of that, as ``time.perf_counter`` tells it."""
+    """Wait until all have so many routes of a node; return the time by ``time.perf_counter``."""
     end = time.perf_counter() + limit
     missing = list(nodes)
     while missing:

@@ -1,6 +1,6 @@
-"""QoS 1 into the queues of clients that are away: ``python -m bench.offline`` with a Spec on stdin.
+"""QoS 1 into the queues of disconnected clients: ``python -m bench.offline`` with a Spec on stdin.
 
-As many persistent sessions as publishers, a topic each; what counts is how fast messages are acknowledged.
+As many persistent sessions as publishers, a topic each; the result is the rate of acknowledgements.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unheard(Group):
-    """Nobody receives: what is acknowledged is off the books."""
+    """A group without receivers: an acknowledged message counts as done."""
 
     def delivered(self) -> int:
         return self.released - sum(publisher.unfinished for publisher in self.publishers)

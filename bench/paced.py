@@ -1,7 +1,7 @@
 """Paced load: ``python -m bench.paced`` with a Spec on stdin. Many pairs, a fixed total rate, latencies.
 
-The generator spins on its own core, so that neither timers nor wake-ups blur what is measured; each message carries
-the CLOCK_MONOTONIC time at which it was sent. ``lag`` says how far the generator itself was behind its schedule.
+The generator spins on its own core, so that timers and wake-ups do not distort the figures; each message carries the
+CLOCK_MONOTONIC time of its sending. ``lag`` is the generator's own delay behind its schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.frames import ACK_SIZE, Layout, publish
 from bench.process import cpu_seconds
 from bench.wire import open_connection, subscribe_all
 
-BURST = 8  # messages sent between two looks at the sockets, when the schedule is behind
+BURST = 8  # messages between two polls of the sockets, when behind schedule
 DRAIN_S = 1.0
 SHARES = (50.0, 99.0, 99.9)
 
@@ -37,7 +37,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     payload: int = 64
     warm_up: float = 1.0
     duration: float = 5.0
-    subscriber_port: int = 0  # of the node where the subscribers are; 0: the same as ``port``
+    subscriber_port: int = 0  # of the subscribers' node; 0: the same as ``port``
     group: str = ""  # the subscribers are members of shared groups of this name, alone in each
 
 
@@ -56,7 +56,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair:
-    """One publisher and one subscriber with a topic of their own."""
+    """One publisher and one subscriber with their own topic."""
 
     def __init__(self, run: Run, number: int) -> None:
         spec, layout = run.spec, run.layout
@@ -71,7 +71,7 @@ class Pair:
         self.rest = b""
 
     def send(self) -> int:
-        """Sends one message stamped with the time; returns the time, in nanoseconds."""
+        """Send one time-stamped message; return the time, in nanoseconds."""
         layout, frame = self.run.layout, self.frame
         if layout.qos:
             self.packet_id = self.packet_id % 65_535 + 1
@@ -82,7 +82,7 @@ class Pair:
         return now
 
     def receive(self) -> None:
-        """Notes the latency of each message that came, and acknowledges it."""
+        """Record the latency of each received message, and acknowledge it."""
         now = time.monotonic_ns()
         layout = self.run.layout
         data = self.rest + self.subscriber.recv(65_536)
@@ -124,7 +124,7 @@ class Run:
             self.handlers[fd]()
 
     def run_for(self, seconds: float) -> None:
-        """Keeps to the schedule: message k is due k / rate seconds after the beginning, its pair is k modulo pairs."""
+        """Send on schedule: message k is due k / rate seconds after the start, its pair is k modulo pairs."""
         period_ns = 1e9 / self.spec.rate
         end = time.monotonic_ns() + int(seconds * 1e9)
         while (now := time.monotonic_ns()) < end:

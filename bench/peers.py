@@ -1,4 +1,4 @@
-"""The brokers that are measured: how each is installed, started on one core, and stopped by its process id."""
+"""The measured brokers: installs each, starts it on one core, and stops it by its process id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 
 MOSQUITTO_CONF = "listener {port} 127.0.0.1\nallow_anonymous true\nlog_dest none\n"
-MOSQUITTO_KEEPS = (  # root, when we are, because it would not be allowed to write there
+MOSQUITTO_KEEPS = (  # as root if this process is, because another user cannot write there
     "user root\npersistence true\npersistence_location {folder}/data/\nmax_queued_messages 0\nmax_queued_bytes 0\n"
 )
 MOSQUITTO_VARIANTS = {
@@ -44,11 +44,11 @@ STARLING_VARIANTS = {
     "starlingmq-auth-forgets": [],  # and every login is hashed
     "starlingmq-process": ["process"],
     "starlingmq-power": ["power"],
-    "starlingmq-nats": [],  # what NATS clients are measured with
+    "starlingmq-nats": [],  # for NATS clients
     "starlingmq-nats-process": ["process"],
 }
 NATS_VARIANTS = {"nats-server": [], "nats-server-jetstream": ["--jetstream", "--store_dir", "{folder}/data"]}
-LOGIN = ("bench", "the password of all clients")  # where somebody is asked for one
+LOGIN = ("bench", "the password of all clients")  # where authentication is on
 RULES = """\
 default: deny
 rules:
@@ -71,7 +71,7 @@ class Broker(msgspec.Struct, frozen=True):
     peer: str
     pid: int
     port: int
-    data: Path  # where it keeps what it keeps
+    data: Path  # its data directory
 
 
 def free_port() -> int:
@@ -89,7 +89,7 @@ def mosquitto_path() -> str:
 
 
 def install(peer: str) -> None:
-    """Installs a peer that is missing. Raises PeerError with the line that says why it cannot be had."""
+    """Install a missing peer. Raises PeerError with the reason for a failure in one line."""
     if peer in PEERS:
         fetch(peer)
     elif peer.startswith("mosquitto"):
@@ -100,7 +100,7 @@ def install(peer: str) -> None:
 
 
 def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]:
-    """What starts this peer on that port; ``options`` are more arguments of the starlingmq command line."""
+    """Return the command that starts this peer on that port; ``options`` are further arguments for starlingmq."""
     if peer in MOSQUITTO_VARIANTS:
         conf = folder / "mosquitto.conf"
         (folder / "data").mkdir(exist_ok=True)
@@ -127,7 +127,7 @@ def command(peer: str, port: int, folder: Path, options: list[str]) -> list[str]
 
 
 def guarded(folder: Path) -> list[str]:
-    """What makes a broker ask for a password and look into rules."""
+    """Return the options for passwords and rules."""
     users = PasswordFile()
     users.set(*LOGIN)
     users.write(folder / "passwords")
@@ -136,7 +136,9 @@ def guarded(folder: Path) -> list[str]:
 
 
 def version(peer: str) -> str:
-    """For the report. For starlingmq it says whether the hot modules are compiled: the figures depend on it."""
+    """Return the version for the report. For starlingmq it includes whether the hot modules are compiled, on which the
+    figures depend.
+    """
     if peer.startswith("mosquitto"):
         shown = subprocess.run([mosquitto_path(), "-h"], capture_output=True, text=True, check=False).stdout
         return shown.splitlines()[0].split()[-1]
@@ -146,7 +148,7 @@ def version(peer: str) -> str:
 
 
 def raise_file_limit() -> int:
-    """Lets this process and its children hold as many sockets as the system allows; returns how many."""
+    """Raise the limit of open files of this process and its children to the system's maximum; return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -158,7 +160,7 @@ def environment(peer: str, folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def started(peer: str, core: int, options: list[str] | None = None) -> Iterator[Broker]:
-    """A fresh broker pinned to one core; stopped, and killed if it does not stop, at the end."""
+    """Provide a new broker pinned to one core; at the end it is stopped, and killed if it does not stop."""
     with (
         tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name,
         running(peer, core, Path(name), options) as it,
@@ -167,7 +169,7 @@ def started(peer: str, core: int, options: list[str] | None = None) -> Iterator[
 
 
 class Brokers:
-    """Where fresh brokers come from. ``keep`` names those that stay from one use to the next until ``close``."""
+    """Provides new brokers. ``keep`` names those that are reused until ``close``."""
 
     def __init__(self, keep: tuple[str, ...] = ()) -> None:
         self.keep = keep
@@ -190,14 +192,14 @@ class Brokers:
 
 @contextlib.contextmanager
 def running(peer: str, core: int, folder: Path, options: list[str] | None = None) -> Iterator[Broker]:
-    """A broker whose files are in ``folder``, from before or new; stopped at the end unless it was killed."""
+    """Provide a broker whose files are in ``folder``, existing or new; stopped at the end unless it was killed."""
     with launched(peer, core, folder, lambda port: command(peer, port, folder, options or [])) as broker:
         yield broker
 
 
 @contextlib.contextmanager
 def launched(peer: str, core: int, folder: Path, arguments: Callable[[int], list[str]]) -> Iterator[Broker]:
-    """The same with a command line of one's own for a port."""
+    """Provide a broker with a custom command line for a port."""
     port, log = free_port(), folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(

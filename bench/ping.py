@@ -1,9 +1,9 @@
-"""A bystander that sends PINGREQ every two milliseconds and notes how long the answers take.
+"""A bystander that sends PINGREQ every two milliseconds and records the time until the answers.
 
-With the port of another node of a cluster it sends messages to a subscriber there instead, and notes how long they
-take. It runs as a process of its own (``python -m bench.ping PORT CORE VERSION SUBSCRIBER_PORT [NAME PASSWORD]``),
-so that it does not wait for the generator's work, only for its turn on the generator's core: what it sees is an upper
-bound of the broker's stalls.
+With the port of another node of a cluster it sends messages to a subscriber there instead, and records their latency.
+It runs as a process of its own (``python -m bench.ping PORT CORE VERSION SUBSCRIBER_PORT [NAME PASSWORD]``), so that it
+does not wait for the generator's work, only for its turn on the generator's core: its figures are an upper bound of the
+broker's stalls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOPIC = "bench/ping"
 
 
 class Pings:
-    """Runs the bystander while the block lasts; afterwards ``max_ms`` and ``p99_ms`` are known."""
+    """Runs the bystander during the block; afterwards ``max_ms`` and ``p99_ms`` are set."""
 
     max_ms = 0.0
     p99_ms = 0.0
@@ -51,7 +51,7 @@ class Pings:
 def watch(
     port: int, core: int, version: int, subscriber_port: int, login: tuple[str, str] | None
 ) -> tuple[float, float]:
-    """Until stdin is closed; returns the 99th percentile and the maximum in milliseconds. ``core`` -1: any."""
+    """Run until stdin is closed; return the 99th percentile and the maximum in milliseconds. ``core`` -1: any."""
     if core >= 0:
         os.sched_setaffinity(0, {core})
     sock = answers = open_connection(port, "bench-ping", version, login=login)
@@ -69,7 +69,7 @@ def watch(
         sock.sendall(question)
         try:
             read_exactly(answers, size)
-        except SetupError:  # a message at QoS 0 may be lost; that it took so long is what is told of it
+        except SetupError:  # a lost QoS 0 message counts with its time-out
             if not subscriber_port:
                 raise
         times.append((time.perf_counter() - start) * 1e3)

@@ -3,12 +3,12 @@ wall clock and by CPU, since the machine is shared.
 
     source     a batch query from a stream into a sink that does nothing
     baseline   messages through an MQTT client (paho) into memory, and from there into Spark; the same ones by stream
-    fresh      from a publish to its row being written by a streaming query with a trigger of 500 ms
-    sink       rows into a topic that a stream keeps, QoS 1, each once
-    beside     what a publisher waits for its PUBACK, alone and with a reader at full speed beside it, in turns; the
-               reader, which stands for another machine, is as nice as can be, and once more it is not
+    fresh      time from a publish until a streaming query with a trigger of 500 ms writes its row
+    sink       rows into a topic of a stream, QoS 1, each once
+    beside     time until PUBACK of a publisher, alternately alone and during a bulk read at full speed; the
+               reader, which stands for another machine, has the lowest priority, and in a variant the normal one
 
-At the end the goals, and what is of them, with a table of today's way and ours.
+At the end it prints the goals and the results, with a table of the usual way and of streams.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bench.streams_broker import PAYLOAD, TOKEN, TOPICS, WINDOW, Broker
 from bench.wire import open_connection
 from starlingmq.spark import register
 
-IDLE_S = 3.0  # after which nothing more comes
+IDLE_S = 3.0  # silence after which no message is expected
 
 
 def begin_spark(directory: str) -> SparkSession:
@@ -58,7 +58,7 @@ def begin_spark(directory: str) -> SparkSession:
 
 
 def measured(act: Callable[[], object], *pids: int) -> tuple[float, list[float]]:
-    """Seconds, and seconds of CPU of each process with its children."""
+    """Return seconds, and CPU seconds of each process with its children."""
     before = [cpu_seconds(pid) for pid in pids]
     began = time.monotonic()
     act()
@@ -72,7 +72,7 @@ def source(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[
     def query() -> None:
         spark.read.format("starlingmq").options(**options).load().write.format("noop").mode("overwrite").save()
 
-    query()  # Spark compiles what it runs
+    query()  # warm-up: Spark compiles the query
     found = [measured(query, os.getpid(), broker.service) for _ in range(rounds)]
     took, (spark_cpu, service_cpu) = min(found)
     return {
@@ -90,8 +90,9 @@ def lost_and_doubled(numbers: list[int], rows: int) -> dict[str, int]:
 
 
 def baseline(spark: SparkSession, broker: Broker, rows: int) -> dict[str, Any]:
-    """What users do without streams: an MQTT client on the driver, its messages in a list, a DataFrame of that; and
-    the same messages by stream, written to the same sink."""
+    """The usual way without streams: an MQTT client on the driver, its messages in a list, a DataFrame of the list; and
+    the same messages by stream, written to the same sink.
+    """
     got: list[tuple[str, bytearray, int]] = []
     done, subscribed = Event(), Event()
     client = PahoClient(CallbackAPIVersion.VERSION2)
@@ -115,7 +116,7 @@ def baseline(spark: SparkSession, broker: Broker, rows: int) -> dict[str, Any]:
         nonlocal idle
         filler.wait(120)
         before = -1
-        while not done.is_set() and len(got) > before:  # what a full queue has dropped does not come
+        while not done.is_set() and len(got) > before:  # messages dropped by a full queue never arrive
             before = len(got)
             done.wait(IDLE_S)
         idle = 0.0 if done.is_set() else IDLE_S
@@ -133,7 +134,7 @@ def baseline(spark: SparkSession, broker: Broker, rows: int) -> dict[str, Any]:
     def by_stream() -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    by_stream()  # Spark compiles what it runs; a list that is made a DataFrame needs none of that
+    by_stream()  # warm-up: Spark compiles the query, which a DataFrame of a list does not need
     took, (cpu,) = measured(by_stream, os.getpid())
     ours = {"rows_per_s": round(rows / took), "rows_per_s_of_spark_cpu": round(rows / cpu)}
     kept = [int(bytes(row.payload)) for row in frame.select("payload").collect()]
@@ -141,7 +142,7 @@ def baseline(spark: SparkSession, broker: Broker, rows: int) -> dict[str, Any]:
 
 
 def fresh(spark: SparkSession, broker: Broker, directory: str, samples: int) -> dict[str, Any]:
-    """Payloads are the time they were published at; a sink on the driver looks at the clock."""
+    """Payloads are the time of publishing; a sink on the driver compares it with the clock."""
     delays: list[float] = []
 
     def look(batch: Any, number: int) -> None:
@@ -170,7 +171,7 @@ def sink(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[st
     topics = F.concat(F.lit("t/"), (F.col("id") % TOPICS).cast("string")).alias("topic")
     found = spark.range(rows, numPartitions=1).select(topics, F.lit("x" * PAYLOAD).alias("payload"))
     times = []
-    for _ in range(rounds + 1):  # the first one begins Spark's workers
+    for _ in range(rounds + 1):  # the first one starts Spark's workers
         writer = found.write.format("starlingmq").mode("append").options(**options)
         times.append(measured(writer.save, broker.process.pid))
     took = sorted(seconds for seconds, _ in times[1:])[rounds // 2]
@@ -179,7 +180,7 @@ def sink(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[st
 
 
 def goals(found: dict[str, Any]) -> Iterator[str]:
-    """What it has to reach (issue 7), and what it has."""
+    """Return the goals and the results."""
 
     def line(what: str, wanted: str, value: float, met: bool) -> str:
         return f"{'met   ' if met else 'MISSED'}  {what}: {value:,} (wanted: {wanted})"

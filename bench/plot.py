@@ -28,7 +28,7 @@ DPI = 130
 
 
 def draw(results: Results, path: Path) -> None:
-    """Draws the sections that were measured into one PNG."""
+    """Draw the measured sections into one PNG."""
     panels: list[Callable[[Results, Axes], None]] = []
     if results.paced:
         panels += [paced_cpu, paced_latency]
@@ -60,7 +60,7 @@ def plain(axes: Axes) -> None:
 
 
 def throughput(results: Results, axes: Axes) -> None:
-    """Logarithmic, because the peers differ by factors; a dash shows what the generator can do."""
+    """Logarithmic, because the peers differ by factors; a dash shows the generator's capacity."""
     names = list(results.versions)
     width = 0.8 / len(names)
     for place, cell in enumerate(results.throughput):
@@ -87,7 +87,7 @@ def throughput(results: Results, axes: Axes) -> None:
     axes.set_title(
         "Pipelined throughput, 64-byte payloads (median; line: lowest to highest run)", fontsize=10, loc="left"
     )
-    # Above the axes: bars and capacities reach everywhere inside.
+    # Above the axes: bars and capacities take all the room inside.
     axes.legend(ncols=len(names) + 1, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
     plain(axes)
 
@@ -97,7 +97,7 @@ def amount(value: float) -> str:
 
 
 def bars(axes: Axes, rows: list[tuple[str, str, float]], title: str, form: str) -> None:
-    """Rows of (label, peer, value)."""
+    """Draw rows of (label, peer, value)."""
     for place, (_, peer, value) in enumerate(rows):
         axes.bar(place, value, 0.7, color=COLOURS.get(peer) or KEEPING_COLOURS[peer])
         axes.annotate(format(value, form), (place, value), (0, 2), textcoords="offset points", ha="center", fontsize=7)
@@ -122,7 +122,7 @@ def paced_cpu(results: Results, axes: Axes) -> None:
 
 
 def paced_latency(results: Results, axes: Axes) -> None:
-    """A line per peer and QoS through p50, p99 and p99.9."""
+    """Draw a line per peer and QoS through p50, p99 and p99.9."""
     for place in results.paced:
         for peer, runs in place.runs.items():
             values = [median([run.latency_us[index] for run in runs]) for index in range(3)]
@@ -177,7 +177,7 @@ def replay(results: Results, axes: Axes) -> None:
 
 
 def kept_panels(results: Results) -> list[Callable[[Results, Axes], None]]:
-    """Those of the section about persistence."""
+    """Draw the panels of the section about persistence."""
     panels: list[Callable[[Results, Axes], None]] = []
     if results.persistent:
         panels.append(kept_online)

@@ -1,4 +1,4 @@
-"""What Linux says about a process and its children: CPU time and memory."""
+"""CPU time and memory of a process and its children (Linux)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PROC = Path("/proc")
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Bytes: resident set, and proportional set (shared pages divided by who shares them)."""
+    """Bytes: resident set, and proportional set (shared pages divided by their number of users)."""
 
     rss: int
     pss: int
 
 
 def family(pid: int) -> list[int]:
-    """The process and all its descendants."""
+    """Return the process and all its descendants."""
     found = [pid]
     for parent in found:
         for task in (PROC / str(parent) / "task").iterdir():
@@ -37,7 +37,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def core_seconds(core: int) -> float:
-    """Time this core has spent in processes of anyone, interrupts apart, in seconds."""
+    """Return the time of this core in all processes, without interrupts, in seconds."""
     for line in (PROC / "stat").read_text().splitlines():
         name, *values = line.split()
         if name == f"cpu{core}":

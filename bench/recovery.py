@@ -1,7 +1,8 @@
-"""From a kill, and from a graceful stop, to serving again. Runs in the parent: it starts the same data twice more.
+"""The time from a kill, and from a graceful stop, to serving. Runs in the parent: it starts the broker twice more on
+the same data.
 
-Loading is the work of ``bench.fill``. ``ready`` counts from starting the process to its first accepted connection (a
-broker listens when it has recovered), ``served`` to the CONNACK of a session that it still knows.
+``bench.fill`` creates the data. ``ready`` is the time from the start of the process to its first accepted connection (a
+broker listens after recovery), ``served`` to the CONNACK with session present.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.wire import ANSWER_TIMEOUT_S, read_exactly, read_frame
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds, resident bytes right after, and how many of the sampled sessions' messages came."""
+    """Seconds, resident bytes directly afterwards, and how many messages of the sampled sessions were delivered."""
 
     ready_s: float
     served_s: float
@@ -35,16 +36,16 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     filled: fill.Outcome
     rss_loaded: int
-    killed: Start | None  # None: not tried, the peer promises nothing
+    killed: Start | None  # None: not measured, the peer guarantees nothing
     stopped: Start
     stop_s: float
 
 
-SAMPLE = 10  # sessions that are asked for their messages
+SAMPLE = 10  # sessions whose messages are counted
 
 
 def run(peer: str, core: int, sessions: int, each: int, load: Callable[[peers.Broker], fill.Outcome]) -> Outcome:
-    """``load`` fills the broker that it is given. mosquitto keeps nothing when it is killed, so it is not."""
+    """``load`` fills the broker. mosquitto is not killed, because it would lose everything."""
     kill = peer.startswith("starlingmq")
     with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as folder:
         with peers.running(peer, core, Path(folder)) as broker:
@@ -62,7 +63,7 @@ def run(peer: str, core: int, sessions: int, each: int, load: Callable[[peers.Br
 
 
 def again(peer: str, core: int, folder: Path, sessions: int, each: int, sample_from: int) -> tuple[Start, float]:
-    """Starts it on what is there; returns also when it was told to stop."""
+    """Start it on the existing data; return also the time of the stop signal."""
     start = time.perf_counter()
     with peers.running(peer, core, folder) as broker:
         ready = time.perf_counter() - start
@@ -77,12 +78,12 @@ def again(peer: str, core: int, folder: Path, sessions: int, each: int, sample_f
 
 
 def take(port: int, number: int, each: int) -> int:
-    """How many of a session's messages come; they are not acknowledged, so they are still there afterwards."""
+    """Return how many messages of a session are delivered; they are not acknowledged, so they remain queued."""
     with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_TIMEOUT_S) as sock:
         sock.sendall(connect(fill.name(number), 4, True))
         answer = read_exactly(sock, 4)
         if answer[0] != CONNACK or answer[2] != 1 or answer[3] != 0:
-            return 0  # the session is gone
+            return 0  # the session does not exist
         sock.settimeout(2.0)
         found = 0
         while found < each and fill.topic(number).encode() in read_frame(sock):

@@ -1,8 +1,8 @@
-"""A broker that cheats, to learn what the load generator can do: ``python -m bench.relay --qos Q --version V ...``.
+"""A minimal broker that measures the load generator's capacity: ``python -m bench.relay --qos Q --version V ...``.
 
-It speaks just enough MQTT for one cell, knows the frame size in advance, forwards whole blocks to the subscribers of a
-publisher's one topic and writes acknowledgements a block at a time. What the generator reaches against it is a lower
-bound of the generator's capacity; the relay itself uses the other core, as a broker would.
+It implements only the MQTT of one cell, knows the frame size in advance, forwards whole blocks to the subscribers of a
+publisher's one topic and writes acknowledgements a block at a time. The generator's throughput against it is a lower
+bound of the generator's capacity; the relay itself uses the other core, like a broker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Listener(Connection):
 
 
 class Peer(Connection):
-    """One client: set-up frame by frame, then a publisher by its first PUBLISH or a subscriber for good."""
+    """One client: set-up frame by frame; its first PUBLISH makes it a publisher, SUBSCRIBE a subscriber."""
 
     def __init__(self, relay: Relay, sock: socket.socket) -> None:
         super().__init__(relay.loop, sock)
@@ -59,7 +59,7 @@ class Peer(Connection):
             self.sock.close()
 
     def send_all(self, data: Bytes) -> None:
-        """Blocks: the generator always reads, and a full subscriber is what holds its publishers back."""
+        """Blocking: the generator always reads, and a full subscriber slows its publishers down."""
         self.sock.settimeout(10.0)
         self.sock.sendall(data.reshape(-1).data)
         self.sock.setblocking(False)

@@ -22,7 +22,7 @@ LATENCY = ("p50", "p99", "p99.9")
 
 
 def targets(results: Results) -> list[Target]:
-    """Every target that this run can tell about."""
+    """Return every target that this run has measured."""
     return [
         *throughput_targets(results),
         *paced_targets(results),
@@ -97,7 +97,7 @@ def cost_growth(first: Filters, place: Filters, peer: str) -> float | None:
 
 
 def failures(results: Results) -> list[str]:
-    """Runs that did not come to their end. amqtt may fail at a size that it cannot do; the table still says so."""
+    """Return the failed runs. amqtt may fail at a size that it cannot handle; the table still reports it."""
     places: list[Cell | Paced | Idle | Filters] = [
         *results.throughput,
         *results.paced,
@@ -112,7 +112,7 @@ def failures(results: Results) -> list[str]:
 
 
 def summary(results: Results) -> dict[str, object]:
-    """What goes into the JSON beside the raw runs."""
+    """Return the summary for the JSON, in addition to the raw runs."""
     rates = {
         f"{cell.name} QoS {cell.qos}": {peer: cell.rate(peer) for peer in cell.runs} for cell in results.throughput
     }

@@ -1,4 +1,4 @@
-"""Targets and tables of the sections about who may come in, and about who looks on over HTTP."""
+"""Targets and tables of the sections about authentication and about HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST_PAGE_BYTES = 300_000
 
 
 def targets(results: Results) -> list[Target]:
-    """Every target about them that this run can tell about."""
+    """Return every target about them that this run has measured."""
     return [*auth_targets(results), *http_targets(results)]
 
 
@@ -64,7 +64,7 @@ def cpu_ratio(cell: Cell) -> float:
 
 
 def failures(results: Results) -> list[str]:
-    """Runs that did not come to their end."""
+    """Return the failed runs."""
     found = [] if results.http is None else [f"http: {text}" for text in results.http.errors]
     if results.auth is not None:
         places: list[Cell | LoggingIn] = [*results.auth.cells, *results.auth.logins]

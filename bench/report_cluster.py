@@ -14,11 +14,11 @@ ADDED_MS = 1.5
 ROUTES_PER_S = 50_000.0
 STALL_MS = 50.0
 IDLE = 0.01
-OF_ALL_ROUTES = 0.1  # what a node that missed a hundredth of the routes may cost, heartbeats included
+OF_ALL_ROUTES = 0.1  # limit for a node that missed a hundredth of the routes, heartbeats included
 
 
 def targets(results: Results) -> list[Target]:
-    """Every target about clusters that this run can tell about."""
+    """Return every target about clusters that this run has measured."""
     place = results.cluster
     return [] if place is None else [*message_targets(place), *storm_targets(place), *idle_targets(place)]
 

@@ -118,7 +118,7 @@ def model_table(place: Handshakes) -> Table:
 
 
 def draw(results: Results, path: Path) -> bool:
-    """The picture of calls by clients and by nodes; False: there is nothing to be drawn."""
+    """Draw the plot of calls by clients and by nodes; False if there is no data."""
     place = results.handshakes
     if place is None or not place.modelled:
         return False
@@ -137,7 +137,7 @@ def draw(results: Results, path: Path) -> bool:
 
 
 def by_clients(axes: Axes, runs: list[Modelled], title: str) -> None:
-    """Calls that one node makes to one other one: what windows bound, whatever comes."""
+    """Calls from one node to another: bounded by the number of windows."""
     for colour, nodes in zip(COLOURS, sorted({run.nodes for run in runs}), strict=False):
         line = sorted([run for run in runs if run.nodes == nodes], key=lambda run: run.clients)
         clients = [run.clients for run in line]

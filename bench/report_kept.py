@@ -20,7 +20,7 @@ DISK_TIMES = 1.3
 
 
 def targets(results: Results) -> list[Target]:
-    """Every target about persistence that this run can tell about."""
+    """Return every target about persistence that this run has measured."""
     return [*online_targets(results), *away_targets(results), *recovery_targets(results), *kept_targets(results)]
 
 
@@ -49,7 +49,7 @@ def away_targets(results: Results) -> list[Target]:
 
 
 def fsyncs_shared(results: Results, place: Away) -> float | None:
-    """How many times what one publisher with one outstanding message gets; None where that says nothing."""
+    """Return the throughput relative to one publisher with one outstanding message; None if that is not meaningful."""
     peer = "starlingmq-power"
     alone = [one.rate(peer) for one in results.away if one.durability == "power" and one.publishers * one.window == 1]
     rate = place.rate(peer)
@@ -82,7 +82,7 @@ def kept_targets(results: Results) -> list[Target]:
 
 
 def failures(results: Results) -> list[str]:
-    """Runs that did not come to their end, or lost what they had acknowledged."""
+    """Return runs that failed or lost acknowledged messages."""
     errors: list[dict[str, str]] = []
     errors += [cell.errors for cell in results.persistent]
     errors += [place.errors for place in results.away]

@@ -19,7 +19,7 @@ ADDED_MS = {True: 2.0, False: 60.0}  # with notifications, and without
 
 
 def targets(results: Results) -> list[Target]:
-    """Every target about NATS that this run can tell about."""
+    """Return every target about NATS that this run has measured."""
     return [*cell_targets(results), *hop_targets(results)]
 
 
@@ -59,7 +59,7 @@ def hop_targets(results: Results) -> list[Target]:
 
 
 def failures(results: Results) -> list[str]:
-    """Runs that did not come to their end, and messages that our own groups lost."""
+    """Return failed runs, and messages that StarlingMQ's groups lost."""
     found = [f"{peer}: {text}" for cell in results.nats for peer, text in cell.errors.items()]
     for cell in results.nats:
         for peer, runs in cell.runs.items():

@@ -1,4 +1,4 @@
-"""What a whole run writes to JSON: settings, machine, versions, every raw run, and the medians drawn from them."""
+"""The JSON of a whole run: settings, machine, versions, every raw run, and their medians."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bench import (
 
 
 class Cell(msgspec.Struct):
-    """One throughput cell. ``windows`` is the window each peer delivered most with, found in ``probes``."""
+    """One throughput cell. ``windows`` is the window with the highest throughput of each peer, from ``probes``."""
 
     shape: str
     publishers: int
@@ -73,7 +73,7 @@ class Filters(msgspec.Struct):
 
 
 class Away(msgspec.Struct):
-    """Messages into the queues of absent clients. ``window`` is what a publisher may have unacknowledged."""
+    """Messages into the queues of disconnected clients. ``window``: unacknowledged messages per publisher."""
 
     durability: str
     publishers: int
@@ -98,7 +98,9 @@ class Recovery(msgspec.Struct):
 
 
 class Kept(msgspec.Struct):
-    """A long queue that drains; and, for ``kept`` messages of ``payload`` bytes, disk to topic and payload."""
+    """A long queue that drains; and, for ``kept`` messages of ``payload`` bytes, disk space relative to topic and
+    payload.
+    """
 
     messages: int
     kept: int
@@ -109,7 +111,7 @@ class Kept(msgspec.Struct):
 
 
 class Cluster(msgspec.Struct):
-    """Three nodes on this machine; everything as often as it was measured."""
+    """Three nodes on this machine; all repetitions."""
 
     beside: list[clustered.Beside] = []
     across: list[clustered.Across] = []
@@ -120,7 +122,7 @@ class Cluster(msgspec.Struct):
 
 
 class Handshakes(msgspec.Struct):
-    """QoS 2 handshakes at one node, at another one than they began at, and in virtual time."""
+    """QoS 2 handshakes on one node, continued on another node, and in virtual time."""
 
     local: list[handshake_cost.Local] = []
     returning: list[returning.Returning] = []
@@ -129,8 +131,9 @@ class Handshakes(msgspec.Struct):
 
 
 class NatsCell(msgspec.Struct):
-    """NATS clients: pairs, or with ``queue`` one subject and one queue group. ``windows`` as in Cell; ``shares`` is
-    what the busiest member got of ``balanced`` messages, times an equal share."""
+    """NATS clients: pairs, or with ``queue`` one subject and one queue group. ``windows`` as in Cell; ``shares`` is the
+    busiest member's part of ``balanced`` messages, relative to an equal share.
+    """
 
     name: str
     publishers: int
@@ -153,7 +156,7 @@ class NatsCell(msgspec.Struct):
 
 
 class GroupHops(msgspec.Struct):
-    """Light load between two nodes: to a plain subscription, and to a group whose primary is where its member is."""
+    """Light load between two nodes: to a plain subscription, and to a group whose primary is on its member's node."""
 
     notify: bool
     plain: list[paced.Outcome] = []
@@ -168,7 +171,7 @@ class GroupHops(msgspec.Struct):
 
 
 class LoggingIn(msgspec.Struct):
-    """Logins at a steady pace: ``what`` becomes of their passwords."""
+    """Logins at a constant rate; ``what``: the kind of password check."""
 
     what: str
     runs: dict[str, list[logins.Outcome]] = {}
@@ -176,7 +179,7 @@ class LoggingIn(msgspec.Struct):
 
 
 class Auth(msgspec.Struct):
-    """The same cells with passwords and rules and without, and logins."""
+    """The same cells with and without passwords and rules, and logins."""
 
     cells: list[Cell] = []
     logins: list[LoggingIn] = []

@@ -1,5 +1,6 @@
-"""Clients that begin a QoS 2 handshake at one node of a cluster, come back to another one, and all go on with it there
-at the same time."""
+"""Clients that begin a QoS 2 handshake on one node of a cluster, reconnect to another one, and all continue it there at
+the same time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from bench.nodes import Node
 from bench.wire import SetupError
 
 VERSION = 4
-AT_ONCE = 100  # connections that are being made
+AT_ONCE = 100  # unfinished connections
 WINDOW = 0.03  # cluster.handshake_window, by default
 ANSWER_S = 60.0
 TOPIC = "bench/returning"
@@ -22,20 +23,20 @@ FIRST, SECOND, THIRD = 0, 1, 2
 
 
 class Returning(msgspec.Struct, frozen=True, kw_only=True):
-    """``calls`` and the rest are what the node counts to which all came back."""
+    """``calls`` and the rest are counters of the node to which all reconnected."""
 
     clients: int
     back_s: float  # until all were connected to the other node
-    found: int  # clients that found their session there
+    found: int  # clients with session present
     resolved_s: float  # from the first PUBREL to the last PUBCOMP
     completed: int
-    routed: int  # different messages that a subscriber at the third node got ...
-    doubled: int  # ... and those that came again
+    routed: int  # distinct messages that a subscriber on the third node received ...
+    doubled: int  # ... and duplicates
     calls: int
     windows: int
     hits: int
     broadcasts: int
-    bound: int  # windows in that time, times the nodes that it may ask
+    bound: int  # elapsed windows, times the nodes that it may ask
     one_by_one: int
 
 
@@ -47,7 +48,7 @@ class Person:
         self.data = b""
 
     async def come(self, port: int) -> bool:
-        """Connect; whether there was a session."""
+        """Connect; return session present."""
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
         self.writer.write(connect(f"bench-returning-{self.number}", VERSION, persistent=True))
         answer = await self.frame()
@@ -65,7 +66,7 @@ class Person:
         return frame
 
     async def begin(self, port: int) -> None:
-        """PUBLISH and PUBREC, and gone."""
+        """Send PUBLISH, wait for PUBREC, and drop the connection."""
         await self.come(port)
         self.writer.write(publish(TOPIC, b"%08d" % self.number, 2, 1, VERSION))
         answer = await self.frame()
@@ -81,7 +82,7 @@ class Person:
 
 
 async def each(people: list[Person], call: Callable[[Person], Awaitable[object]]) -> list[object]:
-    """For all of them, so many at a time."""
+    """Run it for all clients, a limited number at a time."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(person: Person) -> object:
@@ -92,7 +93,7 @@ async def each(people: list[Person], call: Callable[[Person], Awaitable[object]]
 
 
 class Watcher(Person):
-    """A subscriber that counts; it is a client like the others, with another name."""
+    """A subscriber that counts received messages."""
 
     async def count(self, got: dict[bytes, int]) -> None:
         while True:

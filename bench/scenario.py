@@ -1,7 +1,7 @@
 """One scenario of the Open MQTT Benchmark Suite: ``python -m bench.scenario`` with a Spec on stdin.
 
-Publishers send at a fixed rate in all, in turns, QoS 1, 16 bytes, each to a topic of its own. Every message carries the
-time at which it was sent. The generator spins on its own core; ``lag`` says how far it was behind its own schedule.
+Publishers send at a fixed total rate, in turns, QoS 1, 16 bytes, each to its own topic. Every message carries its
+sending time. The generator spins on its own core; ``lag`` is its delay behind its schedule.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ SHARES = (50.0, 90.0, 99.0, 100.0)
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """``filters`` are what a subscriber asks for: ``own`` (the topic of its number), ``all`` topics, or ``shared`` (all
-    topics, as a member of a group). Without publishers the subscribers just connect, ``rate`` a second."""
+    """``filters`` of a subscriber: ``own`` (the topic of its number), ``all`` topics, or ``shared`` (all topics, as a
+    member of a group). Without publishers the subscribers only connect, ``rate`` per second.
+    """
 
     port: int
     broker: int
@@ -46,7 +47,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """``latency_us`` and ``lag_us`` at 50, 90, 99 and 100 per cent; ``rss_bytes`` of the broker, and before the clients
-    came. ``done``: messages delivered, or connections made. CPU is the broker's."""
+    connected. ``done``: messages delivered, or connections made. CPU is the broker's.
+    """
 
     done: int
     missing: int
@@ -102,7 +104,9 @@ class Load:
         return self.sent * (self.spec.subscribers if self.spec.filters == "all" else 1)
 
     def run_for(self, seconds: float) -> None:
-        """Message k is due k / rate seconds after the beginning; its publisher is k modulo their number."""
+        """Send on schedule: message k is due k / rate seconds after the start; its publisher is k modulo their
+        number.
+        """
         period_ns, begun, sent = 1e9 / self.spec.rate, time.monotonic_ns(), self.sent
         end = begun + int(seconds * 1e9)
         while (now := time.monotonic_ns()) < end:
@@ -130,7 +134,7 @@ class Load:
                 self.receive(fd)
 
     def receive(self, fd: int) -> None:
-        """Notes the latencies of what came, and acknowledges it."""
+        """Record the latencies of received messages, and acknowledge them."""
         layout, sock, now = self.layout, self.subscribers[fd], time.monotonic_ns()
         data = self.rests[fd] + sock.recv(65_536)
         whole = len(data) // layout.frame * layout.frame

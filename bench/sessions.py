@@ -1,8 +1,8 @@
-"""Sessions that go from node to node: ``python -m bench.sessions``; two nodes on loopback, figures as JSON and a plot.
+"""Sessions that move between nodes: ``python -m bench.sessions``; two nodes on loopback, figures as JSON and a plot.
 
-*Takeover*: a client with 1,000 queued messages comes to the other node; CONNACK, and the last of its messages, counted
-from its CONNECT. Beside it what that takes at its own node. *Storm*: so many clients come to the other node at once,
-each with a message that waits for it; when the last has its CONNACK and its message, and whether any is missing.
+*Takeover*: a client with 1,000 queued messages connects to the other node; the time from CONNECT to CONNACK, and to the
+last of its messages, compared with its own node. *Storm*: many clients connect to the other node at once, each with a
+queued message; the time until the last has its CONNACK and its message, and the number of missing ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.wire import SetupError, open_connection, read_frame, subscribe_all
 VERSION = 4
 QUEUED = 1000  # messages of one session
 STORM_S_MAX = 60.0
-OPENING = 500  # connections that are being made at once
+OPENING = 500  # unfinished connections
 CONNACK, PUBLISH, PUBACK = 2, 3, 4
 
 
@@ -42,17 +42,17 @@ class Takeovers(msgspec.Struct, frozen=True, kw_only=True):
     queued: int
     connack_ms: Spread
     last_message_ms: Spread
-    own_connack_ms: Spread  # at the node where the session is
+    own_connack_ms: Spread  # on the session's node
     own_last_message_ms: Spread
 
 
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
     clients: int
     found: int  # CONNACK with session present
-    messages: int  # that came, one each
+    messages: int  # received, one per client
     doubled: int
     refused: int
-    connacks_s: float  # until the last
+    connacks_s: float  # until the last one
     messages_s: float
     connack_times_s: list[float]
 
@@ -72,7 +72,7 @@ def spread(seconds: list[float]) -> Spread:
 
 
 def fill(port: int, count: int) -> None:
-    """Publish so many messages for it, and wait until all are acknowledged."""
+    """Publish messages for the session, and wait until all are acknowledged."""
     sock = open_connection(port, "bench-publisher", VERSION)
     sock.sendall(b"".join(publish("takeover", b"%08d" % n, 1, n % 65535 + 1, VERSION) for n in range(count)))
     for _ in range(count):
@@ -81,7 +81,7 @@ def fill(port: int, count: int) -> None:
 
 
 def come(port: int, count: int) -> tuple[float, float]:
-    """Seconds from CONNECT until CONNACK, and until the last of its messages."""
+    """Return the seconds from CONNECT until CONNACK, and until the last of its messages."""
     began = time.perf_counter()
     sock = open_connection(port, "bench-roamer", VERSION, persistent=True)
     answered = time.perf_counter() - began
@@ -97,7 +97,7 @@ def come(port: int, count: int) -> tuple[float, float]:
     last = time.perf_counter() - began
     assert got == list(range(count)), "messages are missing or out of order"
     sock.sendall(acks)
-    sock.sendall(b"\xc0\x00")  # with its answer the acknowledgements were taken
+    sock.sendall(b"\xc0\x00")  # its answer follows the processing of the acknowledgements
     read_frame(sock)
     sock.sendall(b"\xe0\x00")
     sock.close()
@@ -127,11 +127,11 @@ def takeovers(nodes: list[Node], rounds: int) -> Takeovers:
     )
 
 
-# Very many
+# Many sessions
 
 
 class Guest(asyncio.Protocol):
-    """One of the clients of a storm. ``connack`` and ``message`` are the times of what came, 0.0: nothing did."""
+    """One of the clients of a storm. ``connack`` and ``message`` are times of arrival, 0.0: not received."""
 
     def __init__(self, number: int, subscribes: bool) -> None:
         self.number = number
@@ -189,7 +189,7 @@ async def visit(port: int, clients: int, subscribes: bool) -> list[Guest]:
     guests = await asyncio.gather(*(one(number) for number in range(clients)))
     await asyncio.wait([guest.done for guest in guests], timeout=STORM_S_MAX)
     if not subscribes:
-        await asyncio.sleep(1.0)  # whatever comes twice
+        await asyncio.sleep(1.0)  # time for duplicates to arrive
     return guests
 
 

@@ -1,7 +1,7 @@
-"""New filters by the thousand at one node of a cluster.
+"""Thousands of new filters on one node of a cluster.
 
-All SUBSCRIBE packets are sent at once. Each is acknowledged when every node has applied what it made, so the last
-SUBACK says when all routes were everywhere.
+All SUBSCRIBE packets are sent at once. Each is acknowledged when every node has applied its routes, so the last SUBACK
+marks the time when all nodes have all routes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.frames import subscribe
 from bench.wire import check_suback, open_connection, read_suback
 
 CLIENTS = 4
-EACH = 500  # filters of one packet
+EACH = 500  # filters per packet
 VERSION = 4
 
 
@@ -26,7 +26,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Storm:
-    """The clients, which stay subscribed until ``close``; ``outcome`` once ``run`` is done."""
+    """The clients, which remain subscribed until ``close``; ``outcome`` is set after ``run``."""
 
     def __init__(self, port: int, filters: int, first: int = 0) -> None:
         """``first`` is the number of the first filter."""
@@ -60,5 +60,5 @@ class Storm:
 
 
 def filter_of(number: int) -> str:
-    """A filter that nobody publishes to, every fourth one with a wildcard."""
+    """Return a filter without publishers, every fourth one with a wildcard."""
     return f"s/{number:07d}/+" if number % 4 == 0 else f"s/{number:07d}/state/{number % 10}"

@@ -1,4 +1,4 @@
-"""A broker with streams in a process of its own, for the measurements that read them, and what fills it."""
+"""A broker with streams in its own process, for measurements that read them, and functions to fill it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.wire import open_connection
 
 PAYLOAD = 100
 TOPICS = 100
-WINDOW = 2000  # QoS 1 messages on the way
+WINDOW = 2000  # QoS 1 messages in flight
 
 
 def free_port() -> int:
@@ -27,7 +27,7 @@ TOKEN = "what readers show"
 
 
 class Broker:
-    """In a process of its own, with streams ``all`` (of t/#) and ``baseline`` (of b/#)."""
+    """A broker in its own process, with streams ``all`` (of t/#) and ``baseline`` (of b/#)."""
 
     def __init__(self, directory: str) -> None:
         self.address = f"127.0.0.1:{free_port()}"
@@ -42,13 +42,13 @@ class Broker:
         self.service = int(children[0])
 
     def fill(self, count: int, topic: str = "t") -> None:
-        """Publish at QoS 1, as fast as it is acknowledged."""
+        """Publish at QoS 1, as fast as the broker acknowledges."""
         frames = [publish(f"{topic}/{n % TOPICS}", bytes(PAYLOAD), 1, n + 1, 4) for n in range(WINDOW)]
         data = b"".join(frames)
         fill(self.port, (data for _ in range(-(-count // WINDOW))))
 
     def fill_numbered(self, count: int) -> None:
-        """Publish below b/ what tells which one it is."""
+        """Publish numbered messages below b/."""
 
         def window(first: int) -> bytes:
             numbers = range(first, first + WINDOW)
@@ -63,7 +63,7 @@ class Broker:
 
 
 def fill(port: int, windows: Iterable[bytes]) -> None:
-    """Publish these windows, each when the one before is acknowledged."""
+    """Publish these windows, each after the previous one is acknowledged."""
     sock = open_connection(port, "filler", 4)
     for data in windows:
         sock.sendall(data)

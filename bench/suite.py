@@ -1,7 +1,7 @@
-"""``python -m bench.suite``: the scenarios of the Open MQTT Benchmark Suite, by their names, scaled to this machine.
+"""``python -m bench.suite``: the scenarios of the Open MQTT Benchmark Suite, by name, scaled to this machine.
 
-A scenario that the machine does not hold is made smaller as a whole: clients and rate by the same factor, which the
-table shows. What limits it is the number of files that a process may have, and what one generator in Python delivers.
+A scenario that exceeds the machine is scaled down: clients and rate by the same factor, which the table shows. The
+limits are the open files of a process, and the throughput of one generator in Python.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bench.scenario import Outcome, Spec
 from bench.tables import grid
 
 SPARE_FILES: Final = 200
-DELIVERIES_MAX: Final = 12_000.0  # a second, of which the generator times each
+DELIVERIES_MAX: Final = 12_000.0  # per second, each timed by the generator
 CONNECTING_S: Final = 10.0
 RATE_MIN: Final = 10.0
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """As the suite defines it; ``rate`` is of messages published, or of connections where there are no publishers."""
+    """A scenario as the suite defines it; ``rate`` is of published messages, or of connections without publishers."""
 
     name: str
     publishers: int

@@ -1,4 +1,4 @@
-"""What all the reports are made of."""
+"""Parts shared by all reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.table import Table
 
 
 class Target(msgspec.Struct, frozen=True):
-    """One figure that has to be reached: ``value`` at least, or at most, ``bound``."""
+    """One figure to reach: ``value`` at least, or at most, ``bound``."""
 
     name: str
     value: float

@@ -1,6 +1,6 @@
-"""What one transport costs a broker: ``python -m bench.transport_load`` with a Spec on stdin.
+"""The cost of one transport for a broker: ``python -m bench.transport_load`` with a Spec on stdin.
 
-Clients that connect one after the other and leave, then idle connections with a filter each, then messages at a fixed
+Clients connect one after the other and disconnect, then idle connections with a filter each, then messages at a fixed
 rate through pairs of them.
 """
 
@@ -87,7 +87,7 @@ def run(spec: Spec) -> Outcome:
 
 
 def messages(spec: Spec, opened: OpenChannel) -> tuple[float, list[int], int]:
-    """CPU in us for a message, latencies in ns, and how many messages have not come."""
+    """Return CPU in us per message, latencies in ns, and the number of missing messages."""
     layout, poll = Layout(0, 4, 64), select.epoll()
     first = 10 * (spec.idle + spec.handshakes)
     subscribers: dict[int, Channel] = {}

@@ -1,4 +1,4 @@
-"""``python -m bench.transports``: TLS and WebSocket beside plain TCP, for brokers that have both.
+"""``python -m bench.transports``: TLS and WebSocket compared with plain TCP, for brokers that have both.
 
 Connections made, memory of an idle connection, and messages at a fixed rate; all brokers with the same certificate
 (ECDSA, P-256), TLS 1.3, no resumption, no compression of WebSocket frames.
@@ -39,7 +39,7 @@ class Certificate:
         self.cert, self.key = folder / "cert.pem", folder / "key.pem"
         self.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         self.key.write_bytes(issued.private_key_pem.bytes())
-        self.key.chmod(0o644)  # mosquitto reads it as a user of its own
+        self.key.chmod(0o644)  # mosquitto reads it as another user
 
 
 Starter = Callable[[str, int, Path, Certificate], list[str]]

@@ -1,7 +1,7 @@
-"""A broker full of clients that somebody looks at: ``python -m bench.watched`` with a Spec on stdin.
+"""A broker with many clients and an open dashboard: ``python -m bench.watched`` with a Spec on stdin.
 
-An open dashboard asks as its page does (``ui/app.js``), its views in turn, and Prometheus scrapes. What that costs is
-the broker's CPU time beside that of an equal time before, when nobody looked.
+An open dashboard makes the requests of its page (``ui/app.js``), its views in turn, and Prometheus scrapes. The cost is
+the broker's CPU time compared with an equal period before, without requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIRST_PAGES = 5
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """Periods in seconds. Looks and scrapes fall together now and then, as they do in life."""
+    """Periods in seconds. Requests and scrapes coincide from time to time, as in practice."""
 
     port: int
     http_port: int
@@ -48,7 +48,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU as shares of one core; ``first_page_s`` is the slowest of a few, each with connections of its own."""
+    """CPU as shares of one core; ``first_page_s`` is the slowest of a few, each with its own connections."""
 
     connections: int
     unwatched_cpu: float
@@ -79,7 +79,7 @@ def get(connection: http.client.HTTPConnection, path: str) -> bytes:
 
 
 def first_page(port: int) -> tuple[int, float]:
-    """Bytes of all of it, and seconds."""
+    """Return the total bytes, and seconds."""
     start = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     size = sum(len(get(connection, path)) for path in FILES)

@@ -12,13 +12,13 @@ FILTERS_PER_PACKET = 2_000
 
 
 class SetupError(Exception):
-    """A broker answered the set-up with something else than success, or with nothing in time."""
+    """A broker refused the set-up, or did not answer in time."""
 
 
 def open_connection(
     port: int, client_id: str, version: int, persistent: bool = False, login: tuple[str, str] | None = None
 ) -> socket.socket:
-    """A connected and accepted MQTT connection, blocking."""
+    """Return an accepted MQTT connection, blocking."""
     sock = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_TIMEOUT_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.sendall(connect(client_id, version, persistent, login))
@@ -37,7 +37,7 @@ def subscribe_all(sock: socket.socket, filters: list[str], qos: int, version: in
 
 
 def read_suback(sock: socket.socket) -> bytes:
-    """The next SUBACK; a node of a cluster may send what it knows already before."""
+    """Return the next SUBACK; a cluster node may send retained messages before it."""
     while (frame := read_frame(sock))[0] >> 4 == PUBLISH:
         pass
     return frame
@@ -50,7 +50,7 @@ def check_suback(answer: bytes, count: int, version: int) -> None:
 
 
 def read_frame(sock: socket.socket) -> bytes:
-    """Exactly one frame, byte for byte, so that nothing that follows it is taken from the socket."""
+    """Read exactly one frame, byte by byte, so that no following bytes are taken from the socket."""
     data = bytearray()
     while not (size := frame_size(data)):
         data += read_exactly(sock, 1)

@@ -1,1 +1,1 @@
-"""What a cluster costs by its size: counted in simulated clusters, measured on real nodes, and drawn on from there."""
+"""The cost of a cluster by its size: counted in simulated clusters, measured on real nodes, and extrapolated."""

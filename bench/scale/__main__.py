@@ -1,4 +1,6 @@
-"""``python -m bench.scale``: count in simulated clusters, fit, hold against larger ones, write docs/SCALE.md."""
+"""``python -m bench.scale``: count in simulated clusters, fit the model, compare it with larger ones, write
+docs/SCALE.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one thing costs on a real node, out of the results of ``python -m bench --only paced,memory,cluster``."""
+"""Unit costs on a real node, from the results of ``python -m bench --only paced,memory,cluster``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from bench.results import Results, median
 
 
 class CostsError(Exception):
-    """The results do not have what is needed."""
+    """The results lack required figures."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """CPU in microseconds, memory in bytes of a node's process."""
 
-    message_us: float  # in and out again, when each message is read and written by itself
-    hop_us: float  # what another node adds to that in the sum of both, when many go at once
-    filter_us: float  # somebody else's filter
+    message_us: float  # receive and send, each message in its own read and write
+    hop_us: float  # added by a second node, in the sum of both, with batches
+    filter_us: float  # a filter of another node
     filter_bytes: float
-    connection_us: float  # to accept it, with its CONNECT and a filter
+    connection_us: float  # accepting it, with its CONNECT and a filter
     connection_bytes: float
-    idle_share: float  # of a core, of a node of three without clients
+    idle_share: float  # share of a core, of one of three nodes without clients
     machine: str
     started: str
 

@@ -1,13 +1,13 @@
-"""A model of what a cluster costs by its size, its coefficients found by least squares in simulated clusters.
+"""A model of a cluster's cost by its size; its coefficients are fitted by least squares to simulated clusters.
 
-Everything is of all nodes together. Each figure is linear in a few terms that follow from the protocol:
+All figures are totals over the nodes. Each is linear in a few terms that follow from the protocol:
 
-- a heartbeat goes from each node to each other one and names the members, so its bytes grow with them;
-- a filter is told to each other node;
+- each node sends a heartbeat to each other one, which names the members, so its bytes grow with them;
+- a filter is sent to each other node;
 - a message to another node is one copy in a frame that is acknowledged;
-- a takeover is told to each node, and each node says to each other one where its stream is divided
-  (docs/SESSIONS.md, marks), its new owner tells its filters anew and the old one takes them back;
-- etcd keeps one key for each client id.
+- a takeover is announced to each node, and each node sends a cut marker to each other one (docs/SESSIONS.md), the new
+  owner announces the filters and the old one withdraws them;
+- etcd stores one key for each client id.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Terms = Callable[[int], tuple[float, ...]]
 
 
 class Law(msgspec.Struct, frozen=True):
-    """``figure`` of a cluster is the sum of ``terms`` of its number of nodes, each times a coefficient."""
+    """``figure`` of a cluster is the sum of ``terms``, functions of its number of nodes, each times a coefficient."""
 
     name: str
     unit: str
     figure: Callable[[Counted], float]
     terms: Terms
-    words: str  # the terms, for people
+    words: str  # the terms as text
 
 
 def _per(what: str, field: str) -> Callable[[Counted], float]:
@@ -68,7 +68,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def fit(law: Law, found: list[Counted]) -> Fitted:
-    """Least squares of what is off in parts of each figure, so that small clusters count as much as large ones."""
+    """Fit by least squares of the relative errors, so that small clusters count as much as large ones."""
     figures = np.array([law.figure(counted) for counted in found])
     terms = np.array([law.terms(counted.nodes) for counted in found])
     coefficients, *_ = np.linalg.lstsq(terms / figures[:, None], np.ones(len(found)), rcond=None)

@@ -1,4 +1,4 @@
-"""The tables of docs/SCALE.md, between the marks that the page has for them."""
+"""The tables of docs/SCALE.md, between the marks in the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARKED = re.compile(r"(<!-- (\w+): written by make scale -->\n).*?(<!-- end -->)
 
 
 def written(page: str, scale: Scale) -> str:
-    """The page with today's figures. Raises KeyError for a mark that nothing is known of."""
+    """Return the page with the current figures. Raises KeyError for an unknown mark."""
     made = {"costs": costs(scale), "model": model(scale), "reach": reach(scale), "first": first(scale)}
     return MARKED.sub(lambda found: f"{found[1]}\n{made[found[2]]}\n\n{found[3]}", page)
 
@@ -56,7 +56,7 @@ def model(scale: Scale) -> str:
 
 
 def error(fitted: Fitted, scale: Scale) -> list[float]:
-    """How far it is off for each cluster that it has not seen, in parts of what was counted there."""
+    """Return the relative error of the model for each cluster that it was not fitted to."""
     law = fitted.law
     return [fitted.predict(counted.nodes) / law.figure(counted) - 1 for counted in scale.held]
 
@@ -74,7 +74,9 @@ def reach(scale: Scale) -> str:
 
 
 def first(scale: Scale) -> str:
-    """From how many clients on something is not enough, with as many nodes as they need in peace."""
+    """Return the number of clients above which a resource is exhausted, with as many nodes as normal operation
+    needs.
+    """
     fitted, fleet, room = scale.laws(), Fleet(), Room()
     ends: dict[str, str] = {}
     clients = 10_000.0
@@ -92,5 +94,5 @@ def share(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """Format with three significant digits."""
     return f"{float(f'{value:.3g}'):,.10g}"

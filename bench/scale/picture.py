@@ -1,4 +1,4 @@
-"""The model beside what was counted, and what becomes of each part of a cluster as its fleet grows."""
+"""Plots of the model with the counted figures, and of the load of each part of a cluster as its fleet grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator's etcd for many keys: the same answers, found in an index, and watches told of what they watch only."""
+"""The simulator's etcd for many keys: the same answers, from an index, and watches receive only their own events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class QuickStore(Store):
         self._revisions: list[int] = []
 
     def sizes(self) -> list[int]:
-        """Bytes of each key with its value."""
+        """Return the bytes of each key with its value."""
         return [len(key) + len(entry.value) for key, entry in self._keys.items()]
 
     def get(self, key: bytes, prefix: bool = False) -> tuple[KeyValue, ...]:

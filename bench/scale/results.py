@@ -1,4 +1,4 @@
-"""What a run of ``python -m bench.scale`` leaves, and what is worked out of it."""
+"""The results of a run of ``python -m bench.scale``, and derived figures."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bench.scale.simulated import Counted
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """``fitted``: the simulated clusters that the model is fitted to. ``held``: those that it has not seen."""
+    """``fitted``: the simulated clusters that the model is fitted to. ``held``: those that it is compared with."""
 
-    version: str  # and whether it is compiled
+    version: str  # with whether it is compiled
     costs: Costs
     fitted: list[Counted]
     held: list[Counted]

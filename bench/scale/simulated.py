@@ -1,7 +1,7 @@
-"""A whole cluster in one process and in virtual time, and what its nodes and etcd have to do for what clients do.
+"""A whole cluster in one process and in virtual time: counts the work of its nodes and etcd for the actions of clients.
 
-The brokers and their cluster parts are those that ship; only sockets and etcd are replaced. Bytes between nodes are
-those of the frames as they are encoded, without gRPC, HTTP/2 and TCP around them.
+The brokers and their cluster parts are the real ones; only sockets and etcd are replaced. Bytes between nodes are those
+of the encoded frames, without gRPC, HTTP/2 and TCP.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from starlingmq.net.peers.peer_codec import encode
 from starlingmq.wire.mqtt import Publish
 
 VERSION = 4
-PHASES = 7  # of which one is told when it begins
+PHASES = 7  # phases, each announced when it begins
 STEP = 0.01  # seconds
-REST = 3.0  # seconds in which a cluster has nothing more to tell
+REST = 3.0  # seconds for a cluster to become quiet
 IDLE = 10.0  # seconds
-EACH_STEP = 5  # clients that one node hears of in a step: 500 a second
+EACH_STEP = 5  # clients per node and step: 500 per second
 PAYLOAD = b"x" * 64
-PUBLISHERS = 9_000_000  # the number of the first
-SOME = 2_000  # clients that messages go to, and that move
-SETTLE_MAX = 60.0  # seconds until what was asked is answered
+PUBLISHERS = 9_000_000  # number of the first one
+SOME = 2_000  # clients that receive messages and that move
+SETTLE_MAX = 60.0  # seconds until all requests are answered
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What something took, of all nodes together."""
+    """The work for one kind of action, total over the nodes."""
 
-    times: int  # how often it was done, or seconds
-    frames: int  # from node to node, without heartbeats
+    times: int  # number of repetitions, or seconds
+    frames: int  # between nodes, without heartbeats
     bytes: int
-    beats: int  # bytes of heartbeats, which come at their pace
-    requests: int  # transactions at etcd
-    puts: int  # keys that these may write
-    cpu_us: float  # of all nodes together; what stands for clients and for etcd is in it
+    beats: int  # bytes of heartbeats, which have their own rate
+    requests: int  # etcd transactions
+    puts: int  # puts in them
+    cpu_us: float  # total over the nodes, including the simulated clients and etcd
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """One simulated cluster. ``work`` by what was done; ``key_bytes`` of etcd's keys and values by client."""
+    """One simulated cluster. ``work`` by kind of action; ``key_bytes`` of etcd's keys and values per client."""
 
     nodes: int
     clients: int
@@ -55,7 +55,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountingFleet(Fleet):
-    """Counts what it carries, and keeps nothing of it."""
+    """Counts the frames that it carries, and stores none."""
 
     def __init__(self, count: int) -> None:
         self.frames = self.bytes = self.beats = 0
@@ -79,7 +79,7 @@ class CountingFleet(Fleet):
 
 
 class Device:
-    """A client with a session that stays, a filter of its own, and no need to decode what it gets."""
+    """A client with a persistent session and its own filter, which does not decode received frames."""
 
     def __init__(self, number: int, place: int) -> None:
         self.name = f"device-{number:07d}"
@@ -101,7 +101,7 @@ class Device:
         self.fake.world.state.receive(self.fake.client, data, self.fake.world.now)
 
     def forget(self) -> None:
-        """What it got so far."""
+        """Discard the received bytes."""
         assert self.fake is not None
         self.fake.output = b""
         self.fake._seen = 0
@@ -146,7 +146,7 @@ class Counting:
         )
 
     def _enter_publishers(self) -> None:
-        """One at each node, that stays."""
+        """Connect one publisher per node."""
         self.publishers = [Device(PUBLISHERS + place, place) for place in range(self.nodes)]
         for publisher in self.publishers:
             publisher.enter(self.fleet, publisher.place)
@@ -154,12 +154,12 @@ class Counting:
             self.fleet.advance(STEP, STEP)
 
     def _command(self, device: Device, place: int) -> None:
-        """Somebody at that node publishes to the device, which has it when it is answered."""
+        """A publisher on that node publishes to the device, which has received the message when it is acknowledged."""
         device.forget()
         self.publishers[place].say(publish(device.filter, PAYLOAD, 1, 1, VERSION))
 
     def _acknowledge(self, devices: list[Device]) -> None:
-        """What each of them has got."""
+        """Acknowledge all received messages."""
         for device in devices:
             assert device.fake is not None
             received = device.fake.expect(Publish)
@@ -196,6 +196,6 @@ class Counting:
         )
 
     def _kept(self) -> tuple[int, int]:
-        """Keys that etcd has, and their bytes with their values."""
+        """Return the number of etcd's keys, and their bytes with values."""
         sizes = self.fleet.quick.store.sizes()
         return len(sizes), sum(sizes)
