@@ -1,7 +1,7 @@
 """``python -m compiling``: compile the hot modules of this checkout, unless they are up to date.
 
-``python -m compiling --meanwhile COMMAND...`` runs a command at once: interpreted, while a process beside it compiles.
-That process ends with the command, and the next one goes on from what it has built.
+``python -m compiling --meanwhile COMMAND...`` runs a command immediately: interpreted, while a background process
+compiles. That process ends with the command, and the next one continues from its object files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compiling.checkout import Checkout
 from compiling.requirements import missing
 
 PURE: Final = "STARLINGMQ_PURE"
-NICENESS: Final = 10  # the command goes first
+NICENESS: Final = 10  # lower priority than the command
 SERVING_INTERPRETED: Final = (
     "runs interpreted, several times slower, while its hot modules are compiled: about a minute on two cores"
 )
@@ -32,7 +32,7 @@ def say(line: str) -> None:
 
 
 def meanwhile(checkout: Checkout, command: list[str]) -> None:
-    """Become the command. What it imports is compiled, all of it, or interpreted, all of it."""
+    """Replace this process by the command. Its imports are either all compiled or all interpreted."""
     if wanted() and not checkout.up_to_date():
         checkout.leave_interpreted()
         if lacking := missing():
@@ -40,18 +40,18 @@ def meanwhile(checkout: Checkout, command: list[str]) -> None:
         else:
             say(SERVING_INTERPRETED)
             compile_beside(checkout)
-        os.environ[PURE] = "1"  # the processes that the command starts later, too
+        os.environ[PURE] = "1"  # also for processes that the command starts later
     os.execvp(command[0], command)
 
 
 def compile_beside(checkout: Checkout) -> None:
-    """Compile in a process that is no child of ours, in a session of its own: Ctrl-C does not reach its compilers."""
+    """Compile in a detached process with its own session, so that Ctrl-C does not reach its compilers."""
     ended, held_open = os.pipe()
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         os.close(ended)
-        os.set_inheritable(held_open, True)  # the command has it as long as it runs
+        os.set_inheritable(held_open, True)  # the command holds it open as long as it runs
         return
     os.close(held_open)
     os.setsid()
@@ -69,7 +69,7 @@ def compile_beside(checkout: Checkout) -> None:
 
 
 def end_with_the_command(ended: int) -> None:
-    """End this session, its compilers too, when the command is gone: nobody holds the pipe open any more."""
+    """End this session, including its compilers, when the command has ended, which closes the pipe."""
     os.read(ended, 1)
     os.killpg(os.getpgrp(), signal.SIGTERM)
 
@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
     if not wanted() or checkout.up_to_date():
         return 0
     print("compiling the hot modules: about a minute on two cores", flush=True)
-    # Without a compiler the broker works: setup.py has said in one line what is missing.
+    # The broker works without a compiler; setup.py has reported in one line what is missing.
     return 0 if checkout.compile() or not must_compile() else 1
 
 

@@ -1,7 +1,7 @@
 """The setuptools command that compiles the C files of the hot modules, several at a time.
 
-Each object file is kept under a name made of all that it depends on: its C file, the headers, the compiler and its
-flags. A build that was killed, or that changes little, takes what is there and compiles the rest.
+Each object file is stored under a digest of its inputs: its C file, the headers, the compiler and its flags. A build
+that was killed, or that changes little, reuses the existing files and compiles the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DIGEST_LENGTH: Final = 32
 
 
 def jobs() -> int:
-    """How many compilers run side by side."""
+    """Number of compilers that run at the same time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -65,10 +65,10 @@ class ObjectFiles:
         yield from self.compiler.compiler_so
         yield from self.extension.extra_compile_args
         yield from (repr(macro) for macro in self.extension.define_macros)
-        yield from (sys.version, sys.platform, version("mypy"))  # mypy brings the headers of its runtime
+        yield from (sys.version, sys.platform, version("mypy"))  # mypy contains the headers of its runtime
 
     def compiled(self, source: str) -> str:
-        """The path of its object file."""
+        """Return the path of its object file."""
         digest = self._common.copy()
         digest.update(source.encode() + b"\0" + Path(source).read_bytes())
         kept = self.directory / f"{digest.hexdigest()[:DIGEST_LENGTH]}.o"
@@ -81,5 +81,5 @@ class ObjectFiles:
                 extra_postargs=self.extension.extra_compile_args,
                 depends=self.extension.depends,
             )
-            os.replace(made, kept)  # a file under this name is always whole
+            os.replace(made, kept)  # a file under this name is always complete
         return str(kept)

@@ -1,14 +1,14 @@
-"""Compiles the hot modules of a checkout, beside their sources, so that no process ever sees a part of them.
+"""Compiles the hot modules of a checkout next to their sources, so that no process ever sees only some of them.
 
-The law: the library (``modules.LIBRARY``) is there only when all extension modules beside the sources belong to it. A
+The law: the library (``modules.LIBRARY``) exists only when all extension modules next to the sources belong to it. A
 process without the library runs interpreted from its first import to its end (``starlingmq/__init__.py``). So:
 
-1. Everything is built in ``build/``. A build that is killed has changed nothing; the next one goes on from its objects.
-2. The old library is removed. New processes run interpreted from here on; older ones have it loaded.
+1. Everything is built in ``build/``. A killed build has changed nothing; the next one continues from its objects.
+2. The old library is removed. New processes now run interpreted; older ones have it loaded.
 3. The extension modules are moved in, and those that no longer have a source are removed.
 4. The library is moved in, in one step. New processes run compiled.
 
-Killed between 2 and 4, the checkout is interpreted until the next build, which goes on at 2.
+After a kill between 2 and 4, the checkout is interpreted until the next build, which continues at 2.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IMPORTED: Final = re.compile(r"^\s*(?:from|import) (starlingmq[\w.]*)(?: import 
 
 
 class Checkout:
-    """The sources below ``root``, and where their compiled modules are built and kept."""
+    """The sources below ``root``, and the places of their compiled modules."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
@@ -44,14 +44,16 @@ class Checkout:
         self.fingerprint_file = root / "build" / "compiled.fingerprint"
 
     def up_to_date(self) -> bool:
-        """Whether the compiled modules are there and are those of the sources."""
+        """Whether the compiled modules exist and match the sources."""
         try:
             return self.library.exists() and self.fingerprint_file.read_text(encoding="ascii") == self.fingerprint()
         except FileNotFoundError:
             return False
 
     def fingerprint(self) -> str:
-        """Of all that the compiled modules depend on: their sources, what these import of ours, the compilers."""
+        """Return a digest of the inputs of the compiled modules: their sources, the modules of this package that these
+        import, the compilers.
+        """
         digest = hashlib.sha256(repr((sys.version, SUFFIX, version("mypy"), os.environ.get("CC"))).encode())
         inputs = {self.root / path for path in hot_modules(self.root)}
         inputs |= {path for hot in list(inputs) for path in self._imported_by(hot)}
@@ -68,14 +70,14 @@ class Checkout:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One build at a time; a second one waits, and then finds everything done."""
+        """Allow one build at a time; a second one waits, and then finds everything done."""
         self.built.parent.mkdir(exist_ok=True)
         with open(self.built.parent / "compiling.lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def build(self) -> bool:
-        """Build everything aside; False when nothing could be compiled, which setup.py has explained."""
+        """Build everything in ``build/``; False if compiling is impossible, which setup.py has explained."""
         shutil.rmtree(self.built, ignore_errors=True)
         command = [sys.executable, "setup.py", "--quiet", "build_ext"]
         command += ["--build-lib", str(self.built), "--build-temp", str(self.root / "build" / "objects")]
@@ -83,7 +85,7 @@ class Checkout:
         return (self.built / self.library.name).exists()
 
     def leave_interpreted(self) -> None:
-        """Step 2: what is compiled no longer counts."""
+        """Step 2: disable the compiled modules."""
         self.library.unlink(missing_ok=True)
         self.fingerprint_file.unlink(missing_ok=True)
 
@@ -99,11 +101,13 @@ class Checkout:
         os.replace(self.built / self.library.name, self.library)
 
     def _extension(self, path: str) -> Path:
-        """The extension module beside a source."""
+        """Return the extension module of a source."""
         return self.sources.joinpath(*module_name(path).split(".")).with_suffix(SUFFIX)
 
     def compile(self) -> bool:
-        """Whether the compiled modules are up to date after this. If not, the checkout runs interpreted."""
+        """Compile if necessary. Returns whether the compiled modules are up to date; if not, the checkout runs
+        interpreted.
+        """
         with self.locked():
             if self.up_to_date():
                 return True

@@ -1,14 +1,14 @@
 """The one list of modules that mypyc compiles. setup.py, the Makefile and the tests all read it here.
 
-The rule: a module is compiled when it runs for each message, for each packet or in each turn of the event loop.
+The rule: a module is compiled if it runs for each message, for each packet or in each turn of the event loop.
 
-- Every module of a package in PACKAGES is compiled, at any depth. A new file there is compiled without further notice.
-- Of the other packages, the modules in MODULES are compiled, each for the reason beside it. An entry that names a
+- Every module of a package in PACKAGES is compiled, at any depth. A new file there is compiled automatically.
+- Of the other packages, the modules in MODULES are compiled, each for the given reason. An entry that names a
   directory stands for every module below it.
 - Everything else runs interpreted, which keeps the compile short.
 
-A name that matches no file is an error, so a module that moves takes its entry along. An ``__init__.py`` is never
-compiled. tests/test_compiled_modules.py imports every compiled module and looks at the file that Python has loaded.
+A name that matches no file is an error, so moving a module requires a change of its entry. An ``__init__.py`` is never
+compiled. tests/test_compiled_modules.py imports every compiled module and checks the file that Python has loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = Path("src/starlingmq")
 
 LIBRARY: Final = "starlingmq__mypyc"
-"""The module that has all compiled code. The extension modules beside the sources only look up their part of it."""
+"""The module that contains all compiled code. The extension modules next to the sources only look up their part of
+it.
+"""
 
 PACKAGES: Final = ("wire", "core")
 
@@ -89,11 +91,11 @@ MODULES: Final = {
 
 
 class MissingModule(Exception):
-    """The list names a module that is not there."""
+    """The list names a module that does not exist."""
 
 
 def hot_modules(root: Path = ROOT) -> list[str]:
-    """The paths of all compiled modules, relative to the root, sorted."""
+    """Return the paths of all compiled modules, relative to the root, sorted."""
     found: set[Path] = set()
     for name in (*PACKAGES, *MODULES):
         path = root / PACKAGE / name
@@ -105,10 +107,10 @@ def hot_modules(root: Path = ROOT) -> list[str]:
 
 
 def compiled_parts() -> set[str]:
-    """The packages directly below ours in which something is compiled."""
+    """Return the packages directly below ``starlingmq`` that contain compiled modules."""
     return {name.partition("/")[0] for name in (*PACKAGES, *MODULES)}
 
 
 def module_name(path: str) -> str:
-    """The full name of the module at a path of ``hot_modules``."""
+    """Return the full name of the module at a path of ``hot_modules``."""
     return ".".join(Path(path).relative_to(PACKAGE.parent).with_suffix("").parts)

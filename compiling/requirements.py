@@ -1,4 +1,4 @@
-"""What compiling needs of the machine."""
+"""The requirements of compiling: a C compiler and the headers of Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def missing() -> str:
-    """What compiling would need and this machine has not; empty when it has everything."""
+    """Return the missing requirements; empty if there are none."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
         return f"there is no C compiler {compiler} (apt-get install gcc libc6-dev python3-dev)"
