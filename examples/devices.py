@@ -1,9 +1,10 @@
-"""Simulated devices: thermometers in some rooms, which publish a reading each to ``sensors/ROOM/DEVICE``.
+"""Simulated devices: thermometers in some rooms, which publish readings to ``sensors/ROOM/DEVICE``.
 
     python examples/devices.py --count 200
 
-publishes 200 readings of each of six devices at QoS 1, as fast as the broker takes them; ``--every 1`` one a second.
-The same numbers each time: what is drawn is drawn by seed. Now and then a device sends what is no JSON, as devices do.
+publishes 200 readings of each of six devices at QoS 1, as fast as the broker accepts them; ``--every 1`` one per
+second. The random numbers have a seed, so each run is the same. Some payloads are not JSON, as happens with real
+devices.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from collections.abc import Iterator
 
 from starlingmq.client import Client
 
-ROOMS = {"cellar": 9.0, "kitchen": 21.0, "roof": 14.0}  # with what it is like there, in degrees
+ROOMS = {"cellar": 9.0, "kitchen": 21.0, "roof": 14.0}  # mean temperature in degrees
 DEVICES = [(room, f"{room}-{number}") for room in ROOMS for number in (1, 2)]
-BROKEN_EVERY = 50  # readings of a device
+BROKEN_EVERY = 50  # every n-th reading of a device is not JSON
 
 
 def readings(count: int, seed: int = 1) -> Iterator[tuple[str, bytes]]:
-    """Topic and payload of so many readings of each device, in the order in which they are taken."""
+    """Yield topic and payload of ``count`` readings of each device, in order."""
     chance = random.Random(seed)
     for number in range(count):
         for room, device in DEVICES:
@@ -34,7 +35,9 @@ def readings(count: int, seed: int = 1) -> Iterator[tuple[str, bytes]]:
 
 
 async def publish(url: str, count: int, every: float = 0.0) -> int:
-    """``every``: seconds between two readings of a device. How many messages the broker has acknowledged."""
+    """Publish; ``every``: seconds between two readings of a device. Returns how many messages the broker has
+    acknowledged.
+    """
     published = 0
     async with Client(url, client_id="devices") as client:
         for topic, payload in readings(count):

@@ -1,6 +1,6 @@
-"""How to test a program that speaks MQTT: ask for ``mqtt_broker`` and point the program at it.
+"""How to test an MQTT program: request the fixture ``mqtt_broker`` and connect the program to it.
 
-Installing starlingmq is all it takes; the fixture is there. Run this file with ``pytest examples``.
+The fixture is available once starlingmq is installed. Run this file with ``pytest examples``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlingmq.pytest_plugin import MqttBroker
 
 
 class Thermostat:
-    """What is tested here: turns the heating on below 20 degrees."""
+    """The program under test: turns the heating on below 20 degrees."""
 
     def __init__(self, host: str, port: int) -> None:
         self.client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="thermostat")
@@ -39,7 +39,7 @@ class Thermostat:
 @pytest.mark.parametrize(("temperature", "heat"), [("18.5", True), ("21.0", False)])
 def test_it_heats_when_it_is_cold(mqtt_broker: MqttBroker, temperature: str, heat: bool) -> None:
     thermostat = Thermostat(mqtt_broker.host, mqtt_broker.port)
-    mqtt_broker.wait_for_event("subscribed", "thermostat")  # so that it can not miss what comes now
+    mqtt_broker.wait_for_event("subscribed", "thermostat")  # so that it does not miss the next message
     publish.single("home/bath/temperature", temperature, qos=1, hostname=mqtt_broker.host, port=mqtt_broker.port)
     decision = mqtt_broker.wait_for("home/bath/heating")
     assert json.loads(decision.payload) == {"on": heat}

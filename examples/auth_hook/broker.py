@@ -1,4 +1,4 @@
-"""A broker that asks a registry of devices who may come in, and lets each of them have its own topics only."""
+"""A broker that authenticates devices against a registry, and allows each device its own topics only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LISTEN = os.environ.get("MQTT_LISTEN", "mqtt://127.0.0.1:1883")
 
 
 class Registry:
-    """Stands for a database: names of devices and the digests of their keys."""
+    """In place of a database: names of devices and the digests of their keys."""
 
     def __init__(self, keys: dict[str, bytes]) -> None:
         self._digests = {name: hashlib.sha256(key).digest() for name, key in keys.items()}
         self.blocked: set[str] = set()
 
     async def knows(self, name: str, key: bytes) -> bool:
-        await asyncio.sleep(0.01)  # on its way to the database and back
+        await asyncio.sleep(0.01)  # the round trip to the database
         wanted = self._digests.get(name, b"")
         return hmac.compare_digest(wanted, hashlib.sha256(key).digest()) and name not in self.blocked
 
@@ -28,7 +28,7 @@ class Registry:
 def broker(registry: Registry, listen: str = LISTEN) -> starlingmq.Broker:
     async def authenticate(request: starlingmq.AuthRequest) -> bool:
         if request.username is None or request.password is None or request.client_id != request.username:
-            return False  # one session for each device, and none for somebody else's name
+            return False  # one session per device, under its own name only
         return await registry.knows(request.username, request.password)
 
     def authorize(access: starlingmq.Access) -> bool:

@@ -50,7 +50,7 @@ async def devices() -> dict[str, Any]:
 
 @app.post("/devices/{name}/command", status_code=202)
 async def command(name: Annotated[str, Path(pattern="^[a-z0-9-]+$")], order: Annotated[dict[str, Any], Body()]) -> None:
-    """QoS 1: answered once the broker has it, and it waits for the device if that has a session."""
+    """QoS 1: returns once the broker has the message, which is queued for the device if that has a session."""
     if name not in states:
         raise HTTPException(404, f"no device {name} has said anything yet")
     await app.state.client.publish(f"devices/{name}/command", json.dumps(order), qos=1)

@@ -17,7 +17,7 @@ READING_SECONDS = 30.0
 
 
 def description() -> dict[str, object]:
-    """What Home Assistant wants to know of the device, and of each of its components."""
+    """Return the discovery data of the device and of each of its components."""
     return {
         "device": {"identifiers": [NAME], "name": "Bath heater", "manufacturer": "Example", "model": "H1"},
         "origin": {"name": "starlingmq example"},
@@ -50,7 +50,7 @@ class Heater:
         self.heating = "OFF"
 
     async def run(self, client: Client) -> None:
-        """Until the connection ends."""
+        """Run until the connection ends."""
         await client.subscribe([SET, STATUS], qos=1)
         await self.introduce(client)
         reporting = asyncio.ensure_future(self._report_for_ever(client))
