@@ -23,6 +23,8 @@ import pytest
 import trustme
 import yaml
 
+from starlingmq.cli import cluster as cluster_command
+from starlingmq.cli import local_cluster
 from starlingmq.cli.local_cluster import prepare
 from tests.patience import slowness
 
@@ -30,6 +32,7 @@ from .commands import run, subscriber
 
 pytestmark = pytest.mark.slow
 PATIENCE = 60.0
+BARE = ("--no-nats", "--no-http", "--no-streams")
 
 
 class Running:
@@ -79,7 +82,7 @@ def running(log: Path, *words: str) -> Iterator[Running]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running]]:
     """Three nodes, begun by ``cluster up``; the directory, and the command."""
     directory = tmp_path_factory.mktemp("cluster")
-    words = ("cluster", "up", "--nodes", "3", "--dir", str(directory), "--base-port", "0")
+    words = ("cluster", "up", "--nodes", "3", "--dir", str(directory), "--base-port", "0", *BARE)
     with running(directory / "log", *words) as command:
         yield directory, command
 
@@ -88,6 +91,10 @@ def control(directory: Path, node: str, *words: str) -> Any:
     code, output, errors = run("ctl", "cluster", *words, "--data-dir", str(directory / node / "data"), "--json")
     assert code == 0, errors
     return json.loads(output)
+
+
+def said(directory: Path) -> str:
+    return (directory / "log").read_text()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -200,14 +207,14 @@ def test_clients_are_spread_over_the_nodes_again(cluster: tuple[Path, Running]) 
 
 
 def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp_path: Path) -> None:
-    words = ("cluster", "up", "--nodes", "3", "--dir", str(tmp_path), "--base-port", "0")
+    words = ("cluster", "up", "--nodes", "3", "--dir", str(tmp_path), "--base-port", "0", *BARE)
     with running(tmp_path / "log", *words) as command:
         settings = tmp_path / "n2" / "starlingmq.yaml"
         kill_node(command, "n2")
         until(lambda: "n2 was ended by signal 9" in (tmp_path / "log").read_text())
-        said = re.search(r"restart it with: starlingmq (.*)", (tmp_path / "log").read_text())
-        assert said is not None and said[1].split() == ["serve", "-c", str(settings)]
-        with running(tmp_path / "log2", *said[1].split()):
+        told = re.search(r"restart it with: starlingmq (.*)", said(tmp_path))
+        assert told is not None and told[1].split() == ["serve", "-c", str(settings)]
+        with running(tmp_path / "log2", *told[1].split()):
             assert control(tmp_path, "n1", "status")["serving"]
         until(lambda: not member_of(control(tmp_path, "n1", "status"), "n2")["online"])
         assert control(tmp_path, "n1", "forget", "n2") == {"forgot": "n2"}
@@ -225,7 +232,8 @@ def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp
 
 
 def test_a_node_joins_a_cluster_that_runs(tmp_path: Path) -> None:
-    with running(tmp_path / "log", "cluster", "up", "--nodes", "1", "--dir", str(tmp_path), "--base-port", "0") as one:
+    alone = ("cluster", "up", "--nodes", "1", "--dir", str(tmp_path), "--base-port", "0", *BARE)
+    with running(tmp_path / "log", *alone) as one:
         endpoint = control(tmp_path, "n1", "status")["etcd"]["endpoints"][0]
         words = ["serve", "--name", "later", "--data-dir", str(tmp_path / "later" / "data")]
         words += ["--cluster", "127.0.0.1:0", "--join", endpoint, "--listen", "mqtt://127.0.0.1:0"]
@@ -265,18 +273,51 @@ def test_nodes_and_their_etcds_speak_tls_where_the_cluster_has_certificates(tmp_
 
 
 def test_a_second_start_finds_what_the_first_one_kept(tmp_path: Path) -> None:
-    words = ("cluster", "up", "--nodes", "2", "--dir", str(tmp_path), "--base-port", "0")
+    words = ("cluster", "up", "--nodes", "2", "--dir", str(tmp_path), "--base-port", "0", *BARE)
     with running(tmp_path / "log", *words) as first:
         urls = first.urls
         subscriber(urls[0], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-E").finish()
         assert run("pub", "-L", f"{urls[1]}/kept", "-m", "over night", "-q", "1")[0] == 0
         assert first.stop(signal.SIGINT) == 0
-    with running(tmp_path / "log", *words) as second:
-        assert second.urls == urls
+    with running(tmp_path / "log", *words[: -len(BARE)]) as second:
+        assert second.urls == urls, "listeners are added to a cluster that exists only by name"
         subscription = subscriber(urls[0], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-C", "1")
         assert subscription.finish()[1] == b"over night\n"
     code, _, errors = run("cluster", "up", "--nodes", "3", "--dir", str(tmp_path))
     assert code == 2 and "holds a cluster of 2 nodes; give --nodes 2, or another directory" in errors
+
+
+def test_a_new_cluster_has_a_dashboard_nats_and_streams_and_says_at_last_where(tmp_path: Path) -> None:
+    words = ("cluster", "up", "--nodes", "1", "--dir", str(tmp_path), "--base-port", "0")
+    with running(tmp_path / "log", *words) as command:
+        assert [url.partition("://")[0] for url in command.urls] == ["mqtt", "nats", "http"]
+        dashboard = f"dashboard: {command.urls[2]}  (no login: only this machine can reach it)\n"
+        until(lambda: dashboard in said(tmp_path))
+        assert f"(token in {tmp_path}/streams-token)" in said(tmp_path).partition("streams: 127.0.0.1:")[2]
+        assert said(tmp_path).endswith(dashboard), "what one opens next is the last line"
+        with urllib.request.urlopen(command.urls[2]) as answer:
+            assert b"<title>" in answer.read()
+    settings = tmp_path / "n1" / "starlingmq.yaml"
+    (tmp_path / "tokens").write_text("a-token-that-nobody-guesses\n")
+    settings.write_text(settings.read_text() + f"auth: {{api: {{token_file: {tmp_path / 'tokens'}}}}}\n")
+    with running(tmp_path / "log", *words):
+        until(lambda: f"(log in with a token of {tmp_path / 'tokens'})" in said(tmp_path))
+
+
+def test_what_is_not_installed_is_left_out_of_a_new_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[str]] = []
+
+    async def run_nothing(paths: list[Path], log_level: str, notes: list[str]) -> int:
+        told.append(notes)
+        return 0
+
+    monkeypatch.setitem(local_cluster.PACKAGES, "streams", ("a_package_of_nobody",))
+    monkeypatch.setattr(cluster_command, "_run", run_nothing)
+    cluster_command.up(tmp_path, 1, 0)
+    assert told == [["no streams: install a_package_of_nobody (pip install 'starlingmq[streams]')"]]
+    settings = yaml.safe_load((tmp_path / "n1" / "starlingmq.yaml").read_text())
+    assert "streams" not in settings
+    assert [url.partition("://")[0] for url in settings["listeners"]] == ["mqtt", "nats", "http"]
 
 
 def test_nats_the_api_and_streams_are_added_to_a_cluster_without_editing_files(tmp_path: Path) -> None:
@@ -287,7 +328,8 @@ def test_nats_the_api_and_streams_are_added_to_a_cluster_without_editing_files(t
         assert schemes == ["mqtt", "nats", "http"] * 2
         with urllib.request.urlopen(f"{command.urls[2]}/health/live") as answer:
             assert answer.status == 200
-        assert f"dashboard {command.urls[2]}" in (tmp_path / "log").read_text()
+        until(lambda: f"dashboard: {command.urls[2]}  (no login: only this machine can reach it)\n" in said(tmp_path))
+        assert "streams: 127.0.0.1:" in said(tmp_path) and f"(token in {tmp_path}/streams-token)" in said(tmp_path)
     written = {path: path.read_text() for path in bare}
     assert all("streams:" in written[path] and "streams:" not in bare[path] for path in bare)
     assert (tmp_path / "streams-token").stat().st_mode & 0o777 == 0o600

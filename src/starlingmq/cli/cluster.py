@@ -14,7 +14,7 @@ from rich.text import Text
 
 from starlingmq.cli.children import Child, first_of, how_it_ended, ready_or_ended
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.local_cluster import OFFERS, prepare
+from starlingmq.cli.local_cluster import OFFERS, login_of, missing_packages, prepare, settings_files, streams_of
 
 COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "red")
 STOP_SECONDS: Final = 30.0  # node.shutdown_timeout in the generated settings
@@ -39,22 +39,53 @@ def up(
             metavar="P", help="MQTT port of the first node; the others use the following ports. 0: free ports."
         ),
     ] = 1883,
-    nats: Annotated[bool, typer.Option("--nats", help="Also listen for NATS clients, on ports 400 above.")] = False,
+    nats: Annotated[
+        bool | None,
+        typer.Option(
+            "--nats/--no-nats",
+            help="Listen for NATS clients, on ports 400 above.",
+            show_default="yes if the cluster is new",
+        ),
+    ] = None,
     http: Annotated[
-        bool, typer.Option("--http", help="Also serve the API and the dashboard, on ports 500 above.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--http/--no-http",
+            help="Serve the API and the dashboard, on ports 500 above.",
+            show_default="yes if the cluster is new",
+        ),
+    ] = None,
     streams: Annotated[
-        bool, typer.Option("--streams", help="Also serve streams to bulk readers (Spark), on ports 600 above.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--streams/--no-streams",
+            help="Serve streams to bulk readers (Spark), on ports 600 above.",
+            show_default="yes if the cluster is new",
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> int:
-    """Start all nodes and show their log lines; Ctrl-C stops them. DIR keeps their data for the next start."""
-    wanted = zip(OFFERS, (nats, http, streams), strict=True)
-    paths = prepare(directory.absolute(), nodes, base_port, [offer for offer, asked in wanted if asked])
-    return asyncio.run(_run(paths, log_level))
+    """Start all nodes and show their log lines; Ctrl-C stops them. DIR keeps their data for the next start.
+
+    A new cluster has listeners for NATS, the dashboard and streams, as far as their packages are installed. Those of a
+    cluster that exists are changed only by --nats, --http and --streams.
+    """
+    place = directory.absolute()
+    wanted = dict(zip(OFFERS, (nats, http, streams), strict=True))
+    lacking = {} if settings_files(place) else {offer: names for offer in OFFERS if (names := missing_packages(offer))}
+    for offer in OFFERS:
+        if wanted[offer] is None:
+            wanted[offer] = not settings_files(place) and offer not in lacking
+    paths = prepare(place, nodes, base_port, [offer for offer, asked in wanted.items() if asked])
+    notes = [
+        f"no {offer}: install {', '.join(names)} (pip install 'starlingmq[{offer}]')"
+        for offer, names in lacking.items()
+        if not wanted[offer]
+    ]
+    return asyncio.run(_run(paths, log_level, notes))
 
 
-async def _run(paths: list[Path], log_level: str) -> int:
+async def _run(paths: list[Path], log_level: str, notes: list[str]) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -79,11 +110,16 @@ async def _run(paths: list[Path], log_level: str) -> int:
             raise CommandError(", ".join(f"{child.name} {how_it_ended(child)}" for child in failed))
         for child in children:
             teller.own(f"{child.name} serves {' '.join(child.addresses)}")
-        dashboards = [url for child in children for url in child.addresses if url.startswith("http://")]
-        if dashboards:
-            teller.own(f"dashboard {dashboards[0]}")
-        teller.own(f"starlingmq ctl cluster status --data-dir {paths[0].parent / 'data'}  (Ctrl-C stops all)")
         print("ready", *(address for child in children for address in child.addresses), flush=True)
+        for note in notes:
+            teller.own(note)
+        streams = streams_of(paths[0])
+        if streams:
+            teller.own(f"streams: {streams}")
+        teller.own(f"status: starlingmq ctl cluster status --data-dir {paths[0].parent / 'data'}  (Ctrl-C stops all)")
+        dashboards = [url for child in children for url in child.addresses if url.startswith(("http://", "https://"))]
+        if dashboards:
+            teller.own(f"dashboard: {dashboards[0]}  ({login_of(paths[0])})")
         watches = [asyncio.create_task(_watch(child, settings[child.name], teller)) for child in children]
         ending = asyncio.ensure_future(asyncio.wait(watches))
         await first_of(stopping, ending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import secrets
 import socket
@@ -20,6 +21,8 @@ SECRET_FILE: Final = "secret"  # noqa: S105 the name of a file
 TOKEN_FILE: Final = "streams-token"  # noqa: S105 the name of a file
 PORTS_A_NODE: Final = 4
 OFFERS: Final = ("nats", "http", "streams")  # optional, in addition to MQTT; their ports are 400, 500, 600 above
+PACKAGES: Final = {"http": ("litestar", "prometheus_client", "uvicorn"), "streams": ("pyarrow",)}
+"""Modules that a listener needs beyond those that every cluster needs."""
 NODES_MAX: Final = 50
 # Below the ephemeral ports: a connection could otherwise take the port of a node that is down.
 QUIET_PORTS: Final = range(12_000, 30_000)
@@ -68,8 +71,37 @@ def write_secret(path: Path) -> None:
     path.write_text(secrets.token_hex(32) + "\n", encoding="utf-8")
 
 
+def settings_files(directory: Path) -> list[Path]:
+    """Those of the nodes of an existing cluster, in their order."""
+    return sorted(directory.glob(f"n*/{SETTINGS}"), key=lambda path: (len(path.parent.name), path))
+
+
+def missing_packages(offer: str) -> list[str]:
+    """The packages that a listener of this kind needs and that are not installed."""
+    return [name for name in PACKAGES.get(offer, ()) if importlib.util.find_spec(name) is None]
+
+
+def login_of(path: Path) -> str:
+    """How one logs in at the dashboard of the node with this settings file."""
+    api = (yaml.safe_load(path.read_text(encoding="utf-8")).get("auth") or {}).get("api") or {}
+    if api.get("token_file"):
+        return f"log in with a token of {api['token_file']}"
+    if api.get("users"):
+        return f"log in as {' or '.join(api['users'])}"
+    return "no login: only this machine can reach it"
+
+
+def streams_of(path: Path) -> str:
+    """Where streams of the node with this settings file are read, and with which token; "": nowhere."""
+    streams = yaml.safe_load(path.read_text(encoding="utf-8")).get("streams") or {}
+    if not streams.get("listen"):
+        return ""
+    token = f" (token in {streams['token_file']})" if streams.get("token_file") else ""
+    return f"{streams['listen']}{token}"
+
+
 def _prepare(directory: Path, count: int, base_port: int) -> list[Path]:
-    found = sorted(directory.glob(f"n*/{SETTINGS}"), key=lambda path: (len(path.parent.name), path))
+    found = settings_files(directory)
     if found:
         if len(found) != count:
             raise CommandError(
