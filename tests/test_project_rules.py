@@ -16,6 +16,7 @@ from tests.source_tree import PACKAGE, ROOT, imported, modules, ours, part, text
 # A module may import from its own rank and from lower ones.
 RANKS: Final = (
     (
+        "_compiled",
         "_version",
         "_pure",
         "config",

@@ -13,6 +13,7 @@ import os
 from importlib.machinery import EXTENSION_SUFFIXES
 from typing import TYPE_CHECKING, Any, Final
 
+from starlingmq._compiled import compiled
 from starlingmq._version import __version__
 
 # Decided once, before any other module of the package: a process never runs some modules compiled and others not. The
@@ -51,12 +52,6 @@ _EXPORTS: Final = {
     "Publication": "starlingmq.hooks",
     "load_config": "starlingmq.config.settings",
 }
-
-
-def compiled() -> bool:
-    """Whether the hot modules (wire/, core/) run as machine code in this process."""
-    module = importlib.import_module("starlingmq.core.message")
-    return not str(module.__file__).endswith(".py")
 
 
 def __getattr__(name: str) -> Any:

@@ -144,7 +144,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert ctl("trace", "--topic", "#", "-W", "0.1") == ""
         assert ctl("health") == "ok\n" and ctl.json("health")["reasons"] == []
         assert "starlingmq_clients_connected 0" in ctl("metrics", "starlingmq_clients")
-        assert ctl.json("metrics", "starlingmq_info")["samples"]
+        assert ctl.json("metrics", "starlingmq_build_info")["samples"]
         assert "done at" in ctl("stream", "create", "kept", "-t", "k/#", "--everywhere")
         assert "done at" in ctl("stream", "delete", "kept", "--everywhere")
         await one.disconnect()

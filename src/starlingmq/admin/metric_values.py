@@ -6,13 +6,16 @@ read.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from time import monotonic
 from typing import Final
 
+from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from starlingmq._compiled import compiled
 from starlingmq._version import __version__
 from starlingmq.admin.metric_samples import MetricsReply, Sample
 from starlingmq.admin.readiness import readiness
@@ -24,6 +27,14 @@ from starlingmq.core.observe.session_totals import SessionTotals
 from starlingmq.storage.opening import directory_of
 
 BOUNDS: Final = [f"{1e-6 * 2**place:.6f}" for place in range(BUCKETS - 1)] + ["+Inf"]
+PROCESS_TEXTS: Final = {
+    "process_virtual_memory_bytes": "Address space of the broker's process; much of it is not in memory.",
+    "process_resident_memory_bytes": "Memory that the broker's process takes; limits.memory bounds it.",
+    "process_start_time_seconds": "Unix time at which the broker's process started.",
+    "process_cpu_seconds": "CPU time of the broker's process, user and system; above 0.9 per second its core is full.",
+    "process_open_fds": "Open file descriptors: one for each connection, some for files.",
+    "process_max_fds": "Limit of open file descriptors; connections are refused above it.",
+}
 LABELS_MAX: Final = 200  # nodes, streams and groups with values of their own
 
 
@@ -60,6 +71,7 @@ class MetricValues:
         self.place = service.place
         self.service = service
         self.survey = SessionTotals()
+        self.process = ProcessCollector(registry=None)
 
     def round_trips(self) -> dict[str, Histogram]:
         return {} if self.service.poller is None else self.service.poller.round_trips
@@ -73,6 +85,13 @@ class MetricValues:
         yield from self._cluster()
         yield from self._traced()
         yield from self._logins()
+        yield from self._process()
+
+    def _process(self) -> Iterator[Metric]:
+        """The names that all programs with a Prometheus client have. There are none without /proc."""
+        for family in self.process.collect():
+            family.documentation = PROCESS_TEXTS.get(family.name, family.documentation)
+            yield family
 
     def _logins(self) -> Iterator[Metric]:
         hashing = self.place.hashing()
@@ -123,51 +142,81 @@ class MetricValues:
             "qos",
         )
         yield counter(
-            "starlingmq_messages_dropped", "Messages dropped, by reason.", _floats(counters.dropped), "reason"
+            "starlingmq_messages_dropped",
+            "Messages given up for a receiver, by reason (the playbook explains each).",
+            _floats(counters.dropped),
+            "reason",
         )
         yield counter(
             "starlingmq_connections_closed",
-            "Connections closed by the broker, by reason.",
+            "Connections closed by the broker, by reason; those that clients close are not counted.",
             _floats(counters.errors),
             "reason",
         )
         yield CounterMetricFamily(
-            "starlingmq_messages_queued", "Messages added to queues.", value=counters.messages_queued
+            "starlingmq_messages_queued",
+            "Messages that could not be sent at once and went to a queue.",
+            value=counters.messages_queued,
         )
-        yield CounterMetricFamily("starlingmq_retransmissions", "Messages sent again.", value=counters.retransmitted)
+        yield CounterMetricFamily(
+            "starlingmq_retransmissions",
+            "Messages sent again, because they were not acknowledged.",
+            value=counters.retransmitted,
+        )
         yield CounterMetricFamily(
             "starlingmq_publishers_held",
             "Times that a publisher was paused because a receiver was full.",
             value=counters.held_publishers,
         )
         yield CounterMetricFamily(
-            "starlingmq_received_bytes", "Bytes received from clients.", value=counters.bytes_received
+            "starlingmq_received_bytes",
+            "Bytes that clients have sent, on all listeners, after decryption.",
+            value=counters.bytes_received,
         )
-        yield CounterMetricFamily("starlingmq_sent_bytes", "Bytes sent to clients.", value=counters.bytes_sent)
         yield CounterMetricFamily(
-            "starlingmq_connections_opened", "Connections opened since the start.", value=counters.connections_opened
+            "starlingmq_sent_bytes",
+            "Bytes written to clients, on all listeners, before encryption.",
+            value=counters.bytes_sent,
+        )
+        yield CounterMetricFamily(
+            "starlingmq_connections_opened",
+            "Connections accepted since the start, whether or not their clients were.",
+            value=counters.connections_opened,
         )
 
     def _listeners(self) -> Iterator[Metric]:
         open_ = {one.address: float(one.gate.connections) for one in self.place.listeners()}
-        yield gauge("starlingmq_connections", "Open connections, by listener.", open_, "listener")
+        yield gauge(
+            "starlingmq_connections",
+            "Open connections, by listener, including those that have not sent CONNECT yet.",
+            open_,
+            "listener",
+        )
         came = self.survey.by_listener
         published = {name: float(one.published) for name, one in came.items()}
         yield counter(
             "starlingmq_listener_messages_received",
-            "Messages published by clients, by listener.",
+            "Messages published by clients that are or were connected to the listener.",
             published,
             "listener",
         )
         bytes_in = {name: float(one.bytes_in) for name, one in came.items()}
         yield counter(
-            "starlingmq_listener_received_bytes", "Bytes received from clients, by listener.", bytes_in, "listener"
+            "starlingmq_listener_received_bytes",
+            "Bytes that clients of the listener have sent, after decryption.",
+            bytes_in,
+            "listener",
         )
         bytes_out = {name: float(one.bytes_out) for name, one in came.items()}
-        yield counter("starlingmq_listener_sent_bytes", "Bytes sent to clients, by listener.", bytes_out, "listener")
+        yield counter(
+            "starlingmq_listener_sent_bytes",
+            "Bytes written to clients of the listener, before encryption.",
+            bytes_out,
+            "listener",
+        )
         refused = CounterMetricFamily(
             "starlingmq_connections_refused",
-            "Connections refused, by listener and reason.",
+            "Connections closed before any client was known, by listener and reason, such as a limit or a ban.",
             labels=["listener", "reason"],
         )
         for listener in self.place.listeners():
@@ -179,22 +228,43 @@ class MetricValues:
         state, survey = self.place.state, self.survey
         figures = state.sys.figures()
         now = {
-            "clients_connected": (state.ctx.counters.clients_connected, "Connected clients."),
-            "sessions": (survey.connected + survey.away, "Sessions."),
-            "sessions_away": (survey.away, "Disconnected sessions."),
-            "subscriptions": (float(figures["subscriptions/count"]), "Subscriptions of clients."),
-            "retained": (len(state.retained), "Retained messages."),
+            "clients_connected": (
+                state.ctx.counters.clients_connected,
+                "MQTT and NATS clients that are connected to this node and have been accepted.",
+            ),
+            "sessions": (
+                survey.connected + survey.away,
+                "Sessions on this node, of connected and disconnected clients.",
+            ),
+            "sessions_away": (
+                survey.away,
+                "Sessions on this node whose clients are disconnected; messages wait for them.",
+            ),
+            "subscriptions": (
+                float(figures["subscriptions/count"]),
+                "Subscriptions of the sessions on this node, connected or not.",
+            ),
+            "retained_messages": (len(state.retained), "Topics with a retained message, as this node knows them."),
             "retained_bytes": (
                 state.retained.total_bytes,
                 "Size of the topics, payloads and properties of retained messages.",
             ),
-            "queued": (survey.queued, "Messages in the queues of sessions."),
+            "queued": (
+                survey.queued,
+                "Messages that wait in queues: their clients are disconnected, or slower than their publishers.",
+            ),
             "queued_bytes": (survey.queued_bytes, "Size of the topics, payloads and properties of queued messages."),
             "inflight": (survey.inflight, "Messages sent to clients and not acknowledged yet."),
             "awaiting_rel": (survey.awaiting_rel, "QoS 2 messages of clients that wait for their PUBREL."),
             "sessions_stalled": (survey.stalled, "Stalled sessions, for which messages are dropped."),
-            "groups": (len(state.router.groups()), "Shared subscriptions and queue groups."),
-            "bans": (sum(1 for _ in self.place.bans.all(monotonic())), "Active bans."),
+            "groups": (
+                len(state.router.groups()),
+                "Groups with members: shared subscriptions of MQTT, queue groups of NATS.",
+            ),
+            "bans": (
+                sum(1 for _ in self.place.bans.all(monotonic())),
+                "Addresses, users and clients that are refused at the moment.",
+            ),
         }
         for name, (value, text) in now.items():
             yield GaugeMetricFamily(f"starlingmq_{name}", text, value=value)
@@ -240,7 +310,11 @@ class MetricValues:
             counters.delays,
         )
         yield histogram("starlingmq_commit_seconds", "Time until the writes of a turn were stored.", counters.commits)
-        yield histogram("starlingmq_event_loop_lag_seconds", "Delay of a timer of the event loop.", self.place.lag.seen)
+        yield histogram(
+            "starlingmq_event_loop_lag_seconds",
+            "Delay of a timer of the event loop: the time for which everything else waited.",
+            self.place.lag.seen,
+        )
         yield GaugeMetricFamily(
             "starlingmq_turn_max_seconds", "The longest turn since the start.", value=counters.stall_max_ms / 1000
         )
@@ -251,22 +325,35 @@ class MetricValues:
         if store is None:
             return
         yield histogram("starlingmq_fsync_seconds", "Duration of a sync of the journal.", store.syncs)
-        yield GaugeMetricFamily("starlingmq_journal_bytes", "Size of the journal.", value=store.journal.size)
         yield GaugeMetricFamily(
-            "starlingmq_journal_segments", "Segment files of the journal.", value=len(store.journal.segments())
+            "starlingmq_journal_bytes",
+            "Size of the journal on disk, which keeps queued and unsaved data.",
+            value=store.journal.size,
+        )
+        yield GaugeMetricFamily(
+            "starlingmq_journal_segments",
+            "Files of the journal; one is deleted when no session refers to it.",
+            value=len(store.journal.segments()),
         )
         yield GaugeMetricFamily("starlingmq_storage_ok", "1 if the storage works, else 0.", value=int(not ctx.refusing))
         yield CounterMetricFamily(
-            "starlingmq_storage_failures", "Times that the storage stopped working.", value=ctx.storage.failures
+            "starlingmq_storage_failures",
+            "Times that the disk was full or failed, so that messages were refused.",
+            value=ctx.storage.failures,
         )
         yield CounterMetricFamily(
             "starlingmq_records_lost", "Records lost or damaged on disk.", value=ctx.storage.records_lost
         )
         logs = list(store.streams.by_number.values())[:LABELS_MAX]
         sizes = {log.stream.name: float(log.journal.size) for log in logs}
-        yield gauge("starlingmq_stream_bytes", "Size of a stream on this node.", sizes, "stream")
+        yield gauge("starlingmq_stream_bytes", "Size of a stream on the disk of this node.", sizes, "stream")
         nexts = {log.stream.name: float(max(log.shown, 0)) for log in logs}
-        yield gauge("starlingmq_stream_next", "Offset of the next message of a stream.", nexts, "stream")
+        yield gauge(
+            "starlingmq_stream_next",
+            "Offset that the next message of a stream will get: all messages so far, also those deleted since.",
+            nexts,
+            "stream",
+        )
         lag = GaugeMetricFamily(
             "starlingmq_stream_lag",
             "Messages of a stream that a consumer has not read yet.",
@@ -283,9 +370,12 @@ class MetricValues:
             "starlingmq_ready", "1 if this node accepts clients, else 0.", value=int(not ready.reasons)
         )
         info = GaugeMetricFamily(
-            "starlingmq_info", "Always 1; the labels carry the node name and the version.", labels=["node", "version"]
+            "starlingmq_build_info",
+            "Always 1; the labels have the name of the node, the version, and whether the code is compiled.",
+            labels=["node", "version", "python", "code"],
         )
-        info.add_metric([self.place.name, __version__], 1)
+        code = "compiled" if compiled() else "interpreted"
+        info.add_metric([self.place.name, __version__, platform.python_version(), code], 1)
         yield info
         cluster = self.place.cluster
         if cluster is None or cluster.state is None:
@@ -324,7 +414,12 @@ class MetricValues:
         links = {one.member.name: float(one.connected) for one in status}
         yield gauge("starlingmq_peer_connected", "1 if the node is connected, else 0.", links, "peer")
         queued = {one.member.name: float(one.queued) for one in status}
-        yield gauge("starlingmq_peer_queued", "Messages queued for the node.", queued, "peer")
+        yield gauge(
+            "starlingmq_peer_queued",
+            "Messages that wait on this node until they can be sent to that node.",
+            queued,
+            "peer",
+        )
 
     def _replays(self, cluster: ClusterState) -> Iterator[Metric]:
         """New subscriptions that wait for retained messages."""
