@@ -138,7 +138,7 @@ def ended(command: Command) -> str:
 
 @given(data=st.data())
 @settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_whatever_the_document_allows_is_answered_as_it_says(broker: Broker, data: st.DataObject) -> None:
+def test_every_documented_request_is_answered_as_documented(broker: Broker, data: st.DataObject) -> None:
     check(broker, data)
 
 

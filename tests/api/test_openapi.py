@@ -32,7 +32,7 @@ def references(tree: Any) -> set[str]:
     return set().union(*(references(below) for below in tree)) if isinstance(tree, list) else set()
 
 
-async def test_it_tells_everything_there_is(serve: Serve, ask: Ask) -> None:
+async def test_the_document_describes_every_operation(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     found = await document(ask, broker)
     assert found["openapi"].startswith("3.1")
@@ -62,7 +62,7 @@ async def test_a_missing_object_is_reported_in_one_line(serve: Serve, ask: Ask) 
         assert list(answer.json()) == ["error"], path
 
 
-async def test_whatever_is_asked_is_answered(serve: Serve, ask: Ask) -> None:
+async def test_odd_values_never_cause_a_server_error(serve: Serve, ask: Ask) -> None:
     """Each operation with odd values for its parameters and its body, by a fixed seed: never a 500, and one line."""
     broker = await serve()
     chance = random.Random(8)

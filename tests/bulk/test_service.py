@@ -227,7 +227,7 @@ async def test_a_port_where_something_else_answers_is_told(broker: Broker) -> No
         await send(sink, NodePlace(urls=sink.urls), "x", 0, iter([(b"a", b"p", 1, False, b"")]))
 
 
-async def test_what_was_trimmed_is_an_error_or_left_out(tmp_path: Path) -> None:
+async def test_trimmed_messages_are_an_error_or_left_out(tmp_path: Path) -> None:
     config = load_config(None, [*settings(tmp_path), "storage.segment_size=1KiB"])
     async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as broker:
         await publish(broker, 100)

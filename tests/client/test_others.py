@@ -10,7 +10,7 @@ from starlingmq.client import Client
 LISTEN = ["mqtt://127.0.0.1:0"]
 
 
-async def test_where_nobody_answers_the_next_one_is_tried_and_so_on_in_turn() -> None:
+async def test_brokers_are_tried_in_turn_until_one_answers() -> None:
     first, second = Broker(listeners=LISTEN), Broker(listeners=LISTEN)
     await first.start()
     await second.start()

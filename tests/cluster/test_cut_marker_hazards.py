@@ -166,7 +166,7 @@ def a_node_that_joins_twice_sends_its_markers_again() -> None:
     )
 
 
-moved = test_takeover.test_a_client_that_comes_back_elsewhere_finds_its_session_and_what_was_queued
+moved = test_takeover.test_a_client_that_reconnects_elsewhere_finds_its_session_and_its_queue
 marks_hold = test_takeover_crashes.test_marks_of_a_session_that_leaves_hold_after_a_crash
 
 MISTAKES: dict[str, Mistake] = {

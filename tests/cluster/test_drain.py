@@ -63,7 +63,7 @@ def test_clients_are_told_where_to_go_and_find_their_sessions() -> None:
     assert published(client.receive()) == [b"after"]
 
 
-def test_an_older_client_is_closed_and_so_is_one_that_nobody_else_listens_for() -> None:
+def test_clients_that_cannot_be_redirected_are_disconnected_without_a_server_reference() -> None:
     fleet = fleet_of(2, listeners=False)
     old, new = fleet.connect(0, "old", version=4), fleet.connect(0, "new")
     drain(fleet, 0)

@@ -98,7 +98,7 @@ def a_reply_does_not_wait_for_the_store() -> Iterator[None]:
 
 
 @contextmanager
-def an_answer_is_told_to_whoever_is_there_now() -> Iterator[None]:
+def an_answer_is_given_to_the_current_connection() -> Iterator[None]:
     """Answers that cross a takeover."""
     tell = Qos2Adapter._tell_clients
 
@@ -150,13 +150,13 @@ def a_clean_start_is_not_told() -> Any:
 
 abandoned = test_handshakes.test_an_abandoned_handshake_that_only_all_together_can_tell
 repeated = test_handshakes.test_a_pubrel_repeated_at_a_third_node_is_answered_truly
-routed = test_handshakes.test_the_node_that_has_routed_it_says_so_to_whoever_asks_next
+routed = test_handshakes.test_the_node_that_has_routed_a_message_says_so_to_the_next_node_that_asks
 crashed = test_handshakes.test_handshakes_that_stayed_here_survive_a_crash
-stored = test_handshakes.test_a_reply_waits_until_what_it_says_is_stored
-gone = test_handshakes.test_an_answer_that_comes_when_its_client_has_gone_is_told_to_nobody
+stored = test_handshakes.test_a_reply_waits_until_its_content_is_stored
+gone = test_handshakes.test_an_answer_for_a_lost_connection_is_not_given_to_the_next_one
 staying = test_handshakes.test_a_node_that_has_not_heard_of_the_takeover_answers_later
-again = test_handshakes.test_a_repeated_publish_cancels_what_another_node_holds
-away = test_handshakes.test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_away
+again = test_handshakes.test_a_repeated_publish_cancels_the_handshake_at_another_node
+away = test_handshakes.test_an_older_handshake_is_not_released_while_a_node_that_may_have_a_newer_one_is_away
 anew = test_handshakes.test_handshakes_from_before_a_clean_start_do_not_count
 
 SHOWN_BY: tuple[tuple[Mistake, Callable[[], None]], ...] = (
@@ -166,7 +166,7 @@ SHOWN_BY: tuple[tuple[Mistake, Callable[[], None]], ...] = (
     (handshakes_completed_elsewhere_are_not_recorded_here, repeated),
     (remaining_handshakes_are_not_stored, crashed),
     (a_reply_does_not_wait_for_the_store, stored),
-    (an_answer_is_told_to_whoever_is_there_now, gone),
+    (an_answer_is_given_to_the_current_connection, gone),
     (a_question_is_answered_before_the_session_has_left, staying),
     (repeated_publishes_cancel_nothing, again),
     (unreachable_nodes_are_not_waited_for, away),

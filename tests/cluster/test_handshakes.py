@@ -53,7 +53,7 @@ def got(watcher: FakeClient) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_pubrel_at_another_node_finishes_what_was_begun(version: int) -> None:
+def test_a_pubrel_at_another_node_completes_the_handshake(version: int) -> None:
     fleet = Fleet(3)
     watcher = watch(fleet)
     hold(lasting(fleet, 0, version=version))
@@ -167,7 +167,7 @@ def test_an_abandoned_older_handshake_is_not_taken_for_the_newer_one() -> None:
     assert got(watcher) == [b"current"]
 
 
-def test_an_older_handshake_is_not_released_while_who_may_have_a_newer_one_is_away() -> None:
+def test_an_older_handshake_is_not_released_while_a_node_that_may_have_a_newer_one_is_away() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet)
     hold(lasting(fleet, 0), b"abandoned")
@@ -197,7 +197,7 @@ def test_a_long_unreachable_node_counts_as_not_having_the_handshake() -> None:
     assert got(watcher) == []
 
 
-def test_a_repeated_publish_cancels_what_another_node_holds() -> None:
+def test_a_repeated_publish_cancels_the_handshake_at_another_node() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet)
     hold(lasting(fleet, 0))
@@ -258,7 +258,7 @@ def test_many_questions_are_one_call_for_each_node() -> None:
     assert (found.windows, found.calls, found.entries) == (1, 1, 50)
 
 
-def test_no_local_holds_for_what_another_node_releases() -> None:
+def test_no_local_applies_to_messages_released_by_another_node() -> None:
     fleet = Fleet(2)
     client = lasting(fleet, 0)
     client.send(Subscribe(1, [SubscribeRequest(b"t", 2, no_local=True)], {}))
@@ -306,7 +306,7 @@ def test_an_abandoned_handshake_that_only_all_together_can_tell() -> None:
     assert counters(fleet, 3).broadcasts == 1
 
 
-def test_a_reply_waits_until_what_it_says_is_stored() -> None:
+def test_a_reply_waits_until_its_content_is_stored() -> None:
     fleet = Fleet(2)
     hold(lasting(fleet, 0))
     lasting(fleet, 1)
@@ -331,7 +331,7 @@ def fleet_call(node: NodeWorld, *questions: HandshakeQuestion) -> Envelope:
     return Envelope(members.me.number, members.me.incarnation, other.number, other.incarnation, call)
 
 
-def test_an_answer_that_comes_when_its_client_has_gone_is_told_to_nobody() -> None:
+def test_an_answer_for_a_lost_connection_is_not_given_to_the_next_one() -> None:
     """It would be a success that the connection which hears it never asked for."""
     fleet = Fleet(3)
     hold(lasting(fleet, 0))
@@ -359,7 +359,7 @@ def test_a_node_that_has_not_heard_of_the_takeover_answers_later() -> None:
     assert [reply.answers for _, reply in node.cluster.qos2.take_replies()] == [((LATER, 0, 0),)]
 
 
-def test_the_node_that_has_routed_it_says_so_to_whoever_asks_next() -> None:
+def test_the_node_that_has_routed_a_message_says_so_to_the_next_node_that_asks() -> None:
     """Whoever asked first never heard of it."""
     fleet = Fleet(3)
     watcher = watch(fleet)

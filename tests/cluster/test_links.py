@@ -36,7 +36,7 @@ def test_nothing_is_sent_before_the_peer_is_known() -> None:
     assert link.take(0.0, 1000) == [Data(1, 1, b"a")]
 
 
-def test_a_new_peer_gets_what_the_one_before_has_not_acknowledged() -> None:
+def test_a_new_incarnation_gets_frames_that_the_earlier_one_has_not_acknowledged() -> None:
     link = begin()
     for blob in (b"a", b"b", b"c"):
         link.offer(blob, 1, 0.0)
@@ -79,7 +79,7 @@ def test_a_limit_of_bytes_is_for_one_call() -> None:
     assert len(link.take(0.0, 30)) == 2
 
 
-def test_the_window_bounds_what_is_on_the_way_but_for_one_large_frame() -> None:
+def test_the_window_bounds_outstanding_frames_except_for_one_large_frame() -> None:
     link = begin()
     for size in (250, 60, 60):
         link.offer(bytes(size), 1, 0.0)

@@ -33,7 +33,7 @@ def test_seven_that_start_at_once_are_one_cluster_soon_and_quiet() -> None:
     assert world.relayed == relayed, "a healthy cluster relays nothing"
 
 
-def test_one_frame_in_five_lost_makes_nobody_lose_the_majority() -> None:
+def test_the_majority_survives_the_loss_of_one_frame_in_five() -> None:
     world = World(2)
     for name in "abcde":
         world.start(name)

@@ -228,7 +228,7 @@ def test_requests_wait_while_etcd_is_away_and_go_at_once_when_it_is_back() -> No
     assert len(members.take_requests()) == 1
 
 
-def test_a_lost_lease_is_written_anew() -> None:
+def test_a_lost_lease_is_written_again() -> None:
     for kind in ("registered", "joining"):
         town = Town()
         a, _b = town.joined("a", "b")
@@ -262,7 +262,7 @@ def test_a_node_that_joins_again_finds_its_own_unconfirmed_registration() -> Non
         assert state(c) == "registered"
 
 
-def test_a_lease_that_is_lost_without_etcd_noticing_is_written_anew_too() -> None:
+def test_a_lease_lost_without_notice_is_written_again() -> None:
     town = Town()
     (a,) = town.joined("a")
     a.answered(LeaseLost(77), town.now)
@@ -366,7 +366,7 @@ def test_forgetting_is_refused_with_one_line_that_says_why() -> None:
     assert a.forget("c", True, False, town.now).startswith("etcd cannot be reached")
 
 
-def test_forgetting_by_force_asks_nobody() -> None:
+def test_forgetting_by_force_needs_no_consent() -> None:
     town = Town()
     a, b, _c = town.joined("a", "b", "c")
     town.crash("c")

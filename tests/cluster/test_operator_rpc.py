@@ -96,7 +96,7 @@ def test_a_question_that_comes_twice_is_looked_at_once() -> None:
     assert [one.number for one in node.take_called()] == [1, 2, REMEMBERED + 2]
 
 
-def test_numbers_begin_again_with_the_life_of_who_asks_and_a_former_life_is_not_heard() -> None:
+def test_requests_of_an_earlier_incarnation_are_ignored() -> None:
     node = OperatorRpc(lambda _: True)
     node.called(7, 1, OperatorCall(1, b"a"))
     (first,) = node.take_called()
@@ -107,7 +107,7 @@ def test_numbers_begin_again_with_the_life_of_who_asks_and_a_former_life_is_not_
     assert node.take_frames() == []
 
 
-def test_an_answer_counts_once_and_from_who_was_asked() -> None:
+def test_an_answer_counts_once_and_only_from_the_node_that_was_asked() -> None:
     node = OperatorRpc(lambda _: True)
     number = node.ask(7, b"?", NOW, 1.0)
     node.replied(8, OperatorReply(number, b"from another"), NOW)

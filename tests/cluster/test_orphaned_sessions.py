@@ -278,7 +278,7 @@ def test_worlds() -> None:
         run(seed)
 
 
-def test_an_etcd_that_was_set_up_anew_says_nothing() -> None:
+def test_an_etcd_with_lower_revisions_does_not_end_a_session() -> None:
     strays = OrphanedSessions(lone_ownership())
     strays.enter((3, 4), {"old": 1000, "new": 5})
     (request,) = strays.take_requests(1.0)

@@ -34,7 +34,7 @@ def swept(entries: list[tuple[str, int, int]], here: set[str]) -> list[bytes]:
     return gone
 
 
-def test_only_what_an_earlier_life_left_and_nothing_is_here_of() -> None:
+def test_only_keys_of_earlier_incarnations_without_a_session_are_deleted() -> None:
     entries = [("a/b%", 1, 2), ("here", 1, 2), ("others", 2, 2), ("new", 1, 3), ("old", 1, 1)]
     gone = swept(entries, {"here"})
     assert gone == [b"/starlingmq/test/owners/a%2Fb%25/1", b"/starlingmq/test/owners/old/1"]
@@ -44,7 +44,7 @@ def test_more_than_a_page() -> None:
     assert len(swept([(f"c{number}", 1, 1) for number in range(2 * PAGE + 7)], set())) == 2 * PAGE + 7
 
 
-def test_a_first_life_has_left_nothing() -> None:
+def test_a_first_incarnation_has_no_keys_to_delete() -> None:
     sweep = OwnerKeyGc(lone_ownership(), lambda _: False)
     sweep.enter(1, 1, 10.0)
     assert sweep.take_requests(20.0) == [] and sweep.wake_at() == 0.0
@@ -89,7 +89,7 @@ def test_a_claim_that_etcd_carried_out_late_leaves_no_key(late: int) -> None:
     assert owner_keys(fleet) == []
 
 
-def test_the_key_of_a_node_that_has_something_stays_though_another_one_reports_it() -> None:
+def test_the_key_of_a_node_with_a_session_stays_when_another_node_reports_it() -> None:
     fleet = Fleet(2)
     client = fleet.connect(0, "c")
     (entry,) = fleet.etcd.store.get(fleet[0].cluster.ownership.prefix, prefix=True)

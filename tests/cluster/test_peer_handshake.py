@@ -110,7 +110,7 @@ def test_a_node_that_does_not_belong_is_refused_with_the_reason(
     assert str(refused.value).isprintable()
 
 
-def test_a_listener_that_only_repeats_what_it_hears_proves_nothing() -> None:
+def test_a_listener_that_echoes_the_handshake_is_refused() -> None:
     dialling, answering = sides()
     proof = ask(dialling, answering)[PROOF]
     with pytest.raises(RefusedError, match="it does not know the cluster secret"):

@@ -108,7 +108,7 @@ async def test_a_full_buffer_drops_data_first_and_keeps_the_order(nodes: Nodes) 
         assert two.sequences() == taken and two.received[2] == small
 
 
-async def test_a_connection_that_broke_is_made_anew(nodes: Nodes) -> None:
+async def test_a_broken_connection_is_made_again(nodes: Nodes) -> None:
     one, two = await nodes.start("one", 1), await nodes.start("two", 2)
     with Proxy("127.0.0.1", two.port) as proxy:
         one.peers.set_peers([two.info(proxy.address)])
@@ -243,7 +243,7 @@ def certified(directory: Path, authority: trustme.CA) -> ClusterTlsConfig:
     return ClusterTlsConfig(cert=f"{directory}/cert.pem", key=f"{directory}/key.pem", ca=f"{directory}/ca.pem")
 
 
-async def test_tls_lets_in_who_shows_a_certificate(nodes: Nodes, tmp_path: Path) -> None:
+async def test_tls_admits_only_nodes_with_a_certificate(nodes: Nodes, tmp_path: Path) -> None:
     authority = trustme.CA()
     one, two = await nodes.pair(tls=certified(tmp_path / "ours", authority), **SECRET)
     assert one.send(1, two)

@@ -118,7 +118,7 @@ FOUND_BY: Final = {"due wills": 776}  # seeds that find it, where an early one d
 
 
 @pytest.mark.parametrize("name", BLIND)
-def test_an_errand_that_nobody_looks_at_is_found(name: str) -> None:
+def test_work_that_is_never_looked_at_is_found(name: str) -> None:
     world, kind, method = BLIND[name]
     with patch.object(kind, method, lambda self: False), quiet_turns_are_taken() as left:
         for seed in (FOUND_BY.get(name, 0), *range(20)):

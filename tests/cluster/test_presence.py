@@ -131,7 +131,7 @@ def test_a_will_that_etcd_does_not_know_of_is_not_published_after_its_client_is_
     assert retained(fleet) == [b"online 2"] * 3
 
 
-def test_a_connack_waits_for_a_will_that_its_node_publishes_and_for_what_that_retains() -> None:
+def test_a_connack_waits_for_a_will_and_for_its_retained_message() -> None:
     """The connection broke just before; etcd is told of what the will retains after a while."""
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
@@ -177,7 +177,7 @@ def test_a_connack_waits_for_a_will_that_its_connected_node_cannot_write_to_etcd
     assert kept(fleet) == [b"2/c"]
 
 
-def test_a_connack_waits_for_the_copy_of_a_will_though_the_key_that_names_it_is_gone() -> None:
+def test_a_connack_waits_for_the_copy_of_a_will_whose_original_key_is_gone() -> None:
     """The disk of the new node is slow, so it publishes late. The former node deletes its key meanwhile."""
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
@@ -359,7 +359,7 @@ SHOWN_BY = (
     (a_copy_is_not_waited_for, test_a_will_is_given_up_when_the_node_that_had_taken_it_died),
     (
         retained_wills_are_not_waited_for,
-        test_a_connack_waits_for_a_will_that_its_node_publishes_and_for_what_that_retains,
+        test_a_connack_waits_for_a_will_and_for_its_retained_message,
     ),
 )  # fmt: skip
 

@@ -178,7 +178,7 @@ def test_frames_lost_with_a_broken_stream_are_sent_again_on_the_next(way: tuple[
 
 
 @pytest.mark.parametrize("strategy", ["hash_topic", "hash_client"])
-def test_the_same_member_gets_a_topic_or_what_a_client_says_wherever_it_enters(
+def test_hash_strategies_choose_the_same_member_at_each_node(
     strategy: Literal["hash_topic", "hash_client"],
 ) -> None:
     fleet = Fleet(3)
@@ -219,7 +219,7 @@ def between_primaries(fleet: Fleet) -> list[FakeClient]:
     return workers
 
 
-def test_a_new_primary_asks_who_else_has_room_before_it_gives_what_waited() -> None:
+def test_a_new_primary_asks_for_room_before_it_assigns_waiting_messages() -> None:
     """Else its own members get all of it: what other nodes can take it does not know yet."""
     fleet = Fleet(3)
     workers = between_primaries(fleet)
@@ -233,7 +233,7 @@ def test_a_new_primary_asks_who_else_has_room_before_it_gives_what_waited() -> N
     assert sum(shares) == 60 and min(shares) >= 10, shares
 
 
-def test_a_new_primary_does_not_wait_for_who_does_not_answer() -> None:
+def test_a_new_primary_does_not_wait_for_nodes_that_do_not_answer() -> None:
     fleet = Fleet(2)
     here, there = between_primaries(fleet)
     fleet.cut(1, 2)
@@ -253,7 +253,7 @@ def test_standing_room_is_renewed_before_it_is_used_up() -> None:
     assert fleet[1].state.groups.at_once == 3 * allotted
 
 
-def test_members_that_come_and_go_change_what_stands() -> None:
+def test_members_that_come_and_go_change_the_standing_room() -> None:
     fleet = Fleet(3)
     one, publisher = member(fleet, 0, "one"), fleet.connect(2, "p")
     waited(fleet, publisher, one, 1)
@@ -337,7 +337,7 @@ def test_frames_for_an_earlier_incarnation_are_ignored() -> None:
     assert waited(fleet, publisher, worker, 1) == 0.0
 
 
-def test_the_primary_tells_what_waits_where_and_others_who_is_there() -> None:
+def test_the_primary_reports_waiting_messages_and_each_node_reports_the_members() -> None:
     fleet = Fleet(3)
     workers = [member(fleet, 0, "w0"), member(fleet, 1, "w1")]
     publisher = fleet.connect(2, "p")

@@ -77,7 +77,7 @@ async def is_banned(node: Node, client_id: str) -> bool:
     return False
 
 
-async def test_any_node_answers_for_all_and_says_who_does_not(three: Cluster) -> None:
+async def test_any_node_answers_for_all_and_lists_missing_nodes(three: Cluster) -> None:
     """Long because three processes start once for all of it, and each part finds what the one before has left."""
     one, two, last = three.nodes
     operator, other = Operator(one), Operator(two)

@@ -64,7 +64,7 @@ async def test_a_message_retained_at_one_node_is_retained_at_all(three: Cluster,
         assert await retained_at(node, f"seen{version}/#", 19, version) == wanted
 
 
-async def test_a_large_one_is_there_though_its_node_is_killed_and_comes_back(three: Cluster) -> None:
+async def test_a_large_retained_message_survives_that_its_node_is_killed(three: Cluster) -> None:
     first, *others = three.nodes
     async with Client(first.url) as client:
         await client.publish("large/one", LARGE, 1, retain=True)
@@ -120,7 +120,7 @@ async def comes(watcher: Client, seconds: float, enough: int = 0) -> list[str]:
     return found
 
 
-async def test_a_node_that_outlives_the_two_others_replays_what_they_retain_when_they_are_back(three: Cluster) -> None:
+async def test_a_surviving_node_replays_messages_that_the_others_retain_once_they_are_back(three: Cluster) -> None:
     """Its etcd has no majority meanwhile, so its watches move from endpoint to endpoint until one answers."""
     one, survivor, other = three.nodes
     for times in range(2):
@@ -141,7 +141,7 @@ async def test_a_node_that_outlives_the_two_others_replays_what_they_retain_when
     assert figures["starlingmq_retained_replay_wait_seconds"] == 0
 
 
-async def test_wills_of_a_node_that_was_killed_and_of_who_is_back_elsewhere(three: Cluster) -> None:
+async def test_wills_of_a_killed_node_are_published_unless_their_clients_are_back(three: Cluster) -> None:
     await three.whole()
     first, second, third = three.nodes
     async with Client(third.url) as watcher:

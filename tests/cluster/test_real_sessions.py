@@ -46,7 +46,7 @@ async def take(client: Client, wanted: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_a_client_finds_what_was_queued_at_the_node_it_goes_to(two: Cluster, version: int) -> None:
+async def test_a_client_finds_its_queue_at_the_node_it_goes_to(two: Cluster, version: int) -> None:
     here, there = two.nodes
     topic = f"roaming/{version}"
     client = lasting(here.url, version)

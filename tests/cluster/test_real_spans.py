@@ -22,7 +22,7 @@ pytestmark = [
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-async def test_one_trace_has_what_both_nodes_did_with_a_message(tmp_path: Path) -> None:
+async def test_one_trace_has_the_spans_of_both_nodes(tmp_path: Path) -> None:
     with Collector() as collector:
 
         def trace(settings: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ def test_a_joining_node_has_all_retained_messages_before_it_serves() -> None:
     assert len(shown(joiner)) == 2500
 
 
-def test_a_large_one_is_fetched_by_who_wants_it() -> None:
+def test_a_large_retained_message_is_fetched_when_it_is_needed() -> None:
     fleet = Fleet(3)
     publisher = fleet.connect(0, "p")
     retain(publisher, b"big", LARGE)
@@ -238,7 +238,7 @@ def etcd_has(fleet: Fleet, topic: bytes, origin: int) -> bool:
     return bool(found) and decode_value(found[0].value).origin == origin
 
 
-def test_a_copy_that_comes_late_does_not_replace_what_was_published_since() -> None:
+def test_a_late_copy_does_not_replace_a_later_message() -> None:
     fleet = Fleet(2)
     publisher, later = fleet.connect(0, "p"), fleet.connect(1, "q")
     fleet.mute.add((1, 2))
@@ -278,7 +278,7 @@ def test_a_fetched_message_that_is_published_again_is_not_evicted() -> None:
     assert shown(fleet[stub])[b"big"] == b"later" + LARGE
 
 
-def test_a_copy_is_kept_though_etcd_tells_of_it_before_it_tells_what_became_of_ours() -> None:
+def test_a_copy_is_kept_whose_event_precedes_the_result_of_our_own_write() -> None:
     """n2 has published to the topic, and does not know yet that this was done before n1 did."""
     fleet = Fleet(2)
     publisher, earlier = fleet.connect(0, "p"), fleet.connect(1, "q")
@@ -458,17 +458,17 @@ def test_a_copy_is_kept_over_a_restart() -> None:
     assert second.process is not None and payload_of([second.process], topic, value)
 
 
-LATE_COPY = test_a_copy_that_comes_late_does_not_replace_what_was_published_since
+LATE_COPY = test_a_late_copy_does_not_replace_a_later_message
 FETCHED = test_a_fetched_message_that_is_published_again_is_not_evicted
-TOLD_BEFORE = test_a_copy_is_kept_though_etcd_tells_of_it_before_it_tells_what_became_of_ours
+TOLD_BEFORE = test_a_copy_is_kept_whose_event_precedes_the_result_of_our_own_write
 BY_HAND = (
-    (planted_retained.copies_do_not_care_what_was_published_here, LATE_COPY),
-    (planted_retained.copies_do_not_care_what_was_published_here, FETCHED),
-    (planted_retained.copies_do_not_care_what_was_published_here, TOLD_BEFORE),
+    (planted_retained.copies_ignore_messages_published_here, LATE_COPY),
+    (planted_retained.copies_ignore_messages_published_here, FETCHED),
+    (planted_retained.copies_ignore_messages_published_here, TOLD_BEFORE),
     (planted_retained.marks_count_before_all_is_read, test_a_copy_is_kept_while_all_is_read_again),
     (planted_retained.marks_count_before_all_is_read, test_a_copy_is_kept_over_a_restart),
     (planted_retained.what_was_not_read_again_stays, test_changes_that_the_watch_missed_are_read_again),
-    (planted_retained.nobody_asks_a_second_one_for_a_payload, test_the_next_one_is_asked_when_a_holder_does_not_answer),
+    (planted_retained.a_payload_is_asked_of_one_node_only, test_the_next_one_is_asked_when_a_holder_does_not_answer),
 )
 
 

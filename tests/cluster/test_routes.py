@@ -217,7 +217,7 @@ def test_a_restarted_node_asks_for_the_difference_only() -> None:
     assert two.vector() == one.vector()
 
 
-def test_a_restart_of_who_told_costs_what_has_changed() -> None:
+def test_after_a_restart_a_node_sends_only_changed_routes() -> None:
     store = Store()
     wants = {b"f/%d" % number: 1 for number in range(500)}
     one, two = begin(1, wants), begin(2)

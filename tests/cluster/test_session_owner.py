@@ -73,7 +73,7 @@ def test_the_owner_goes_with_the_session_and_finds_it_anywhere() -> None:
     assert not join(fleet, 1, "bob").connack.session_present
 
 
-def test_users_who_share_client_ids_share_sessions_across_nodes() -> None:
+def test_users_that_share_client_ids_share_sessions_across_nodes() -> None:
     fleet = Fleet(2, session_owner=RULES["client_id"])
     hold(join(fleet, 0, "ann"))
     bob = join(fleet, 1, "bob")
@@ -152,7 +152,7 @@ def test_another_user_completes_no_handshake_of_the_first_one(reachable: bool) -
     assert got(watcher) == []
 
 
-def test_its_own_user_completes_it_after_a_restart_of_what_is_kept() -> None:
+def test_the_user_of_a_stored_handshake_completes_it_after_a_restart() -> None:
     kept: dict[bytes, bytes] = {}
     routed: list[object] = []
 
@@ -300,7 +300,7 @@ def test_late_messages_for_the_first_user_do_not_come_to_the_second_at_the_same_
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_a_node_that_is_not_told_the_user_hands_over_what_is_thrown_away(reachable: bool) -> None:
+def test_messages_handed_over_without_a_user_are_dropped(reachable: bool) -> None:
     """As one of an earlier version does, which does not read that field."""
     fleet = Fleet(3)
     publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")

@@ -67,7 +67,7 @@ def test_an_owner_that_falls_silent_is_not_waited_for() -> None:
     assert not client.expect(Connack).session_present
 
 
-def test_a_clean_start_waits_for_nobody() -> None:
+def test_a_clean_start_does_not_wait_for_slow_nodes() -> None:
     fleet = Fleet(3)
     slow(fleet).drop()
     assert not fleet.connect(1, "c", clean_start=True).connack.session_present
@@ -103,7 +103,7 @@ def test_two_nodes_that_claim_in_turns_do_not_wait_for_each_other() -> None:
     assert client.expect(Connack).session_present
 
 
-def test_a_client_that_is_gone_before_it_owns_its_client_id_makes_nobody_give_way() -> None:
+def test_a_client_lost_before_it_owns_its_client_id_does_not_take_over() -> None:
     fleet = Fleet(3)
     client = lasting(fleet, 0)
     subscribe(client, b"t", 1)

@@ -39,7 +39,7 @@ def says_too_early_that_all_is_there(self: OutboundSession, inbound_sessions: An
     return nodes
 
 
-def refuses_whoever_waits(self: Connecting, client_id: str, epoch: int) -> None:
+def waiting_clients_are_refused(self: Connecting, client_id: str, epoch: int) -> None:
     self.not_claimed(client_id, Reason.SERVER_BUSY, "")
 
 
@@ -53,7 +53,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
         26,
     ),
     "two wait for each other": (InboundClaims, "_turn_down", lambda *_: None, SlowWorld, 184),
-    "a CONNECT gives way that came later": (Connecting, "overtaken", refuses_whoever_waits, RaceWorld, 2),
+    "a CONNECT gives way that came later": (Connecting, "overtaken", waiting_clients_are_refused, RaceWorld, 2),
 }
 
 

@@ -173,7 +173,7 @@ def test_suback_waits_until_the_others_have_applied_the_route() -> None:
 
 
 @patches
-def test_suback_that_can_not_hold_everywhere_is_a_refusal() -> None:
+def test_a_subscription_that_cannot_hold_everywhere_is_refused() -> None:
     fleet = Fleet(3)
     client, old = fleet.connect(0, "a"), fleet.connect(0, "b", version=4)
     node = fleet[0].cluster
@@ -195,7 +195,7 @@ def isolated(fleet: Fleet) -> None:
     assert [node.cluster.serving for node in fleet.nodes] == [False, True, True]
 
 
-def test_a_minority_refuses_what_mqtt_5_asks() -> None:
+def test_a_minority_refuses_requests_of_mqtt_5_clients() -> None:
     fleet = Fleet(3)
     client = fleet.connect(0, "a")
     client.send(Publish(b"t", b"held", 2, packet_id=9))
@@ -312,7 +312,7 @@ def test_a_node_whose_routes_do_not_come_makes_the_others_refuse_in_the_end() ->
     assert [node.cluster.serving for node in fleet.nodes] == [False, True, True]
 
 
-def test_a_session_that_is_away_keeps_what_comes_from_other_nodes() -> None:
+def test_an_offline_session_queues_messages_from_other_nodes() -> None:
     fleet = Fleet(2)
     subscriber = fleet.connect(1, "b", properties={SESSION_EXPIRY_INTERVAL: 600})
     subscribe(subscriber, b"t", 1)
@@ -390,7 +390,7 @@ def test_leaving_takes_a_node_and_its_routes_out() -> None:
     assert publisher.expect(Ack).reason == 0x10
 
 
-def test_forgetting_gives_up_what_waited_and_counts_it() -> None:
+def test_forgetting_a_node_drops_and_counts_messages_that_wait_for_it() -> None:
     fleet = Fleet(3)
     subscriber, publisher = fleet.connect(2, "b"), fleet.connect(0, "a")
     subscribe(subscriber, b"t", 1)
@@ -414,7 +414,7 @@ def test_no_client_may_call_itself_a_node() -> None:
     assert client.expect(Connack).reason == 0x85
 
 
-def test_frames_carry_what_is_counted() -> None:
+def test_one_frame_is_sent_per_counted_forward() -> None:
     fleet = Fleet(2)
     publisher, subscriber = fleet.connect(0, "a"), fleet.connect(1, "b")
     subscribe(subscriber, b"t", 1)
@@ -442,7 +442,7 @@ def test_an_acknowledgement_that_was_put_off_does_not_hide_a_later_one() -> None
     assert fleet[0].cluster.transports[2].link.unacknowledged() == 0
 
 
-def test_messages_that_stay_at_their_node_are_said_to_nobody() -> None:
+def test_messages_that_stay_at_their_node_cause_no_frames() -> None:
     """No frame and no request for a message, at any QoS: what nodes say meanwhile they would have said without it."""
     fleet = Fleet(3)
     subscriber, publisher = fleet.connect(0, "s"), fleet.connect(0, "p")

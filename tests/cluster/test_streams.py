@@ -52,7 +52,7 @@ def read_all(book: NodeBook) -> dict[str, list[bytes]]:
     return found
 
 
-async def test_all_parts_are_found_by_way_of_one_node_and_so_is_who_joins(tmp_path: Path) -> None:
+async def test_a_reader_finds_all_nodes_through_one_and_also_a_node_that_joins(tmp_path: Path) -> None:
     with StreamCluster(tmp_path, 2) as cluster:
         await cluster.whole()
         one, two = cluster.nodes

@@ -39,7 +39,7 @@ def published(packets: list[Packet]) -> list[bytes]:
     return [packet.payload for packet in packets if isinstance(packet, Publish)]
 
 
-def test_a_client_that_comes_back_elsewhere_finds_its_session_and_what_was_queued() -> None:
+def test_a_client_that_reconnects_elsewhere_finds_its_session_and_its_queue() -> None:
     fleet = Fleet(2)
     publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
     subscribe(client, b"t", 1)
@@ -137,7 +137,7 @@ def test_a_client_that_comes_back_to_its_own_node_asks_etcd_alone() -> None:
     assert fleet[0].cluster.data_frames() == told
 
 
-def test_no_key_is_left_of_what_is_over() -> None:
+def test_ended_sessions_leave_no_owner_keys() -> None:
     fleet = Fleet(2)
     client = fleet.connect(0, "c")
     lasting(fleet, 0, "d").drop()

@@ -203,7 +203,7 @@ def never_parted(self: SessionTransfer, session: Session) -> list[Outgoing]:
     return taken
 
 
-moved = test_takeover.test_a_client_that_comes_back_elsewhere_finds_its_session_and_what_was_queued
+moved = test_takeover.test_a_client_that_reconnects_elsewhere_finds_its_session_and_its_queue
 claimed_in_turns = test_slow_takeovers.test_two_nodes_that_claim_in_turns_do_not_wait_for_each_other
 
 MISTAKES: dict[str, Mistake] = {

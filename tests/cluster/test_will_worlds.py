@@ -52,7 +52,7 @@ def a_will_at_a_node_that_is_away_is_not_cancelled() -> Any:
     return patch.object(WillSettlements, "settle", lambda self, *arguments: True)
 
 
-def a_restarted_node_does_not_read_what_etcd_has() -> Any:
+def a_restarted_node_ignores_settled_records_in_etcd() -> Any:
     settled = ClusterWills._settled
 
     def deaf(self: ClusterWills, name: str, entry: WillEntry, value: RegisteredWill) -> None:
@@ -161,13 +161,16 @@ def test_a_will_due_before_its_node_has_rejoined_is_not_lost() -> None:
         assert published == [b"gone"]
 
 
-cut_off = test_wills.test_a_node_that_is_cut_off_does_not_publish_what_others_have_published
+cut_off = test_wills.test_a_node_that_was_cut_off_does_not_publish_wills_that_others_have_published
 back = test_wills.test_a_client_that_reconnects_before_its_dead_node_is_missed_cancels_its_will
 
 SHOWN_BY: tuple[tuple[Callable[[], Any], Callable[[], None]], ...] = (
     (a_node_publishes_without_asking_etcd, cut_off),
     (a_will_at_a_node_that_is_away_is_not_cancelled, back),
-    (a_restarted_node_does_not_read_what_etcd_has, a_will_published_by_another_node_is_not_published_after_a_restart),
+    (
+        a_restarted_node_ignores_settled_records_in_etcd,
+        a_will_published_by_another_node_is_not_published_after_a_restart,
+    ),
     (due_wills_are_not_stored, a_will_due_at_a_crash_is_published_after_it),
 )
 """And what is made by hand that shows it; drawn worlds do too, one in twenty or so."""

@@ -131,7 +131,7 @@ def test_a_takeover_elsewhere_is_the_end_of_the_connection(delay: int, clean_sta
     assert published(watcher, 20.0) == [b"will/a"] * wills
 
 
-def test_a_clean_start_ends_a_session_though_it_is_still_on_its_way() -> None:
+def test_a_clean_start_ends_a_session_that_is_still_on_its_way() -> None:
     """And though the client comes back to where it is on its way to: its will is due, and what it had is gone."""
     fleet = Fleet(3)
     watcher, publisher = watch(fleet, 2), fleet.connect(2, "p")
@@ -224,7 +224,7 @@ def test_a_client_that_reconnects_before_its_dead_node_is_missed_cancels_its_wil
     assert published(watcher, 60.0) == []
 
 
-def test_a_node_that_is_cut_off_does_not_publish_what_others_have_published() -> None:
+def test_a_node_that_was_cut_off_does_not_publish_wills_that_others_have_published() -> None:
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
     client = leave_will(fleet, 0, "a")
@@ -304,7 +304,7 @@ def test_the_settlement_of_an_earlier_connection_does_not_count_for_a_later_one(
     assert len(asks(found, 9, RegisteredWill(REGISTERED, 8, delay=3, epoch=6))) == 1
 
 
-def test_a_node_that_can_not_be_asked_is_told_by_etcd_that_its_client_is_back() -> None:
+def test_an_unreachable_node_learns_from_etcd_that_its_client_is_back() -> None:
     """It may have a will that etcd does not know of yet."""
     (put,) = asks(settling(), 5, None)
     value = decode_will(put.value)

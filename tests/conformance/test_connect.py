@@ -252,7 +252,7 @@ def test_connecting_again_ends_the_older_connection(w: World, older: int, newer:
 
 
 @clause(v3="3.2.2-6")
-def test_where_no_return_code_fits_nothing_is_said(make_world: MakeWorld) -> None:
+def test_a_connect_without_a_fitting_return_code_is_closed_without_connack(make_world: MakeWorld) -> None:
     w = make_world(max_qos=1)
     c = w.open(version=4)
     c.send(connect_frame(4, utf8("c") + utf8("t") + utf8("m"), 0x16))  # a will of QoS 2

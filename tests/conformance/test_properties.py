@@ -171,7 +171,7 @@ def test_an_alias_above_the_maximum_is_refused(make_world: MakeWorld) -> None:
 
 
 @clause(v5="3.2.2-18")
-def test_where_there_are_no_aliases_one_is_refused(make_world: MakeWorld) -> None:
+def test_a_topic_alias_is_refused_where_aliases_are_off(make_world: MakeWorld) -> None:
     w = make_world(topic_alias_max=0)
     c = w.connect(client_id="a")
     assert c.connack.properties.get(TOPIC_ALIAS_MAXIMUM, 0) == 0

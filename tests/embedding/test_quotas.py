@@ -156,7 +156,7 @@ async def test_memory_that_is_freed_already_is_no_reason_to_refuse(
 
 
 @pytest.mark.security
-async def test_while_memory_is_short_large_halves_of_connects_are_let_go(
+async def test_large_incomplete_connects_are_dropped_while_memory_is_short(
     serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has = 10 << 20

@@ -29,7 +29,7 @@ def test_the_server_speaks_first() -> None:
     assert NatsPeer(World(), "tls://127.0.0.1:4222").info["tls_required"] is True
 
 
-def test_where_to_reconnect_to_is_told() -> None:
+def test_info_lists_the_urls_to_reconnect_to() -> None:
     world = World()
     world.state.nats.configure(NatsConfig(connect_urls=("a:4222", "b:4222"), max_payload=7))
     info = NatsPeer(world).info

@@ -114,7 +114,7 @@ def test_a_flush_waits_for_what_is_stored() -> None:
     assert peer.heard() == ["PONG", "PONG"]
 
 
-def test_while_nothing_can_be_stored() -> None:
+def test_a_message_that_must_be_stored_is_refused_while_storage_fails() -> None:
     world = World(recording=True)
     away = world.connect("away", properties={SESSION_EXPIRY_INTERVAL: 100})
     subscribe(away, "a", 1)

@@ -80,7 +80,9 @@ async def test_the_loop_serves_plain_sockets_itself(driver: FakeDriver, listen: 
     sock.close()
 
 
-async def test_what_the_kernel_does_not_take_at_once_arrives_later_and_whole(driver: FakeDriver, listen: Open) -> None:
+async def test_output_that_the_kernel_refuses_at_first_arrives_later_and_whole(
+    driver: FakeDriver, listen: Open
+) -> None:
     sock = await connect(await listen("mqtt://127.0.0.1:0"))
     client = await driver.client()
     parts = [bytes([number]) * 300_000 for number in range(30)]
@@ -154,7 +156,7 @@ async def test_a_paused_connection_that_was_reset_costs_nothing_until_it_is_read
     other.close()
 
 
-async def test_who_has_closed_its_half_gets_what_is_written_before_the_end_is_seen(
+async def test_a_client_that_closed_its_half_gets_output_written_before_the_end_is_seen(
     driver: FakeDriver, listen: Open
 ) -> None:
     sock = await connect(await listen("mqtt://127.0.0.1:0"))
@@ -295,7 +297,9 @@ async def floods(listener: Listener, count: int) -> AsyncIterator[None]:
             flood.end()
 
 
-async def test_who_sends_without_pause_holds_up_neither_timers_nor_others(driver: FakeDriver, listen: Open) -> None:
+async def test_a_client_that_sends_without_pause_delays_neither_timers_nor_other_clients(
+    driver: FakeDriver, listen: Open
+) -> None:
     listener = await listen("mqtt://127.0.0.1:0")
     loop = asyncio.get_running_loop()
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
@@ -341,7 +345,7 @@ async def test_an_error_in_serving_one_connection_ends_that_one(driver: FakeDriv
     good.close()
 
 
-async def test_what_another_thread_asks_for_is_done_while_clients_talk(driver: FakeDriver, listen: Open) -> None:
+async def test_calls_from_another_thread_run_while_clients_talk(driver: FakeDriver, listen: Open) -> None:
     listener = await listen("mqtt://127.0.0.1:0")
     driver.on_received = lambda client, data: client.reads.clear()
     done = asyncio.Event()

@@ -348,7 +348,7 @@ class Oracle:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_whatever_the_store_does_an_acknowledgement_is_true(bench: Bench, seed: int) -> None:
+async def test_an_acknowledgement_is_true_whatever_the_store_does(bench: Bench, seed: int) -> None:
     chance = random.Random(seed)
     await bench.away(b"#")
     await bench.connect("sub", lasting=True, filter=b"#")

@@ -252,7 +252,7 @@ async def test_a_member_joins_as_a_learner_and_is_promoted_and_can_be_removed(tm
 
 
 @pytest.mark.slow
-async def test_tls_lets_in_who_shows_a_certificate(tmp_path: Path) -> None:
+async def test_tls_admits_only_nodes_with_a_certificate(tmp_path: Path) -> None:
     tls = certificate(tmp_path / "node", trustme.CA(), "localhost")
     async with running(tmp_path, "a", tls) as first, running(tmp_path, "b", tls, join=(first.address,)) as second:
         assert await second.wait_ready(SECONDS)

@@ -47,7 +47,7 @@ def suback_does_not_wait() -> Any:
     return patch.object(RouteTable, "applied_by", lambda self, nodes: self._own.version)
 
 
-def suback_waits_for_nobody_that_was_lost_lately() -> Any:
+def suback_does_not_wait_for_nodes_lost_recently() -> Any:
     def publishers(self: Any, quorum: Quorum, now: float) -> list[int]:
         return [number for number in self._view.transports if quorum.is_connected(number)]
 
@@ -58,14 +58,14 @@ def one_node_alone_declares_another_dead() -> Any:
     return patch.object(Quorum, "_is_missed_by_all", lambda self, peer: True)
 
 
-def who_finds_all_others_gone_goes_on_serving() -> Any:
+def a_node_that_finds_all_others_gone_keeps_serving() -> Any:
     def supports(self: Quorum, peer: QuorumPeer) -> bool:
         return peer.connected and peer.number in self._registered
 
     return patch.object(Quorum, "_supports", supports)
 
 
-def suback_does_not_look_whom_others_reach() -> Any:
+def suback_ignores_the_nodes_that_others_reach() -> Any:
     return patch.object(Quorum, "is_connected_to_others", lambda self, number: False)
 
 
@@ -97,7 +97,7 @@ def what_was_seen_is_not_looked_at() -> Any:
 
 
 @contextmanager
-def who_is_heard_counts_though_it_is_deaf() -> Iterator[None]:
+def a_node_that_is_heard_but_deaf_counts() -> Iterator[None]:
     look = Quorum._look
 
     def trusting(self: Quorum, peer: QuorumPeer, now: float) -> None:
@@ -188,7 +188,7 @@ def a_joining_member_counts() -> Any:
 
 
 @contextmanager
-def a_link_delivers_what_it_has_seen() -> Iterator[None]:
+def a_link_delivers_duplicates() -> Iterator[None]:
     """And nobody looks at the ids in it."""
     received = PeerLink.received
 
@@ -245,7 +245,7 @@ def the_last_retained_message_is_not_kept() -> Any:
     return patch.object(RetainedTree, "put", first)
 
 
-def a_group_without_members_here_loses_what_comes() -> Any:
+def a_group_without_members_here_loses_messages() -> Any:
     line_up = GroupEngine.line_up
 
     def here_alone(self: GroupEngine, group: Any, message: Any, publisher: Any) -> bool:
@@ -254,7 +254,7 @@ def a_group_without_members_here_loses_what_comes() -> Any:
     return patch.object(GroupEngine, "line_up", here_alone)
 
 
-def each_node_with_members_gets_what_is_for_the_group() -> Any:
+def each_node_with_members_gets_messages_of_the_group() -> Any:
     def all_of_them(self: Forwarding, message: Any, session: Any, key: bytes, stored: bool) -> None:
         for link in self.ctx.cluster.links.values():
             forward(self, message, link, key, stored)
@@ -277,7 +277,7 @@ def a_pull_is_asked_for_once() -> Any:
     return patch.object(group_pull, "RESEND_SECONDS", 1e9)
 
 
-def what_a_lost_member_had_is_nobody_elses() -> Any:
+def messages_of_a_lost_member_go_to_no_other_member() -> Any:
     def settle(self: GroupEngine, outgoing: Any) -> bool:
         self.settle(outgoing)
         return True
@@ -285,11 +285,11 @@ def what_a_lost_member_had_is_nobody_elses() -> Any:
     return patch.object(GroupEngine, "give_back", settle)
 
 
-def what_was_lent_when_a_node_died_stays_lent() -> Any:
+def messages_lent_at_the_death_of_a_node_stay_lent() -> Any:
     return patch.object(GroupEngine, "restored", lambda self: None)
 
 
-def what_is_handed_over_is_kept_too() -> Any:
+def messages_that_are_handed_over_are_kept_too() -> Any:
     hand_over = GroupEngine._hand_over
     kept: set[bytes] = set()
 
@@ -341,15 +341,15 @@ def what_follows_a_refused_commit_overtakes_it() -> Any:
 
 FOUND: dict[Mistake, tuple[int, str]] = {
     suback_does_not_wait: (32, ""),
-    suback_waits_for_nobody_that_was_lost_lately: (1, "subscribed_while_cut"),
+    suback_does_not_wait_for_nodes_lost_recently: (1, "subscribed_while_cut"),
     one_node_alone_declares_another_dead: (10, "subscribed_while_processes_end"),
-    who_finds_all_others_gone_goes_on_serving: (6, "subscribed_while_processes_end"),
+    a_node_that_finds_all_others_gone_keeps_serving: (6, "subscribed_while_processes_end"),
     taken_is_said_before_it_is_stored: (43, "the_power_fails"),
     what_was_seen_is_forgotten_at_a_restart: (19, "many_lives"),
     what_was_seen_is_not_looked_at: (19, "many_lives"),
-    a_link_delivers_what_it_has_seen: (1, ""),
+    a_link_delivers_duplicates: (1, ""),
     frames_of_an_earlier_life_are_taken: (53, "many_lives"),
-    who_is_heard_counts_though_it_is_deaf: (0, ""),
+    a_node_that_is_heard_but_deaf_counts: (0, ""),
     nobody_has_to_be_there: (0, ""),
     a_joining_member_counts: (5, "somebody_joins_apart"),
     what_others_have_of_third_nodes_does_not_matter: (516, ""),
@@ -359,13 +359,13 @@ FOUND: dict[Mistake, tuple[int, str]] = {
     nothing_is_sent_again: (7, ""),
     what_is_retained_is_not_stored: (58, ""),
     the_last_retained_message_is_not_kept: (2, ""),
-    a_group_without_members_here_loses_what_comes: (14, ""),
-    each_node_with_members_gets_what_is_for_the_group: (84, ""),
+    a_group_without_members_here_loses_messages: (14, ""),
+    each_node_with_members_gets_messages_of_the_group: (84, ""),
     a_primary_that_is_gone_is_not_replaced: (3, "groups_lose_their_primary"),
     a_pull_is_asked_for_once: (6, "groups_have_two_primaries"),
-    what_a_lost_member_had_is_nobody_elses: (0, "groups_lose_their_primary"),
-    what_was_lent_when_a_node_died_stays_lent: (0, "groups_lose_their_primary"),
-    what_is_handed_over_is_kept_too: (0, "groups_have_two_primaries"),
+    messages_of_a_lost_member_go_to_no_other_member: (0, "groups_lose_their_primary"),
+    messages_lent_at_the_death_of_a_node_stay_lent: (0, "groups_lose_their_primary"),
+    messages_that_are_handed_over_are_kept_too: (0, "groups_have_two_primaries"),
     a_group_is_over_when_the_node_of_its_last_member_is_back: (34, "groups_lose_their_primary"),
     what_goes_at_once_is_kept_nowhere: (0, "groups_lose_their_primary"),
     what_follows_a_refused_commit_overtakes_it: (2, "disks_fail"),

@@ -63,7 +63,7 @@ def what_was_not_read_again_stays() -> Any:
     return patch.object(RetainedSync, "_complete", lazy)
 
 
-def a_page_takes_the_place_of_what_is_newer() -> Any:
+def a_page_replaces_newer_messages() -> Any:
     took = RetainedSync._took_page
 
     def trusting(self: RetainedSync, answer: Any, now: float) -> None:
@@ -73,15 +73,15 @@ def a_page_takes_the_place_of_what_is_newer() -> Any:
     return patch.object(RetainedSync, "_took_page", trusting)
 
 
-def nobody_waits_for_what_is_on_its_way() -> Any:
+def messages_on_their_way_are_not_waited_for() -> Any:
     return patch.object(RetainedOutbox, "here", lambda self, needs: True)
 
 
-def routes_do_not_tell_what_was_retained_before() -> Any:
+def routes_do_not_tell_the_retained_sequence() -> Any:
     return patch.object(RetainedOutbox, "tell", lambda self, node, sequence: None)
 
 
-def nobody_asks_a_second_one_for_a_payload() -> Any:
+def a_payload_is_asked_of_one_node_only() -> Any:
     ask = LargeRetained._ask_next
 
     def once(self: LargeRetained, topic: bytes, fetching: Any, now: float) -> None:
@@ -93,7 +93,7 @@ def nobody_asks_a_second_one_for_a_payload() -> Any:
     return patch.object(LargeRetained, "_ask_next", once)
 
 
-def copies_do_not_care_what_was_published_here() -> Any:
+def copies_ignore_messages_published_here() -> Any:
     init, covered = LargeRetained.__init__, set_in_init(LargeRetained, "_covered")
 
     def careless(self: LargeRetained, *arguments: Any) -> None:
@@ -112,8 +112,8 @@ FOUND: dict[Any, tuple[int, str]] = {
     a_batch_does_not_look_whether_it_was_done: (2, "all_retain"),
     what_the_watch_told_meanwhile_is_forgotten: (0, "all_retain"),
     what_was_published_here_gives_way_at_once: (20, "all_retain"),
-    a_page_takes_the_place_of_what_is_newer: (4, "all_retain"),
-    nobody_waits_for_what_is_on_its_way: (0, "all_retain_in_peace"),
-    routes_do_not_tell_what_was_retained_before: (0, "all_retain_in_peace"),
+    a_page_replaces_newer_messages: (4, "all_retain"),
+    messages_on_their_way_are_not_waited_for: (0, "all_retain_in_peace"),
+    routes_do_not_tell_the_retained_sequence: (0, "all_retain_in_peace"),
 }
 """The others are found by tests made by hand: see tests/cluster/test_retained.py."""

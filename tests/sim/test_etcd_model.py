@@ -46,7 +46,7 @@ def opened(model: EtcdModel, node: str = "a") -> Session:
     return session
 
 
-def test_of_two_that_write_if_it_is_new_one_wins() -> None:
+def test_one_of_two_conditional_writes_wins() -> None:
     model = EtcdModel(Random(1))
     for node in "ab":
         opened(model, node).request(Txn(node, NEW, (Put(b"/k", node.encode()),), (Get(b"/k"),)), 0.0)
@@ -56,7 +56,7 @@ def test_of_two_that_write_if_it_is_new_one_wins() -> None:
     assert (loser.succeeded, loser.revision, loser.found[0][0].value) == (False, 2, winner.tag.encode())
 
 
-def test_a_node_that_is_silent_loses_its_lease_and_what_hangs_on_it() -> None:
+def test_a_silent_node_loses_its_lease_and_the_keys_of_it() -> None:
     model = EtcdModel(Random(2), lease_ttl=10)
     silent, other = opened(model, "silent"), opened(model, "other")
     silent.request(put("here", leased=True), 0.0)
@@ -117,7 +117,7 @@ def test_a_cut_node_gets_errors_and_is_told_when_etcd_is_back() -> None:
     assert told(model.advance(4.0), EtcdState) == [EtcdState(True)]
 
 
-def test_what_came_while_there_was_no_leader_may_be_done_or_not_and_late() -> None:
+def test_requests_without_a_leader_may_be_executed_or_not_and_late() -> None:
     outcomes = set()
     for seed in range(100):
         model = EtcdModel(Random(seed), request_timeout=3)
@@ -134,7 +134,7 @@ def test_what_came_while_there_was_no_leader_may_be_done_or_not_and_late() -> No
     assert outcomes == {(False, True, True), (True, True, True), (True, False, True), (True, False, False)}
 
 
-def test_what_etcd_would_always_refuse_is_an_error_of_the_caller() -> None:
+def test_requests_that_etcd_always_refuses_are_errors_of_the_caller() -> None:
     model = EtcdModel(Random(6))
     opened(model).request(Txn("t", (), (Put(b"/k", b""), Delete(b"/", prefix=True))), 0.0)
     with pytest.raises(ValueError, match="twice"):

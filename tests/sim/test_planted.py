@@ -18,8 +18,8 @@ def test_a_node_that_passes_nothing_on_is_found() -> None:
 
 
 def test_a_suback_for_those_connected_alone_is_found() -> None:
-    with planted.suback_does_not_look_whom_others_reach(), pytest.raises(AssertionError):
-        test_sim.test_a_suback_waits_for_who_is_connected_to_others()
+    with planted.suback_ignores_the_nodes_that_others_reach(), pytest.raises(AssertionError):
+        test_sim.test_a_suback_waits_for_nodes_that_others_reach()
 
 
 def test_qos_2_that_leaves_before_its_commit_is_found() -> None:

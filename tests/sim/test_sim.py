@@ -88,7 +88,7 @@ def test_two_nodes_without_a_connection_continue_through_the_third(ways: list[tu
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
-def test_a_suback_waits_for_who_is_connected_to_others() -> None:
+def test_a_suback_waits_for_nodes_that_others_reach() -> None:
     """n1 and n2 do not reach each other at all, and both serve with n3: what n2 accepts it would not pass on to n1."""
     world = made(3)
     with planted.nothing_is_passed_on():

@@ -165,7 +165,7 @@ def test_errors_name_their_place_in_the_file(spark: SparkSession, broker: Stream
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(240)
-def test_how_it_is_and_why_it_ended(
+def test_the_status_has_the_state_and_the_failure_of_a_query(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -228,7 +228,7 @@ def test_the_commands(broker: StreamBroker, tmp_path: Path) -> None:
         '{"version": 2, "offsets": {"n1": 100}, "streams": {}, "waiting": {"n2": 1.0}, "lost": 23, "again": 1}',
     ],
 )
-def test_what_was_lost_is_in_the_status(end: str) -> None:
+def test_lost_messages_are_in_the_status(end: str) -> None:
     found = Status(name="hot", file="hot.yaml", pid=1, began=1.0, heard=1.0)
     latest = '{"version": 2, "offsets": {"n1": 107, "n2": 5}, "streams": {"n1": "a", "n2": "b"}}'
     offsets = {"endOffset": end, "latestOffset": latest}

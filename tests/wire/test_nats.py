@@ -47,7 +47,7 @@ def test_a_payload_says_how_much_it_lacks() -> None:
 
 @relaxed
 @given(st.lists(st.sampled_from([case[1:] for case in GOOD]), min_size=1, max_size=8), st.data())
-def test_however_it_is_split(cases: list[tuple[bytes, Command]], data: st.DataObject) -> None:
+def test_commands_are_read_however_the_bytes_are_split(cases: list[tuple[bytes, Command]], data: st.DataObject) -> None:
     stream = b"".join(case[0] for case in cases)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     commands = reader()
