@@ -11,8 +11,9 @@ import pytest
 from msgspec import Struct
 
 from starlingmq.admin.log_tail import LogTail
-from starlingmq.admin.node_rpc import Missing, NodeRpc
+from starlingmq.admin.node_rpc import ListPart, Missing, NodeRpc, Page
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
+from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.config.restart_settings import needs_restart
 from starlingmq.config.settings import Config, load_config
 from starlingmq.net.control_socket import Report
@@ -151,6 +152,19 @@ class Wire:
         return await self.answers[name](question), ""
 
 
+class Thing(Struct, frozen=True):
+    id: str
+    node: str = ""
+
+
+class ThingsPart(ListPart, frozen=True):
+    things: list[Thing]
+
+
+async def listed(rpc: NodeRpc, limit: int, cursor: str = "") -> Page[Thing]:
+    return await rpc.page("things", NoArguments(), ThingsPart, lambda part: part.things, limit, cursor)
+
+
 def services(wire: Wire, count: int) -> dict[str, NodeRpc]:
     """Each has ``count`` entries, by number, of which a page is some."""
 
@@ -175,9 +189,9 @@ async def test_a_list_of_several_nodes_has_each_entry_once_in_order(limit: int) 
         missing: list[Missing] = []
         cursor: str | None = ""
         while cursor is not None:
-            page = await rpc.page("things", "things", {}, limit, cursor)
+            page = await listed(rpc, limit, cursor)
             assert len(page.entries) <= limit
-            found += [entry["id"] for entry in page.entries]
+            found += [entry.id for entry in page.entries]
             missing += page.missing
             cursor = page.next
         assert found == [f"{name}{number}" for name in "cab" if name not in wire.away for number in range(1, 6)]
@@ -187,11 +201,12 @@ async def test_a_list_of_several_nodes_has_each_entry_once_in_order(limit: int) 
 async def test_a_node_that_stops_in_the_middle_of_a_list_is_missing_and_the_others_are_listed() -> None:
     wire = Wire("abc")
     rpc = services(wire, 5)["a"]
-    page = await rpc.page("things", "things", {}, 7, None)
-    assert [entry["id"] for entry in page.entries][-1] == "b2"
+    page = await listed(rpc, 7)
+    assert page.entries[-1] == Thing("b2", "b")
     wire.away = {"b"}
-    page = await rpc.page("things", "things", {}, 7, page.next)
-    assert [entry["id"] for entry in page.entries] == [f"c{number}" for number in range(1, 6)]
+    assert page.next is not None
+    page = await listed(rpc, 7, page.next)
+    assert [entry.id for entry in page.entries] == [f"c{number}" for number in range(1, 6)]
     assert (page.missing, page.next) == ([Missing("b", "it did not answer within 3.0 s")], None)
 
 
@@ -209,7 +224,7 @@ async def test_a_refusal_of_another_node_is_told_apart_from_no_answer() -> None:
             await rpc.at("b", "things", {})
     for cursor in ("x", "1", "-1.", "1" * 21 + ".", "é."):
         with pytest.raises(AdminError, match="cursor"):
-            await rpc.page("things", "things", {}, 1, cursor)
+            await listed(rpc, 1, cursor)
 
 
 class Asked(Struct, frozen=True):
@@ -232,7 +247,7 @@ async def test_a_request_to_all_nodes_lists_those_that_refuse_or_do_not_answer_a
         Missing("b", "this node does not accept requests for things from other nodes"),
         Missing("c", "it did not answer within 3.0 s"),
     ]
-    page = await every["a"].page("things", "things", {}, 100, None)
+    page = await listed(every["a"], 100)
     assert len(page.entries) == 5 and page.missing == answers.missing
     with pytest.raises(AdminError, match="does not accept requests for nothing"):
         await every["a"].everywhere("nothing", Asked(), Things)

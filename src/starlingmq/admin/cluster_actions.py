@@ -11,18 +11,39 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from msgspec import Struct, to_builtins
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from starlingmq.admin.activity import Activity, ActivityRequest, NodeActivityReply
 from starlingmq.admin.link_views import LinksReply, ListedLinks
+from starlingmq.admin.list_pages import (
+    ClientList,
+    ClientPage,
+    GroupInfo,
+    GroupList,
+    GroupPage,
+    LedGroups,
+    LedGroupsRequest,
+    SessionList,
+    SessionPage,
+    SubscriptionPage,
+)
 from starlingmq.admin.live_settings import Reloaded, ReloadRequest
 from starlingmq.admin.node_rpc import Missing, NodeRpc
 from starlingmq.admin.operator_bans import BanChange, BanNews, BansHeard, BansReply, BansToHear, ListedBans
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import Overview
-from starlingmq.admin.paging import limit_of
-from starlingmq.admin.sessions import DoneHere, OneClient, SessionAnswer, SessionDetail
+from starlingmq.admin.sessions import (
+    Clients,
+    ClientsRequest,
+    DoneHere,
+    OneClient,
+    SessionAnswer,
+    SessionDetail,
+    Sessions,
+    SessionsRequest,
+    Subscriptions,
+)
 from starlingmq.admin.stream_requests import GossipNews, GossipRequest, NewStream, OneStream, StreamsReply, StreamTrim
 from starlingmq.admin.typed_actions import NoArguments, ask, typed
 from starlingmq.net.control_socket import Action, Report
@@ -33,8 +54,6 @@ Result = dict[str, Any]
 
 Asked = Callable[[str, Arguments], Awaitable[Result]]
 
-PAGED: Final = {"clients": ("q",), "sessions": ("q", "connected"), "subscriptions": ("q",), "groups.led": ("prefix",)}
-"""Lists of which each node has a part, with the arguments that are passed to the nodes."""
 LOCAL: Final = ("publish", "retained", "retained.show", "retained.delete")
 AT_ONE: Final = (
     "overview",
@@ -139,6 +158,10 @@ class ClusterActions:
     def __init__(self, rpc: NodeRpc) -> None:
         self._rpc = rpc
         self.actions: dict[str, Action] = {
+            "clients": typed(ClientList, self._clients),
+            "sessions": typed(SessionList, self._sessions),
+            "subscriptions": typed(ClientList, self._subscriptions),
+            "groups.all": typed(GroupList, self._groups),
             "session": typed(ClientAt, self._session),
             "client.kick": typed(ClientAt, partial(self._change, "client.kick")),
             "session.end": typed(ClientAt, partial(self._change, "session.end")),
@@ -155,8 +178,6 @@ class ClusterActions:
             "reload": typed(ReloadAt, self._reload),
             "leave": _named("leave.begin", self._at),
         }
-        for name in PAGED:
-            self.actions[name.replace(".led", ".all")] = _named(name, self._list)
         for name in LOCAL:
             self.actions[name] = _named(name, self._here)
         for name in AT_ONE:
@@ -171,13 +192,55 @@ class ClusterActions:
     async def _pass_on(self, action: str, node: str, arguments: Arguments) -> Result:
         return {"node": node or self._rpc.name, **await self._rpc.at(node, action, arguments)}
 
-    async def _list(self, action: str, arguments: Arguments) -> Result:
-        key = action.partition(".")[0]
-        chosen = {name: arguments[name] for name in PAGED[action] if arguments.get(name)}
+    # Lists of which each node has a part
+
+    async def _clients(self, report: Report, request: ClientList) -> ClientPage:
         page = await self._rpc.page(
-            action, key, chosen, limit_of(arguments), arguments.get("cursor"), arguments.get("node") or None
+            "clients",
+            ClientsRequest(request.q),
+            Clients,
+            lambda part: part.clients,
+            request.limit,
+            request.cursor,
+            request.node,
         )
-        return {"node": self._rpc.name, key: page.entries, "next": page.next, "missing": to_builtins(page.missing)}
+        return ClientPage(self._rpc.name, page.entries, page.next, page.missing)
+
+    async def _sessions(self, report: Report, request: SessionList) -> SessionPage:
+        page = await self._rpc.page(
+            "sessions",
+            SessionsRequest(request.q, request.connected),
+            Sessions,
+            lambda part: part.sessions,
+            request.limit,
+            request.cursor,
+            request.node,
+        )
+        return SessionPage(self._rpc.name, page.entries, page.next, page.missing)
+
+    async def _subscriptions(self, report: Report, request: ClientList) -> SubscriptionPage:
+        page = await self._rpc.page(
+            "subscriptions",
+            ClientsRequest(request.q),
+            Subscriptions,
+            lambda part: part.subscriptions,
+            request.limit,
+            request.cursor,
+            request.node,
+        )
+        return SubscriptionPage(self._rpc.name, page.entries, page.next, page.missing)
+
+    async def _groups(self, report: Report, request: GroupList) -> GroupPage:
+        page = await self._rpc.page(
+            "groups.led",
+            LedGroupsRequest(request.prefix),
+            LedGroups,
+            lambda part: [GroupInfo(**asdict(group)) for group in part.groups],
+            request.limit,
+            request.cursor,
+            request.node,
+        )
+        return GroupPage(self._rpc.name, page.entries, page.next, page.missing)
 
     # Sessions
 

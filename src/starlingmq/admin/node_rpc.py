@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
 from starlingmq.admin.typed_actions import texts
@@ -33,6 +34,7 @@ MALFORMED: Final = "its answer is malformed; check that all nodes run the same v
 
 Result = dict[str, Any]
 R = TypeVar("R", bound=msgspec.Struct)
+E = TypeVar("E", bound=msgspec.Struct)
 
 
 class NodeRequest(msgspec.Struct, frozen=True):
@@ -60,8 +62,17 @@ class Answers(NamedTuple, Generic[R]):
     missing: list[Missing]
 
 
-class Page(NamedTuple):
-    entries: list[Result]
+class ListPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the list of one node, and the cursor behind it; None if the list ends."""
+
+    next: str | None
+
+
+P = TypeVar("P", bound=ListPart)
+
+
+class Page(NamedTuple, Generic[E]):
+    entries: list[E]
     next: str | None
     missing: list[Missing]
 
@@ -119,7 +130,10 @@ class NodeRpc:
         self, node: str, action: str, request: msgspec.Struct, reply: type[R], seconds: float = CALL_SECONDS
     ) -> R:
         """As ``at``, with a typed request and a typed reply."""
-        result = await self.at(node, action, texts(request), seconds)
+        return self._read(node, await self.at(node, action, texts(request), seconds), reply)
+
+    def _read(self, node: str, result: Result, reply: type[R]) -> R:
+        """Raises UnansweredError for a result that is not such a reply."""
         try:
             return msgspec.convert(result, reply)
         except msgspec.ValidationError:
@@ -187,25 +201,27 @@ class NodeRpc:
     async def page(
         self,
         action: str,
-        key: str,
-        arguments: dict[str, str],
+        request: msgspec.Struct,
+        part: type[P],
+        entries_of: Callable[[P], list[E]],
         limit: int,
-        cursor: str | None,
-        node: str | None = None,
-    ) -> Page:
+        cursor: str,
+        node: str = "",
+    ) -> Page[E]:
         """The next entries of a list of which each node has a part: one node after the other, in the order of numbers.
 
-        The result of ``action`` has entries under ``key``, and the cursor of that node under ``next``; the cursor of
-        the whole list puts the number of the node before it. A page may be shorter than ``limit``; the last page has
-        the cursor None. Entries are passed on as the node sent them. Raises AdminError.
+        ``request`` selects the entries; each node is asked with a limit and a cursor of its own. ``part`` is the reply
+        of one node. The entries are structs with a field ``node``, which is set here. The cursor of the whole list puts
+        the number of a node before the cursor of that node. A page may be shorter than ``limit``; the last page has the
+        cursor None. Raises AdminError.
         """
         members = self.members()
-        if node is not None:
+        if node:
             members = [member for member in members if member[1] == node]
             if not members:
                 raise AdminError(404, f"there is no node {node}")
         first, inner = _take_apart(cursor)
-        entries: list[Result] = []
+        entries: list[E] = []
         missing: list[Missing] = []
         until = asyncio.get_running_loop().time() + LIST_SECONDS
         left = [member for member in members if member[0] >= first]
@@ -213,9 +229,9 @@ class NodeRpc:
             at = inner if number == first else ""
             if len(entries) >= limit or asyncio.get_running_loop().time() >= until:
                 return Page(entries, f"{number}.", missing)
-            asked = {**arguments, "limit": str(limit - len(entries)), "cursor": at}
+            asked = {**texts(request), "limit": str(limit - len(entries)), "cursor": at}
             try:
-                found = await self.at(name, action, asked)
+                found = self._read(name, await self.at(name, action, asked), part)
             except UnansweredError as error:
                 missing.append(Missing(name, error.why))
                 continue
@@ -224,9 +240,9 @@ class NodeRpc:
                     raise
                 missing.append(Missing(name, error.why))
                 continue
-            entries += [{**entry, "node": name} for entry in found[key]]
-            if found["next"] is not None:
-                return Page(entries, f"{number}.{found['next']}", missing)
+            entries += [replace(entry, node=name) for entry in entries_of(found)]
+            if found.next is not None:
+                return Page(entries, f"{number}.{found.next}", missing)
         return Page(entries, None, missing)
 
 
@@ -235,7 +251,7 @@ def ours(error: Exception) -> bool:
     return type(error).__module__.startswith("starlingmq.")
 
 
-def _take_apart(cursor: str | None) -> tuple[int, str]:
+def _take_apart(cursor: str) -> tuple[int, str]:
     """The number of a node, and the cursor of that node."""
     number, dot, inner = (cursor or "0.").partition(".")
     if not dot or not number.isascii() or not number.isdigit() or len(number) > 20:

@@ -12,8 +12,9 @@ from msgspec import Struct
 
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.cluster_actions import ClusterActions
-from starlingmq.admin.group_actions import GroupFigures, Groups, GroupsRequest
+from starlingmq.admin.group_actions import Groups, GroupsRequest
 from starlingmq.admin.link_views import LinksReply
+from starlingmq.admin.list_pages import LedGroups, LedGroupsRequest
 from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
@@ -29,7 +30,7 @@ from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions, name_of
 from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
-from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, NoArguments, ask, texts, typed
+from starlingmq.admin.typed_actions import NoArguments, ask, texts, typed
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import directory_of
 
@@ -45,17 +46,6 @@ FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete", "storage.st
 """Actions of the control socket that other nodes may request, too."""
 OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes")
 ALONE: Final = "this broker is not a member of a cluster; set cluster.enabled to join one"
-
-
-class LedGroupsRequest(Struct, frozen=True):
-    prefix: str = ""
-    cursor: After = FIRST
-    limit: Limit = PAGE
-
-
-class LedGroups(Struct, frozen=True):
-    groups: list[GroupFigures]
-    next: str | None
 
 
 class DrainChange(Struct, frozen=True):
@@ -175,7 +165,7 @@ class AdminService:
         found = await ask(self._given["groups"], report, GroupsRequest(request.prefix, after, limit), Groups)
         alone = self.place.cluster is None
         mine = [group for group in found.groups if group.here or (not group.primary and first) or alone]
-        return LedGroups(mine, str(after + limit) if found.more else None)
+        return LedGroups(mine, next=str(after + limit) if found.more else None)
 
     # Draining, leaving
 

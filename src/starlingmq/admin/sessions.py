@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.node_rpc import ListPart, Missing
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import page_of
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, typed
@@ -123,19 +123,16 @@ class OneClient(Struct, frozen=True):
     by: str = ""
 
 
-class Clients(Struct, frozen=True):
+class Clients(ListPart, frozen=True):
     clients: list[ClientInfo]
-    next: str | None
 
 
-class Sessions(Struct, frozen=True):
+class Sessions(ListPart, frozen=True):
     sessions: list[SessionInfo]
-    next: str | None
 
 
-class Subscriptions(Struct, frozen=True):
+class Subscriptions(ListPart, frozen=True):
     subscriptions: list[SubscriptionInfo]
-    next: str | None
 
 
 class SessionAnswer(Struct, frozen=True):
@@ -289,7 +286,7 @@ class SessionActions:
             request.cursor,
             request.limit,
         )
-        return Clients([client_info(one, one.client) for one in page if one.client is not None], following)
+        return Clients([client_info(one, one.client) for one in page if one.client is not None], next=following)
 
     async def list_sessions(self, report: Report, request: SessionsRequest) -> Sessions:
         q, wanted = request.q, request.connected
@@ -299,7 +296,7 @@ class SessionActions:
             request.cursor,
             request.limit,
         )
-        return Sessions([session_info(one) for one in page if not one.ended], following)
+        return Sessions([session_info(one) for one in page if not one.ended], next=following)
 
     async def subscriptions(self, report: Report, request: ClientsRequest) -> Subscriptions:
         q, limit = request.q, request.limit
@@ -315,7 +312,7 @@ class SessionActions:
             if len(found) >= limit:
                 following = str(session.number) if following or session is not page[-1] else None
                 break
-        return Subscriptions(found, following)
+        return Subscriptions(found, next=following)
 
     async def show(self, report: Report, request: OneClient) -> SessionAnswer:
         session = self._find(request.client_id)

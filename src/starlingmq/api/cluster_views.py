@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
-from msgspec import Struct, convert
+from msgspec import convert
 
 from starlingmq._version import __version__
-from starlingmq.admin.group_actions import GroupFigures
-from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.list_pages import GroupPage
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.service import ALONE
 from starlingmq.api.paged_views import PAGE, AtNode, Cursor, Limit, Node
@@ -20,19 +19,6 @@ from starlingmq.api.served import Served
 Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters with this prefix.")]
 GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only groups with this prefix.")]
 Force = Annotated[bool, Parameter(description="Leave even if sessions or messages are lost.")]
-
-
-class GroupInfo(GroupFigures, frozen=True):
-    """A group as the node ``node`` reports it."""
-
-    node: str = ""
-
-
-class GroupPage(Struct, frozen=True):
-    node: str
-    groups: list[GroupInfo]
-    next: str | None
-    missing: list[Missing]
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:

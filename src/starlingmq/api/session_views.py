@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from litestar import Request, delete, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
-from msgspec import Struct, convert
+from msgspec import convert
 
 from starlingmq.admin.activity import Activity
 from starlingmq.admin.cluster_actions import DoneAt
-from starlingmq.admin.node_rpc import Missing
-from starlingmq.admin.sessions import ClientInfo, SessionDetail, SessionInfo, SubscriptionInfo
+from starlingmq.admin.list_pages import ClientPage, SessionPage, SubscriptionPage
+from starlingmq.admin.sessions import SessionDetail
 from starlingmq.api.paged_views import PAGE, Cursor, Limit, Node, Search
 from starlingmq.api.served import Served
 
@@ -22,27 +22,6 @@ Sort = Annotated[
     Parameter(description="Sort order: clients with the highest value first."),
 ]
 Connected = Annotated[bool | None, Parameter(description="Only connected sessions, or only disconnected ones.")]
-
-
-class ClientPage(Struct, frozen=True):
-    node: str
-    clients: list[ClientInfo]
-    next: str | None
-    missing: list[Missing]
-
-
-class SessionPage(Struct, frozen=True):
-    node: str
-    sessions: list[SessionInfo]
-    next: str | None
-    missing: list[Missing]
-
-
-class SubscriptionPage(Struct, frozen=True):
-    node: str
-    subscriptions: list[SubscriptionInfo]
-    next: str | None
-    missing: list[Missing]
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
