@@ -1,6 +1,6 @@
-"""A publisher and a receiver that keep the rules whatever happens to their connections, and watch that the broker does.
+"""A publisher and a receiver that follow the protocol through any loss of connections, and check that the broker does.
 
-A payload says where it belongs: ``publisher topic qos number``. So what arrives can be told without a look inside.
+A payload identifies its message: ``publisher topic qos number``. So received messages can be checked from outside.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ NOT_FOUND = 0x92
 
 
 class Publisher:
-    """``sent`` has what is not finished, in order; a message is ``acknowledged`` with its PUBACK or PUBCOMP."""
+    """``sent`` has the unfinished messages, in order; a message is ``acknowledged`` with its PUBACK or PUBCOMP."""
 
     def __init__(self, world: World, client_id: str, version: int) -> None:
         self.world = world
         self.client_id = client_id
         self.version = version
         self.sent: dict[int, Publish] = {}
-        self.released: set[int] = set()  # PUBREC came: from here on PUBREL is sent, never PUBLISH
+        self.released: set[int] = set()  # after PUBREC: PUBREL is sent, never PUBLISH
         self.to_release: list[int] = []
         self.acknowledged: list[bytes] = []
         self.connect()
 
     def connect(self) -> None:
-        """Also after the connection was lost: what is not finished is sent again in its order [MQTT-4.4.0-1]."""
+        """Connect or reconnect: unfinished messages are sent again in order [MQTT-4.4.0-1]."""
         expiry: Properties = {SESSION_EXPIRY_INTERVAL: NEVER} if self.version == 5 else {}
         self.fake = self.world.connect(self.client_id, self.version, clean_start=False, properties=expiry)
         limit = self.fake.connack.properties.get(RECEIVE_MAXIMUM, 65535)
@@ -44,12 +44,12 @@ class Publisher:
             self.fake.send(Ack(PUBREL, packet_id) if packet_id in self.released else packet)
 
     def lose_connection(self) -> None:
-        """What the broker wrote and we have not looked at is lost with it."""
+        """Lose the connection, with everything that the broker wrote and the client has not read."""
         self.fake.drop()
         self.connect()
 
     def publish(self, messages: list[tuple[bytes, bytes, int]], expiry: int = -1) -> None:
-        """(topic, payload, QoS) each, in one read; those that the server's Receive Maximum has no room for stay."""
+        """Publish (topic, payload, QoS) each, in one read; messages above the server's Receive Maximum wait."""
         packets: list[Packet] = []
         for topic, payload, qos in messages:
             packet_id = 0
@@ -85,14 +85,14 @@ class Publisher:
         self.fake.send_all(packets)
 
     def finish(self) -> None:
-        """Carry the handshakes through, as far as the broker reads us."""
+        """Complete the handshakes, as far as the broker reads the input."""
         self.read()
         self.release()
         self.read()
 
 
 class Witness:
-    """Gets at QoS 0, at once and in order, everything that is routed."""
+    """Receives all routed messages at QoS 0, immediately and in order."""
 
     def __init__(self, world: World) -> None:
         self.fake = world.connect("witness")
@@ -106,8 +106,8 @@ class Witness:
 class Receiver:
     """A client with a subscription at QoS 2.
 
-    It looks at a packet twice: ``observe`` sees what the broker writes, which is held to the rules; ``read`` what
-    reaches the client, which a lost connection cuts off anywhere.
+    It handles a packet twice: ``observe`` checks the packets that the broker writes; ``read`` gets those that reach the
+    client, which a lost connection cuts off anywhere.
     """
 
     def __init__(self, world: World, witness: Witness, max_inflight: int) -> None:
@@ -118,16 +118,16 @@ class Receiver:
         self.blocked = False
         self.lasting = False
         # on the wire
-        self.attached = False  # there is a session, so that what is routed is for us
-        self.seen = Counter[bytes]()  # what was routed at all
-        self.routed: list[bytes] = []  # for us
+        self.attached = False  # a session exists, so routed messages are for this client
+        self.seen = Counter[bytes]()  # all routed messages
+        self.routed: list[bytes] = []  # for this client
         self.written = 0  # of those, without DUP
-        self.places: dict[bytes, int] = {}  # publisher, topic and QoS -> up to where in ``routed`` we have seen it
-        self.inflight: dict[int, Publish] = {}  # in the broker's window, as far as anybody can know from outside
-        self.rec: set[int] = set()  # of those, answered with PUBREC
-        self.here: set[int] = set()  # PUBLISHes on this connection that are not finished
+        self.places: dict[bytes, int] = {}  # publisher, topic and QoS -> position in ``routed`` of the last one
+        self.inflight: dict[int, Publish] = {}  # in the broker's window, as far as can be observed from outside
+        self.rec: set[int] = set()  # of ``inflight``, answered with PUBREC
+        self.here: set[int] = set()  # unfinished PUBLISHes on this connection
         self.last_again = -1  # place in ``inflight`` of the last one that was sent again on this connection
-        self.releases = Counter[int]()  # PUBRELs that we may expect on this connection
+        self.releases = Counter[int]()  # expected PUBRELs on this connection
         self.unanswered = 0  # in flight when a session ended
         # in the client
         self.inbox: list[Publish | Ack] = []
@@ -166,7 +166,7 @@ class Receiver:
         self.observe()
 
     def lose_connection(self, arrived: int) -> None:
-        """``arrived`` of the packets on their way still reach the client, its answers do not reach the broker."""
+        """``arrived`` of the packets in flight still reach the client, its answers do not reach the broker."""
         assert self.fake is not None
         self.read(arrived)
         self.note_routed()
@@ -238,7 +238,9 @@ class Receiver:
             assert len(self.here) <= self.limit
 
     def check_order(self, packet: Publish) -> None:
-        """First appearances are, for each publisher, topic and QoS, what was routed, with gaps."""
+        """Check that first transmissions of each publisher, topic and QoS are the routed messages in order, with
+        gaps.
+        """
         key, _, _ = packet.payload.rpartition(b" ")
         assert key.split()[1:] == [packet.topic, b"%d" % packet.qos]
         place = self.places.get(key, 0)
@@ -292,7 +294,7 @@ class Receiver:
         packets: list[Packet] = [ack] * times
         self.fake.send_all(packets)
 
-    # A look inside
+    # The broker's state
 
     def check_inside(self, max_queue: int) -> None:
         session = self.world.state.ctx.sessions.get("sub")

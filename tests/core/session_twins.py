@@ -23,7 +23,7 @@ class Sent:
 
 
 class ListWindow:
-    """SendWindow as a list of what was sent, in order."""
+    """SendWindow as a list of sent messages, in order."""
 
     def __init__(self, last_id: int) -> None:
         self.sent: list[Sent] = []
@@ -58,7 +58,7 @@ class DictInbound:
 
 
 class ListQueue:
-    """MessageQueue as a list that is measured anew every time."""
+    """MessageQueue as a list that is measured again every time."""
 
     def __init__(self, max_length: int, max_bytes: int) -> None:
         self.items: list[Outgoing] = []

@@ -1,4 +1,4 @@
-"""Rights: what rules say of topics and of filters, held against every topic of a small world."""
+"""Rights: the decisions of rules about topics and filters, checked against every topic of a small set."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def kinds(events: list[Event], client: str | None = None) -> list[str]:
 
 
 def take_all(client: FakeClient) -> None:
-    """Acknowledge whatever comes, until nothing comes."""
+    """Acknowledge all messages until none arrives."""
     while packets := client.receive():
         for packet in packets:
             if isinstance(packet, Publish) and packet.qos:
@@ -226,7 +226,7 @@ def test_groups_members_and_those_that_leave() -> None:
 
 
 def life(world: AuditWorld, chance: random.Random) -> None:
-    """People who come, go, publish at every QoS, do not acknowledge, and a broker that dies."""
+    """Run clients that connect, disconnect, publish at every QoS and do not acknowledge, and a broker that crashes."""
     names = ["a", "b", "c"]
     clients: dict[str, FakeClient] = {}
     for step in range(150):

@@ -1,4 +1,4 @@
-"""Who is too fast is held back before anything is dropped; who can not be told its limit loses nothing by it."""
+"""A fast publisher is held before anything is dropped; a client that cannot learn its limit loses no message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
 from starlingmq.wire.reasons import Reason
 
 BOUND = 10
-HIGH = 5  # publishers are held from here on
-LOW = 2  # and let go here
+HIGH = 5  # publishers are held from this number on
+LOW = 2  # and released at this one
 
 
 def slow_receiver(w: World, topic: str = "t") -> FakeClient:
-    """It takes one message at a time, and acknowledges only when told to."""
+    """Return a receiver with a window of one message, which acknowledges only on request."""
     properties = {RECEIVE_MAXIMUM: 1, SESSION_EXPIRY_INTERVAL: 3600}
     sub = w.connect(f"slow {topic}", properties={**properties})
     subscribe(sub, topic, qos=1)
@@ -164,7 +164,7 @@ def test_a_transport_that_takes_nothing_holds_too() -> None:
 
 
 def records(c: FakeClient) -> list[int]:
-    """The PUBRECs written since last looked at."""
+    """Return the PUBRECs written since the last call."""
     packets = c.receive()
     assert all(isinstance(packet, Ack) and packet.type == PUBREC for packet in packets)
     return [packet.packet_id for packet in packets if isinstance(packet, Ack)]
@@ -209,7 +209,7 @@ def test_a_repeated_publish_that_waits_is_one_message() -> None:
 
 
 def test_waiting_messages_are_bounded_and_not_acknowledged() -> None:
-    """The client begins again, and each time gets on by what there is room for."""
+    """The client starts again, and each time progresses by the free room."""
     w = World(max_awaiting_rel=1, queue_bytes=10_000)
     c = persistent(w, "c", 4)
     burst(c, 20, b"x" * 1000)

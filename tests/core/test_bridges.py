@@ -1,4 +1,4 @@
-"""What a bridge of mosquitto asks for, and that nobody else gets it."""
+"""The requests of mosquitto bridges, which no other client can make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATE = "$SYS/broker/connection/vm.hub/state"
 
 
 def bridge(world: World, version: int = 4, client_id: str = "vm.hub", will: Will | None = None) -> FakeClient:
-    """As mosquitto connects: marked in 3.1 and 3.1.1, and in MQTT 5 to be known by its will alone."""
+    """Connect as mosquitto does: marked in 3.1 and 3.1.1, in MQTT 5 recognizable by its will only."""
     client = world.open(version, client_id)
     will = will or Will(STATE.encode(), b"0", 1, True)
     client.send(Connect(version, client_id, False, 60, will=will, bridge=version != 5))

@@ -1,4 +1,4 @@
-"""One decision about who is let in, in the words of MQTT 5, 3.1.1 and NATS."""
+"""One decision about accepting clients, in the terms of MQTT 5, 3.1.1 and NATS."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LIMITS: list[tuple[Callable[[Context], None], int, int, int, str]] = [
     (cut_off, Reason.SERVER_UNAVAILABLE, 3, CUT_OFF, "-ERR 'Node Is Isolated'"),
     (short_of_memory, Reason.QUOTA_EXCEEDED, 3, NO_ROOM, "-ERR 'maximum connections exceeded'"),
 ]
-"""What is so, the refusal in MQTT 5 and in 3.1.1, the verdict, and the refusal in NATS."""
+"""The condition, the refusal in MQTT 5 and in 3.1.1, the verdict, and the refusal in NATS."""
 
 
 def decided(world: World, transient: bool = False, stores: bool = False, owned: bool = False) -> ConnectVerdict:

@@ -1,4 +1,4 @@
-"""FilterTree against a linear scan, at its bounds, and for what it stores."""
+"""FilterTree against a linear scan, at its bounds, and its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPTH_MAX = 128
 
 
 class AsTheScanSays(RuleBasedStateMachine):
-    """Any sequence of additions and removals leaves what the scan finds, and nothing else."""
+    """After any sequence of additions and removals the tree matches the same filters as the scan."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ def test_unrelated_filters_cost_a_match_nothing() -> None:
 
 
 def test_deep_filters_with_a_common_beginning() -> None:
-    """Two filters that part at level 128, and many that part on the way; then all of them go, and their nodes too."""
+    """Two filters that differ from level 128 on, and many that differ earlier; removing all removes their nodes too."""
     deep = [b"/".join([*[b"a"] * depth, b"+", b"x"]) for depth in range(DEPTH_MAX)]
     tree = FilterTree()
     for number, filter in enumerate(deep):
@@ -224,7 +224,7 @@ def test_a_topic_of_nothing_but_slashes() -> None:
 
 @pytest.mark.parametrize("filter", [b"all", b"all/#"])
 def test_a_hundred_thousand_on_one_filter(filter: bytes) -> None:
-    """Removal looks for nobody: with a scan of the subscribers, this test would take minutes."""
+    """Removal does not search: with a scan of the subscribers, this test would take minutes."""
     tree = FilterTree()
     for number in range(100_000):
         tree.add(filter, number, number)
@@ -232,7 +232,7 @@ def test_a_hundred_thousand_on_one_filter(filter: bytes) -> None:
     for number in range(99_990):
         assert tree.remove(filter, number) == number
     assert tree.match(b"all") == list(range(99_990, 100_000))
-    # What is left does not live in the room of those who left.
+    # The remaining entries do not keep the memory of removed ones.
     slot = tree._slot(filter)
     assert isinstance(slot, dict)
     assert slot.__sizeof__() < 10_000

@@ -1,4 +1,4 @@
-"""Messages of groups wait in line, go to who can take them, and have one holder: with and without a store."""
+"""Messages of groups are queued, go to members that can receive them, and have one holder: with and without a store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def member(world: World, name: str, qos: int = 1, expiry: int = 0, **properties:
 
 
 def publish(world: World, *payloads: bytes, qos: int = 1) -> list[int]:
-    """The reason codes that it was told."""
+    """Publish and return the reason codes."""
     client = world.connect("publisher")
     for number, payload in enumerate(payloads):
         client.send(Publish(b"t", payload, qos, packet_id=number + 1 if qos else 0))
@@ -100,7 +100,7 @@ def test_a_member_that_leaves_with_unacknowledged_messages_frees_them(world: Wor
     two = member(world, "two")
     one.drop()
     if expiry:
-        assert got(two) == []  # it may come back for them
+        assert got(two) == []  # the member may reconnect and receive them
         world.advance(200)
     assert got(two) == [b"1", b"2", b"3"]
     assert group(world).redelivered == 3
@@ -141,7 +141,7 @@ def test_a_line_survives_a_crash_and_what_was_given_does_not_come_again(checkpoi
 
 
 def test_lasting_members_take_over_what_they_are_sent(world: World) -> None:
-    """It is theirs across connections, and not in line any more."""
+    """Such a message belongs to its member across connections, and is no longer in the group queue."""
     one = member(world, "one", qos=2, expiry=100)
     publish(world, b"1", qos=2)
     client = world.connect("publisher", 5, False)
@@ -241,11 +241,11 @@ def test_a_member_without_echo_is_not_chosen_for_its_own(world: World) -> None:
     assert heard(one) == [] and len(heard(two)) == 20
 
 
-# Who is chosen
+# Choice of the member
 
 
 def shares(world: World, strategy: str, count: int, topics: int = 1) -> list[Counter[str]]:
-    """What each of ten members got of ``count`` messages of two publishers, by publisher and topic."""
+    """Return the messages that each of ten members received of ``count`` by two publishers, by publisher and topic."""
     world.state.groups.configure(QueueGroupsConfig(strategies={"g": strategy}))  # type: ignore[dict-item]
     peers = [connect(world) for _ in range(10)]
     for peer in peers:
@@ -308,7 +308,7 @@ def test_qos_0_does_not_wait_for_a_group_that_has_no_member(world: World, store_
 
 
 def test_qos_0_in_line_goes_with_the_last_member(world: World) -> None:
-    """The member takes one message at a time, or none; what waits for it then is a mixture."""
+    """The member accepts one message at a time, or none; its queue is then a mixture."""
     one = member(world, "one", window=1)
     publish(world, b"in flight", b"1")
     publish(world, b"2", qos=0)

@@ -1,4 +1,4 @@
-"""Shared groups against a list of members: whoever is chosen must be one that can take a message now."""
+"""Shared groups against a list of members: the chosen member must be able to receive a message now."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class GroupAsTheListSays(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def begin_a_new_session(self, number: int) -> None:
-        """The old one leaves later, when its turn to be cleaned up comes."""
+        """Begin a new session; the old one leaves later, when it is cleaned up."""
         old = self.sessions[number]
         self.sessions[number] = self.new_session(number)
         self.join(number)

@@ -1,4 +1,4 @@
-"""A node of a cluster that stood still takes nothing, before it knows whether it is still one of a majority."""
+"""A cluster node that was suspended accepts nothing until it knows whether it still has a quorum."""
 
 from __future__ import annotations
 

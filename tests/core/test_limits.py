@@ -1,4 +1,4 @@
-"""Bounds on what a client can make the broker keep."""
+"""Bounds on the state that a client can create in the broker."""
 
 from __future__ import annotations
 

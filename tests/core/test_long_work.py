@@ -1,4 +1,4 @@
-"""Whatever one packet asks for, no call of the core does more than its share: counted in messages and filters."""
+"""No packet makes a call of the core do more than its share: counted in messages and filters."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ RETAINED = 20_000
 
 
 class Meter:
-    """A BrokerState that notes how much each call did."""
+    """A BrokerState that records the work of each call."""
 
     def __init__(self, state: BrokerState) -> None:
         self.state = state
-        self.most = 0  # filters taken in or out, messages sent or queued, in one call
+        self.most = 0  # filters added or removed, messages sent or queued, in one call
         self.bytes_most = 0  # in ``frames`` of one connection after one call
-        self.calls = 0  # that did anything
+        self.calls = 0  # calls that did any work
         self.turns = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -123,7 +123,7 @@ def test_the_end_of_a_session_with_many_filters() -> None:
 
 
 def test_others_are_served_while_many_filters_are_taken_in() -> None:
-    """Between any two pieces there is a turn for everybody; the client itself is not read before its SUBACK."""
+    """Between two pieces all other clients get a turn; the client itself is not read before its SUBACK."""
     w = World()
     c, other = w.connect("c"), w.connect("other")
     subscribe(other, "t")
@@ -153,7 +153,7 @@ def test_many_retained_messages_to_one_filter(filter: bytes) -> None:
 
 
 def take_everything(w: World, c: FakeClient, bound: int) -> list[bytes]:
-    """Acknowledge what comes as it comes, to the last of it; the topics."""
+    """Acknowledge all messages as they arrive; return their topics."""
     session = w.state.ctx.sessions[c.client_id]
     found = [packet for packet in c.receive() if isinstance(packet, Publish)]
     topics = [packet.topic for packet in found]
@@ -166,7 +166,7 @@ def take_everything(w: World, c: FakeClient, bound: int) -> list[bytes]:
 
 
 def test_many_retained_messages_to_a_client_that_takes_few_at_a_time() -> None:
-    """They wait in the tree, not in its queue, where they would push each other out."""
+    """The messages wait in the tree, not in the client's queue, where they would displace each other."""
     w = World(max_mqueue_len=100)
     keep(w, qos=1)
     meter = metered(w)
@@ -180,7 +180,7 @@ def test_many_retained_messages_to_a_client_that_takes_few_at_a_time() -> None:
 
 @pytest.mark.parametrize("receive_maximum", [20, 65535])
 def test_many_filters_with_a_retained_message_each(receive_maximum: int) -> None:
-    """They wait in line: one that goes on must not make all the others look whether they can."""
+    """The replays are queued: one that continues must not make all others check whether they can."""
     w = World()
     keep(w, qos=1)
     c = w.connect("c", properties={RECEIVE_MAXIMUM: receive_maximum})
@@ -260,7 +260,7 @@ def test_a_new_message_does_not_overtake_what_is_still_to_be_sent_again() -> Non
 
 
 def test_a_new_message_does_not_overtake_a_long_queue() -> None:
-    """Which is sent in pieces, between which there is room in the window and in the write buffer."""
+    """The queue is sent in pieces, between which there is room in the window and in the write buffer."""
     w = World(max_mqueue_len=0)
     sub = persistent(w, "sub", 5)
     subscribe(sub, "t", qos=1)

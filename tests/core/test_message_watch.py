@@ -1,4 +1,4 @@
-"""A watch sees what it chose, and no more than its bounds; without one, nothing is named."""
+"""A watch sees the selected messages, up to its bounds; without a watch, messages have no names."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_more_than_the_rate_and_more_than_is_looked_at_is_counted(world: World) 
 
 
 def test_nobody_else_is_told_of_what_a_watch_sees(world: World) -> None:
-    """Only the watch turned it on: nothing is published on $events."""
+    """Only the watch has enabled the events: nothing is published on $events."""
     spy = world.connect("spy")
     subscribe(spy, b"$events/#", 0)
     author = world.connect("author")

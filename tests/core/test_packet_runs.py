@@ -1,4 +1,4 @@
-"""Packets that come in one read have the outcome they have one by one, though acknowledgements are handled in runs."""
+"""Packets in one read have the same outcome as one by one, although acknowledgements are handled in runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ packets = st.lists(
 
 
 def handshakes(world: World) -> object:
-    """What the broker knows of the session afterwards."""
+    """Return the broker's state of the session."""
     session = world.state.ctx.sessions["c"]
     window, inbound = session.window, session.inbound
     return (
@@ -42,7 +42,7 @@ def handshakes(world: World) -> object:
 
 
 def the_long_way(packet: Packet) -> Packet | bytes:
-    """An acknowledgement with a reason code, which is in no run."""
+    """Return an acknowledgement with a reason code, which is not handled in a run."""
     if isinstance(packet, Ack):
         short = encode(packet, 5)
         return bytes((short[0], 3)) + short[2:] + b"\0"
@@ -50,7 +50,9 @@ def the_long_way(packet: Packet) -> Packet | bytes:
 
 
 def lived(version: int, reads: Sequence[Sequence[Packet | bytes]], limit: int, **settings: Any) -> tuple[object, ...]:
-    """A client that is its own subscriber sends these: what it got of each kind, and what is left."""
+    """Send these as a client that is its own subscriber. Returns its received packets by kind, and the remaining
+    state.
+    """
     world = World(**settings)
     fake = world.connect("c", version, clean_start=True, properties={MAXIMUM_PACKET_SIZE: limit} if limit else None)
     fake.send(Subscribe(1, [SubscribeRequest(b"t", 2)]))
@@ -73,12 +75,12 @@ def test_packets_in_one_read_have_the_outcome_of_packets_one_by_one(
 ) -> None:
     one_by_one = lived(version, [[packet] for packet in sent], 0, max_inflight=inflight)
     assert lived(version, [sent], 0, max_inflight=inflight) == one_by_one
-    if version == 5:  # to a client with a maximum packet size nothing goes the short way
+    if version == 5:  # a client with a maximum packet size never gets runs
         assert lived(5, [[the_long_way(packet)] for packet in sent], 1000, max_inflight=inflight) == one_by_one
 
 
 def connected(world: World, count: int, qos: int, version: int = 4) -> tuple[FakeClient, list[int]]:
-    """A receiver of so many messages, and their packet ids."""
+    """Return a receiver of ``count`` messages, and their packet ids."""
     fake = world.connect("r", version)
     fake.send(Subscribe(1, [SubscribeRequest(b"t", qos)]))
     fake.receive()

@@ -1,4 +1,4 @@
-"""One decision about what is taken in, in the words of MQTT 5, 3.1.1, NATS and the HTTP API."""
+"""One decision about accepting messages, in the terms of MQTT 5, 3.1.1, NATS and the HTTP API."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ REASONS = {
 
 
 def limit(world: World, verdict: int) -> str:
-    """Have a broker turn messages down for this reason; the topic of one that a session wants stored."""
+    """Make a broker refuse messages for this reason; return the topic of a message that would be stored for a
+    session.
+    """
     ctx = world.state.ctx
     ctx.isolated = verdict == ISOLATED
     ctx.refusing = verdict == NOT_STORED
@@ -60,7 +62,7 @@ def serving() -> World:
 
 
 def client_of(kind: str, verdict: int) -> tuple[World, str, Any]:
-    """Connected before the limit holds, for some of them keep clients out as well."""
+    """Connect before the limit applies, because some limits refuse clients as well."""
     world = serving()
     client = connect(world) if kind == "nats" else world.connect("writer", version=int(kind))
     return world, limit(world, verdict), client

@@ -1,4 +1,4 @@
-"""The two ends of the handshakes against twins that look at everything."""
+"""The two ends of the handshakes against simple reference models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WindowAsTheListSays(RuleBasedStateMachine):
         self.now = 1000.0
 
     def id_at(self, place: int) -> int:
-        """The id of one of the messages that are out, or one that nobody knows."""
+        """Return the id of a message in flight, or an unknown one."""
         sent = self.twin.sent
         return sent[place].packet_id if place < len(sent) else (place * 9999 + 17) % 65536
 
@@ -119,7 +119,7 @@ class InboundAsTheDictsSay(RuleBasedStateMachine):
 
     @rule(packet_id=ids)
     def pubrel(self, packet_id: int) -> None:
-        """Whatever comes twice: a message leaves once."""
+        """Handle a PUBREL, possibly repeated: a message is routed once."""
         held = self.twin.held.pop(packet_id, None)
         assert self.inbound.release(packet_id, self.now) is (None if held is None else held[0])
         if held is not None:
@@ -162,7 +162,7 @@ TestInbound.settings = settings(max_examples=60, deadline=None)
 
 @pytest.mark.parametrize("used", [1, 500])
 def test_every_id_can_be_out_at_once(used: int) -> None:
-    """Finding the last free id must not depend on where it lies."""
+    """Finding the last free id must not depend on its position."""
     window = SendWindow(MAX_PACKET_ID)
     ids = [window.add(outgoing(1), 0.0) for _ in range(MAX_PACKET_ID)]
     assert sorted(ids) == list(range(1, MAX_PACKET_ID + 1))

@@ -1,4 +1,4 @@
-"""MessageQueue against a list that is measured anew every time."""
+"""MessageQueue against a list that is measured again every time."""
 
 from __future__ import annotations
 

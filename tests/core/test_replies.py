@@ -1,4 +1,4 @@
-"""What a client may publish in reply: counts, times, bounds, held against a plain model."""
+"""Permissions to publish replies: counts, times, bounds, checked against a simple model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_oldest_topics_go_where_there_are_too_many_or_their_bytes_are() -> N
 )
 def test_it_allows_what_a_list_of_messages_allows(steps: list[tuple[str, bytes]], count: int, seconds: float) -> None:
     replies, allowed = Replies(seconds), rights(count, seconds)
-    model: list[tuple[bytes, float, int]] = []  # in the order in which they were noted
+    model: list[tuple[bytes, float, int]] = []  # in the order of recording
     now = 0.0
     for step, topic in steps:
         if step == "wait":

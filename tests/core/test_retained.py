@@ -1,4 +1,4 @@
-"""RetainedTree against a dict, and its cursor: complete, without repetition, and never long at it."""
+"""RetainedTree against a dict, and its cursor: complete, without repetition, and with bounded steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def walk(tree: RetainedTree, filter: bytes, limit: int = 7) -> list[Message]:
 
 
 def step(cursor: RetainedCursor, limit: int) -> list[Message]:
-    """One step, held to its bounds."""
+    """Make one step and check its bounds."""
     before = cursor.looks
     found = cursor.next(limit)
     assert len(found) <= limit
@@ -34,7 +34,7 @@ def step(cursor: RetainedCursor, limit: int) -> list[Message]:
 
 
 class Walk:
-    """A cursor on its way, and what it has to bring: what was there all the time."""
+    """A cursor in progress, and the messages that it must return: those present all the time."""
 
     def __init__(self, cursor: RetainedCursor, filter: bytes, stable: set[bytes]) -> None:
         self.cursor = cursor
@@ -150,7 +150,7 @@ def test_a_topic_is_kept_once_however_often_its_message_changes() -> None:
 
 @pytest.mark.parametrize("filter", [b"#", b"+/+", b"+", b"+/x/#"])
 def test_wildcards_at_the_beginning_leave_out_dollar_topics(filter: bytes) -> None:
-    """[MQTT-4.7.2-1], without a look at each of them."""
+    """[MQTT-4.7.2-1], without visiting each of them."""
     tree = RetainedTree()
     for number in range(1000):
         tree.put(retained(b"$SYS/%d" % number))
@@ -211,7 +211,7 @@ def test_a_step_among_topics_that_do_not_match_ends_too(plant: RetainedTree) -> 
 
 @pytest.mark.parametrize("filter", [b"/".join([b"+"] * 64 + [b"x"]), b"/".join([b"+", b"a"] * 40), b"+/" * 127 + b"+"])
 def test_many_wildcards_over_deep_topics_backtrack_nowhere(filter: bytes) -> None:
-    """Each topic is looked at a few times at most, whatever the number of wildcards."""
+    """Each topic is visited a few times at most, whatever the number of wildcards."""
     tree = RetainedTree()
     for depth in range(1, 128):
         tree.put(retained(b"/".join([b"a"] * depth)))
@@ -225,7 +225,7 @@ def test_many_wildcards_over_deep_topics_backtrack_nowhere(filter: bytes) -> Non
 
 
 def test_a_walk_survives_that_everything_changes_around_it() -> None:
-    """Topics come and go in such numbers that blocks split and vanish; those that stay come exactly once."""
+    """So many topics are added and removed that blocks split and vanish; the walk returns each unchanged topic once."""
     tree = RetainedTree()
     stay = [b"t/%05d/stay" % number for number in range(0, 4000, 5)]
     for topic in stay:

@@ -1,4 +1,4 @@
-"""A message that is traced is so wherever it comes, by its id; which ones are is for it or for the share to say."""
+"""A traced message is traced on every node, by its id; its own trace context or the configured share decides."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_traceparent_is_read(text: str) -> None:
         "",
         "00",
         WHOLE[:-1],
-        WHOLE + "-more",  # version 00 has nothing behind its flags
+        WHOLE + "-more",  # version 00 has nothing after its flags
         WHOLE + "0",
         f"cc-{TRACE}-{SPAN}-01more",
         f"ff-{TRACE}-{SPAN}-01",

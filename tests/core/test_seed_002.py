@@ -1,4 +1,4 @@
-"""The example of the design's second seed: window 2, four messages, acknowledgements that do not come through."""
+"""The example of the design's second seed: window 2, four messages, acknowledgements that are lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlingmq.wire.packets import PUBACK
 
 
 def receiver(w: World, version: int) -> FakeClient:
-    """With a window of 2; messages 1 to 4 are on their way to it."""
+    """Return a receiver with a window of 2; messages 1 to 4 have been published to it."""
     sub = persistent(w, "sub", version)
     subscribe(sub, "t", qos=1)
     pub = w.connect("pub")
@@ -59,7 +59,7 @@ def test_the_window_is_sent_again_when_nothing_is_heard(version: int) -> None:
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_the_same_with_a_connection_that_breaks(version: int) -> None:
-    """The only way in which an MQTT 5 client is sent anything again."""
+    """In MQTT 5, messages are sent again only after a reconnection."""
     w = World(max_inflight=2)
     sub = receiver(w, version)
     seen = messages(sub)

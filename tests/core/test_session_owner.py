@@ -1,4 +1,4 @@
-"""A session is its user's: another user with the same client id gets no byte of it (``auth.session_owner``)."""
+"""A session belongs to its user: another user with the same client id gets no byte of it (``auth.session_owner``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is summed up over sessions, whichever pieces they come in."""
+"""Totals over sessions do not depend on the pieces in which they are summed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Whole sessions through everything that happens to connections, against a model that knows the rules and no code.
+"""Whole sessions through all events of connections, against a model of the rules that is independent of the code.
 
-Two publishers and a receiver. What the model holds the broker to:
+Two publishers and a receiver. The model checks:
 
 - nothing acknowledged is lost for a session, unless it is counted as dropped, and every drop is counted;
 - a QoS 2 message is routed once, and delivered at most once (once, in the end, if it was not dropped);
-- the first appearances of each publisher, topic and QoS keep their order;
-- what is sent again is the same under the same id, with DUP, and never within an MQTT 5 connection;
+- the first transmissions of each publisher, topic and QoS keep their order;
+- a message sent again is the same under the same id, with DUP, and never within an MQTT 5 connection;
 - neither queue nor window ever exceeds its bound.
 """
 
@@ -119,7 +119,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(connected)
     @rule(picks=st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 1, 1, 2, 0])), min_size=1, max_size=4))
     def answer(self, picks: list[tuple[int, int]]) -> None:
-        """In any order, some twice, some never."""
+        """Answer in any order, some twice, some never."""
         self.receiver.read(len(self.receiver.inbox))
         for index, times in picks:
             if self.receiver.answers:
@@ -144,7 +144,7 @@ class Sessions(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.world.advance(seconds)
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def the_rules_are_kept(self) -> None:
@@ -159,7 +159,7 @@ class Sessions(RuleBasedStateMachine):
         return not underway and session.queue is None and session.waiters is None
 
     def teardown(self) -> None:
-        """In the end everybody behaves: everything is finished, and the books are balanced."""
+        """At the end all clients complete their handshakes: nothing is open, and the counts are consistent."""
         if not hasattr(self, "published"):
             return
         if connected(self):
@@ -184,7 +184,7 @@ TestSessions.settings = settings(max_examples=150, stateful_step_count=40, deadl
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_long_life(seed: int) -> None:
-    """What a search for short stories seldom gets to. A seed is a life: it can be lived again."""
+    """Long runs, which reach states that short ones rarely do. Each seed can be replayed."""
     chance = random.Random(seed)
     one_of = chance.choice
     machine = Sessions()

@@ -55,6 +55,6 @@ def test_the_order_of_items_does_not_depend_on_the_seed_of_hashes() -> None:
 
 @pytest.mark.parametrize("seed", ["24", "29"])
 def test_a_simulated_world_does_not_depend_on_the_seed_of_hashes(seed: str) -> None:
-    """The whole trace of it: each frame, each step of each node."""
+    """Compares the whole trace: each frame, each step of each node."""
     one, two = (output(hash_seed, "-m", "tests.sim", "--seed", seed) for hash_seed in ("1", "2"))
     assert len(one.splitlines()) > 100 and one == two

@@ -1,4 +1,4 @@
-"""A QoS 0 message of a 3.x client goes on in the frame in which it came, where the receiver gets the same bytes."""
+"""A QoS 0 message of a 3.x client is forwarded in its original frame to receivers that get the same bytes."""
 
 from __future__ import annotations
 

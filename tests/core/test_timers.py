@@ -13,7 +13,7 @@ class WheelAsTheListSays(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.wheel = TimerWheel()
-        self.waiting: dict[int, float] = {}  # item -> when it was asked for
+        self.waiting: dict[int, float] = {}  # item -> requested time
         self.now = 1_000_000.0
         self.added = 0
 
@@ -39,7 +39,7 @@ class WheelAsTheListSays(RuleBasedStateMachine):
 
     @rule()
     def everything_due(self) -> None:
-        """Who takes until nothing comes has everything that was asked for a tick ago."""
+        """Taking until nothing is returned yields every item that was due a tick ago."""
         last_slot = 0
         while found := self.wheel.due(self.now, 3):
             for item in found:

@@ -1,4 +1,4 @@
-"""PUBRELs of unknown handshakes of 3.x clients: each way of ``mqtt.unknown_pubrel``, and that nobody is locked out."""
+"""PUBRELs of unknown handshakes of 3.x clients: each value of ``mqtt.unknown_pubrel``, and no client is locked out."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_packet_id_that_is_used_again_is_closed_for_again() -> None:
     assert sole(client, Ack) == Ack(PUBREC, 5)
     client.send(Ack(PUBREL, 5))
     assert sole(client, Ack) == Ack(PUBCOMP, 5)
-    client = world.connect("c", version=4, clean_start=True)  # and what was known is gone
+    client = world.connect("c", version=4, clean_start=True)  # the handshakes are discarded
     assert lost(client)
 
 
