@@ -1,4 +1,4 @@
-"""A case of the wire format, and the builders that write frames down."""
+"""A case of the wire format, and the builders of frames."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def good(name: str, version: int, raw: bytes, packet: Packet) -> Case:
 
 
 def other(name: str, version: int, raw: bytes, packet: Packet) -> Case:
-    """Legal, but not the form we write."""
+    """Legal, but not the form that the encoder writes."""
     return Case(f"{name} v{version}", raw, version, packet, canonical=False)
 
 

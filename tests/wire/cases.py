@@ -1,4 +1,4 @@
-"""The one table of MQTT wire cases: frames, and the packet or the reason code they must come to.
+"""The one table of MQTT wire cases: frames, and the expected packet or reason code.
 
 Frames are written as pieces: a ``str`` is hexadecimal, ``bytes`` stand for themselves, ``s(...)`` is a field with its
 two length bytes. ``frame`` puts first byte and remaining length before them; cases about these write them out.
@@ -68,7 +68,7 @@ def connect(version: int, flags: int, *rest: str | bytes) -> bytes:
 
 
 def connect_cases() -> Iterator[Case]:
-    # The shortest CONNECT there is, written out.
+    # The shortest possible CONNECT, as bytes.
     yield good("CONNECT bare", 4, joined("10 0c 0004 4d515454 04 02 0000 0000"), Connect(4))
     yield good("CONNECT bare", 3, joined("10 0f 0006 4d5149736470 03 02 0000 0001 61"), Connect(3, "a"))
     yield good("CONNECT bare", 5, joined("10 0d 0004 4d515454 05 00 ffff 00 0000"), Connect(5, "", False, 65535))
@@ -112,7 +112,7 @@ def bad_connect_cases() -> Iterator[Case]:
         yield bad("CONNECT will QoS 3", v, connect(v, 0x1E, s("c"), none, s("w"), s("")))
         for flags in (0x03, 0x0A, 0x12, 0x1A, 0x22, 0x3A):
             raw = connect(v, flags, s("c"))
-            if v == 3:  # bit 0 is not used, QoS and RETAIN of a will that is not there are disregarded
+            if v == 3:  # bit 0 is not used, QoS and RETAIN without a will are ignored
                 yield other(f"CONNECT flags {flags:#x}", v, raw, Connect(3, "c", True, 60, protocol_name="MQIsdp"))
             else:
                 yield bad(f"CONNECT flags {flags:#x}", v, raw)
@@ -200,7 +200,7 @@ def publish_cases() -> Iterator[Case]:
                 frame(0x34, s("t"), "0100", none, payload),
                 Publish(b"t", payload, 2, packet_id=256),
             )
-        # Topics are not looked at here, the core does that once per topic.
+        # The codec does not check topics; the core does so once per topic.
         for raw in (b"a/#", b"+", b"\xff", b"a\0b"):
             yield good(f"PUBLISH topic {raw!r}", v, frame(0x30, s(raw), none), Publish(raw))
 
@@ -356,7 +356,7 @@ DISCONNECT_CODES = {0x00, 0x04, *range(0x80, 0xA3)} - set(NOT_FOR_DISCONNECT)
 
 
 def session_cases() -> Iterator[Case]:
-    """PINGREQ, PINGRESP, DISCONNECT, AUTH and what is no packet type."""
+    """PINGREQ, PINGRESP, DISCONNECT, AUTH and reserved packet types."""
     for v in (3, 4, 5):
         yield good("PINGREQ", v, joined("c0 00"), Pingreq())
         yield good("PINGRESP", v, joined("d0 00"), Pingresp())

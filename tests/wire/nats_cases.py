@@ -1,4 +1,4 @@
-"""The one table of NATS commands: bytes, and what they must come to. Every test of the reader uses it."""
+"""The one table of NATS commands: bytes, and the expected result. Every test of the reader uses it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAYLOAD_MAX = 100
 
 
 class Command(NamedTuple):
-    """A command as a value; what a kind does not have is empty."""
+    """A command as a value; fields that a kind does not have are empty."""
 
     kind: int
     subject: bytes = b""
@@ -40,7 +40,7 @@ class Command(NamedTuple):
 
 
 def taken(reader: NatsReader, kind: int) -> Command:
-    """The command that the reader has just read."""
+    """Return the command that the reader has just read."""
     if kind in (PUB, HPUB):
         return Command(kind, reader.subject, reader.reply, headers=reader.headers, payload=reader.payload)
     if kind == SUB:
@@ -51,8 +51,9 @@ def taken(reader: NatsReader, kind: int) -> Command:
 
 
 class Outcome(NamedTuple):
-    """What came of some bytes: the commands, the error that ended them, and where the first one begins that is not
-    complete."""
+    """The result of some bytes: the commands, the error that ended them, and the start of the first incomplete
+    command.
+    """
 
     commands: list[Command]
     error: str

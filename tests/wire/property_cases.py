@@ -1,4 +1,4 @@
-"""Cases of MQTT 5 properties: where each may be, and what is wrong with them."""
+"""Cases of MQTT 5 properties: the packets of each, and invalid ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from .case_builders import (
 
 # --- properties ---------------------------------------------------------------------------------------------------
 
-# MQTT 5, table 2-4: id -> name, an encoded value, what it means, the packets it is for.
+# MQTT 5, table 2-4: id -> name, an encoded value, its meaning, its packets.
 ACKS = {PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK}
 EVERYWHERE = {WILL, CONNECT, CONNACK, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH} | ACKS
 PROPERTIES: dict[int, tuple[str, bytes, PropertyValue, set[int]]] = {
@@ -120,7 +120,7 @@ def carrier(packet: int, raw: bytes, values: dict[int, PropertyValue]) -> tuple[
 
 
 def publish_of(raw: bytes, values: dict[int, PropertyValue]) -> Publish:
-    """What a PUBLISH with one property, or with FORWARDED ones only, comes to."""
+    """Return the expected result of a PUBLISH with one property, or with FORWARDED ones only."""
     packet = Publish(b"t", b"x", properties=raw if set(values) <= FORWARDED else b"")
     expiry, alias, ids = values.get(0x02), values.get(0x23), values.get(0x0B)
     packet.expiry = expiry if isinstance(expiry, int) else -1

@@ -1,4 +1,4 @@
-"""Every case of the table: whole, byte by byte, with the next frame behind it, cut at every length, mutated."""
+"""Every case of the table: whole, byte by byte, followed by the next frame, cut at every length, mutated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def at(case: Case, step: str) -> str:
 
 
 def header(frame: bytes) -> int:
-    """Where the body begins."""
+    """Return the start of the body."""
     start = 2
     while frame[start - 1] & 128:
         start += 1
@@ -30,7 +30,7 @@ def header(frame: bytes) -> int:
 
 
 def outcome(first: int, data: bytes, start: int, end: int, version: int) -> Packet | int:
-    """The packet, or the reason code of the MqttError; anything else that is raised fails the test."""
+    """Return the packet, or the reason code of the MqttError; any other exception fails the test."""
     try:
         return decode(first, data, start, end, version)
     except MqttError as error:
@@ -105,7 +105,7 @@ def test_between_other_frames() -> None:
 
 
 def test_cut_at_every_length() -> None:
-    """A body that ends early is read as if nothing came after it, whatever comes after it."""
+    """A body that ends early gives the same result whatever bytes follow it."""
     for case in CASES:
         first, start = case.frame[0], header(case.frame)
         for end in places(case):
@@ -139,7 +139,7 @@ def test_mutated_at_every_byte() -> None:
 
 
 def assert_stable(packet: Packet, case: Case, step: str) -> None:
-    """What was once understood is understood the same way when we write it."""
+    """Check that decoding, encoding and decoding again gives the same packet."""
     raw = encode(packet, case.version)
     assert frame_length(raw, 0) == len(raw), at(case, step)
     assert outcome(raw[0], raw, header(raw), len(raw), case.version) == packet, at(case, step)

@@ -1,4 +1,4 @@
-"""NATS commands: the table, whole, split at every byte, and in each other's company; and whatever else may come."""
+"""NATS commands: the table, whole, split at every byte, and in sequences; and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_command(data: bytes, command: Command) -> None:
 def test_invalid_commands_are_refused(data: bytes, text: str) -> None:
     assert read_all(reader(), data) == Outcome([], text, 0)
     assert read_all(reader(), b"PING\r\n" + data) == Outcome([Command(PING)], text, 6)
-    # What is known to be wrong from its beginning is never waited for.
+    # The reader does not wait for the rest of a command whose beginning is invalid.
     for cut in range(len(data)):
         outcome = read_all(reader(), data[:cut])
         assert outcome.error in ("", text)

@@ -1,4 +1,4 @@
-"""One space of names: the table of docs/NATS.md, and that every name comes back as it was."""
+"""One space of names: the table of docs/NATS.md, and the round trip of every name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlingmq.wire.nats_subjects import filter_of, subject_of, topic_of
 
 relaxed = settings(deadline=None)
 
-# subject, topic: each is the other's only spelling
+# subject, topic: each is the other's only translation
 PAIRS = [
     ("a", "a"),
     ("sensors.kitchen.temperature", "sensors/kitchen/temperature"),

@@ -1,4 +1,4 @@
-"""Whatever packet there can be: writing it and reading it gives the same packet."""
+"""For every legal packet, encoding and decoding gives the same packet."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from .property_cases import FORWARDED, PROPERTIES
 
 T = TypeVar("T")
 
-# How long an example takes is not what is tested: a busy machine is no failure.
+# The time of an example is not tested: a busy machine must not fail.
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 VERSIONS = st.sampled_from((3, 4, 5))
@@ -72,7 +72,7 @@ SUBSCRIPTION_IDS = st.lists(st.integers(1, 268_435_455), min_size=1, max_size=4)
 
 
 def value_of(identifier: int) -> SearchStrategy[PropertyValue]:
-    """Any legal value, by what the table of cases gives as an example."""
+    """Return any legal value of the kind of the example in the table of cases."""
     _, raw, example, _ = PROPERTIES[identifier]
     if identifier == 0x0B:
         return SUBSCRIPTION_IDS
@@ -226,7 +226,7 @@ def test_parts_make_the_frame(p: Publish, version: int) -> None:
 
 
 def test_writers_at_every_length() -> None:
-    """Where lengths grow by a byte is where a fast path ends; so all of them are written, around each such place."""
+    """A fast path ends where a length grows by a byte, so lengths around each such boundary are encoded."""
     sizes = [*range(1, 300), *range(16_370, 16_390)]
     for size in sizes:
         for topic, payload in ((b"t" * size, b"p"), (b"t", b"p" * size)):
@@ -309,7 +309,7 @@ SECTIONS = st.lists(st.sampled_from(PUBLISH_PROPERTIES).flatmap(one_property) | 
 @relaxed
 @given(SECTIONS)
 def test_splitting_agrees_with_decoding(pieces: list[bytes]) -> None:
-    """The fast walk over the properties of a PUBLISH against the plain one: same values, or the same refusal."""
+    """The fast parser of PUBLISH properties against the plain one: same values, or the same refusal."""
     raw = b"".join(pieces)
     try:
         properties: Properties | int = decode_property_bytes(raw)
