@@ -1,4 +1,4 @@
-"""A driver that only writes down what it is told, and the three event loops that every test here runs on."""
+"""A driver that only records its calls, and the three event loops that every test here runs on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlingmq.net.listeners.listeners import Listener, open_listener, parse_li
 from starlingmq.net.listeners.socket_connection import Handle
 
 PATIENCE = 10.0
-"""Seconds after which something that was waited for counts as never going to happen."""
+"""Seconds after which an awaited event counts as missing."""
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -27,7 +27,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 
 class Seen:
-    """One connection as the driver came to know it."""
+    """One connection as the driver sees it."""
 
     def __init__(self, driver: FakeDriver, transport: Handle, listener: str, peer: str, full: int = 0) -> None:
         self.driver = driver
@@ -44,7 +44,7 @@ class Seen:
 
 
 class FakeDriver:
-    """Keeps what connections tell it; ``on_received`` may answer at once, as the broker would."""
+    """Records the calls of connections; ``on_received`` may answer immediately, like the broker."""
 
     def __init__(self) -> None:
         self.clients: list[Seen] = []
@@ -88,7 +88,7 @@ class FakeDriver:
         self._news.set()
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Wait for the driver to be told what ``met`` asks for."""
+        """Wait until the driver's records meet the condition ``met``."""
         async with within(PATIENCE):
             while not met():
                 self._news.clear()
@@ -128,7 +128,7 @@ async def listen(driver: FakeDriver) -> AsyncIterator[Open]:
 
 
 class Certificates:
-    """A certificate authority of the test's own, and files of what it issued."""
+    """A certificate authority for tests, and the files of its certificates."""
 
     def __init__(self, directory: Any) -> None:
         self.directory = directory
@@ -143,7 +143,7 @@ class Certificates:
         authority: trustme.CA | None = None,
         ended: datetime | None = None,
     ) -> tuple[str, str]:
-        """Paths of a certificate for the host ``name`` and of its key. ``ended``: when it stopped to be valid."""
+        """Paths of a certificate for the host ``name`` and of its key. ``ended``: the end of its validity."""
         began = None if ended is None else ended - timedelta(days=1)
         issued = (authority or self.authority).issue_cert(
             name, common_name=common_name, not_before=began, not_after=ended

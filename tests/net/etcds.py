@@ -1,4 +1,4 @@
-"""Real etcds for tests, run by the code that ships, and a client that keeps what it is told."""
+"""Real etcds for tests, run by the product's code, and a client that records its events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from starlingmq.config.cluster_section import EtcdConfig, EtcdTlsConfig
 from starlingmq.net.etcd.etcd_client import EtcdClient
 from starlingmq.net.etcd.etcd_server import EtcdServer
 
-SECONDS = 20.0  # until something that must happen is taken not to
+SECONDS = 20.0  # until an awaited event counts as missing
 A = TypeVar("A", bound=Answer)
 
 
 class Client:
-    """An EtcdClient with everything that it has said, in order."""
+    """An EtcdClient with all its events, in order."""
 
     def __init__(self, endpoints: list[str], **settings: Any) -> None:
         self.answers: list[Answer] = []
@@ -38,7 +38,7 @@ class Client:
         self.etcd.submit(request)
 
     async def first(self, kind: type[A], wanted: Callable[[A], bool] = lambda _: True, start: int = 0) -> A:
-        """The first answer of that kind from the position ``start`` on; it is waited for."""
+        """Wait for the first answer of that kind from the position ``start`` on."""
         async with within(SECONDS):
             while True:
                 for answer in self.answers[start:]:
@@ -53,7 +53,7 @@ class Client:
         return await self.first(TxnAnswer, lambda answer: answer.tag == txn.tag, start)
 
     async def done(self, txn: Txn) -> TxnAnswer:
-        """Again until there is an answer; for what may be done twice."""
+        """Repeat an idempotent request until there is an answer."""
         async with within(SECONDS):
             while (answer := await self.txn(txn)).error:
                 await asyncio.sleep(0.05)
@@ -94,7 +94,7 @@ async def running(
 
 @asynccontextmanager
 async def three(directory: Path) -> AsyncIterator[list[EtcdServer]]:
-    """Three members that begin together."""
+    """Start three members together."""
     ports = free_ports(6)
     members = tuple(f"{name}=127.0.0.1:{port}" for name, port in zip("abc", ports, strict=False))
     servers = [

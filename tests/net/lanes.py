@@ -1,4 +1,4 @@
-"""A driver whose store stores when the test says so, and connections that remember what they were sent."""
+"""A driver with a store whose commits finish when the test decides, and connections that record what they receive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EIO = OSError(5, "Input/output error")
 
 
 async def turns(count: int = 12) -> None:
-    """Let the event loop go round; what the driver has to do takes it two or three turns."""
+    """Run turns of the event loop; the driver needs two or three."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -47,7 +47,7 @@ class Commit:
         return found
 
     def payloads(self) -> set[bytes]:
-        """Of the messages that were given into a queue or window, or are held."""
+        """Return the payloads of messages that were queued, put into a window, or are held."""
         messages = [write.message for write in self.writes]
         for write in self.writes:
             messages += [one.message for one in write.outgoings] if isinstance(write, Deliveries) else []
@@ -80,7 +80,7 @@ class SlowStore(NoStore):
         return [commit for commit in self.commits if not commit.future.done()]
 
     async def finish(self, *commits: Commit, error: OSError | None = None) -> None:
-        """All that are open, or those given, in that order."""
+        """Finish all open commits, or the given ones, in that order."""
         for commit in commits or self.open():
             if error is None:
                 commit.future.set_result(None)
@@ -90,7 +90,7 @@ class SlowStore(NoStore):
 
 
 class Wire:
-    """A transport that keeps what is written."""
+    """A transport that records written bytes."""
 
     def __init__(self) -> None:
         self.output = b""
@@ -140,7 +140,7 @@ class Peer:
         self.bench.driver.received(self.client, b"".join(encode(packet, self.version) for packet in packets))
 
     def got(self) -> list[Packet]:
-        """What was written since the last look."""
+        """Return the packets written since the last call."""
         packets: list[Packet] = []
         data = self.wire.output
         while self._seen < len(data):
@@ -161,14 +161,14 @@ class Bench:
         self.driver = Driver(self.state, self.store, clock=lambda: 1000.0)
 
     def open(self, client_id: str, *, lasting: bool, version: int = 5) -> Peer:
-        """A peer that has sent CONNECT."""
+        """Return a peer that has sent CONNECT."""
         peer = Peer(self, client_id, version)
         properties: Properties = {SESSION_EXPIRY_INTERVAL: 3600} if lasting and version == 5 else {}
         peer.send(Connect(version, client_id, not lasting, properties=properties))
         return peer
 
     async def connect(self, client_id: str, *, lasting: bool = False, filter: bytes = b"") -> Peer:
-        """A peer that is connected, and subscribed at QoS 2."""
+        """Return a peer that is connected, and subscribed at QoS 2."""
         peer = self.open(client_id, lasting=lasting)
         if filter:
             peer.send(Subscribe(1, [SubscribeRequest(filter, 2)]))
@@ -178,7 +178,7 @@ class Bench:
         return peer
 
     async def away(self, filter: bytes) -> None:
-        """A session that keeps what is published, without a client."""
+        """Create a disconnected session that queues messages."""
         peer = await self.connect(f"away {filter.decode()}", lasting=True, filter=filter)
         peer.lost()
         await turns()

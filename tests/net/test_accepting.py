@@ -23,11 +23,11 @@ from .test_listeners import port_of, read_to_end
 from .test_tls import client_context, connect, until_empty
 
 SCHEMES = ["mqtt", "mqtts", "ws", "wss", "nats", "tls", "nats+ws", "nats+wss"]
-ENCRYPTED = ["mqtts", "wss", "nats+wss"]  # tls:// begins in the clear
+ENCRYPTED = ["mqtts", "wss", "nats+wss"]  # tls:// begins in plain text
 
 
 async def knock(listener: Listener, host: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A TCP connection that says nothing."""
+    """Open a TCP connection that sends nothing."""
     return await asyncio.open_connection("127.0.0.1", port_of(listener.address), local_addr=(host, 0))
 
 
@@ -172,7 +172,7 @@ async def test_a_listener_that_closes_ends_handshakes_and_no_connection(
     reader, writer = await knock(listener)
     await until(listener, 1 if made is None else 2)
     listener.close()
-    if scheme == "tls":  # it is a client of the driver already, which closes it
+    if scheme == "tls":  # it is already a client of the driver, which closes it
         (await driver.client()).transport.abort()
     await read_to_end(reader)
     await until(listener, 0 if made is None else 1)
@@ -214,7 +214,7 @@ async def test_accepting_waits_while_descriptors_are_short_and_then_goes_on(
     few = Descriptors(1 << 20)
     listener = await listen("mqtt://127.0.0.1:0", options={"admission": ConnectionCounts(descriptors=few)})
     accepted = _count_accepts(monkeypatch)
-    monkeypatch.setattr(few, "allow", lambda descriptor: listener.gate.connections < 3)  # asked for the next one too
+    monkeypatch.setattr(few, "allow", lambda descriptor: listener.gate.connections < 3)  # called for the next one too
     opened = [await knock(listener) for _ in range(3)]
     await until(listener, 3)
     waiting = [await knock(listener) for _ in range(3)]
@@ -242,7 +242,7 @@ async def test_accepting_waits_while_descriptors_are_short_and_then_goes_on(
 
 
 def _count_accepts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one whenever something wants to be accepted."""
+    """Count the events of connections to accept."""
     calls: list[int] = []
     real = accepting.Acceptor._accept
 

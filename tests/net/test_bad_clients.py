@@ -1,4 +1,4 @@
-"""Clients that mean harm, or know no better, and a whole broker over real sockets; and that nobody else notices."""
+"""Hostile or faulty clients on a whole broker over real sockets do not affect other clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 class Pair:
-    """Two clients that mind their own business, on the same broker."""
+    """Two well-behaved clients on the same broker."""
 
     def __init__(self, peers: list[Peer]) -> None:
         self.peers = peers
@@ -83,13 +83,13 @@ def errors(broker: Broker) -> dict[str, int]:
 
 
 async def until(met: Callable[[], bool]) -> None:
-    """Give the event loop its turns until something is so."""
+    """Run the event loop until a condition is met."""
     async with within(PATIENCE):
         while not met():
             await asyncio.sleep(0)
 
 
-# Who does not come to the point
+# Clients that do not complete CONNECT
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -141,7 +141,7 @@ async def test_a_half_closed_connection_counts_as_closed(serve: Serve, meet: Mee
     await pair.works()
 
 
-# Who says too much
+# Clients that send too much
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
@@ -152,7 +152,7 @@ async def test_a_packet_that_is_too_large_is_refused_at_its_header(serve: Serve,
     peer.send(encode(Publish(b"sane", bytes(1000)), version))  # still allowed
     for other in pair.peers:
         assert len((await other.message()).payload) == 1000
-    peer.send(b"\x30\xff\xff\x03\0\4sane")  # of 64 KiB that never come
+    peer.send(b"\x30\xff\xff\x03\0\4sane")  # of 64 KiB that never arrive
     if version == 5:
         assert (await peer.expect(Disconnect)).reason == Reason.PACKET_TOO_LARGE
     await peer.ended()
@@ -190,11 +190,11 @@ async def test_noise_is_refused(serve: Serve, meet: Meet) -> None:
     await pair.works()
 
 
-# Who does not read
+# Clients that do not read
 
 
 def deaf_socket(broker: Broker) -> socket.socket:
-    """A connection whose kernel takes little before somebody reads."""
+    """Return a connection with a small receive buffer."""
     host, _, port = broker.address().removeprefix("mqtt://").rpartition(":")
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -204,7 +204,7 @@ def deaf_socket(broker: Broker) -> socket.socket:
 
 
 async def deaf_peer(broker: Broker, version: int, client_id: str) -> Peer:
-    """A connected client that reads no further than its CONNACK unless it is asked to."""
+    """Return a connected client that reads only its CONNACK, and more on request."""
     reader, writer = await asyncio.open_connection(sock=deaf_socket(broker), limit=KIB)
     peer = Peer(reader, writer, version)
     peer.send(Connect(version, client_id, True))
@@ -255,7 +255,7 @@ async def test_a_client_that_never_reads_costs_bounded_memory_and_no_other_clien
     assert session.dropped > number // 2
     assert broker.state.ctx.counters.dropped == {"queue_full": session.dropped}
     await pair.works()
-    # It reads at last: what was not dropped is there, and in order.
+    # The client reads again: all messages that were not dropped arrive, in order.
     got = (
         [int.from_bytes((await deaf.message()).payload[:4]) for _ in range(number - session.dropped)] if qos < 2 else []
     )
@@ -300,7 +300,7 @@ async def test_a_client_that_reads_again_is_read_again(serve: Serve) -> None:
     await peer.close()
 
 
-# Too many at once
+# Too many connections
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, 3), (4, 3), (5, Reason.SERVER_BUSY)])
@@ -397,7 +397,7 @@ class HandTimer:
 
 
 class Timers:
-    """Timers that go off when told to."""
+    """Timers that fire on request."""
 
     def __init__(self) -> None:
         self.waiting: list[HandTimer] = []
@@ -444,7 +444,7 @@ def test_the_end_of_a_flood_is_counted_too(caplog: pytest.LogCaptureFixture) -> 
     notices = NoticeLog(2, lambda: 0.0, timers.later)
     for _ in range(10):
         notices.add(Notice("one", "c", "peer:1", "detail"))
-    (timer,) = timers.waiting  # one for all that is left out
+    (timer,) = timers.waiting  # one for all suppressed lines
     assert timer.delay == 1.0
     timer.call()
     assert caplog.records[-1].getMessage() == "one: 8 more connections were closed for this reason"

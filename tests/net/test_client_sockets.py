@@ -42,7 +42,9 @@ def rounds() -> int:
 
 
 async def connect(listener: Listener, out_of_the_way: bool = False) -> socket.socket:
-    """A client whose socket is not asyncio's; it does not block. ``out_of_the_way``: it leaves low descriptors free."""
+    """Return a client with a non-blocking socket outside asyncio. ``out_of_the_way``: it leaves low descriptors
+    free.
+    """
     sock = socket.socket()
     if out_of_the_way:
         with sock:
@@ -218,8 +220,9 @@ async def test_a_connection_that_ends_in_a_callback_is_lost_later_and_once(drive
 
 
 async def test_a_descriptor_that_is_used_again_belongs_to_the_new_connection(driver: FakeDriver, listen: Open) -> None:
-    """1. Two clients have sent, and are in one list of events. 2. The first that is read ends the other. 3. The number
-    of its descriptor is given to a new connection, while the old event may still be looked at."""
+    """1. Two clients have sent, and are in one list of events. 2. The first that is read ends the other. 3. A new
+    connection gets the descriptor number of the ended one, while the old event is still in the list.
+    """
     listener = await listen("mqtt://127.0.0.1:0")
     socks = [await connect(listener) for _ in range(2)]
     clients = [await driver.client(0), await driver.client(1)]
@@ -267,7 +270,7 @@ async def test_a_thousand_connections_are_all_served(driver: FakeDriver, listen:
 
 
 class Flood:
-    """A thread that sends to a listener as much as it takes."""
+    """A thread that sends to a listener as much as it accepts."""
 
     def __init__(self, listener: Listener) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port_of(listener.address)))
@@ -312,7 +315,7 @@ async def test_a_client_that_sends_without_pause_delays_neither_timers_nor_other
 
     driver.on_received = count
     async with floods(listener, 4), within(PATIENCE):
-        await driver.until(lambda: min(read) > 4 * READ_MOST)  # all of them, whoever else sends
+        await driver.until(lambda: min(read) > 4 * READ_MOST)  # all of them are served
         for _ in range(20):
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
             assert await reader.read() == b""
@@ -355,7 +358,7 @@ async def test_calls_from_another_thread_run_while_clients_talk(driver: FakeDriv
         await done.wait()
 
 
-# With the broker behind it
+# With a broker
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The control socket by itself: what runs beside what, and what becomes of work that nobody waits for."""
+"""The control socket alone: concurrency of actions, and cancelling work whose client has disconnected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlingmq.net.control_socket import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Ca
 
 
 class Work:
-    """A long action, in a thread, that goes on until ``finish`` or until it is called off."""
+    """A long action, in a thread, that runs until ``finish`` or until it is cancelled."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

@@ -1,4 +1,6 @@
-"""Connections leave nothing for the garbage collector: a serving process freezes what is old and leaves it alone."""
+"""Connections leave nothing for the garbage collector: a serving process freezes old objects and never collects
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ ROUNDS = 50
 
 
 async def visit(address: str, context: ssl.SSLContext | None) -> None:
-    """Connect as a client would, get the CONNACK, and cut the connection."""
+    """Connect a client, wait for CONNACK, and cut the connection."""
     url = urlsplit(address)
     reader, writer = await asyncio.open_connection(url.hostname, url.port, ssl=context)
     if url.scheme == "ws":
@@ -57,14 +59,14 @@ async def test_a_closed_connection_is_freed_by_its_reference_count(scheme: str, 
         await closed.wait()
         gc.collect()
         gc.disable()
-        there = {id(thing) for thing in gc.get_objects()}  # of tests before, perhaps let go of only now
+        there = {id(thing) for thing in gc.get_objects()}  # of earlier tests, perhaps released only now
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             for _ in range(ROUNDS):
                 closed.clear()
                 await visit(broker.address(scheme), context)
                 await closed.wait()
-            broker.state.ctx.client_wheel = TimerWheel()  # it holds closed connections for some seconds more
+            broker.state.ctx.client_wheel = TimerWheel()  # it holds closed connections for some seconds
             gc.collect()
             made = [thing for thing in gc.garbage if id(thing) not in there]
             ours = [thing for thing in made if type(thing).__module__.startswith("starlingmq")]

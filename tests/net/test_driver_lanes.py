@@ -1,6 +1,6 @@
-"""The two lanes: what acknowledges something leaves when it is stored, everything else at once, nothing out of order.
+"""The two lanes: acknowledgements are sent when their writes are stored, all other frames immediately, all in order.
 
-The driver is the real one on a real event loop. The store finishes its commits when the test says so, in any order.
+The driver is the real one on a real event loop. The store finishes its commits when the test decides, in any order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from starlingmq.wire.reasons import Reason
 
 @pytest.fixture(autouse=True)
 async def nothing_goes_wrong_unseen() -> AsyncIterator[None]:
-    """What is raised in a callback of the event loop fails no test by itself."""
+    """Fail the test after an exception in a callback of the event loop, which pytest would not notice."""
     wrong: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: wrong.append(context))
     yield
@@ -91,7 +91,7 @@ async def test_both_answers_of_qos_2_wait(bench: Bench) -> None:
 
 
 async def test_a_message_to_a_lasting_session_waits_for_its_place_in_the_window(bench: Bench) -> None:
-    """Else it could be sent, lost in a crash, and its id be used for another."""
+    """Otherwise it could be sent, lost in a crash, and its id be used for another message."""
     sub = await bench.connect("sub", lasting=True, filter=b"t")
     pub = await bench.connect("pub")
     pub.send(Publish(b"t", b"m", 1, packet_id=7))
@@ -198,7 +198,7 @@ async def test_an_engine_that_keeps_nothing_is_asked_nothing() -> None:
     assert bench.store.commits == []
 
 
-# Failing
+# Failures
 
 
 @pytest.mark.parametrize("raised", [False, True])
@@ -235,7 +235,7 @@ async def test_a_failed_commit_does_not_take_along_those_of_others(bench: Bench)
 
 
 async def test_nothing_is_said_after_what_could_not_be_stored(bench: Bench) -> None:
-    """A SUBACK without a CONNACK, or a PUBACK ahead of one that never came."""
+    """Such as a SUBACK without a CONNACK, or a PUBACK before an earlier one that was never sent."""
     peer = bench.open("c", lasting=True)
     await turns()
     peer.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
@@ -266,7 +266,7 @@ async def test_a_client_that_was_cut_off_begins_again(bench: Bench) -> None:
     assert back.got() == [Ack(PUBACK, 7)]
 
 
-# Connections that end while something waits
+# Connections that end while frames wait
 
 
 async def test_a_client_that_went_away_is_not_written_to(bench: Bench) -> None:
@@ -317,11 +317,11 @@ async def test_frames_that_wait_for_a_slow_store_are_bounded() -> None:
     assert len([packet for packet in sub.got() if isinstance(packet, Publish)]) == 101
 
 
-# Everything at once
+# All combined
 
 
 class Oracle:
-    """Looks at every write as it happens: is everything stored that it stands for?"""
+    """Checks at every write that everything it acknowledges is stored."""
 
     def __init__(self, bench: Bench, peer: Peer) -> None:
         self.store = bench.store

@@ -1,4 +1,4 @@
-"""Whether an etcd has begun without a member, and what its port for members says."""
+"""Whether an etcd has started without a member, as its peer port reports."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def member(number: int, name: str = "", run: bool = True) -> EtcdMember:
     [
         ([], False),
         ([member(1), member(2), member(3)], True),  # it has run, and its disk is lost
-        ([member(2), member(3)], True),  # it was taken out
-        ([member(1, run=False), member(2), member(3)], False),  # it is late for the beginning
-        ([member(1, run=False), member(2, run=False)], False),  # all of them begin just now
+        ([member(2), member(3)], True),  # it was removed
+        ([member(1, run=False), member(2), member(3)], False),  # it is late for the first start
+        ([member(1, run=False), member(2, run=False)], False),  # all of them are starting now
         ([member(2, run=False)], False),
     ],
 )

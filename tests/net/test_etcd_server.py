@@ -1,4 +1,6 @@
-"""etcd as a child of the node, with real ones: begun, joined, restarted, ended; and the client through all of it."""
+"""etcd as a child process of the node, with real ones: start, join, restart, end; and the client during all of
+these.
+"""
 
 from __future__ import annotations
 
@@ -156,10 +158,10 @@ async def test_a_lease_that_ran_out_is_granted_anew(tmp_path: Path) -> None:
         await client.done(put(1, leased=True))
         async with connected(server.address, lease_ttl=2) as other:
             await other.done(Txn("other", (), (Put(b"/other", b"", True),)))
-        # The other one has gone in peace, so its key went at once.
+        # The other one has stopped gracefully, so its key was deleted immediately.
         await client.first(WatchEvent, lambda event: event.changes[-1] == KeyChange(b"/other", None, event.revision))
         so_far = len(client.answers)
-        os.kill(server.pid, signal.SIGSTOP)  # nobody is heard for longer than the lease lasts
+        os.kill(server.pid, signal.SIGSTOP)  # no member answers for longer than the lease
         await client.first(EtcdState, lambda state: not state.available, so_far)
         former = client.etcd.lease
         os.kill(server.pid, signal.SIGCONT)
@@ -195,7 +197,7 @@ async def test_three_go_on_when_the_leader_moves_and_when_it_is_killed(tmp_path:
         await calls.call(MOVE_LEADER, pb.MoveLeaderRequest(target_id=states[others[0]].member))
         await calls.close()
         await client.done(put(1))
-        for number, server in enumerate((others[0], leader), 2):  # the leader that is now, then the one that was
+        for number, server in enumerate((others[0], leader), 2):  # the current leader, then the former one
             os.kill(server.pid, signal.SIGKILL)
             await client.done(put(number))
             async with within(SECONDS):
@@ -294,7 +296,7 @@ async def test_a_certificate_of_a_device_opens_neither_port_of_an_etcd_that_asks
 
 
 def answers(tls: EtcdTlsConfig, port: int) -> bool:
-    """Whether the port for members answers HTTPS with this certificate."""
+    """Whether the peer port answers HTTPS with this certificate."""
     context = ssl.create_default_context(cafile=tls.ca)
     context.load_cert_chain(tls.cert, tls.key)
     connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=context)

@@ -1,4 +1,4 @@
-"""The model of etcd and a real one are asked the same and say the same."""
+"""The model of etcd and a real one give the same answers to the same requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OPERATORS = st.sampled_from(["=", "!=", "<", ">"])
 
 @dataclass(frozen=True)
 class Compact:
-    back: int  # revisions before the present one
+    back: int  # revisions before the current one
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ steps = st.lists(
 
 
 class Twins:
-    """The same requests to both. Keys get a root of their own, the model begins at the revision of the real one."""
+    """Sends the same requests to both. Keys have their own root, the model starts at the revision of the real one."""
 
     def __init__(self, client: Client, revision: int) -> None:
         self.client = client
@@ -155,7 +155,7 @@ class Twins:
     async def watch(self, below: bytes, back: int) -> None:
         prefix = self.root + below
         if prefix in self.watched:
-            return  # what the former had been told by now, nobody knows
+            return  # the events that the former watch has received are unknown
         self.watched.add(prefix)
         revision = max(self.base + 1, self.model.store.revision + 1 - back)
         if revision == self.model.store.compacted:
@@ -163,10 +163,10 @@ class Twins:
         self.client.submit(Watch(prefix, revision))
         self.session.request(Watch(prefix, revision), self.now)
         self.advance()
-        await self.mark([prefix], b"~begun")  # from here on it can not fall behind
+        await self.mark([prefix], b"~begun")  # now it cannot fall behind
 
     async def mark(self, prefixes: list[bytes], name: bytes) -> None:
-        """Wait until the watches have told everything until now, or that they can not."""
+        """Wait until the watches have reported all events so far, or that they cannot."""
         await self.txn(Txn("mark", (), tuple(Put(prefix + name, b"") for prefix in prefixes)))
         for prefix in prefixes:
 
@@ -189,7 +189,7 @@ def changes(answers: list[Answer], prefix: bytes) -> list[KeyChange]:
 
 
 def anonymous(answer: TxnAnswer) -> TxnAnswer:
-    """Without the numbers of leases, which etcd draws."""
+    """Remove the lease ids, which etcd draws at random."""
     return replace(
         answer, found=tuple(tuple(replace(each, lease=int(each.lease != 0)) for each in kvs) for kvs in answer.found)
     )

@@ -1,4 +1,4 @@
-"""A watch goes on through everything that can happen to its stream, or says that it is lost."""
+"""A watch continues through any failure of its stream, or reports that it is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFIXES = tuple(b"/%d/" % number for number in range(10))
 
 @asynccontextmanager
 async def watch_server() -> AsyncIterator[str]:
-    """A gRPC server whose watches are created and tell nothing."""
+    """A gRPC server whose watches are created but report nothing."""
 
     async def watch(requests: AsyncIterator[pb.WatchRequest], context: Any) -> AsyncIterator[pb.WatchResponse]:
         async for _ in requests:
@@ -44,7 +44,7 @@ async def watch_server() -> AsyncIterator[str]:
 
 
 async def begun(calls: EtcdCalls, turns: int) -> str:
-    """Begin a watch, cancel its stream that many turns of the event loop later: how the task that began it ends."""
+    """Begin a watch, and cancel its stream that many turns of the event loop later. Returns how its task ends."""
     stream = await calls.open(WATCH)
     task = asyncio.create_task(stream.begin(CREATE))
     for _ in range(turns):
@@ -63,7 +63,7 @@ async def test_a_stream_that_is_moved_at_any_moment_of_its_beginning_says_so() -
     async with watch_server() as address:
         calls = EtcdCalls([address], NEVER)
         try:
-            assert await begun(calls, 2000) in ("answered", "MOVED")  # the channel is connected from here on
+            assert await begun(calls, 2000) in ("answered", "MOVED")  # now the channel is connected
             ends = [await begun(calls, turns) for turns in range(60) for _ in range(5)]
         finally:
             await calls.close()

@@ -19,7 +19,7 @@ from .websocket_peer import Peer, request
 
 
 async def through(listener: Listener, header: str) -> tuple[Peer, bytes]:
-    """A WebSocket that is asked for with one more header; the status line of the answer."""
+    """Request a WebSocket with an additional header; return the status line of the answer."""
     peer = Peer(*await asyncio.open_connection("127.0.0.1", port_of(listener.address)))
     peer.send(request().replace(b"\r\n\r\n", f"\r\n{header}\r\n\r\n".encode()))
     status, _ = await peer.response()

@@ -24,7 +24,7 @@ def port_of(address: str) -> int:
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> bytes:
-    """Everything until the other side hangs up, politely or not."""
+    """Read until the other side closes or resets the connection."""
     data = b""
     async with within(PATIENCE):
         try:
@@ -95,7 +95,7 @@ async def test_a_port_that_is_taken_is_said_in_one_line(listen: Open) -> None:
 
 
 def test_a_port_is_held_after_a_crash_and_for_nobody_else() -> None:
-    """Connections that the former broker closed itself linger on it, and must not keep the next one away."""
+    """Connections that the former broker closed remain in TIME_WAIT on the port, and must not block the next one."""
     former = socket.create_server(("127.0.0.1", 0))
     where = former.getsockname()
     with former, socket.create_connection(where) as client:
@@ -185,7 +185,7 @@ async def test_reading_can_be_held_and_let_go(driver: FakeDriver, listen: Open) 
     writer.write(b"one")
     await client.until(lambda seen: seen.received == b"one")
     writer.write(b"two")
-    # An echo of another connection proves that the loop has been round with "two" lying in the socket.
+    # An echo on another connection proves that the loop has had a turn while "two" was in the socket.
     _, other = await asyncio.open_connection("127.0.0.1", port_of(listener.address))
     other.write(b"three")
     await (await driver.client(1)).until(lambda seen: seen.received == b"three")

@@ -1,4 +1,4 @@
-"""TLS as NATS has it: INFO in the clear, then the handshake, on both event loops."""
+"""TLS as in NATS: INFO in plain text, then the handshake, on both event loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INFO = b"INFO {}\r\n"
 
 
 async def begin(listener: Listener, driver: FakeDriver) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Seen]:
-    """A connection that was said INFO."""
+    """Return a connection that has received INFO."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(listener.address))
     client = await driver.client()
     client.transport.write(INFO)
@@ -30,7 +30,7 @@ async def test_tls_begins_after_info(driver: FakeDriver, listen: Open, certifica
     listener = await listen("tls://127.0.0.1:0", tls=certificates.server())
     driver.on_received = lambda client, data: client.transport.write(data)
     reader, writer, client = await begin(listener, driver)
-    client.transport.write(b"+OK\r\n")  # kept until it can be said in secret
+    client.transport.write(b"+OK\r\n")  # kept until the handshake is complete
     async with within(PATIENCE):
         await writer.start_tls(client_context(certificates), server_hostname="localhost")
         assert await reader.readline() == b"+OK\r\n"
@@ -102,7 +102,7 @@ async def test_a_handshake_is_cut_with_its_connection(
         getattr(client.transport, end)()
         client.transport.pause_reading()
         client.transport.resume_reading()
-        if end == "close":  # with the handshake, so that nothing that was said is lost
+        if end == "close":  # after the handshake, so that no written data is lost
             async with within(PATIENCE):
                 await writer.start_tls(client_context(certificates), server_hostname="localhost")
         assert await read_to_end(reader) == b""

@@ -1,4 +1,4 @@
-"""NATS over WebSocket: no subprotocol is asked for, and what the server says first comes first."""
+"""NATS over WebSocket: no subprotocol is required, and INFO is the first frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python of ``net/proto`` says what the ``.proto`` files say."""
+"""The generated Python in ``net/proto`` matches the ``.proto`` files."""
 
 from __future__ import annotations
 

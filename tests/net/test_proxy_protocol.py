@@ -110,7 +110,7 @@ def test_a_good_header(header: bytes, peer: str) -> None:
 
 @pytest.mark.parametrize("header", [header for header, _ in GOOD])
 def test_reading_what_is_missing_ends_with_the_header_and_never_goes_beyond_it(header: bytes) -> None:
-    for step in (1, 7, 5000):  # what a read gives of what it is asked for
+    for step in (1, 7, 5000):  # maximum bytes per read
         data = b""
         for _ in range(len(header) + 1):
             found = parse(data)

@@ -1,4 +1,4 @@
-"""Revocation lists, made and signed by a real authority: what they say, who is refused, who is disconnected."""
+"""Revocation lists, signed by a real authority: their content, refused clients, disconnected clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def certificate(path: str) -> x509.Certificate:
 
 
 def revocations(authority: trustme.CA, revoked: Iterable[str] = (), expires: timedelta = DAY) -> bytes:
-    """A list in PEM; ``revoked`` are the files of certificates."""
+    """Return a list in PEM; ``revoked`` are the files of certificates."""
     now = datetime.now(UTC)
     issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes())
     builder = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)

@@ -31,9 +31,9 @@ async def connect(address: str, context: ssl.SSLContext) -> tuple[asyncio.Stream
 
 
 async def alert_of(address: str, context: ssl.SSLContext) -> str:
-    """The alert with which a client is refused that goes on sending."""
+    """Return the alert that a refused client receives while it continues to send."""
     try:
-        # With TLS 1.3 a client believes itself connected before the server has seen what it shows.
+        # In TLS 1.3 a client's handshake completes before the server has seen its certificate.
         reader, writer = await connect(address, context)
         writer.write(bytes(100_000))
         async with within(PATIENCE):

@@ -1,4 +1,6 @@
-"""No turn takes long: very many receivers are written to over several, and who sends a lot is not read meanwhile."""
+"""No turn takes long: writes to very many receivers are spread over several, and heavy senders are not read
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ async def test_no_turn_writes_to_more_than_its_share_of_the_receivers() -> None:
 
 
 async def test_input_beyond_a_turn_is_handled_in_later_turns() -> None:
-    """The event loop would go on reading in the same turn, and all of it would pile up."""
+    """Otherwise the event loop would continue to read in the same turn, and all input would accumulate."""
     state = BrokerState(MqttConfig(sys_interval=0.0), LimitsConfig(), 1000.0, b"s" * 32)
     driver = Driver(state, NoStore(), clock=lambda: 1000.0)
     publisher, wire = connect(driver, "pub")

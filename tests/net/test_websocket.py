@@ -31,7 +31,7 @@ async def listener(listen: Open) -> Listener:
 
 @pytest.fixture
 async def raw(listener: Listener) -> AsyncIterator[Peer]:
-    """Connected, and no request sent yet."""
+    """Return a connection without a request."""
     async with connected(port_of(listener.address)) as peer:
         yield peer
 
@@ -43,7 +43,7 @@ async def peer(raw: Peer) -> Peer:
 
 
 def masked(opcode: int, payload: bytes, *, fin: bool = True, reserved: int = 0, length: int | None = None) -> bytes:
-    """A client's frame with a mask of zeros, so that its payload stands in it as it is; up to 125 bytes."""
+    """Return a client's frame with a mask of zeros, so that it contains its payload unchanged; up to 125 bytes."""
     size = len(payload) if length is None else length
     return bytes([(0x80 if fin else 0) | reserved | opcode, 0x80 | size]) + bytes(4) + payload
 
@@ -457,7 +457,7 @@ def test_a_request_is_measured_to_its_empty_line() -> None:
 
 
 class Sink(asyncio.Transport):
-    """A transport that forgets."""
+    """A transport that discards writes."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The client's side of a WebSocket, with nothing hidden: requests and frames are put on the wire as the test says."""
+"""The client's side of a WebSocket: the test controls requests and frames byte by byte."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Peer:
         assert b"sec-websocket-extensions" not in headers
 
     async def frame(self) -> Frame | None:
-        """The next piece of a frame, None when the other side has hung up."""
+        """Return the next piece of a frame; None when the other side has closed the connection."""
         async with within(PATIENCE):
             while not self._inbox:
                 data = await self.reader.read(65536)
@@ -69,7 +69,7 @@ class Peer:
         return self._inbox.pop(0)
 
     async def binary(self, size: int) -> bytes:
-        """``size`` bytes of binary payload, in however many frames."""
+        """Read ``size`` bytes of binary payload, in any number of frames."""
         data = b""
         while len(data) < size:
             frame = await self.frame()
