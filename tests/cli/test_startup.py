@@ -21,6 +21,11 @@ OF_OPTIONS: Final = {
 }  # fmt: skip
 """Packages that only a setting, a listener or another command needs."""
 
+OF_NAMES: Final = {"encodings.idna", "stringprep", "unicodedata"}
+"""Tables of international host names, which a listener at a numeric address or an ASCII name does not need."""
+
+OF_A_CLUSTER: Final = "starlingmq.cluster."
+
 OF_A_BROKER: Final = OF_OPTIONS - {"rich", "typer"} | {"asyncio", "msgspec", "uvloop"}
 
 HELP_MODULES_MAX: Final = 400  # 305, of which rich and typer have most
@@ -69,6 +74,8 @@ def test_a_broker_with_its_defaults_loads_nothing_that_it_does_not_use(tmp_path:
     assert said.startswith(b"ready mqtt://127.0.0.1:")
     assert "starlingmq.node" in loaded
     assert packages(loaded) & OF_OPTIONS == set()
+    assert [name for name in loaded if name.startswith(OF_A_CLUSTER)] == []
+    assert OF_NAMES.intersection(loaded) == set()
     assert len(loaded) <= SERVE_MODULES_MAX
 
 

@@ -13,9 +13,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Client
@@ -26,6 +25,9 @@ from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle
 from starlingmq.net.message_loading import MessageLoader
 from starlingmq.storage.store import NotYetStored, Store
+
+if TYPE_CHECKING:
+    from starlingmq.cluster.cluster_state import ClusterReady, ClusterState  # not loaded into a single broker
 
 log = logging.getLogger("starlingmq")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
@@ -225,11 +226,23 @@ async def bind_tcp(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> list[Address]:
-    found = await loop.getaddrinfo(
-        spec.host or None, spec.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
-    )
+    # Python loads the tables of international names (half a megabyte) for each host that is given as text.
+    host = spec.host.encode("ascii") if spec.host.isascii() else spec.host
+    flags = socket.AI_PASSIVE | socket.AI_NUMERICSERV
+    if _is_name(spec.host):
+        found = await loop.getaddrinfo(host, spec.port, type=socket.SOCK_STREAM, flags=flags)
+    else:  # asks nobody, so it needs no thread
+        flags |= socket.AI_NUMERICHOST
+        found = socket.getaddrinfo(host or None, spec.port, type=socket.SOCK_STREAM, flags=flags)
     # A name that occurs twice in the hosts file is one address.
     return list(dict.fromkeys((int(family), address) for family, _, _, _, address in found))
+
+
+def _is_name(host: str) -> bool:
+    try:
+        return bool(host) and not ipaddress.ip_address(host)
+    except ValueError:
+        return True
 
 
 def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
