@@ -284,7 +284,7 @@ def wanted_at(state: BrokerState) -> dict[bytes, int]:
     for session in state.ctx.sessions.values():
         if session.node != 0:
             continue
-        for whole, subscription in (session.subscriptions or {}).items():
+        for whole, subscription in session.subscriptions():
             if whole.startswith(GROUP):
                 wanted[whole] = wanted.get(whole, 0) + 1
             else:
@@ -298,7 +298,7 @@ def known_at(state: BrokerState, number: int, keys: list[bytes]) -> dict[bytes, 
     session = state.ctx.cluster.links.get(number)
     if session is None:
         return {}
-    known = {whole: 2 if entry.durable else 1 for whole, entry in (session.subscriptions or {}).items()}
+    known = {whole: 2 if entry.durable else 1 for whole, entry in session.subscriptions()}
     for key in keys:
         group = state.router.group(key) if key.startswith(GROUP) else None
         if group is not None and group.counts.get(number, 0) != 0:  # a node that lost its last member may say so

@@ -173,8 +173,8 @@ def subscriptions_of(session: Session) -> list[SubscriptionInfo]:
     found: Iterable[tuple[bytes, Subscription]] = ()
     if client is not None and isinstance(client.dialect, NatsClient):
         found = ((one.whole(), one) for one in client.dialect.subscriptions.values())
-    elif session.subscriptions is not None:
-        found = session.subscriptions.items()  # by the filter as the client sent it, $share included
+    else:
+        found = session.subscriptions()  # by the filter as the client sent it, $share included
     return [
         SubscriptionInfo(session.client_id, text(name), one.qos, one.no_local, one.retain_as_published)
         for name, one in islice(found, DETAILS_MAX)
@@ -185,7 +185,7 @@ def count_of(session: Session) -> int:
     client = session.client
     if client is not None and isinstance(client.dialect, NatsClient):
         return len(client.dialect.subscriptions)
-    return 0 if session.subscriptions is None else len(session.subscriptions)
+    return session.subscription_count()
 
 
 def queued(session: Session) -> int:

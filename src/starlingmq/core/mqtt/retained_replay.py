@@ -60,8 +60,7 @@ class ReplayJob(Job):
         """Continue with a subscription. Returns the cost, in filters and messages."""
         ctx = self.owner.ctx
         session = self.session
-        subscriptions = session.subscriptions
-        if subscriptions is None or subscriptions.get(subscription.filter) is not subscription:
+        if session.subscription(subscription.filter) is not subscription:
             self._next()
             return 1  # unsubscribed, or replaced, meanwhile [MQTT-3.10.4-2]
         cursor = self.cursor
@@ -170,10 +169,9 @@ class RetainedReplays:
         if session.ended or session.client is None or not isinstance(job, ReplayJob) or job.wanted == 0:
             return
         job.wanted -= 1
-        subscriptions = session.subscriptions
         if message is None:
             self.ctx.drop("retained_unreachable", session.client_id)
-        elif subscriptions is not None and subscriptions.get(wanted.subscription.filter) is wanted.subscription:
+        elif session.subscription(wanted.subscription.filter) is wanted.subscription:
             job.give(wanted.subscription, message)
         if job.todo:
             if job.waiting and job.wanted < WANTED_MAX // 2:

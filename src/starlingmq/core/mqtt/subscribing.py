@@ -64,9 +64,7 @@ class SubscribeJob(Job):
         for index in range(len(self.reasons), min(len(self.reasons) + FILTERS_PER_TURN, len(requests))):
             reason = self.denied[index] if self.denied else 0
             if reason < 0x80:
-                existed = (
-                    self.session.subscriptions is not None and requests[index].filter in self.session.subscriptions
-                )
+                existed = self.session.subscription(requests[index].filter) is not None
                 reason = self.owner.subscribe(self.client, self.session, requests[index], self.packet)
                 if reason < 0x80 and not existed:
                     self.fresh.append(requests[index].filter)
@@ -154,7 +152,7 @@ class DiscardJob(Job):
     def __init__(self, owner: Subscribing, session: Session) -> None:
         self.owner = owner
         self.session = session
-        self.left = list(session.subscriptions) if session.subscriptions is not None else []
+        self.left = [whole for whole, _ in session.subscriptions()]
         self.queue = session.queue.items if session.queue is not None else deque()
 
     def step(self) -> bool:
@@ -292,7 +290,7 @@ class Subscribing:
 
     def forget(self, session: Session) -> None:
         """Remove all subscriptions."""
-        for whole in list(session.subscriptions or {}):
+        for whole, _ in session.subscriptions():
             self.unsubscribe(session, whole)
 
     def subscribe(self, client: Client, session: Session, request: SubscribeRequest, packet: Subscribe) -> int:
@@ -314,10 +312,7 @@ class Subscribing:
                 ids += b"\x0b" + encode_varint(identifier)
         qos = min(request.qos, ctx.max_qos)
         subscription = Subscription(session, filter, qos, request.no_local, request.retain_as_published, ids)
-        if session.subscriptions is None:
-            session.subscriptions = {}
-        earlier = session.subscriptions.get(request.filter)
-        session.subscriptions[request.filter] = subscription
+        earlier = session.add_subscription(request.filter, subscription)
         self.count(request.filter, session, earlier, subscription)
         if share is None:
             self.router.subscribe(subscription)
@@ -399,18 +394,16 @@ class Subscribing:
         rights = client.rights
         if rights is not None and not rights.may_subscribe(filter, group):
             return Reason.NOT_AUTHORIZED
-        subscriptions = session.subscriptions
         if self.ctx.refusing and session.expiry != 0:
             return Reason.QUOTA_EXCEEDED
         bound = limits.subscriptions_per_client
-        if bound != 0 and subscriptions is not None and len(subscriptions) >= bound and whole not in subscriptions:
+        if bound != 0 and session.subscription_count() >= bound and session.subscription(whole) is None:
             return Reason.QUOTA_EXCEEDED
         return 0
 
     def unsubscribe(self, session: Session, whole: bytes) -> int:
         """Remove one filter. Returns the reason code for UNSUBACK."""
-        subscriptions = session.subscriptions
-        subscription = None if subscriptions is None else subscriptions.pop(whole, None)
+        subscription = session.remove_subscription(whole)
         if subscription is None:
             return Reason.NO_SUBSCRIPTION_EXISTED
         self.count(whole, session, subscription, None)
@@ -427,12 +420,11 @@ class Subscribing:
     def revoke(self, session: Session) -> None:
         """End the subscriptions that the session's client may not have any more, because the rules have changed."""
         client = session.client
-        subscriptions = session.subscriptions
         rights = None if client is None else client.rights
-        if rights is None or subscriptions is None:
+        if rights is None:
             return
         shared = False
-        for whole in list(subscriptions):
+        for whole, _ in session.subscriptions():
             share = parse_share(whole)
             allowed = rights.may_subscribe(whole, b"") if share is None else rights.may_subscribe(share[1], share[0])
             if not allowed:
@@ -445,5 +437,5 @@ class Subscribing:
 
     def discard(self, session: Session) -> None:
         """Remove an ended session's subscriptions from the tree, and free a long queue in steps."""
-        if session.subscriptions or (session.queue is not None and len(session.queue.items) > FREED_AT_ONCE):
+        if session.subscription_count() != 0 or (session.queue is not None and len(session.queue.items) > FREED_AT_ONCE):
             self.ctx.jobs.append(DiscardJob(self, session))

@@ -64,9 +64,7 @@ class SysTopics:
     def figures(self) -> dict[str, str]:
         ctx = self.ctx
         counters = ctx.counters
-        of_nodes = sum(
-            [len(link.subscriptions) for link in ctx.cluster.links.values() if link.subscriptions is not None]
-        )
+        of_nodes = sum([link.subscription_count() for link in ctx.cluster.links.values()])
         groups = self.publishing.router.groups()
         totals = {
             "bytes/received": counters.bytes_received,

@@ -39,8 +39,8 @@ class LocalInterest:
         self._count(key, _weight(key, session, subscription))
 
     def add_all(self, session: Session) -> None:
-        if session.node == 0 and session.subscriptions is not None:
-            for key, subscription in session.subscriptions.items():
+        if session.node == 0:
+            for key, subscription in session.subscriptions():
                 if not of_the_node(key):
                     self.add(key, session, subscription)
 
@@ -50,11 +50,10 @@ class LocalInterest:
 
     def reconsider(self, session: Session, before: int) -> None:
         """A session's expiry has changed from ``before``: its subscriptions may have become durable, or not durable."""
-        subscriptions = session.subscriptions
-        if subscriptions is None or (before != 0) == (session.expiry != 0):
+        if (before != 0) == (session.expiry != 0):
             return
         sign = 1 if session.expiry != 0 else -1
-        for key, subscription in subscriptions.items():
+        for key, subscription in session.subscriptions():
             if subscription.qos != 0 and not key.startswith(_SHARE):
                 self._count(key, sign * _DURABLE)
 

@@ -285,12 +285,10 @@ class PeerReceivers:
             subscription.durable = True  # it is not known which members have persistent sessions
             self.router.join_node(share[0], subscription, value)
             return
-        if session.subscriptions is None:
-            session.subscriptions = {}
         if value == 0:
-            if session.subscriptions.pop(key, None) is not None:
+            if session.remove_subscription(key) is not None:
                 self.router.unsubscribe(filter, session)
             return
         subscription.durable = value == 2
-        session.subscriptions[key] = subscription
+        session.add_subscription(key, subscription)
         self.router.subscribe(subscription)

@@ -126,8 +126,7 @@ class Router:
             subscription = cast(Subscription, value)
             if subscription.session.ended or (reserved and subscription.session.node != 0):
                 continue  # each node has its own figures
-            of_session = subscription.session.subscriptions
-            if of_session is not None and len(of_session) > 1:
+            if subscription.session.subscription_count() > 1:
                 if overlapping is None:
                     overlapping = {}
                 overlapping.setdefault(subscription.session.client_id, []).append(subscription)

@@ -67,9 +67,7 @@ class Restoring:
         share = parse_share(whole)
         filter = whole if share is None else share[1]
         subscription = Subscription(session, filter, qos, no_local, retain_as_published, ids)
-        if session.subscriptions is None:
-            session.subscriptions = {}
-        session.subscriptions[whole] = subscription
+        session.add_subscription(whole, subscription)
         if share is None:
             self.router.subscribe(subscription)
         else:

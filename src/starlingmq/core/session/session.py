@@ -244,7 +244,8 @@ class Session:
     spilling: bool  # its queue must be checked after this turn's writes are stored
     ended: bool  # discarded: remaining references must not use it
     expiry: int  # Session Expiry Interval in seconds, NEVER = none; 0: ends with the connection
-    subscriptions: dict[bytes, Subscription] | None  # by filter as subscribed ($share prefix included)
+    lone: Subscription | None  # its only subscription, unless that is shared ...
+    several: dict[bytes, Subscription] | None  # ... or all, by filter as subscribed ($share prefix included)
     queue: MessageQueue | None
     window: SendWindow | None
     inbound: Inbound | None
@@ -281,7 +282,8 @@ class Session:
         self.client = None
         self.ended = False
         self.expiry = 0
-        self.subscriptions = None
+        self.lone = None
+        self.several = None
         self.queue = None
         self.window = None
         self.inbound = None
@@ -308,6 +310,56 @@ class Session:
         self.rules = 0
         self.shares = None
         self.is_line = False
+
+    def subscription(self, whole: bytes) -> Subscription | None:
+        """The subscription with this filter, the $share prefix included."""
+        lone = self.lone
+        if lone is not None:
+            return lone if lone.filter == whole else None
+        return None if self.several is None else self.several.get(whole)
+
+    def add_subscription(self, whole: bytes, subscription: Subscription) -> Subscription | None:
+        """Returns the one that it replaces, or None."""
+        lone = self.lone
+        several = self.several
+        if several is None:
+            if subscription.filter == whole and (lone is None or lone.filter == whole):
+                self.lone = subscription
+                return lone
+            several = self.several = {}
+            if lone is not None:
+                several[lone.filter] = lone
+                self.lone = None
+        earlier = several.get(whole)
+        several[whole] = subscription
+        return earlier
+
+    def remove_subscription(self, whole: bytes) -> Subscription | None:
+        """Returns the one that had this filter, or None."""
+        lone = self.lone
+        if lone is not None:
+            if lone.filter != whole:
+                return None
+            self.lone = None
+            return lone
+        several = self.several
+        if several is None:
+            return None
+        removed = several.pop(whole, None)
+        if not several:
+            self.several = None
+        return removed
+
+    def subscriptions(self) -> list[tuple[bytes, Subscription]]:
+        """All of them, with the filters as subscribed; the list is the caller's."""
+        if self.lone is not None:
+            return [(self.lone.filter, self.lone)]
+        return [] if self.several is None else list(self.several.items())
+
+    def subscription_count(self) -> int:
+        if self.lone is not None:
+            return 1
+        return 0 if self.several is None else len(self.several)
 
     def lose(self) -> None:
         """Session reset: its client must be told session present 0."""

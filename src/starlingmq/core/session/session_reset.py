@@ -32,7 +32,7 @@ def is_told(session: Session) -> bool:
     """
     if not session.anew or session.aware:
         return False
-    return session.inbound is None or bool(session.subscriptions)
+    return session.inbound is None or session.subscription_count() != 0
 
 
 def renumber(ctx: Context, session: Session, last_id: int) -> None:

@@ -128,7 +128,7 @@ class SessionTransfer:
     def _rename(self, session: Session, name: str) -> None:
         """Groups know their members by name."""
         shares: list[tuple[bytes, bytes]] = []
-        for whole, subscription in (session.subscriptions or {}).items():
+        for whole, subscription in session.subscriptions():
             share = parse_share(whole)
             if share is not None:
                 shares.append((whole, share[0]))
@@ -137,12 +137,13 @@ class SessionTransfer:
         session.client_id = name
         self.ctx.sessions[name] = session
         for whole, group in shares:
-            assert session.subscriptions is not None
-            self.router.join(group, session.subscriptions[whole])
+            again = session.subscription(whole)
+            assert again is not None
+            self.router.join(group, again)
 
     def granted(self, session: Session) -> list[Granted]:
         found: list[Granted] = []
-        for whole, entry in (session.subscriptions or {}).items():
+        for whole, entry in session.subscriptions():
             found.append(Granted(whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids))
         return found
 
@@ -265,12 +266,12 @@ class SessionTransfer:
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
         for entry in granted:
-            before = None if session.subscriptions is None else session.subscriptions.get(entry.whole)
+            before = session.subscription(entry.whole)
             self.restoring.subscription(
                 session, entry.whole, entry.qos, entry.no_local, entry.retain_as_published, entry.ids
             )
-            assert session.subscriptions is not None
-            subscription = session.subscriptions[entry.whole]
+            subscription = session.subscription(entry.whole)
+            assert subscription is not None
             self.subscribing.count(entry.whole, session, before, subscription)
             if ctx.recording:
                 ctx.write(Write(SUBSCRIPTION_PUT, session, topic=entry.whole, subscription=subscription))

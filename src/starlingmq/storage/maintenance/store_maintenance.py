@@ -279,8 +279,7 @@ class _Counts:
     def count(self, sessions: list[Session]) -> Iterator[None]:
         """In pieces; some of the sessions may end meanwhile."""
         for number, session in enumerate(sessions):
-            if session.subscriptions is not None:
-                self.subscriptions += len(session.subscriptions)
+            self.subscriptions += session.subscription_count()
             if session.inbound is not None:
                 entries = session.inbound.entries.values()
                 self._need([entry.message.offset for entry in entries if entry.message is not None])
