@@ -267,6 +267,7 @@ def _adopter(
     def adopt(sock: socket.socket, peer: str, full: int) -> Arriving:
         connection = ClientSocket(sockets, owner, gate, sock, peer)
         connection.open(driver, full)
+        sock.detach()  # the connection closes it
         return connection
 
     return adopt

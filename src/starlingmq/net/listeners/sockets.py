@@ -25,6 +25,13 @@ Address = tuple[int, tuple[Any, ...]]
 """A socket family and an address, as ``getaddrinfo`` returns them."""
 
 
+class BorrowedSocket(socket.socket):
+    """A descriptor that belongs to somebody else, for a few calls: it stays open when this object is gone."""
+
+    def __del__(self) -> None:
+        self.detach()
+
+
 def listen_tcp(addresses: Sequence[Address], port: int, shared: bool = False) -> list[socket.socket]:
     """Listen on one port of each address; 0 finds a port that is free on all. Raises OSError with nothing left open.
 
