@@ -37,6 +37,7 @@ from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_list
 from starlingmq.net.listeners.revocation_sweep import end_revoked
 from starlingmq.net.memory_watch import MemoryWatch
 from starlingmq.node_log import NodeLog
+from starlingmq.process import free_memory
 from starlingmq.storage.opening import directory_of, open_store
 
 if TYPE_CHECKING:
@@ -475,6 +476,7 @@ class Node(Broker):
         # A full collection over a million sessions would stall everything for seconds, and the core makes no reference
         # cycles: only young objects are checked, and those that survive are left to their reference count.
         gc.collect()
+        free_memory()  # what imports have left
         gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
         self._freeze()
 

@@ -437,5 +437,7 @@ class Subscribing:
 
     def discard(self, session: Session) -> None:
         """Remove an ended session's subscriptions from the tree, and free a long queue in steps."""
-        if session.subscription_count() != 0 or (session.queue is not None and len(session.queue.items) > FREED_AT_ONCE):
+        if session.subscription_count() != 0 or (
+            session.queue is not None and len(session.queue.items) > FREED_AT_ONCE
+        ):
             self.ctx.jobs.append(DiscardJob(self, session))
