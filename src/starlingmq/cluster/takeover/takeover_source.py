@@ -305,10 +305,8 @@ class TakeoverSource:
         """Whether no message can reach the session any more."""
         session, moving = outbound.session, outbound.session.moving
         assert moving is not None
-        marked = session.subscription_count() == 0 or all(
-            member in moving.marked for member in self._migrations.members
-        )
-        return marked and not moving.sources
+        marked = all(member in moving.marked for member in self._migrations.members)
+        return (marked or session.subscription_count() == 0) and not moving.sources
 
     def _send(self, outbound: OutboundSession, outgoings: list[Outgoing], now: float) -> bool:
         if outgoings:
