@@ -193,8 +193,8 @@ class ClientSockets:
 class ClientSocket:
     """One connection: a ``Handle`` of the driver, and what ``SocketConnection`` is for a transport of asyncio.
 
-    The gate has counted it for ``peer``. It keeps the descriptor only: a socket of Python takes 100 bytes more. Whoever
-    accepted ``sock`` detaches it after ``open``, and closes it if ``open`` raises.
+    The gate has counted it for ``peer``. It keeps the descriptor only: a socket of Python takes 100 bytes more. The
+    caller of ``open`` detaches ``sock`` after it, and closes ``sock`` if it raises.
     """
 
     def __init__(
