@@ -476,7 +476,7 @@ class Node(Broker):
         # A full collection over a million sessions would stall everything for seconds, and the core makes no reference
         # cycles: only young objects are checked, and those that survive are left to their reference count.
         gc.collect()
-        free_memory()  # what imports have left
+        free_memory()  # buffers that the imports needed
         gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
         self._freeze()
 

@@ -231,7 +231,7 @@ async def _addresses(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> lis
     flags = socket.AI_PASSIVE | socket.AI_NUMERICSERV
     if _is_name(spec.host):
         found = await loop.getaddrinfo(host, spec.port, type=socket.SOCK_STREAM, flags=flags)
-    else:  # asks nobody, so it needs no thread
+    else:  # without a request to a name server, so without a thread
         flags |= socket.AI_NUMERICHOST
         found = socket.getaddrinfo(host or None, spec.port, type=socket.SOCK_STREAM, flags=flags)
     # A name that occurs twice in the hosts file is one address.

@@ -26,7 +26,7 @@ Address = tuple[int, tuple[Any, ...]]
 
 
 class BorrowedSocket(socket.socket):
-    """A descriptor that belongs to somebody else, for a few calls: it stays open when this object is gone."""
+    """Calls on the descriptor of a connection. The descriptor stays open when this object is freed."""
 
     def __del__(self) -> None:
         self.detach()
