@@ -273,3 +273,50 @@ def test_a_client_without_an_earlier_session_has_lost_none() -> None:
     fleet = Fleet(3)
     lasting(fleet, 0)
     assert not any(node.cluster.takeovers.lost for node in fleet.nodes)
+
+
+def test_a_message_acknowledged_before_a_later_connect_is_delivered_although_that_connect_reports_a_loss() -> None:
+    """The cut markers were requested for an earlier claim, whose client had gone. The message follows them on its way
+    from the publisher's node, and arrives after the client has noticed the loss."""
+    fleet = Fleet(4)
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    home, other, sender, _ = [node.cluster.number for node in fleet.nodes]
+    fleet.mute = {(other, home)}
+    for place in (1, 0):
+        gone = fleet[place].open(5, "c")
+        gone.send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(0.03)
+        gone.drop()
+        fleet.advance(0.5)
+    cut_off(fleet, 1)
+    publisher = fleet.connect(2, "p")
+    fleet.mute = {(sender, home)}
+    publish(publisher, b"t", b"acknowledged")
+    client = lasting(fleet, 0)
+    assert not client.connack.session_present
+    client.send(Pingreq())
+    fleet.advance(0.5)
+    assert published(client.receive()) == [], "the message is still on its way"
+    fleet.speak()
+    fleet.advance(0.5)
+    assert published(client.receive()) == [b"acknowledged"]
+    publish(publisher, b"t", b"of the lost session")
+    assert client.receive() == []
+
+
+def test_a_session_whose_client_knows_of_the_loss_arrives_without_another_packet_of_the_client() -> None:
+    """The client sends nothing after it has connected to a third node before the cut markers of its reset arrived."""
+    fleet, client = lost()
+    slow = fleet[3].cluster.number
+    fleet.mute = {(slow, node.cluster.number) for node in fleet.nodes}
+    client.send(Pingreq())
+    client.drop()
+    client = lasting(fleet, 2)
+    assert client.connack.session_present
+    fleet.speak()
+    fleet.heal()
+    fleet.advance(5.0, 0.05)
+    assert [place for place in range(4) if fleet[place].cluster.takeovers.has("c")] == [2]
+    assert fleet[2].state.ctx.sessions["c"].moving is None

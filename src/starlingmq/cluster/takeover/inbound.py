@@ -222,11 +222,15 @@ class InboundSession:
             return len(self.sources) != 0
         if session is None:
             return False  # no session here receives the messages after the markers
-        if session.anew and (session.moving is None or not session.moving.aware):
+        if session.anew and not session.aware:
             return False  # the client still relies on the messages that the sources receive
         if self.former:
             return True
         return any(source.late or source.state in HANDING_OVER for source in self.sources.values())
+
+    def is_unmarked(self) -> bool:
+        """Whether no cut marker was requested."""
+        return self.version == UNVERSIONED and not self.marks
 
     def marked_by(self, nodes: Iterable[int]) -> bool:
         return all(node in self.marks for node in nodes)

@@ -19,6 +19,7 @@ from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import OVERTAKEN, UNREPORTED, Head, Takeover
 from starlingmq.cluster.takeover.waiting_connects import WaitingConnects
 from starlingmq.core.session.owner_claims import OwnerClaim, OwnerClaims
+from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_user import BY_CLIENT_ID, is_anothers
 
 
@@ -144,7 +145,7 @@ class InboundClaims:
         for inbound in answered.earlier:
             self._own_again(inbound, owned, claim, user)
         others = self._others(owned, answered.earlier)
-        held = self._keep(owned, clean, others)
+        held = self._keep(answered, others)
         former_members = [node for node in owned.others if node not in migrations.members]
         if not (others or former_members or self._is_will_unpublished(client_id)):
             self._connects.go_on(client_id, epoch, held)
@@ -194,19 +195,18 @@ class InboundClaims:
         inbound.owned = owned.epoch
         self._migrations.changed(inbound)
 
-    def _keep(self, owned: Owned, clean: bool, others: dict[int, int]) -> int:
+    def _keep(self, answered: AnsweredClaim, others: dict[int, int]) -> int:
         """Gives the session here the epoch of the claim, or adds this node to ``others``, so that its old session is
         handed over like that of any other node. Returns the epoch by which this node has held the session all the time;
         0: it did not."""
-        migrations = self._migrations
+        migrations, owned, clean = self._migrations, answered.owned, answered.clean
         session = self._ctx.sessions.get(owned.client_id)
         if session is None:
             return 0
         if session.epoch < owned.floor:
             migrations.broker.connecting.taken_over(session, True)  # another node's clean start has discarded it
             return 0
-        if not clean and not session.hollow and any(other > session.epoch for other in others.values()):
-            # the client was at another node in the meantime: the session here is an old one
+        if not clean and not session.hollow and self._is_earlier(session, answered, others):
             others[migrations.me] = session.epoch
             return 0
         held = 0 if session.hollow else session.epoch
@@ -217,6 +217,16 @@ class InboundClaims:
             if not moving.sources:
                 migrations.broker.mover.settle(session)  # the later owner that they were for has lost its session
         return held
+
+    def _is_earlier(self, session: Session, answered: AnsweredClaim, others: dict[int, int]) -> bool:
+        """Whether the session here has to be handed over to this node itself: its client was at another node in the
+        meantime, or has to be told that its session is lost. In the second case messages for the earlier subscriptions
+        may be on their way from any node, and only cut markers for this claim, or for a later one, follow them."""
+        if any(other > session.epoch for other in others.values()):
+            return True
+        if answered.claim is None or not session.anew or session.aware:
+            return False
+        return not any(inbound.session is session and inbound.is_unmarked() for inbound in answered.earlier)
 
     def _is_will_unpublished(self, client_id: str) -> bool:
         """Whether this node still has to publish the will of an earlier connection."""
