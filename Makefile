@@ -140,7 +140,7 @@ proto: .stamps/installed ## the Python of net/proto from its .proto files
 
 site: .stamps/installed ## the documentation as pages, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "build/site/index.html; with search: $(PYTHON) -m http.server --directory build/site"
+	@echo "build/site/index.html"
 
 build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in dist/
 	$(PY) -m build --no-isolation

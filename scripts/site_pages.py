@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from html import escape, unescape
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,8 @@ LINK: Final = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")
 DRAWING: Final = re.compile(r"^!\[([^\]]*)\]\(((?:images/)?[\w/.-]+\.svg)\)$", re.MULTILINE)
 STYLE: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
 BREAK: Final = re.compile(r"(/|::|_)")
+CODE: Final = re.compile(r'(<div class="highlight")>(.*?</div>)', re.DOTALL)
+TAG: Final = re.compile(r"<[^>]*>")
 TABLE: Final = re.compile(r"<table>.*?</table>", re.DOTALL)
 TEST: Final = re.compile(r"<code>(tests/[^<]+|test_\w+::[^<]+)</code>")
 
@@ -72,8 +75,26 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Names of tests are long: where they may be broken, in a narrow column. Cells know the heading of their column,
     for where there is no room for columns."""
+    html = CODE.sub(_with_commands, html)
     html = TEST.sub(lambda name: "<code>" + BREAK.sub(r"\1<wbr>", name[1]) + "</code>", html)
     return TABLE.sub(lambda table: _labelled(table[0]), html)
+
+
+def _with_commands(block: re.Match[str]) -> str:
+    """The theme's copy button takes ``data-copy``: the commands of a terminal, without prompts and output."""
+    commands = commands_of(unescape(TAG.sub("", block[2])))
+    return f'{block[1]} data-copy="{escape(commands)}">{block[2]}' if commands else block[0]
+
+
+def commands_of(shown: str) -> str:
+    """The lines behind ``$``, and those that continue them after a backslash."""
+    found: list[str] = []
+    continues = False
+    for line in shown.splitlines():
+        if continues or line.startswith("$ "):
+            found.append(line if continues else line[2:])
+            continues = line.endswith("\\")
+    return "\n".join(found)
 
 
 def _labelled(table: str) -> str:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+import pytest
 import yaml
 
+from tests.api.browser import BROWSER, browser
+from tests.docs.blocks import blocks_of
 from tests.docs.conftest import ROOT
 
 FETCHES: Final = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
@@ -22,10 +25,13 @@ class Reader(HTMLParser):
         self.links: list[str] = []
         self.fetched: list[str] = []
         self.anchors: set[str] = {""}
+        self.copied: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {key: value or "" for key, value in attrs}
         self.anchors |= {given[key] for key in ("id", "name") if key in given}
+        if "data-copy" in given:
+            self.copied.append(given["data-copy"])
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
         if tag in FETCHES and FETCHES[tag] in given and given.get("rel") not in NO_RESOURCE:
@@ -72,3 +78,29 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     listed = [page for entry in entries for page in (entry.values() if isinstance(entry, dict) else [entry])]
     assert len(listed) == len(set(listed))
     assert {path.name for path in (ROOT / "docs").rglob("*.md")} <= set(listed)
+
+
+def test_the_front_page_shows_the_dashboard(site: Path) -> None:
+    page = read(site)[site / "index.html"]
+    assert "images/dashboard.png" in page.fetched and (site / "images/dashboard.png").stat().st_size > 10_000
+
+
+def test_the_copy_button_takes_commands_without_prompts_and_output(site: Path) -> None:
+    copied = read(site)[site / "TOUR.html"].copied
+    blocks = [block for block in blocks_of(ROOT / "docs/TOUR.md") if block.kind == "console"]
+    assert copied == ["\n".join(command for command, _ in block.commands()) for block in blocks]
+    assert any(output for block in blocks for _, output in block.commands())
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+async def test_search_works_in_pages_that_are_opened_from_a_directory(site: Path, tmp_path: Path) -> None:
+    async with browser(tmp_path) as page:
+        await page.look_like(1280, 800, dark=False)
+        await page.go((site / "index.html").as_uri())
+        await page.until("document.querySelector('iframe[hidden]')")
+        await page.run(
+            "document.querySelector('#__search').click(); document.querySelector('.md-search__input').focus()"
+        )
+        await page.call("Input.insertText", text="takeover")
+        await page.until("document.querySelectorAll('.md-search-result__item').length > 3")
+        assert page.problems == []
