@@ -1,6 +1,6 @@
 // The page: which view is shown, how often it is asked for, and logging in. No library, and nothing from elsewhere.
 
-import {$, LoginNeeded, api, el, forgetWhatLacks} from "./base.js";
+import {$, LoginNeeded, api, el, forgetWhatLacks, heading} from "./base.js";
 import {Log} from "./log.js";
 import {Tail} from "./tail.js";
 import {Trace} from "./trace.js";
@@ -54,6 +54,14 @@ function complain(error) {
   $("view").classList.add("stale");
 }
 
+// What a link leads to may have ended: that is an answer of the broker, not a failure.
+function absent(parameters, error) {
+  const wanted = parameters.client_id ?? parameters.topic;
+  if (error.status !== 404 || wanted === undefined) throw error;
+  const why = parameters.topic === undefined ? "There is no session of this client: it has ended, or there never was one." : error.message;
+  return [heading(wanted), el("p", {id: "absent"}, why)];
+}
+
 async function refresh() {
   const mine = ++turn; // a later one makes earlier answers worthless
   const [asked, query] = location.hash.slice(1).split("?");
@@ -74,7 +82,7 @@ async function refresh() {
         parts = live.show();
       }
     } else {
-      parts = await VIEWS[name].show(seen, parameters);
+      parts = await VIEWS[name].show(seen, parameters).catch((error) => absent(parameters, error));
       if (mine !== turn) return;
     }
     $("node").textContent = `${seen.node} ${seen.version}`;

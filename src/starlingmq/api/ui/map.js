@@ -67,7 +67,7 @@ export async function nodes() {
     all.waits_for ? el("p", {class: "bad"}, "Not serving: " + all.waits_for) : "",
     drawn(all.members, pairs(links)),
     table({node: (n) => n.name + (n.this ? " (this node)" : ""), version: (n) => n.version, online: (n) => mark(n.online),
-      clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? "yes" : ""), address: (n) => el("span", {class: "whole"}, n.address)}, all.members),
+      clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? "yes" : ""), address: (n) => el("span", {class: "whole"}, n.address ?? "–")}, all.members),
     ...(links.length ? [heading("Links"),
       table({from: (l) => l.node, to: (l) => l.peer, connected: (l) => mark(l.connected), through: (l) => l.through,
         "round trip (ms)": (l) => (l.round_trip_ms == null ? "–" : number(l.round_trip_ms)),

@@ -6,9 +6,11 @@ import {Rates} from "./rates.js";
 
 const rates = new Rates();
 const MEASURED = {turn: "Event loop turn", delivery: "Delivery delay", commit: "Commit", fsync: "Fsync", lag: "Event loop lag"};
+const WAITED = ["commit", "fsync"]; // only for what waits for the disk: not with durability process, nor without a directory
 const said = (value) => (value === true ? "yes" : value === false ? "no" : value === null || value === "" ? "–" : String(value));
 
 export async function overview(seen) {
+  const latencies = Object.entries(seen.latency).filter(([name, one]) => one.count || !WAITED.includes(name));
   const told = await maybe("/cluster/overview");
   const others = (told?.nodes ?? []).filter((one) => one.node !== seen.node);
   const all = [seen, ...others];
@@ -33,9 +35,9 @@ export async function overview(seen) {
       dropped: (one) => number(one.totals.dropped), "turn p99 (ms)": (one) => one.latency.turn.p99_ms,
       state: (one) => one.ready.reasons.join("; ") || "serving"}, all)] : []),
     heading("Latency of " + seen.node),
-    el("div", {class: "cards wide"}, ...Object.entries(seen.latency).map(([name]) => plot((MEASURED[name] ?? name) + ", mean", rates.latency[name] ?? [], " ms"))),
+    el("div", {class: "cards wide"}, ...latencies.map(([name]) => plot((MEASURED[name] ?? name) + ", mean", rates.latency[name] ?? [], " ms"))),
     table({"": ([name]) => MEASURED[name] ?? name, count: ([, one]) => number(one.count), "mean (ms)": ([, one]) => one.mean_ms,
-      "p50 (ms)": ([, one]) => one.p50_ms, "p99 (ms)": ([, one]) => one.p99_ms}, Object.entries(seen.latency)),
+      "p50 (ms)": ([, one]) => one.p50_ms, "p99 (ms)": ([, one]) => one.p99_ms}, latencies),
     heading("Dropped, by reason"),
     table({reason: ([name]) => name, messages: ([, count]) => number(count)}, Object.entries(dropped).sort((a, b) => b[1] - a[1])),
     heading("Slow subscribers"),
