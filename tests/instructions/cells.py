@@ -161,8 +161,13 @@ def fan_out(count: int, qos: int, burst: int) -> list[Peer]:
     return [Publisher(0, qos, burst), *(Subscriber(n, qos, 0) for n in range(count))]
 
 
-def nats_pair(burst: int) -> list[Peer]:
-    return [NatsPublisher(0, burst), NatsSubscriber(0, 0)]
+def nats_pairs(count: int, burst: int) -> list[Peer]:
+    return [peer for n in range(count) for peer in (NatsPublisher(n, burst), NatsSubscriber(n))]
+
+
+def nats_group(publishers: int, members: int, burst: int) -> list[Peer]:
+    receivers = [NatsSubscriber(n, 0, b"members") for n in range(members)]
+    return [*(NatsPublisher(n, burst, 0) for n in range(publishers)), *receivers]
 
 
 CELLS: Final[dict[str, Callable[[], Cell]]] = {
@@ -175,7 +180,9 @@ CELLS: Final[dict[str, Callable[[], Cell]]] = {
     "QoS 2, 1:1": lambda: Cell(pairs(1, 2, 100), 20, 100),
     "QoS 2, 50:50": lambda: Cell(pairs(50, 2, 20), 2, 1000),
     "QoS 2, 1:50": lambda: Cell(fan_out(50, 2, 20), 2, 1000),
-    "NATS, 1:1": lambda: Cell(nats_pair(100), 20, 100),
+    "NATS, 1:1": lambda: Cell(nats_pairs(1, 100), 20, 100),
+    "NATS, 10:10": lambda: Cell(nats_pairs(10, 100), 2, 1000),
+    "NATS, queue group 10:10": lambda: Cell(nats_group(10, 10, 100), 2, 1000),
     "QoS 0, one message a turn": lambda: Paced(pairs(20, 0, 1), 10, 20),
     "QoS 1, one message a turn": lambda: Paced(pairs(20, 1, 1), 10, 20),
 }

@@ -115,9 +115,11 @@ class Subscriber(Peer):
 
 
 class NatsPublisher(Peer):
-    def __init__(self, number: int, burst: int) -> None:
+    def __init__(self, number: int, burst: int, subject: int = -1) -> None:
+        """``subject``: the number of the subject it publishes to; -1: its own."""
         super().__init__(number)
-        self.frames = b"PUB t.%03d %d\r\n%b\r\n" % (number, len(PAYLOAD), PAYLOAD) * burst
+        self.subject = number if subject < 0 else subject
+        self.frames = b"PUB t.%03d %d\r\n%b\r\n" % (self.subject, len(PAYLOAD), PAYLOAD) * burst
 
     def greetings(self) -> list[bytes]:
         return [b'CONNECT {"verbose":false,"pedantic":false}\r\n', b"PING\r\n"]
@@ -127,8 +129,14 @@ class NatsPublisher(Peer):
 
 
 class NatsSubscriber(NatsPublisher):
+    """``queue``: the name of its queue group."""
+
+    def __init__(self, number: int, subject: int = -1, queue: bytes = b"") -> None:
+        super().__init__(number, 0, subject)
+        self.queue = queue
+
     def greetings(self) -> list[bytes]:
-        return [*super().greetings(), b"SUB t.%03d 1\r\n" % self.number]
+        return [*super().greetings(), b"SUB t.%03d %b 1\r\n" % (self.subject, self.queue)]
 
     def read(self) -> bytes:
         return b""

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 MORE: Final = 0  # the command is not complete
 PUB: Final = 1
 HPUB: Final = 2
@@ -63,6 +65,7 @@ class NatsReader:
     headers: bytes
     payload: bytes
     options: bytes
+    lead: int  # of a PUB without reply in the shortest form: where its size begins; 0: it has another form
 
     def __init__(self, line_max: int = LINE_MAX, payload_max: int = PAYLOAD_MAX) -> None:
         self.line_max = line_max
@@ -77,6 +80,7 @@ class NatsReader:
         self.headers = b""
         self.payload = b""
         self.options = b""
+        self.lead = 0
 
     def read(self, data: bytes, pos: int) -> int:
         """Parse the command that begins at ``pos`` and return its constant from above. Raises NatsError."""
@@ -174,7 +178,7 @@ class NatsReader:
         self.sid = parts[-1]
         return SUB
 
-    def _published(self, data: bytes, pos: int, at: int, kind: int) -> int:
+    def _published(self, data: bytes, pos: int, start: int, kind: int) -> int:
         """PUB subject [reply] size, HPUB subject [reply] header-size size; then ``size`` bytes, then CR LF.
 
         The line is scanned byte by byte: every message takes this path, and compiled it is faster than splitting into a
@@ -182,17 +186,25 @@ class NatsReader:
 
         Long because each call would cost time per message.
         """
-        size = len(data)
-        first = second = third = fourth = at  # start of each word ...
-        first_end = second_end = third_end = fourth_end = at  # ... and its end
+        size: i64 = len(data)
+        at: i64 = start
+        first: i64 = at  # start of each word ...
+        second: i64 = at
+        third: i64 = at
+        fourth: i64 = at
+        first_end: i64 = at  # ... and its end
+        second_end: i64 = at
+        third_end: i64 = at
+        fourth_end: i64 = at
         count = 0
         while True:
             while at < size and (data[at] == 0x20 or data[at] == 0x09):
                 at += 1
-            begin = at
-            while at < size and (
-                data[at] > 0x20 or (data[at] != 0x20 and data[at] != 0x0D and data[at] != 0x0A and data[at] != 0x09)
-            ):
+            begin: i64 = at
+            while at < size:
+                byte = data[at]
+                if byte <= 0x20 and (byte == 0x20 or byte == 0x0D or byte == 0x0A or byte == 0x09):
+                    break
                 at += 1
             if at >= size:
                 return self._no_line_end(size - pos)
@@ -232,12 +244,12 @@ class NatsReader:
             length = _number(data, fourth, fourth_end)
         if length > self.payload_max:
             raise NatsError(PAYLOAD_TOO_LARGE)
-        head = 0
+        head: i64 = 0
         if kind == HPUB:
             head = _number(data, second, second_end) if count == 3 else _number(data, third, third_end)
             if head > length:
                 raise NatsError(PARSER_ERROR)
-        end = at + length
+        end: i64 = at + length
         if end + 2 > size:
             if end < size and data[end] != 0x0D:
                 raise NatsError(PARSER_ERROR)
@@ -250,7 +262,67 @@ class NatsReader:
         self.headers = data[at : at + head] if head != 0 else b""
         self.payload = data[at + head : end]
         self.end = end + 2
+        self.lead = 0
+        if (
+            count == 2
+            and data[second - 1] == 0x20
+            and second_end + 2 == at
+            and (data[second] != 0x30 or second_end == second + 1)
+        ):
+            self.lead = second
         return kind
+
+    def read_on(self, data: bytes, pos: int, tails: list[bytes], count: int, room: int) -> None:
+        """Read the PUBs with the same subject that follow the PUB at ``pos``, which was read last and has a ``lead``.
+
+        ``tails`` gets what follows the subject of each one, the PUB at ``pos`` included: a blank, the size, CR LF, the
+        payload, CR LF. At most ``count`` are read, and no more of them after ``room`` bytes. Everything that is
+        incomplete, malformed or written in another way is left to ``read``.
+        """
+        size: i64 = len(data)
+        begin: i64 = pos
+        at: i64 = self.lead
+        end: i64 = self.end
+        width: i64 = at - begin
+        line_end: i64 = 0
+        length: i64 = 0
+        length_max: i64 = self.payload_max
+        left: i64 = room
+        wanted: i64 = count
+        lead = data[begin:at]
+        tails.append(data[at - 1 : end])
+        left -= end - begin
+        wanted -= 1
+        while wanted > 0 and left >= 0:
+            begin = end
+            at = begin + width
+            if at >= size or data[begin:at] != lead:
+                break
+            line_end = at
+            length = 0
+            while line_end < size and line_end - at < _DIGITS_MAX:
+                digit = data[line_end] - 0x30
+                if digit < 0 or digit > 9:
+                    break
+                length = length * 10 + digit
+                line_end += 1
+            if line_end == at or (data[at] == 0x30 and line_end != at + 1) or length > length_max:
+                break
+            end = line_end + length + 4
+            if (
+                end > size
+                or line_end - begin > self.line_max
+                or data[line_end] != 0x0D
+                or data[line_end + 1] != 0x0A
+                or data[end - 2] != 0x0D
+                or data[end - 1] != 0x0A
+            ):
+                end = begin
+                break
+            tails.append(data[at - 1 : end])
+            left -= end - begin
+            wanted -= 1
+        self.end = end
 
     def _no_line_end(self, have: int) -> int:
         if have > self.line_max + 1:
@@ -276,13 +348,15 @@ def _limit(word: bytes) -> int:
     return int(word) if word.isdigit() and len(word) <= _DIGITS_MAX else 0
 
 
-def _number(data: bytes, start: int, end: int) -> int:
+def _number(data: bytes, start: i64, end: i64) -> i64:
     if not 0 < end - start <= _DIGITS_MAX:
         raise NatsError(PARSER_ERROR)
-    value = 0
-    for at in range(start, end):
+    value: i64 = 0
+    at: i64 = start
+    while at < end:
         digit = data[at] - 0x30
         if digit < 0 or digit > 9:
             raise NatsError(PARSER_ERROR)
         value = value * 10 + digit
+        at += 1
     return value

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
+from mypy_extensions import i64
+
 from starlingmq.core.connection import WORKING
 from starlingmq.core.groups.group_members import GroupMembers
 from starlingmq.core.groups.member_selection import (
@@ -34,9 +36,11 @@ LINGERS: Final = 1 << 31
 KEEPS: Final = 1 << 30
 """Added to a node's number of members: some of them are at QoS 1 or 2, so they are MQTT clients."""
 
-_MULTIPLIER: Final = 6364136223846793005  # Knuth's MMIX generator, which is good enough to select members
-_INCREMENT: Final = 1442695040888963407
-_MASK: Final = (1 << 64) - 1
+# The generator MINSTD, which is good enough to select members. All products fit an i64: compiled, larger ones are
+# objects, and cost more than the rest of a delivery.
+_MULTIPLIER: Final = 48271
+_MODULUS: Final = 2147483647
+_SPREAD: Final = 69621  # between the states of groups that were made one after the other
 
 
 class Group(GroupMembers):
@@ -91,7 +95,7 @@ class Group(GroupMembers):
         self.received = 0
         self.given = 0
         self.redelivered = 0
-        self._state = seed & _MASK
+        self._state = seed * _SPREAD % (_MODULUS - 1) + 1
         self._turn = 0
         self._sticky = None
 
@@ -300,8 +304,10 @@ class Group(GroupMembers):
         return best
 
     def _draw(self) -> int:
-        self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK
-        return self._state >> 33
+        state: i64 = self._state
+        state = state * _MULTIPLIER % _MODULUS
+        self._state = state
+        return state
 
     def room(self, write_buffer: int) -> int:
         """The number of messages that the members here can take now."""

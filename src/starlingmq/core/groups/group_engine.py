@@ -53,6 +53,15 @@ class GroupEngine(GroupQueues):
                 return True
         return self.line_up(group, message, publisher)
 
+    def passes_through(self, group: Group) -> bool:
+        ctx = self.ctx
+        if not group.primary or group.rooms or self.has_line(group):
+            return False
+        return not ctx.recording or ctx.groups.storage != "journal"
+
+    def hand(self, group: Group, member: Subscription, message: Message, publisher: Session | None) -> None:
+        self._hand_over(group, member, message, None, publisher)
+
     def arrived(self, group: Group, message: Message) -> None:
         """Another node has sent a message for a member here."""
         if self.ctx.audit is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlingmq.core.groups.group import Group
 from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.core.session.session import Session
+from starlingmq.core.session.session import Session, Subscription
 
 
 class GroupPort:
@@ -13,6 +13,14 @@ class GroupPort:
 
     def take(self, group: Group, message: Message, publisher: Session | None) -> bool:
         """A message for a group has entered here. Returns whether there is a receiver for it."""
+        raise NotImplementedError
+
+    def passes_through(self, group: Group) -> bool:
+        """Whether messages that enter here go to members of this node without being stored or queued first."""
+        raise NotImplementedError
+
+    def hand(self, group: Group, member: Subscription, message: Message, publisher: Session | None) -> None:
+        """Give a message to a selected member of a group that ``passes_through``."""
         raise NotImplementedError
 
     def settle(self, outgoing: Outgoing) -> None:

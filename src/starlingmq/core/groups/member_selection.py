@@ -17,7 +17,14 @@ STRATEGIES: Final = (
     "least_inflight",
     "local_first",
 )
-RANDOM, ROUND_ROBIN, STICKY, HASH_TOPIC, HASH_CLIENT, LEAST_INFLIGHT, LOCAL_FIRST = range(7)
+# their places in STRATEGIES; each one Final, so that it is a constant in compiled code
+RANDOM: Final = 0
+ROUND_ROBIN: Final = 1
+STICKY: Final = 2
+HASH_TOPIC: Final = 3
+HASH_CLIENT: Final = 4
+LEAST_INFLIGHT: Final = 5
+LOCAL_FIRST: Final = 6
 
 LOOKS_MAX: Final = 64  # members that are compared to find the least busy one
 ROOM_MAX: Final = 1024  # messages that a member without a window may be promised at once
@@ -46,7 +53,7 @@ def takes(member: Subscription, session: Session, client: Client, message: Messa
     if client.dialect is not None:
         if client.halted & WORKING:  # it waits for other nodes, and its acknowledgements are not read
             return False
-        return message.publisher != client.client_id or client.dialect.echoes()
+        return client.dialect.echoes() or message.publisher != client.client_id
     queue = session.queue
     if queue is not None and len(queue) != 0:
         return False

@@ -21,6 +21,7 @@ from starlingmq.core.nats.nats_errors import WORDS, NatsErrors
 from starlingmq.core.nats.nats_publishing import NatsPublishing
 from starlingmq.core.nats.nats_subscribing import NatsSubscribing
 from starlingmq.core.nats.nkey_auth import NkeyAuth
+from starlingmq.core.nats.publish_runs import PublishRuns
 from starlingmq.core.nats.server_info import ServerInfo
 from starlingmq.core.nats.subject_cache import SubjectCache
 from starlingmq.core.nats.system_requests import SystemRequests
@@ -67,6 +68,7 @@ class Nats(NatsPort):
     entry: NatsConnecting
     system: SystemRequests
     publishing: NatsPublishing
+    runs: PublishRuns
     subscribing: NatsSubscribing
     leaving: LameDuck
     clients: dict[int, Client]  # by the number of the connection, the oldest first
@@ -99,6 +101,7 @@ class Nats(NatsPort):
         self.entry = NatsConnecting(ctx, connecting, ending, deadlines, self.errors, self.keys, config)
         self.system = SystemRequests(ctx, router)
         self.publishing = NatsPublishing(ctx, router, delivery, publishing, self.errors, self.spellings, self.system)
+        self.runs = PublishRuns(ctx, router, self.spellings)
         self.subscribing = NatsSubscribing(ctx, router, subscribing, self.errors)
         self.clients = {}
         self.leaving = LameDuck(ctx, ending, self.clients, self.tell_all)
@@ -182,8 +185,9 @@ class Nats(NatsPort):
                         self.waiting.append(client)
                         ctx.halt(client, WORKING)
                         break
+                    if reader.lead == 0 or not self.runs.publish(client, nats, reader, data, pos):
+                        self.publishing.publish(client, nats, reader, kind)
                     pos = reader.end
-                    self.publishing.publish(client, nats, reader, kind)
                 else:
                     pos = reader.end
                     ctx.work -= 1

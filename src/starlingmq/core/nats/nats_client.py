@@ -45,6 +45,7 @@ class NatsSubscription(Subscription):
     head_sid: bytes
     narrowed: bool  # a part of what it matches is denied, and is not delivered
     checked: bool  # each message is checked: it is narrowed, or the client may reply to what it receives
+    run: list[bytes] | None  # of a group's member: the messages that it gets of a run (core.nats.publish_runs)
 
     def __init__(self, session: Session, filter: bytes, subject: bytes, name: bytes, sid: bytes) -> None:
         super().__init__(session, filter, 0, True, False, b"")  # no_local: see core.session.session.ProtocolHandler
@@ -57,6 +58,7 @@ class NatsSubscription(Subscription):
         self.head_sid = b""
         self.narrowed = False
         self.checked = False
+        self.run = None
 
     def key(self) -> object:
         return self
@@ -128,6 +130,7 @@ class NatsClient(ProtocolHandler):
     waiting: NatsSubscription | None  # the subscription that a hook decides about
     requests: int  # open requests to the broker itself (core.nats.system_requests)
     replies: Replies | None  # topics to which it may reply; None: no rule allows replies
+    run: int  # number of the last run in which it had a part (core.nats.publish_runs)
 
     def __init__(self, owner: NatsPort, number: int, tls: bool) -> None:
         self.owner = owner
@@ -152,6 +155,7 @@ class NatsClient(ProtocolHandler):
         self.waiting = None
         self.requests = 0
         self.replies = None
+        self.run = 0
 
     # ProtocolHandler
 
@@ -254,6 +258,34 @@ class NatsClient(ProtocolHandler):
                 owner.unsubscribe(self, sub)
         else:
             sub.count += 1
+
+    def deliver_run(
+        self, client: Client, sub: NatsSubscription, head: bytes, tails: list[bytes], size: int, publisher: Session
+    ) -> None:
+        """Send the messages of a run (core.nats.publish_runs), which needs no check. ``tails`` begins with an empty
+        one; ``size``: their bytes without heads and sids."""
+        ctx = self.owner.ctx
+        count = len(tails) - 1
+        if head is not sub.head or len(sub.head_sid) == 0:
+            sub.head = head
+            sub.head_sid = head + sub.sid
+        if client.waiting != 0 and client.stored_from < 0:
+            client.stored_from = 0
+        frames = client.frames
+        if count == 1:
+            frames.append(sub.head_sid)
+            frames.append(tails[1])
+        else:
+            frames.append(sub.head_sid.join(tails))
+        size += count * len(sub.head_sid)
+        client.size += size
+        if not client.dirty:
+            client.dirty = True
+            ctx.ready.dirty.append(client)
+        ctx.counters.publish_sent += count
+        sub.count += count
+        if client.blocked or client.size > ctx.write_buffer:
+            self.owner.slow(client, self, size, publisher)
 
     def _look_at(self, client: Client, sub: NatsSubscription, message: Message) -> bool:
         """Whether a message may be delivered. If so, and it asks for a reply, a reply is allowed from now on."""
