@@ -304,7 +304,9 @@ def test_a_new_cluster_has_a_dashboard_nats_and_streams_and_says_at_last_where(t
         until(lambda: f"(log in with a token of {tmp_path / 'tokens'})" in said(tmp_path))
 
 
-def test_what_is_not_installed_is_left_out_of_a_new_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_cluster_leaves_out_services_whose_packages_are_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[list[str]] = []
 
     async def run_nothing(paths: list[Path], log_level: str, notes: list[str]) -> int:

@@ -18,7 +18,7 @@ FOUND: Final = 27
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_acknowledged_comes_though_all_nodes_are_killed_again_and_again(seed: int) -> None:
+def test_acknowledged_messages_come_though_all_nodes_are_killed_again_and_again(seed: int) -> None:
     assert run(seed).books.acknowledged_count
 
 

@@ -21,6 +21,7 @@ from starlingmq.cluster.wills.will_records import (
     all_wills,
     decode_will,
     encode_will,
+    taken_name,
     will_from,
 )
 from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
@@ -401,3 +402,20 @@ def test_the_time_for_many_wills_can_be_measured() -> None:
     """``python -m tests.cluster.many_wills``, in small."""
     assert many_wills.own(300).node.cluster.wills.fired == 300
     assert not many_wills.of_a_dead_node(300).node.cluster.wills.fired
+
+
+def test_a_check_of_taken_wills_that_etcd_refused_is_repeated_after_a_while() -> None:
+    """Not in the next turn: etcd would be asked as fast as it refuses."""
+    fleet = Fleet(2)
+    wills, now = fleet[0].cluster.wills, fleet.now
+    name = taken_name(2, "c")
+    entry = wills.table.entry(name)
+    entry.known = RegisteredWill(REGISTERED, 7)
+    wills.taken.step(name, entry, now)
+    (check,) = wills.taken.take_requests(now)
+    assert wills.taken.answered(TxnAnswer(check.tag, False, 0, (), "etcd has no leader"), now)
+    assert wills.taken.take_requests(now) == []
+    again_at = wills.taken.wake_at()
+    assert again_at > now
+    (again,) = wills.taken.take_requests(again_at)
+    assert again.success == check.success

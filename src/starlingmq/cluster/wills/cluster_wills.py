@@ -143,7 +143,7 @@ class ClusterWills(Subsystem):
             self.registration.watch_lost(answer.prefix)
 
     def _done(self, answer: TxnAnswer, now: float) -> None:
-        if self.registration.took_page(answer, now) or self.taken.answered(answer):
+        if self.registration.took_page(answer, now) or self.taken.answered(answer, now):
             return
         settled = self.settling.answered(answer, now)
         if settled is not None:
@@ -379,7 +379,7 @@ class ClusterWills(Subsystem):
         return self.table.has_steps()
 
     def wake_at(self, now: float) -> float:
-        soonest = [self.registration.wake_at(), self.foreign.wake_at(), self.settling.wake_at()]
+        soonest = [self.registration.wake_at(), self.taken.wake_at(), self.foreign.wake_at(), self.settling.wake_at()]
         for name in self.table.held:
             soonest.append(self.table.entry(name).held_at_most(now))
         return min([when for when in soonest if when], default=inf)

@@ -37,8 +37,6 @@ RETRY_SECONDS: Final = 0.5
 
 
 class WillRegistration:
-    retry_at: float  # no reads before this time: etcd has answered with an error
-
     def __init__(
         self,
         table: WillTable,
@@ -47,7 +45,7 @@ class WillRegistration:
         settled: Callable[[str, WillEntry, RegisteredWill], None],
     ) -> None:
         """``settled``: to be called if another node has taken a will of this node, or cancelled it."""
-        self.retry_at = 0.0
+        self._retry_at = 0.0  # no reads before this time: etcd has answered with an error
         self._table = table
         self._wills = wills
         self._seconds = fire_seconds
@@ -77,7 +75,7 @@ class WillRegistration:
     # Reading
 
     def read_more(self, now: float) -> None:
-        if not self._read and not self._page and not self._unchecked and now >= self.retry_at:
+        if not self._read and not self._page and not self._unchecked and now >= self._retry_at:
             self._pages += 1
             self._page = f"wills page {self._pages}"
             self._requests.append(Txn(self._page, (), (Get(self._keys, prefix=True, limit=PAGE, after=self._after),)))
@@ -88,7 +86,7 @@ class WillRegistration:
             return False
         self._page = ""
         if answer.error:
-            self.retry_at = now + RETRY_SECONDS
+            self._retry_at = now + RETRY_SECONDS
             return True
         if not self._after:
             self._requests.append(Watch(self._keys, answer.revision + 1))
@@ -206,5 +204,5 @@ class WillRegistration:
         """When ``take_changes`` or ``read_more`` has to be called without an event; 0.0: never."""
         soonest = [self._amendments.wake_at()]
         if not self._read and not self._page:
-            soonest.append(self.retry_at)
+            soonest.append(self._retry_at)
         return min([when for when in soonest if when], default=0.0)
