@@ -65,6 +65,7 @@ MODULES: Final = {
     "cluster/links/peer_connections.py": FOR_EACH_MESSAGE,
     "cluster/links/peer_inbox.py": FOR_EACH_MESSAGE,
     "cluster/membership/lost_nodes.py": IN_EACH_TURN,
+    "cluster/membership/lost_node_reports.py": IN_EACH_TURN,
     "cluster/membership/member_follower.py": IN_EACH_TURN,
     "cluster/membership/node_directory.py": IN_EACH_TURN,
     "cluster/membership/serving.py": IN_EACH_TURN,

@@ -61,6 +61,16 @@ async def test_nodes_die_while_the_page_is_open(three: Cluster, tmp_path: Path, 
         third.kill()
         await page.until("document.querySelector('svg.map .link.cut')")
         await page.until(row(third.name, online=False))
+        gone = f"{third.name} gone since "
+        await page.until(f"{STATE}.startsWith('2 of 3 nodes reachable; {gone}')")
+        assert await page.run("document.getElementById('state').className") == "bad"
+        assert "gone since" in await page.run("document.querySelector('#view table').textContent")
+        await page.go(http_url(first) + "/#overview")
+        await page.until("document.querySelector('#view').textContent.includes(', 2 of 3 nodes')")
+        assert "gone since" in await page.run("document.querySelector('#view table').textContent")
+        assert "all 2 nodes" not in await page.run("document.querySelector('#view').textContent")
+        await page.go(http_url(first) + "/#nodes")
+        await page.until("document.querySelector('svg.map .link.cut')")
         await page.screenshot(pictures / "cluster-without-one.png")
         third.start()
         await page.until(f"{row(third.name, online=True)} && !document.querySelector('svg.map .link.cut')")

@@ -33,6 +33,7 @@ from .commands import run, subscriber
 pytestmark = pytest.mark.slow
 PATIENCE = 60.0
 BARE = ("--no-nats", "--no-http", "--no-streams")
+DEGRADED = 3  # exit code
 
 
 class Running:
@@ -89,7 +90,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ru
 
 def control(directory: Path, node: str, *words: str) -> Any:
     code, output, errors = run("ctl", "cluster", *words, "--data-dir", str(directory / node / "data"), "--json")
-    assert code == 0, errors
+    assert code in (0, DEGRADED), errors
     return json.loads(output)
 
 
@@ -123,6 +124,9 @@ def test_status_tells_of_all_members_for_people_and_for_programs(cluster: tuple[
     assert all(member["state"] == "registered" and member["connected"] for member in found["members"])
     code, output, _ = run("ctl", "cluster", "status", "-c", str(directory / "n2" / "starlingmq.yaml"))
     assert code == 0 and b"this node  n2: serves" in output
+    assert output.startswith(b"HEALTHY: 3 of 3 nodes reachable; quorum holds.\n")
+    code, output, _ = run("ctl", "health", "--cluster", "-c", str(directory / "n2" / "starlingmq.yaml"))
+    assert (code, output) == (0, b"HEALTHY: 3 of 3 nodes reachable; quorum holds.\n")
     assert control(directory, "n3", "members")["members"][0]["name"] == "n1"
 
 
@@ -206,16 +210,47 @@ def test_clients_are_spread_over_the_nodes_again(cluster: tuple[Path, Running]) 
         each.finish()
 
 
+def check_that_it_is_told_everywhere(directory: Path) -> None:
+    """n2 was killed."""
+    data = str(directory / "n1" / "data")
+    told = re.compile(
+        r"DEGRADED: 2 of 3 nodes reachable; n2 gone since \d\d:\d\d:\d\d \(\d+ s\); [\d,]+ messages wait for it; "
+        r"quorum holds. Next: start n2 again, or check the network; .*`starlingmq ctl cluster forget n2`\n"
+    )
+    for words in (("cluster", "status"), ("health", "--cluster")):
+        code, output, errors = run("ctl", *words, "--data-dir", data)
+        assert code == DEGRADED, errors
+        assert told.match(output.decode()), output
+    assert re.search(
+        r"^n2 +registered.* +gone for \d+s", run("ctl", "cluster", "members", "--data-dir", data)[1].decode(), re.M
+    )
+    assert run("ctl", "health", "--data-dir", data)[:2] == (0, b"ok\n"), "clients are served"
+
+
+def check_the_log(log: Path) -> None:
+    """One line of each other node says that n2 was gone, one that it is back, and none is gRPC's."""
+    lines = log.read_text().splitlines()
+    for name in ("n1", "n3"):
+        own = [line for line in lines if line.startswith(f"{name} |")]
+        assert len([line for line in own if "node n2 is gone: " in line]) == 1
+        assert len([line for line in own if "node n2 is back after " in line or "n2 was disconnected" in line]) <= 2
+    assert not re.search("Internal error from Core|Stream removed|Socket closed|grpc", log.read_text(), re.I)
+
+
 def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     words = ("cluster", "up", "--nodes", "3", "--dir", str(tmp_path), "--base-port", "0", *BARE)
     with running(tmp_path / "log", *words) as command:
         settings = tmp_path / "n2" / "starlingmq.yaml"
         kill_node(command, "n2")
         until(lambda: "n2 was ended by signal 9" in (tmp_path / "log").read_text())
+        until(lambda: control(tmp_path, "n1", "status")["health"]["status"] == "degraded")
+        check_that_it_is_told_everywhere(tmp_path)
         told = re.search(r"restart it with: starlingmq (.*)", said(tmp_path))
         assert told is not None and told[1].split() == ["serve", "-c", str(settings)]
         with running(tmp_path / "log2", *told[1].split()):
             assert control(tmp_path, "n1", "status")["serving"]
+            until(lambda: "node n2 is back after " in (tmp_path / "log").read_text())
+        check_the_log(tmp_path / "log")
         until(lambda: not member_of(control(tmp_path, "n1", "status"), "n2")["online"])
         assert control(tmp_path, "n1", "forget", "n2") == {"forgot": "n2"}
         assert [each["name"] for each in control(tmp_path, "n3", "members")["members"]] == ["n1", "n3"]

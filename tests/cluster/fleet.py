@@ -34,6 +34,7 @@ class NodeWorld(World):
         migrations.ports.heard_elsewhere = lambda number: elsewhere(number) and not fleet.is_parted(self, number)
         self.etcd = fleet.etcd.session(name)
         self.said: list[str] = []
+        self.news: list[str] = []
         self.on_cluster_ready: Callable[[NodeWorld, ClusterReady], None] = lambda node, ready: None
         self.waits = False  # for another node's turn, which is under way
 
@@ -83,6 +84,7 @@ class NodeWorld(World):
         told = cluster.take_ready()
         self.on_cluster_ready(self, told)
         self.said += told.notices
+        self.news += told.news
         for request in told.requests:
             self.etcd.request(request, self.now)
         for hop, envelope in told.now:

@@ -9,9 +9,11 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType, field
 
 from starlingmq._version import __version__
+from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
 from starlingmq.admin.drain_actions import DrainActions
+from starlingmq.admin.sessions import when
 from starlingmq.admin.typed_actions import NoArguments, typed
-from starlingmq.cluster.cluster_state import ClusterState
+from starlingmq.cluster.cluster_state import ClusterState, PeerStatus
 from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.peers.cluster_shell import Cluster
@@ -63,6 +65,7 @@ class MemberView(Struct, frozen=True):
     routes: int
     draining: bool
     clients: int
+    gone_since: str | None = None
 
 
 class EtcdView(Struct, frozen=True):
@@ -111,6 +114,7 @@ class ClusterStatus(Struct, frozen=True):
     handshakes: dict[str, int]
     frames: FrameCounts
     traffic: TrafficCounts
+    health: ClusterHealth
 
 
 class RouteView(Struct, frozen=True):
@@ -188,9 +192,15 @@ def _other_members(state: ClusterState) -> list[MemberView]:
             routes=len(state.routes.table(status.member.number)) if state.routes is not None else 0,
             draining=state.node_directory.drains(status.member.number),
             clients=state.node_directory.clients(status.member.number),
+            gone_since=_gone_since(state, status),
         )
         for status in state.status()
     ]
+
+
+def _gone_since(state: ClusterState, status: PeerStatus) -> str | None:
+    since = state.reports.gone_since(status.member.number)
+    return when(since) if since and status.member.registered and not status.connected else None
 
 
 class MemberActions:
@@ -248,6 +258,7 @@ class MemberActions:
                 bytes_in=traffic.bytes_in,
                 dropped=dict(traffic.dropped),
             ),
+            health=cluster_health(cluster, cluster.clock()),
         )
 
     async def routes(self, report: Report, request: RoutesRequest) -> ClusterRoutes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from starlingmq._version import __version__
+from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
@@ -30,6 +31,7 @@ class Overview(Struct, frozen=True):
     now: float
     uptime: float
     ready: Readiness
+    cluster: Annotated[ClusterHealth | None, Meta(description="As this node sees it; null without a cluster.")]
     totals: dict[str, int]
     dropped: dict[str, int]
     closed: dict[str, int]
@@ -67,6 +69,7 @@ class OverviewActions:
             now,
             now - place.state.sys.started_at,
             readiness(place),
+            _cluster(place),
             {
                 "messages_received": counters.publish_received,
                 "messages_sent": counters.publish_sent,
@@ -93,6 +96,12 @@ class OverviewActions:
             [Slow(client_id, queued) for queued, client_id in survey.slow],
             latency,
         )
+
+
+def _cluster(place: LocalNode) -> ClusterHealth | None:
+    if place.cluster is None or place.cluster.state is None:
+        return None
+    return cluster_health(place.cluster, place.driver.clock())
 
 
 def summary(found: Histogram) -> dict[str, Any]:

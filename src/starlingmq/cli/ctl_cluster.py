@@ -10,9 +10,11 @@ import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
 from starlingmq.cli.progress import amount, progress
-from starlingmq.cli.tables import Column, Columns, WideOption, table
+from starlingmq.cli.tables import Column, Columns, WideOption, cell, table
 
 NOT_SERVING: Final = 1  # exit code
+DEGRADED: Final = 3  # exit code
+EXIT_CODES: Final = {"healthy": 0, "degraded": DEGRADED, "unavailable": NOT_SERVING}
 UNSENT: Final = {
     "unconnected": "frames for nodes that were not connected (required ones are sent again)",
     "overflow": "frames above the limit of the send buffer (they are sent again)",
@@ -52,14 +54,17 @@ app = typer.Typer(
 def status(
     wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> int:
-    """Show the state of this node and its cluster; the exit code is 1 while the node does not serve."""
+    """Show the state of this node and its cluster.
+
+    The exit code is 0 if all nodes are reachable, 3 if a node is gone, and 1 while this node does not serve.
+    """
     found = _ask("cluster.status", {}, data_dir, config, json_)
     if json_:
         print(json.dumps(found))
     else:
         print("\n".join(_status_lines(found)))
         print(_members_table(found["members"], wide))
-    return 0 if found["serving"] else NOT_SERVING
+    return EXIT_CODES[found["health"]["status"]]
 
 
 @app.command()
@@ -132,7 +137,13 @@ def _ask(
         return ask_broker(directory, action, arguments, report)
 
 
+def health_line(health: dict[str, Any]) -> str:
+    """What is the matter, and what to do."""
+    return f"{health['status'].upper()}: {health['summary']}." + (f" Next: {health['next']}" if health["next"] else "")
+
+
 def _status_lines(found: dict[str, Any]) -> Iterator[str]:
+    yield health_line(found["health"])
     yield f"cluster    {found['cluster']}, {len(found['members'])} members, membership {found['revision']}"
     yield f"this node  {found['node']}: " + _serves(found)
     etcd = found["etcd"]
@@ -194,7 +205,8 @@ def _connection(member: dict[str, Any]) -> str:
     if member["this"]:
         return "this node"
     if not member["connected"]:
-        return "none"
+        since = member["gone_since"]
+        return f"gone for {cell(since, 'age')}" if since else "none"
     way = f"relayed by {member['through']}" if member["through"] else "direct"
     return f"{way}, receiving its routes" if member["behind"] else way
 

@@ -1,18 +1,35 @@
-"""``starlingmq ctl health``: the readiness check for nodes without an HTTP listener."""
+"""``starlingmq ctl health``: the readiness check for nodes without an HTTP listener, and the health of the cluster."""
 
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask
+from starlingmq.cli.ctl_cluster import EXIT_CODES, health_line
+from starlingmq.cli.declare import CommandError
 
 NOT_READY: Final = 1  # exit code
 
 
-def health(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
+def health(
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Check the whole cluster; the exit code is 3 if a node is gone.")
+    ] = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> int:
     """Check whether this node accepts clients, and print why not; the exit code is 1 if it does not."""
     found = ask("health", data_dir, config)
-    print(json.dumps(found) if json_ else "; ".join(found["reasons"]) or "ok")
-    return NOT_READY if found["reasons"] else 0
+    if not cluster:
+        print(json.dumps(found) if json_ else "; ".join(found["reasons"]) or "ok")
+        return NOT_READY if found["reasons"] else 0
+    if found["cluster"] == "none":
+        raise CommandError("this broker is not a member of a cluster; leave --cluster out")
+    whole = ask("cluster.status", data_dir, config)["health"]
+    print(json.dumps(whole) if json_ else health_line(whole))
+    return EXIT_CODES[whole["status"]]

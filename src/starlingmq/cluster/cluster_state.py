@@ -58,6 +58,7 @@ from starlingmq.cluster.links.peer_inbox import PeerInbox
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.membership.isolation import Isolation
 from starlingmq.cluster.membership.lease_fence import LeaseFence
+from starlingmq.cluster.membership.lost_node_reports import LostNodeReports
 from starlingmq.cluster.membership.lost_nodes import LostNodes
 from starlingmq.cluster.membership.member_follower import MemberFollower
 from starlingmq.cluster.membership.members import ENDED, Members
@@ -144,7 +145,8 @@ class ClusterState:
         broker, config, view = self.broker, self.config, self.view
         self.node_directory = NodeDirectory(broker)
         self._lost_nodes = LostNodes(view, LeaseFence(config.name, config.member_timeout))
-        self._connections = PeerConnections(broker, config, view, self.node_directory, self._lost_nodes)
+        self.reports = LostNodeReports(broker.ctx, view, self.node_directory, config.member_timeout)
+        self._connections = PeerConnections(broker, config, view, self.node_directory, self._lost_nodes, self.reports)
         self._inbox = PeerInbox(view, self._ready)
         self._routes = RouteExchange(broker, config, view)
         self._publishers = Publishers(broker.ctx, config, view)
@@ -206,6 +208,7 @@ class ClusterState:
             self._inbox,
             self._sessions,
             self._lost_nodes,
+            self.reports,
             self.drain,
             self.rebalancing,
             self.groups,
@@ -360,6 +363,7 @@ class ClusterState:
                 self._sender.tell(target, body)
         for each in self._with_notices:
             self._ready.notices += each.take_notices()
+        self._ready.news += self.reports.take_news()
         self._leave_if_idle(now)
 
     def take_ready(self) -> ClusterReady:

@@ -86,8 +86,10 @@ async function refresh() {
       if (mine !== turn) return;
     }
     $("node").textContent = `${seen.node} ${seen.version}`;
-    $("state").textContent = seen.ready.reasons.join("; ") || "serving";
-    $("state").className = seen.ready.reasons.length ? "bad" : "ok";
+    const degraded = seen.cluster && seen.cluster.status !== "healthy";
+    $("state").textContent = seen.ready.reasons.join("; ") || (degraded ? seen.cluster.summary : "serving");
+    $("state").className = seen.ready.reasons.length || degraded ? "bad" : "ok";
+    $("state").title = degraded ? seen.cluster.next : "";
     settle(name, parts);
   } catch (error) {
     if (mine === turn) complain(error);

@@ -111,5 +111,8 @@ export function plot(title, values, unit) {
     most ? el("small", {class: "most"}, `max ${number(most)}${unit}`) : "", drawn);
 }
 
+// Since when a node is gone, and what waits for it.
+export const goneFor = (one) => `gone since ${new Date(one.since).toLocaleTimeString()} (${number(Math.round(one.seconds))} s), ${number(one.queued)} messages wait for it`;
+
 // Names and values, as many beside each other as there is room for.
 export const facts = (pairs) => el("dl", {class: "facts"}, ...pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

@@ -1,6 +1,6 @@
 // The nodes of a cluster in a circle, and the links between them.
 
-import {api, el, heading, mark, maybe, missing, number, svg, table} from "./base.js";
+import {api, el, goneFor, heading, mark, maybe, missing, number, svg, table} from "./base.js";
 
 const SIZE = 420;
 const MIDDLE = SIZE / 2;
@@ -51,7 +51,7 @@ function drawn(members, lines) {
   }
   for (const one of members) {
     const place = places.get(one.name);
-    const health = !one.online ? "cut" : one.draining ? "relayed" : "good";
+    const health = !one.online || !one.connected ? "cut" : one.draining ? "relayed" : "good";
     picture.append(svg("circle", {cx: place.x, cy: place.y, r: 26, class: "node " + health}));
     picture.append(svg("text", {x: place.x, y: place.y + 5, class: "count"}, number(one.clients ?? 0)));
     picture.append(svg("text", {x: place.x, y: place.y + 42}, one.name));
@@ -63,10 +63,13 @@ export async function nodes() {
   const all = await api("/nodes");
   const told = all.cluster ? await maybe("/links") : null;
   const links = told?.links ?? own(all);
+  const gone = new Map((all.health?.gone ?? []).map((one) => [one.name, one]));
   return [heading(all.cluster ? "Cluster " + all.cluster : "One node, no cluster"), missing(all), missing(told),
+    all.health?.status === "degraded" ? el("p", {class: "bad"}, `${all.health.summary}. Next: ${all.health.next}`) : "",
     all.waits_for ? el("p", {class: "bad"}, "Not serving: " + all.waits_for) : "",
     drawn(all.members, pairs(links)),
     table({node: (n) => n.name + (n.this ? " (this node)" : ""), version: (n) => n.version, online: (n) => mark(n.online),
+      state: (n) => (gone.has(n.name) ? el("span", {class: "bad"}, goneFor(gone.get(n.name))) : mark(n.connected, "connected", "not connected")),
       clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? "yes" : ""), address: (n) => el("span", {class: "whole"}, n.address ?? "–")}, all.members),
     ...(links.length ? [heading("Links"),
       table({from: (l) => l.node, to: (l) => l.peer, connected: (l) => mark(l.connected), through: (l) => l.through,

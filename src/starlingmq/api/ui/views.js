@@ -1,6 +1,6 @@
 // Views that are drawn anew from what the broker says each time: (overview, parameters) to what is shown.
 
-import {api, ask, card, el, facts, heading, maybe, missing, nodeColumn, number, plot, sessionLink, table} from "./base.js";
+import {api, ask, card, el, facts, goneFor, heading, maybe, missing, nodeColumn, number, plot, sessionLink, table} from "./base.js";
 import {nodes} from "./map.js";
 import {Rates} from "./rates.js";
 
@@ -21,7 +21,10 @@ export async function overview(seen) {
   const slowest = all.flatMap((one) => one.slowest.map((slow) => ({node: others.length ? one.node : "", ...slow})));
   slowest.sort((a, b) => b.queued - a.queued);
   const rate = (one, name) => number(rates.now.get(one.node)?.[name] ?? 0);
-  const where = others.length ? `, all ${all.length} nodes` : "";
+  const gone = seen.cluster?.gone ?? [];
+  const members = Math.max(seen.cluster?.members ?? 1, all.length);
+  const where = members > all.length ? `, ${all.length} of ${members} nodes` : others.length ? `, all ${all.length} nodes` : "";
+  const alive = (show) => (one) => (one.gone ? "–" : show(one));
   return [
     missing(told),
     el("div", {class: "cards wide"},
@@ -30,10 +33,11 @@ export async function overview(seen) {
     heading("Now" + where),
     el("div", {class: "cards"}, ...Object.keys(seen.holds).map((name) => card(name.replace("_", " "),
       number(name === "retained" ? seen.holds[name] : summed((one) => one.holds[name] ?? 0))))),
-    ...(others.length ? [heading("Nodes"), table({node: (one) => one.node, clients: (one) => number(one.holds.clients),
-      "in/s": (one) => rate(one, "in"), "out/s": (one) => rate(one, "out"), queued: (one) => number(one.holds.queued),
-      dropped: (one) => number(one.totals.dropped), "turn p99 (ms)": (one) => one.latency.turn.p99_ms,
-      state: (one) => one.ready.reasons.join("; ") || "serving"}, all)] : []),
+    ...(members > 1 ? [heading("Nodes"), table({node: (one) => one.node, clients: alive((one) => number(one.holds.clients)),
+      "in/s": alive((one) => rate(one, "in")), "out/s": alive((one) => rate(one, "out")), queued: alive((one) => number(one.holds.queued)),
+      dropped: alive((one) => number(one.totals.dropped)), "turn p99 (ms)": alive((one) => one.latency.turn.p99_ms),
+      state: (one) => (one.gone ? el("span", {class: "bad"}, goneFor(one.gone)) : one.ready.reasons.join("; ") || "serving")},
+      [...all, ...gone.filter((one) => !all.some((other) => other.node === one.name)).map((one) => ({node: one.name, gone: one}))])] : []),
     heading("Latency of " + seen.node),
     el("div", {class: "cards wide"}, ...latencies.map(([name]) => plot((MEASURED[name] ?? name) + ", mean", rates.latency[name] ?? [], " ms"))),
     table({"": ([name]) => MEASURED[name] ?? name, count: ([, one]) => number(one.count), "mean (ms)": ([, one]) => one.mean_ms,

@@ -7,6 +7,7 @@ from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
+from starlingmq.cluster.membership.lost_node_reports import LostNodeReports
 from starlingmq.cluster.membership.lost_nodes import LostNodes
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.quorum import ConnectionChange, Quorum
@@ -24,12 +25,14 @@ class PeerConnections(Subsystem):
         view: ClusterView,
         node_directory: NodeDirectory,
         lost_nodes: LostNodes,
+        reports: LostNodeReports,
     ) -> None:
         self._broker = broker
         self._config = config
         self._view = view
         self._node_directory = node_directory
         self._lost_nodes = lost_nodes
+        self._reports = reports
         self._broken: dict[int, float] = {}  # nodes whose stream has closed -> when
         self._forgetful: dict[int, None] = {}  # nodes that may have forgotten this one since they were last heard
         self._strangers_gone = False
@@ -84,6 +87,7 @@ class PeerConnections(Subsystem):
         if transport is None:
             return False
         transport.link.resend()
+        self._reports.stream_opened(number)
         if self._view.is_connected(number):
             self._heard_again(number)
         return True
@@ -93,6 +97,7 @@ class PeerConnections(Subsystem):
         heartbeat, by any path, group members there are passed over."""
         if number in self._view.transports:
             self._broken[number] = now
+            self._reports.stream_closed(number, now)
             self._broker.groups.reach(number, False)
 
     def _heard_again(self, number: int) -> None:
@@ -124,6 +129,7 @@ class PeerConnections(Subsystem):
         transport.lost_at = 0.0
         self._lost_nodes.recovered(change.number)
         transport.behind_since = self._broker.ctx.now
+        self._reports.back(change.number, self._broker.ctx.now)
         transport.link.resend()
         self._broker.peers.up(transport.peer)
         self._heard_again(change.number)
@@ -132,6 +138,7 @@ class PeerConnections(Subsystem):
         self._broker.groups.reach(change.number, False)
         transport.lost_at = self._broker.ctx.now
         self._lost_nodes.lost(change.number, transport.lost_at)
+        self._reports.gone(change.number, transport.lost_at)
         transport.behind_since = 0.0
         if not quorum.is_connected(change.number):  # otherwise it has restarted, and has reported that
             self._node_directory.lost(change.number)

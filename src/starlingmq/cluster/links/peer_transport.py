@@ -80,6 +80,7 @@ class PeerTransport:
     link: PeerLink
     peer: PeerReceiver
     data_frames: int  # sent, including repetitions
+    messages_taken: int  # tracked messages that the node has acknowledged
     lost_at: float  # when the connection was lost; 0.0: it is connected, or never was
     behind_since: float  # since when it is connected without all of its routes; 0.0: they are complete
 
@@ -89,6 +90,7 @@ class PeerTransport:
         self.link = link
         self.peer = broker.peers.add(member.number, DataPort(self), AckPort(self), member.first, member.since)
         self.data_frames = 0
+        self.messages_taken = 0
         self.lost_at = 0.0
         self.behind_since = 0.0
         self._ack: DataAck | None = None  # to be sent; a later one replaces it
@@ -107,6 +109,7 @@ class PeerTransport:
 
     def acknowledged(self, messages: int, now: float) -> None:
         if messages:
+            self.messages_taken += messages
             self._broker.peers.taken(self.peer, messages)
         if self.peer.client.blocked and 2 * self.link.room() >= self._window:
             self._broker.drained(self.peer.client, now)

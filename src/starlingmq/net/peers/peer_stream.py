@@ -27,6 +27,21 @@ OLDER: Final = "it supports only an older protocol between nodes; upgrade it"
 HANDSHAKE_SECONDS: Final = 5.0
 BACK_OFF_FIRST: Final = 0.1
 BACK_OFF_MAX: Final = 2.0  # seconds; a restarted node should not wait longer for the nodes that know it
+REASONS: Final = {
+    "connection refused": "it refuses connections; check that it runs, and its cluster.listen and cluster.advertise",
+    "unreachable": "the network or the host is unreachable",
+    "no route": "the network or the host is unreachable",
+    "dns": "its host name cannot be resolved",
+    "name resolution": "its host name cannot be resolved",
+    "ssl": "the TLS handshake failed; check cluster.tls on both nodes",
+    "tls": "the TLS handshake failed; check cluster.tls on both nodes",
+    "certificate": "the TLS handshake failed; check cluster.tls on both nodes",
+    "handshak": "the connection was closed during the handshake; check cluster.tls on both nodes",
+    "timed out": "no answer in time",
+    "timeout": "no answer in time",
+    "deadline": "no answer in time",
+}
+"""By a part of gRPC's details, in lower case."""
 BATCH_BYTES: Final = 1024 * 1024  # of one message, unless a single envelope is larger; each write costs 0.1 ms
 
 
@@ -76,6 +91,7 @@ class PeerStream:
         self._hurry = asyncio.Event()  # the peer seems to be available: dial now
         self._closing = False
         self._complaint = ""  # the last logged reason for a missing connection
+        self._stood = False  # there was a connection: from then on, the cluster reports when the node is gone
         self._task = asyncio.ensure_future(self._run())
 
     def send(self, envelope: Envelope) -> bool:
@@ -132,13 +148,13 @@ class PeerStream:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
                     call, _ = await shake_hands(channel, self._me, self.member.number, self._nonce(), JOIN_METHOD)
             except TimeoutError:
-                self._complain(f"no answer within {HANDSHAKE_SECONDS:g} seconds")
+                self._note_failure(f"no answer within {HANDSHAKE_SECONDS:g} seconds", "")
                 return False
             except RefusedError as error:
                 self._complain(str(error))
                 return False
             except (grpc.RpcError, asyncio.InvalidStateError) as error:
-                self._complain(explain(error))
+                self._note_failure(plainly(explain(error)), explain(error))
                 return False
             await self._write_all(call)
             return True
@@ -150,7 +166,9 @@ class PeerStream:
         self._queue.clear()
         self._queued = 0
         self.connected = True
-        log.info("connected to node %s at %s", self.member.name, self.member.address)
+        level = logging.DEBUG if self._stood else logging.INFO
+        self._stood = True
+        log.log(level, "connected to node %s at %s", self.member.name, self.member.address)
         ended = asyncio.ensure_future(_end(call))
         ended.add_done_callback(lambda _: self._wake.set())
         reason = ""
@@ -169,7 +187,7 @@ class PeerStream:
             ended.cancel()
             await asyncio.wait([ended])
             self._told(self.member.number, False)
-        self._complain(reason)
+        self._note_failure(plainly(reason), reason)
 
     def _batch(self) -> bytes:
         batch = [self._queue.popleft()]
@@ -183,6 +201,13 @@ class PeerStream:
         self._traffic.bytes_out += len(message)
         self._traffic.writes += 1
         return message
+
+    def _note_failure(self, reason: str, details: str) -> None:
+        """A connection has failed. If there was one before, the cluster reports a node that is gone or only heard
+        through others (cluster/membership/lost_node_reports.py)."""
+        if not self._stood:
+            self._complain(reason)
+        log.debug("connection to node %s at %s: %s (%s)", self.member.name, self.member.address, reason, details)
 
     def _complain(self, reason: str) -> None:
         if reason != self._complaint:
@@ -225,6 +250,11 @@ async def _end(call: Any) -> str:
 def explain(error: Exception) -> str:
     """The details of a gRPC error in one line."""
     return one_line(error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error))
+
+
+def plainly(details: str) -> str:
+    """The reason for a failed connection in our words; gRPC's are for its developers."""
+    return next((words for part, words in REASONS.items() if part in details.lower()), "the connection was closed")
 
 
 def one_line(text: str | None) -> str:

@@ -1,0 +1,85 @@
+"""The health of a cluster in one line, as one of its nodes sees it: for commands, the dashboard and the HTTP API."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from starlingmq.admin.sessions import when
+
+if TYPE_CHECKING:
+    from starlingmq.net.peers.cluster_shell import Cluster  # gRPC, which only a cluster needs
+
+DAY: Final = 86_400.0
+
+
+class GoneNode(Struct, frozen=True):
+    """A registered member that is not connected to the node that was asked."""
+
+    name: str
+    since: str
+    seconds: float
+    queued: Annotated[int, Meta(description="Messages that wait for it on this node.")]
+
+
+class ClusterHealth(Struct, frozen=True):
+    status: Annotated[
+        Literal["healthy", "degraded", "unavailable"],
+        Meta(description="degraded: members are gone; unavailable: this node does not serve."),
+    ]
+    reachable: int
+    members: int
+    quorum: bool
+    gone: list[GoneNode]
+    summary: Annotated[str, Meta(description="All of this in one line.")]
+    next: Annotated[str, Meta(description="What to do; empty if nothing.")]
+
+
+def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
+    """``now``: of the broker's clock."""
+    state = cluster.state
+    assert state is not None
+    others = [status for status in state.status() if status.member.registered]
+    gone = []
+    for status in others:
+        if not status.connected:
+            since = state.reports.gone_since(status.member.number) or now
+            gone.append(GoneNode(status.member.name, when(since), round(max(now - since, 0.0), 1), status.queued))
+    relayed = [status for status in others if status.connected and status.through]
+    members = len(state.members.membership.members)
+    reachable = members - len(gone)
+    quorum = state.quorum is not None and state.quorum.enough()
+    parts = [f"{reachable} of {members} nodes reachable"]
+    parts += [f"{one.name} gone since {_clock(one.since, one.seconds)}" for one in gone]
+    waiting = sum(one.queued for one in gone)
+    if gone:
+        parts.append(f"{waiting:,} messages wait for {'it' if len(gone) == 1 else 'them'}")
+    if relayed:
+        parts.append(f"{', '.join(status.member.name for status in relayed)} only through other nodes")
+    if state.serving or gone:
+        parts.append("quorum holds" if quorum else "no quorum")
+    if not state.serving:
+        parts.append(f"this node refuses clients: {cluster.waits_for()}")
+        status_word: Literal["healthy", "degraded", "unavailable"] = "unavailable"
+    else:
+        status_word = "degraded" if gone else "healthy"
+    return ClusterHealth(status_word, reachable, members, quorum, gone, "; ".join(parts), _next(gone))
+
+
+def _next(gone: list[GoneNode]) -> str:
+    if not gone:
+        return ""
+    names = ", ".join(one.name for one in gone)
+    return (
+        f"start {names} again, or check the network; a node that will not return is removed with "
+        f"`starlingmq ctl cluster forget {gone[0].name}`"
+    )
+
+
+def _clock(since: str, seconds: float) -> str:
+    """In the time zone of this machine."""
+    moment = datetime.fromisoformat(since).astimezone()
+    shown = moment.strftime("%H:%M:%S" if seconds < DAY else "%Y-%m-%d %H:%M:%S")
+    return f"{shown} ({seconds:,.0f} s)"

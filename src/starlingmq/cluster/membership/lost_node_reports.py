@@ -1,0 +1,291 @@
+"""Reports to the operator which nodes are gone, what is kept for them, and what they received when they were back.
+
+::
+
+    connected --gone--> lost --report--> reported --back--> catching up --report--> connected
+        ^----------------'  back, before it was reported: counted as a loss
+
+The law: after each report that a node is back, its next loss is reported after a pause at the earliest. The pause
+doubles with each loss, up to PAUSE_MAX, until the node has been connected for CALM_SECONDS. So a node that flaps causes
+few lines, and a node that stays away is always reported.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.links.peer_frames import MemberInfo
+from starlingmq.cluster.membership.node_directory import NodeDirectory
+from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.core.context import Context
+
+PAUSE_FIRST: Final = 5.0  # seconds
+PAUSE_MAX: Final = 300.0
+CALM_SECONDS: Final = 600.0
+NEVER_HEARD_SECONDS: Final = 10.0  # how long a node that was never connected may take before it is reported
+SILENCE_SECONDS: Final = 1.0  # how long a silent node may take to be heard again, perhaps through other nodes
+DELIVERY_SECONDS: Final = 5.0  # how long the report of a return waits for the delivery of what was kept
+LOOK_SECONDS: Final = 0.25  # between two looks at that delivery
+
+
+class NodeReport:
+    """What was reported about one node. Times are those of the broker's clock."""
+
+    lost_at: float  # 0.0: it is connected
+    never: bool  # it was never connected since this node started
+    reported: bool  # the last report says that it is gone
+    losses: int  # since the last report
+    draining: bool  # it had announced that it stops or drains
+    clients: int  # that it had
+    away: float  # seconds of the last absence
+    back_at: float
+    owed: int  # messages that waited for it when it was back
+    taken_before: int  # messages that it had acknowledged until then
+    catching_up: bool  # its return was reported before it had everything
+    pause: float
+    not_before: float  # of the next report
+    calm_since: float  # of the last report of a return
+
+    def __init__(self, now: float) -> None:
+        self.lost_at = now
+        self.never = True
+        self.reported = False
+        self.losses = 0
+        self.draining = False
+        self.clients = 0
+        self.away = 0.0
+        self.back_at = 0.0
+        self.owed = 0
+        self.taken_before = 0
+        self.catching_up = False
+        self.pause = PAUSE_FIRST
+        self.not_before = now + NEVER_HEARD_SECONDS
+        self.calm_since = -inf
+
+
+class LostNodeReports(Subsystem):
+    """``take_notices`` has the losses, ``take_news`` the returns. ``silence``: seconds after which a direct connection
+    counts as lost if the node is still heard through other nodes."""
+
+    def __init__(self, ctx: Context, view: ClusterView, node_directory: NodeDirectory, silence: float) -> None:
+        self._ctx = ctx
+        self._view = view
+        self._node_directory = node_directory
+        self._silence = silence
+        self._nodes: dict[int, NodeReport] = {}
+        self._closed: dict[int, float] = {}  # nodes without a direct connection -> since when
+        self._relayed: dict[int, None] = {}  # those of them that were reported
+        self._due_at = inf
+        self._changed = False
+        self._notices: list[str] = []
+        self._news: list[str] = []
+
+    # Events
+
+    def enter_again(self, me: MemberInfo) -> None:
+        self._nodes.clear()
+        self._closed.clear()
+        self._relayed.clear()
+
+    def set_members(self, numbers: dict[int, None]) -> None:
+        nodes = self._nodes
+        for number in [number for number in nodes if number not in numbers]:
+            del nodes[number]
+            self._closed.pop(number, None)
+            self._relayed.pop(number, None)
+        for number in numbers:
+            if number != self._view.number and number not in nodes:
+                nodes[number] = NodeReport(self._ctx.now)
+        self._changed = True
+
+    def gone(self, number: int, now: float) -> None:
+        """The node is not connected any more. To be called before the directory forgets it."""
+        node = self._nodes.get(number)
+        if node is None:
+            return
+        node.lost_at = now
+        node.losses += 1
+        node.catching_up = False
+        node.draining = self._node_directory.drains(number)
+        node.clients = self._node_directory.clients(number)
+        self._changed = True
+
+    def back(self, number: int, now: float) -> None:
+        node = self._nodes.get(number)
+        if node is None:
+            return
+        node.away = now - node.lost_at
+        node.lost_at = 0.0
+        node.back_at = now
+        node.owed = self._waiting(number)
+        transport = self._view.transports.get(number)
+        node.taken_before = 0 if transport is None else transport.messages_taken
+        if node.never and not node.reported:
+            node.losses = 0  # it has started, or this node has
+            node.not_before = 0.0
+        node.never = False
+        self._changed = True
+
+    def stream_closed(self, number: int, now: float) -> None:
+        """The direct connection has ended."""
+        self._closed.setdefault(number, now)
+        self._changed = True
+
+    def stream_opened(self, number: int) -> None:
+        self._closed.pop(number, None)
+        if number in self._relayed:
+            del self._relayed[number]
+            self._news.append(f"directly connected to node {self._view.name_of(number)} again")
+
+    # Reports
+
+    def finish(self, now: float) -> None:
+        if not self._changed and now < self._due_at:
+            return
+        self._changed = False
+        self._due_at = inf
+        for number, node in self._nodes.items():
+            if node.lost_at:
+                self._look_at_lost(number, node, now)
+            else:
+                self._look_at_connected(number, node, now)
+        for number, closed_at in self._closed.items():
+            if number not in self._relayed and self._view.is_connected(number):
+                self._look_at_relayed(number, closed_at, now)
+
+    def _look_at_lost(self, number: int, node: NodeReport, now: float) -> None:
+        if node.reported or not self._is_member(number):
+            return
+        due_at = max(node.not_before, node.lost_at if self._is_dead(number) else node.lost_at + SILENCE_SECONDS)
+        if now < due_at:
+            self._due_at = min(self._due_at, due_at)
+            return
+        if node.draining:
+            self._news.append(f"node {self._view.name_of(number)} has stopped; {self._kept(number)}")
+        else:
+            self._notices.append(self._loss(number, node))
+        node.reported = True
+        node.losses = 0
+        self._lengthen_pause(node, now)
+
+    def _look_at_connected(self, number: int, node: NodeReport, now: float) -> None:
+        if not (node.reported or node.losses or node.catching_up):
+            return
+        if not node.reported and not node.catching_up and now < node.not_before:
+            self._due_at = min(self._due_at, node.not_before)
+            return
+        left = self._undelivered(number, node)
+        if left and (node.catching_up or now < node.back_at + DELIVERY_SECONDS):
+            self._due_at = min(self._due_at, now + LOOK_SECONDS)
+            return
+        self._news.append(self._return(number, node, left))
+        if not node.reported and not node.catching_up:
+            self._lengthen_pause(node, now)
+        if left:
+            self._due_at = min(self._due_at, now + LOOK_SECONDS)
+        node.catching_up = left != 0
+        node.reported = False
+        node.losses = 0
+        node.calm_since = now
+        node.not_before = now + node.pause
+
+    def _look_at_relayed(self, number: int, closed_at: float, now: float) -> None:
+        if now < closed_at + self._silence:
+            self._due_at = min(self._due_at, closed_at + self._silence)
+            return
+        self._relayed[number] = None
+        self._notices.append(
+            f"no direct connection to node {self._view.name_of(number)} for {now - closed_at:.0f} s; frames for it are "
+            "relayed by other nodes. Check the network between the two nodes"
+        )
+
+    def _lengthen_pause(self, node: NodeReport, now: float) -> None:
+        calm = now >= node.calm_since + CALM_SECONDS
+        node.pause = PAUSE_FIRST if calm else min(2.0 * node.pause, PAUSE_MAX)
+
+    # Sentences
+
+    def _loss(self, number: int, node: NodeReport) -> str:
+        quorum = self._view.quorum
+        if node.never:
+            why = "it has not been connected since this node started"
+        elif self._is_dead(number):
+            why = "its process has ended"
+        else:
+            why = "it is not heard any more"
+        if node.losses > 1:
+            why += f", for the {node.losses}. time since the last report"
+        holds = "the quorum holds" if quorum is not None and quorum.enough() else "there is no quorum"
+        clients = f"; clients that were connected to it: {node.clients:,}" if node.clients else ""
+        name = self._view.name_of(number)
+        return (
+            f"node {name} is gone: {why}{clients}; {holds}; {self._kept(number)}. Start it again or check the network; "
+            f"if it will not return, run starlingmq ctl cluster forget {name}"
+        )
+
+    def _kept(self, number: int) -> str:
+        """What is kept for a node that is away."""
+        return f"messages for its sessions are kept here until it is back ({self._waiting(number):,} now)"
+
+    def _return(self, number: int, node: NodeReport, left: int) -> str:
+        name = self._view.name_of(number)
+        if node.catching_up:
+            return f"node {name} has received the {node.owed:,} messages that waited for it"
+        if node.losses > 1:
+            back = f"node {name} was disconnected {node.losses} times since the last report and is back"
+        elif not node.reported:
+            back = f"node {name} was disconnected for {node.away:.1f} s"
+        else:
+            back = f"node {name} is back after {node.away:.1f} s"
+        if left:
+            return f"{back}; {node.owed - left:,} of the {node.owed:,} messages that waited for it are delivered"
+        if node.owed:
+            return f"{back}; the {node.owed:,} messages that waited for it were delivered"
+        return f"{back}; no messages waited for it"
+
+    def _waiting(self, number: int) -> int:
+        """Messages for that node that it has not acknowledged."""
+        transport = self._view.transports.get(number)
+        if transport is None:
+            return 0
+        session = transport.peer.session
+        queue, window = session.queue, session.window
+        return (0 if queue is None else len(queue)) + (0 if window is None else len(window.entries))
+
+    def _undelivered(self, number: int, node: NodeReport) -> int:
+        """How many of the messages that waited for it are not acknowledged. Later messages are behind them."""
+        transport = self._view.transports.get(number)
+        if transport is None or node.owed == 0:
+            return 0
+        left = node.owed - (transport.messages_taken - node.taken_before)
+        return max(0, min(left, self._waiting(number)))
+
+    def _is_member(self, number: int) -> bool:
+        return any(member.number == number for member in self._view.members.membership.members)
+
+    def _is_dead(self, number: int) -> bool:
+        quorum = self._view.quorum
+        return quorum is not None and quorum.is_dead(number)
+
+    # Outputs
+
+    def gone_since(self, number: int) -> float:
+        """When the node was lost; for a node that was never connected, when it became known. 0.0: it is connected."""
+        node = self._nodes.get(number)
+        return 0.0 if node is None else node.lost_at
+
+    def take_notices(self) -> list[str]:
+        notices, self._notices = self._notices, []
+        return notices
+
+    def take_news(self) -> list[str]:
+        news, self._news = self._news, []
+        return news
+
+    def has_input(self) -> bool:
+        return self._changed
+
+    def wake_at(self, now: float) -> float:
+        return self._due_at

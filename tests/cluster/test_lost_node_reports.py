@@ -1,0 +1,103 @@
+"""The log says that a node is gone, what is kept for it, and what it received when it was back; and little else."""
+
+from __future__ import annotations
+
+from tests.cluster.fleet import Fleet
+
+from starlingmq.config.settings import ClusterConfig
+from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest
+
+NOTICED = ClusterConfig().member_timeout + 1.0  # seconds until the other nodes know that a node is gone
+
+
+def part(fleet: Fleet, number: int) -> None:
+    for other in (1, 2, 3):
+        if other != number:
+            fleet.cut(number, other)
+
+
+def about(fleet: Fleet, name: str) -> list[str]:
+    return [line for line in (*fleet[0].said, *fleet[0].news) if f"node {name} " in line]
+
+
+def test_one_line_says_that_a_node_is_gone_and_one_what_it_received_when_it_was_back() -> None:
+    fleet = Fleet(3)
+    reader = fleet.connect(2, "reader", clean_start=False, properties={17: 3600})
+    reader.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(1.0)
+    assert about(fleet, "n3") == []
+    part(fleet, 3)
+    fleet.advance(NOTICED)
+    (gone,) = about(fleet, "n3")
+    assert gone.startswith(
+        "node n3 is gone: it is not heard any more; clients that were connected to it: 1; the quorum holds"
+    )
+    assert "ctl cluster forget n3" in gone
+    assert 0 < fleet.now - fleet[0].cluster.reports.gone_since(3) < NOTICED
+    author = fleet.connect(0, "author")
+    for number in range(7):
+        author.send(Publish(b"t", b"m", 1, packet_id=number + 1))
+    fleet.advance(1.0)
+    waiting = fleet[0].cluster.status()[1].queued
+    assert waiting >= 7
+    fleet.heal()
+    fleet.advance(NOTICED)
+    (_, back) = about(fleet, "n3")
+    assert (
+        back.startswith("node n3 is back after ")
+        and f"the {waiting} messages that waited for it were delivered" in back
+    )
+    assert fleet[0].cluster.reports.gone_since(3) == 0.0
+
+
+def test_a_node_that_flaps_does_not_flood_the_log_and_is_reported_when_it_stays_away() -> None:
+    fleet = Fleet(3)
+    for _ in range(40):
+        part(fleet, 3)
+        fleet.advance(NOTICED, 0.05)
+        fleet.heal()
+        fleet.advance(1.0, 0.05)
+    lines = about(fleet, "n3")
+    assert len([line for line in lines if "times since the last report" in line or "time since" in line]) > 0
+    assert 2 <= len(lines) <= 14
+    fleet[0].said.clear()
+    part(fleet, 3)
+    fleet.advance(300.0, 0.25)
+    assert len([line for line in fleet[0].said if line.startswith("node n3 is gone")]) == 1
+
+
+def test_a_member_that_is_away_when_a_node_starts_is_reported() -> None:
+    fleet = Fleet(3)
+    fleet.end(2)
+    fleet.advance(NOTICED)
+    fleet.restart(0)
+    fleet.advance(20.0)
+    assert fleet[0].cluster.serving
+    (gone,) = about(fleet, "n3")
+    assert "it has not been connected since this node started" in gone
+
+
+def test_a_node_that_drained_before_its_end_has_stopped_and_is_no_warning() -> None:
+    fleet = Fleet(3)
+    fleet[2].cluster.begin_drain(fleet.now)
+    fleet.advance(1.0)
+    fleet.end(2)
+    fleet.advance(NOTICED)
+    assert [line for line in fleet[0].said if "n3" in line] == []
+    assert [line for line in fleet[0].news if "n3" in line] == [
+        "node n3 has stopped; messages for its sessions are kept here until it is back (0 now)"
+    ]
+
+
+def test_a_node_that_is_heard_through_another_one_only_is_reported_once() -> None:
+    fleet = Fleet(3)
+    fleet.cut(1, 3)
+    fleet[0].cluster.disconnected(3, fleet.now)
+    fleet.advance(10.0)
+    relayed, moment = about(fleet, "n3")
+    assert relayed.startswith("no direct connection to node n3 for ") and "relayed by other nodes" in relayed
+    assert moment.startswith("node n3 was disconnected for 0.") and moment.endswith("; no messages waited for it")
+    fleet.heal()
+    fleet[0].cluster.connected(3, fleet.now)
+    fleet.advance(1.0)
+    assert fleet[0].news[-1] == "directly connected to node n3 again"
