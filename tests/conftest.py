@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,14 @@ NOT_COMPILED: Final = ("docs", "examples", "security", "test_cli_basics.py", "te
 
 WORLDS: Final = "_worlds"
 """The end of the name of a file that lives whole clusters in virtual time: minutes interpreted, seconds compiled."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_announcements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Brokers of tests announce themselves where no other broker of this machine does (cli/announce.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:

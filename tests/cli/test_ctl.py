@@ -137,6 +137,11 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "mqtt://127.0.0.1" in ctl("listeners")
         assert "data_dir" in ctl("config")
         assert " ok " in ctl("overview")
+        first, *table = ctl("status").splitlines()
+        assert first.startswith("HEALTHY: ") and " accepts clients; running for " in first
+        assert table[0].split()[:2] == ["NODE", "READY"]
+        command, node = ctl("version").splitlines()
+        assert command.startswith("starlingmq ") and node.startswith("node ") and command.split()[1] in node
         assert "settings reloaded" in ctl("reload")
         assert "banned for 600 s" in ctl("log", "-n", "1000")
         assert "not a member of a cluster" in ctl("links")

@@ -20,6 +20,9 @@ COMPLETION: Final = "_STARLINGMQ_COMPLETE"
 """Set by a shell that requests completions of a command line."""
 
 
+HELP: Final = {"help_option_names": ["-h", "--help"]}  # -h has another meaning in pub, sub and bench: the host
+
+
 class Command(NamedTuple):
     module: str
     summary: str
@@ -97,7 +100,7 @@ def list_of_commands() -> typer.Typer:
 
 
 def _empty_app() -> typer.Typer:
-    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP)
     app.callback()(_root)
     return app
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import typer
@@ -84,8 +84,12 @@ class ClientArgs:
     show_packets: Annotated[bool, typer.Option("-d", help="Print every packet to stderr.")] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False
 
+    takes_words: ClassVar = False  # words without an option have a meaning
+
     def properties(self) -> PropertyArgs:
         properties = PropertyArgs(self.property_for, self.property_words)
+        if properties.rest and not self.takes_words:
+            raise CommandError(f"unexpected argument {properties.rest[0]!r}")
         if properties and self.protocol() != V5:
             raise CommandError("properties (-D) need MQTT 5 (-V mqttv5)")
         return properties

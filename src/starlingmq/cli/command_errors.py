@@ -26,6 +26,8 @@ def explain(error: Exception) -> tuple[str, int]:
 
 def _what_there_is(error: Any) -> str:
     """Return where to find the right command or option after an unknown one; "" if the message already says so."""
+    if getattr(error, "option_name", None) == "-h":
+        return "; -h is the host of the broker, --help prints the help"
     context = getattr(error, "ctx", None)
     if context is None or getattr(error, "possibilities", None):
         return ""

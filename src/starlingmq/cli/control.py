@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,29 +15,63 @@ from typing import Annotated, Any
 
 import typer
 
+from starlingmq.cli.announce import running
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.remote import ask_url, is_url
 from starlingmq.config.settings import load_config
 from starlingmq.net.control_socket import NAME, reachable
 
 Report = Callable[[str, int, int, str], None]
 
-DataDirOption = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.")]
+DataDirOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data-dir",
+        "--url",
+        metavar="DIR|URL",
+        help="Data directory of the broker, or URL of its HTTP API. Default: the broker that runs here.",
+    ),
+]
 FileOption = Annotated[
     str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file that contains node.data_dir.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+Place = Path | str
+"""The data directory of a broker, or the URL of its HTTP API."""
+
+
+def place_of(data_dir: str | None, config: str | None) -> Place:
+    """The URL, or what ``directory_of`` returns."""
+    if data_dir is not None and is_url(data_dir):
+        return data_dir
+    return directory_of(data_dir, config)
+
+
 def directory_of(data_dir: str | None, config: str | None) -> Path:
-    """Return the data directory that the options, the settings or the environment name. Raises CommandError if none
-    does.
+    """Return the data directory that the options, the settings or the environment name; otherwise that of the one
+    broker that runs here. Raises CommandError if there is none, or more than one.
     """
+    if data_dir is not None and is_url(data_dir):
+        raise CommandError("this command needs a data directory (--data-dir DIR) on this machine, not a URL")
     named = data_dir or load_config(config, (), os.environ).node.data_dir
-    if named is None:
+    if named is not None:
+        return Path(named).absolute()
+    found = running()
+    if not found:
         raise CommandError(
-            "no data directory given; use --data-dir DIR, -c FILE with node.data_dir, or STARLINGMQ_NODE__DATA_DIR"
+            "no broker with a data directory is running here; give --data-dir DIR, -c FILE with node.data_dir, or "
+            "--url URL of its HTTP API"
         )
-    return Path(named).absolute()
+    if len(found) > 1:
+        print(f"{len(found)} brokers are running here:", file=sys.stderr)
+        for one in found:
+            print(
+                f"  --data-dir {shlex.quote(str(one.directory))}   ({one.name}, process {one.process})", file=sys.stderr
+            )
+        raise CommandError("choose one of them with --data-dir DIR")
+    return found[0].directory
 
 
 def ask(directory: Path, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
@@ -48,8 +84,10 @@ def ask(directory: Path, action: str, arguments: dict[str, str], report: Report)
     return _ask(connection, directory, action, arguments, report)
 
 
-def ask_broker(directory: Path, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
+def ask_broker(directory: Place, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
     """Execute an action that needs a running broker. Raises CommandError also if none is running."""
+    if isinstance(directory, str):
+        return ask_url(directory, action, arguments)
     connection = _connect(directory)
     if connection is None:
         raise CommandError(f"{directory}: no broker is running there; start it, or give the directory of a running one")

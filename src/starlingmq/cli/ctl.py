@@ -15,6 +15,7 @@ from starlingmq.cli.ctl_drain import drain, rebalance
 from starlingmq.cli.ctl_groups import groups
 from starlingmq.cli.ctl_health import health
 from starlingmq.cli.ctl_look import LOOKS
+from starlingmq.cli.ctl_status import status, version
 from starlingmq.cli.ctl_stream import app as stream
 from starlingmq.cli.ctl_trace import tail, trace
 from starlingmq.cli.progress import amount, progress
@@ -30,7 +31,7 @@ app.add_typer(cluster, name="cluster")
 app.command()(drain)
 app.command()(rebalance)
 app.command()(groups)
-for command in (*LOOKS, *DEEDS, trace, tail, health):
+for command in (status, *LOOKS, *DEEDS, trace, tail, health, version):
     app.command()(command)
 app.add_typer(stream, name="stream")
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, place_of
+from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
 from starlingmq.cli.tables import Column, Columns, WideOption, cell, table
 
@@ -132,9 +133,12 @@ def forget(
 def _ask(
     action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, quiet: bool
 ) -> dict[str, Any]:
-    directory = directory_of(data_dir, config)
+    directory = place_of(data_dir, config)
     with progress(quiet) as report:
-        return ask_broker(directory, action, arguments, report)
+        found = ask_broker(directory, action, arguments, report)
+    if action == "cluster.status" and found["cluster"] is None:  # over HTTP a single broker answers, too
+        raise CommandError("this broker is not a member of a cluster; set cluster.enabled to join one")
+    return found
 
 
 def health_line(health: dict[str, Any]) -> str:

@@ -7,9 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, directory_of
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, place_of
 from starlingmq.cli.ctl_ask import listed, warn_of
 from starlingmq.cli.progress import progress
+from starlingmq.cli.remote import is_url
 from starlingmq.cli.tables import Column, Columns, WideOption, table
 
 GROUPS_MAX: Final = 10_000
@@ -37,11 +38,11 @@ def groups(
     json_: JsonOption = False,
 ) -> None:
     """List the queue groups with their strategy, members and waiting messages, best known to each group's primary."""
-    if everywhere:
+    if everywhere or is_url(data_dir):
         found = listed("groups.all", "groups", GROUPS_MAX, data_dir, config, prefix=prefix)
         warn_of(found)
     else:
-        directory = directory_of(data_dir, config)
+        directory = place_of(data_dir, config)
         with progress(json_) as report:
             found = ask_broker(directory, "groups", {"prefix": prefix}, report)
     if json_:

@@ -6,7 +6,7 @@ import base64
 import json
 import sys
 import time
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 import yaml
@@ -200,18 +200,23 @@ def overview(
     """Show an overview of each node: clients, messages, and the duration of event loop turns."""
     found = ask("overviews", data_dir, config)
     if not json_:
-        found["nodes"] = [
-            {
-                **one["holds"],
-                "node": one["node"],
-                "version": one["version"],
-                "ready": "; ".join(one["ready"]["reasons"]) or one["ready"]["status"],
-                "dropped": one["totals"]["dropped"],
-                "turn": one["latency"]["turn"]["p99_ms"],
-            }
-            for one in found["nodes"]
-        ]
+        found["nodes"] = node_rows(found)
     show(found, json_, "nodes", NODES, wide=wide)
+
+
+def node_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of the table ``NODES``."""
+    return [
+        {
+            **one["holds"],
+            "node": one["node"],
+            "version": one["version"],
+            "ready": "; ".join(one["ready"]["reasons"]) or one["ready"]["status"],
+            "dropped": one["totals"]["dropped"],
+            "turn": one["latency"]["turn"]["p99_ms"],
+        }
+        for one in found["nodes"]
+    ]
 
 
 def links(

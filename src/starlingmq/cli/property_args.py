@@ -50,13 +50,14 @@ class PropertyArgs:
     """Properties by packet type."""
 
     def __init__(self, commands: Sequence[str], words: Sequence[str]) -> None:
-        """Raises CommandError for a property that its packet cannot have, a wrong value, or a wrong number of words."""
+        """Raises CommandError for a property that its packet cannot have, a wrong value, or too few words. Words that
+        belong to no property are in ``rest``.
+        """
         self._by_command: dict[str, Properties] = {name: {} for name in COMMANDS}
         left = list(words)
         for command in commands:
             left = self._one(command, left)
-        if left:
-            raise CommandError(f"unexpected argument {left[0]!r}")
+        self.rest = left
 
     def of(self, command: str) -> Properties:
         return self._by_command[command]

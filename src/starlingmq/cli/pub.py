@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import typer
 
@@ -42,22 +42,35 @@ class PubArgs(ClientArgs):
         int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="Maximum number of unacknowledged messages.")
     ] = 1000
 
+    takes_words: ClassVar = True
+
     def check(self) -> str:
         """Return the topic. Raises CommandError without a topic, or unless exactly one source of the payload is
         given.
         """
+        self._take_words()
         sources = [self.message is not None, self.file is not None, self.lines, self.stdin, self.null]
         if sum(sources) != 1:
             problem = "nothing to send" if not any(sources) else "more than one thing to send"
-            raise CommandError(f"{problem}: give one of -m TEXT, -f FILE, -l, -s or -n")
+            raise CommandError(f"{problem}: starlingmq pub TOPIC MESSAGE, or one of -m TEXT, -f FILE, -l, -s or -n")
         topic = self.topic or self.url_topic()
         if not topic:
-            raise CommandError("no topic given; use -t")
+            raise CommandError("no topic given: starlingmq pub TOPIC MESSAGE, or -t TOPIC")
         if "+" in topic or "#" in topic:
             raise CommandError(
                 f"-t {topic}: a topic to publish to must not contain wildcards; they are for `starlingmq sub`"
             )
         return topic
+
+    def _take_words(self) -> None:
+        """Words without an option are the topic, and then the message, if no option names them."""
+        words = self.properties().rest
+        if words and not (self.topic or self.url_topic()):
+            self.topic = words.pop(0)
+        if words and not (self.message is not None or self.file is not None or self.lines or self.stdin or self.null):
+            self.message = words.pop(0)
+        if words:
+            raise CommandError(f"unexpected argument {words[0]!r}; a message of several words needs quotes")
 
     def payload(self) -> bytes:
         if self.message is not None:
@@ -68,7 +81,10 @@ class PubArgs(ClientArgs):
 
 
 def run(args: PubArgs) -> int:
-    """Publish messages to a topic: `starlingmq pub -t greeting -m hello`."""
+    """Publish messages to a topic: `starlingmq pub -t greeting -m hello`.
+
+    Without options, the first word is the topic and the second one the message: `starlingmq pub greeting hello`.
+    """
     topic = args.check()
     client = args.client(max_inflight=args.max_inflight)
     payload = b"" if args.lines else args.payload()

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from starlingmq.cli.announce import announced
 from starlingmq.cli.command_errors import explain
 from starlingmq.cli.serve_options import ServeOptions
 from starlingmq.config.restart_settings import needs_restart
@@ -128,6 +129,15 @@ async def _serve(config: Config, load: Callable[[], Config], settings_file: str)
     node = Node(config, settings_file)
     node.load = load
     stopping = loop.create_task(stop.wait())
+    with announced(config.node.name, config.node.data_dir):
+        await _run(node, loop, stopping, load)
+    if node.problem:
+        raise StoppedError(node.problem)
+
+
+async def _run(
+    node: Node, loop: asyncio.AbstractEventLoop, stopping: asyncio.Task[bool], load: Callable[[], Config]
+) -> None:
     starting = loop.create_task(node.start())  # a cluster member may wait a long time for others
     await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
@@ -142,8 +152,6 @@ async def _serve(config: Config, load: Callable[[], Config], settings_file: str)
     stopping.cancel()
     await asyncio.gather(starting, stopping, return_exceptions=True)
     await node.stop()
-    if node.problem:
-        raise StoppedError(node.problem)
 
 
 def _stop_once(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import typer
 
@@ -70,12 +70,14 @@ class SubArgs(ClientArgs):
         bool, typer.Option("--reconnect/--no-reconnect", help="Reconnect when the connection is lost.")
     ] = True
 
+    takes_words: ClassVar = True
+
     def subscriptions(self) -> list[Subscription]:
         """Return the subscriptions. Raises CommandError if there is none, or for an invalid topic filter."""
         topic = self.url_topic()
-        filters = self.topics + ([topic] if topic else [])
+        filters = self.topics + ([topic] if topic else []) + self.properties().rest
         if not filters and not self.unsubscribe:
-            raise CommandError("no topic filter given; use -t")
+            raise CommandError("no topic filter given: starlingmq sub FILTER, or -t FILTER")
         for each in filters + self.unsubscribe + self.filter_out:
             if not valid_filter(each.encode()):
                 raise CommandError(f"{each!r} is not a topic filter: + must be a whole level, and # the last one")
@@ -99,7 +101,10 @@ class SubArgs(ClientArgs):
 
 
 def run(args: SubArgs) -> int:
-    """Print the messages of topics: `starlingmq sub -t 'sensors/#' -v`."""
+    """Print the messages of topics: `starlingmq sub -t 'sensors/#' -v`.
+
+    Words without an option are topic filters, too: `starlingmq sub 'sensors/#'`.
+    """
     session = SubRun(args)
     try:
         return asyncio.run(session.run())
