@@ -121,7 +121,7 @@ def test_words_without_options_are_the_filter_the_topic_and_the_message(tmp_path
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["pub", "a"], "nothing to send: starlingmq pub TOPIC MESSAGE, or one of -m TEXT"),
+        (["pub", "a"], "nothing to send: give one of -m TEXT, -f FILE, -l, -s or -n, or: starlingmq pub TOPIC MESSAGE"),
         (["pub"], "nothing to send"),
         (["pub", "a", "hello", "there"], "unexpected argument 'there'; a message of several words needs quotes"),
         (["sub"], "no topic filter given: starlingmq sub FILTER, or -t FILTER"),

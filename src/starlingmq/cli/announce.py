@@ -1,11 +1,11 @@
 """Where a running broker announces its control socket, so that ``ctl`` finds it without being told the directory.
 
 ``serve`` writes a file ``PID.json`` with the name and the data directory of the broker, and removes it at the end. The
-files are in a directory of the user, which nobody else may read or write: ``$XDG_RUNTIME_DIR/starlingmq``, or
+files are in a directory of the user, which no other user may read or write: ``$XDG_RUNTIME_DIR/starlingmq``, or
 ``/tmp/starlingmq-UID``; under systemd it is the unit's runtime directory. Root also looks into ``/run/starlingmq``.
 
 An announcement gives no rights: the control socket asks for the user (net/control_socket.py). One of a process that was
-killed is recognized, because nobody listens at its socket.
+killed is recognized, because no process listens at its socket.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _ask(
 
 
 def health_line(health: dict[str, Any]) -> str:
-    """What is the matter, and what to do."""
+    """The state, the reason, and the next step for the operator."""
     return f"{health['status'].upper()}: {health['summary']}." + (f" Next: {health['next']}" if health["next"] else "")
 
 

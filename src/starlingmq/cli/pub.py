@@ -52,7 +52,9 @@ class PubArgs(ClientArgs):
         sources = [self.message is not None, self.file is not None, self.lines, self.stdin, self.null]
         if sum(sources) != 1:
             problem = "nothing to send" if not any(sources) else "more than one thing to send"
-            raise CommandError(f"{problem}: starlingmq pub TOPIC MESSAGE, or one of -m TEXT, -f FILE, -l, -s or -n")
+            raise CommandError(
+                f"{problem}: give one of -m TEXT, -f FILE, -l, -s or -n, or: starlingmq pub TOPIC MESSAGE"
+            )
         topic = self.topic or self.url_topic()
         if not topic:
             raise CommandError("no topic given: starlingmq pub TOPIC MESSAGE, or -t TOPIC")

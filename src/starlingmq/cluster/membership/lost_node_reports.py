@@ -31,7 +31,7 @@ LOOK_SECONDS: Final = 0.25  # between two looks at that delivery
 
 
 class NodeReport:
-    """What was reported about one node. Times are those of the broker's clock."""
+    """The state of the reports about one node. Times are those of the broker's clock."""
 
     lost_at: float  # 0.0: it is connected
     never: bool  # it was never connected since this node started
@@ -226,7 +226,7 @@ class LostNodeReports(Subsystem):
         )
 
     def _kept(self, number: int) -> str:
-        """What is kept for a node that is away."""
+        """The messages that are kept for a node that is away."""
         return f"messages for its sessions are kept here until it is back ({self._waiting(number):,} now)"
 
     def _return(self, number: int, node: NodeReport, left: int) -> str:

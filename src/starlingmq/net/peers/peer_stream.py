@@ -253,7 +253,7 @@ def explain(error: Exception) -> str:
 
 
 def plainly(details: str) -> str:
-    """The reason for a failed connection in our words; gRPC's are for its developers."""
+    """The reason for a failed connection in plain English, from gRPC's details."""
     return next((words for part, words in REASONS.items() if part in details.lower()), "the connection was closed")
 
 
