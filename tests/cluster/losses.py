@@ -21,7 +21,9 @@ AWAY: Final = ("kill a node", "kill two", "kill all", "restart", "isolate", "mut
 CUT: Final = ("cut", "slow links", "reset")  # all nodes still hear each other, if by way of others
 LATE_SECONDS: Final = 15.0  # from the line in the log until a busy client has read its CONNACK
 LINE: Final = re.compile(
-    r"^(\S+ \S+) .* of client '(\S+)': (?:node (\S+) may have|its session was lost before).*\(session_lost\)", re.M
+    r"^(\S+ \S+) .* of client '(\S+)': "
+    r"(?:node (\S+(?: or \S+)*) may have|its session was lost before).*\(session_lost\)",
+    re.MULTILINE,
 )
 
 Fault = tuple[float, float, str, str]  # from, to (seconds since the epoch), what, whom
@@ -58,19 +60,27 @@ class Loss:
     node: str  # that said so
     before: str  # see ``Memory.accepted``
 
+    def __str__(self) -> str:
+        return f"{self.client} at {self.node}, {datetime.fromtimestamp(self.at):%H:%M:%S.%f}"
+
 
 @dataclass(frozen=True)
 class Line:
-    """What a node has logged of a session that was not found; ``owner`` "": it was lost before."""
+    """What a node has logged of a session that was not found; no ``owners``: it was lost before."""
 
     at: float
     client: str
-    owner: str
+    owners: tuple[str, ...]
 
 
 def lines_of(log: str) -> list[Line]:
     found = LINE.findall(log)
-    return [Line(datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp(), who, owner) for at, who, owner in found]
+    return [
+        Line(
+            datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp(), who, tuple(names.split(" or ") if names else ())
+        )
+        for at, who, names in found
+    ]
 
 
 class Losses:
@@ -91,9 +101,9 @@ class Losses:
             ]
             if not lines:
                 self.counts["for no reason that its node tells"] += 1
-                self.wrong[f"{loss.client}: {loss.node} does not say why its session was not found"] += 1
-            elif lines[-1].owner:
-                self.counts[self._fault(loss, lines[-1].owner)] += 1
+                self.wrong[f"{loss}: the node does not say why its session was not found"] += 1
+            elif lines[-1].owners:
+                self.counts[self._fault(loss, lines[-1].owners)] += 1
             else:
                 self._again(loss)
 
@@ -101,10 +111,10 @@ class Losses:
         """Told again what was told before."""
         self.counts[f"told again, {loss.before or 'it had not read the first CONNACK'}"] += 1
         if loss.before == "answered since" and not self._met(loss.at, ("kill",)):
-            self.wrong[f"{loss.client}: its session is lost once more, though it was answered since it was told"] += 1
+            self.wrong[f"{loss}: its session is lost once more, though it was answered since it was told"] += 1
 
-    def _fault(self, loss: Loss, owner: str) -> str:
-        met = self._met(loss.at, AWAY, owner)
+    def _fault(self, loss: Loss, owners: tuple[str, ...]) -> str:
+        met = max(self._met(loss.at, AWAY, owner) for owner in owners)
         if met:
             return f"its node could not be reached: {met}"
         met = self._met(loss.at, CUT)

@@ -17,31 +17,31 @@ from starlingmq.wire.packets import PUBACK, PUBREL
 KILLED: Fault = (100.0, 105.0, "kill a node", "n1")
 
 
-def judged(before: str, owner: str, *faults: Fault, at: float = 106.0) -> Losses:
+def judged(before: str, owners: tuple[str, ...], *faults: Fault, at: float = 106.0) -> Losses:
     losses = Losses(faults)
-    losses.judge([Loss(at, "c", "n2", before)], {"n2": [Line(at - 0.2, "c", owner)]})
+    losses.judge([Loss(at, "c", "n2", before)], {"n2": [Line(at - 0.2, "c", owners)]})
     return losses
 
 
 def test_a_loss_after_its_node_was_killed_is_counted_as_that() -> None:
-    losses = judged("", "n1", KILLED)
+    losses = judged("", ("n1",), KILLED)
     assert losses.counts == {"its node could not be reached: kill a node": 1} and not losses.wrong
 
 
 def test_a_fault_of_another_node_or_of_another_time_explains_nothing() -> None:
-    assert judged("", "n3", KILLED).counts == {"its node could be reached": 1}
-    assert judged("", "n1", KILLED, at=130.0).counts == {"its node could be reached": 1}
+    assert judged("", ("n3",), KILLED).counts == {"its node could be reached": 1}
+    assert judged("", ("n1",), KILLED, at=130.0).counts == {"its node could be reached": 1}
 
 
 def test_a_loss_that_is_told_again_to_a_client_that_was_answered_is_wrong() -> None:
-    assert judged("answered since", "").wrong
-    assert not judged("answered since", "", KILLED, at=103.0).wrong, "the node that had answered may have been killed"
-    assert not judged("it had sent nothing", "").wrong
+    assert judged("answered since", ()).wrong
+    assert not judged("answered since", (), KILLED, at=103.0).wrong, "the node that had answered may have been killed"
+    assert not judged("it had sent nothing", ()).wrong
 
 
 def test_a_loss_without_a_line_in_the_log_of_its_node_is_wrong() -> None:
     losses = Losses([KILLED])
-    losses.judge([Loss(106.0, "c", "n2", "")], {"n2": [Line(106.0, "another", "n1"), Line(60.0, "c", "n1")]})
+    losses.judge([Loss(106.0, "c", "n2", "")], {"n2": [Line(106.0, "another", ("n1",)), Line(60.0, "c", ("n1",))]})
     assert losses.wrong
 
 
@@ -63,6 +63,7 @@ def test_the_lines_of_the_log_are_read_as_the_broker_writes_them(caplog: pytest.
     notices = NoticeLog(0, time.monotonic, lambda delay, call: pytest.fail("nothing is left out"))
     details = (
         "node n1 may have its session and is not connected; bring it back",
+        "node n1 or n3 may have its session and is not connected; bring it back",
         "its session was lost before, and it",
     )
     with caplog.at_level(logging.INFO):
@@ -70,7 +71,7 @@ def test_the_lines_of_the_log_are_read_as_the_broker_writes_them(caplog: pytest.
             notices.add(Notice("session_lost", "c", "127.0.0.1:1", detail, False))
         notices.add(Notice("session_taken_over", "c", "127.0.0.1:1", "another connection"))
     log = "\n".join(f"2026-11-22 13:41:19,862 WARNING {record.getMessage()}" for record in caplog.records)
-    assert [(line.client, line.owner) for line in lines_of(log)] == [("c", "n1"), ("c", "")]
+    assert [(line.client, line.owners) for line in lines_of(log)] == [("c", ("n1",)), ("c", ("n1", "n3")), ("c", ())]
 
 
 class FakeNode:

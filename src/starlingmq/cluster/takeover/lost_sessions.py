@@ -45,7 +45,7 @@ def unheard_of(inbound_sessions: Iterable[InboundSession], held: int) -> list[in
     session here if it never left."""
     wanted = [inbound for inbound in inbound_sessions if not inbound.discarded]
     held = max([held, *[inbound.best_held for inbound in inbound_sessions]])
-    nodes: list[int] = []
+    nodes: dict[int, None] = {}
     for inbound in wanted:
-        nodes += [node for node, epoch in inbound.asked().items() if epoch > held]
-    return nodes
+        nodes.update(dict.fromkeys([node for node, epoch in inbound.asked().items() if epoch > held]))
+    return list(nodes)
