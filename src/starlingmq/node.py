@@ -154,7 +154,6 @@ class Broker:
         http = [each for each in self.config.listeners if each.url.partition("://")[0] in API_SCHEMES]
         doors = self._doors = ListenerSet(each for each in self.config.listeners if each not in http)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
-        self._begins()
         warm = self._access.start()
         if http:
             _load_http()
@@ -187,9 +186,6 @@ class Broker:
         except BaseException:
             await self.stop()
             raise
-
-    def _begins(self) -> None:
-        """Called when the settings are found good, before anything is opened."""
 
     async def _open_bulk(self) -> None:
         """Start the bulk process."""
@@ -473,10 +469,9 @@ class Node(Broker):
         self._freezer: asyncio.TimerHandle | None = None
         self._log = NodeLog(config, settings_file)
 
-    def _begins(self) -> None:
-        self._log.starts()
-
     async def start(self) -> None:
+        refuse_open_listeners(self.config, self.hooks.authenticate is not None)  # before the log has a line
+        self._log.starts()
         await super().start()
         self._log.serves(self.addresses)
         # A full collection over a million sessions would stall everything for seconds, and the core makes no reference
