@@ -34,7 +34,7 @@ DIALECT_IN_CODE: Final = re.compile(
     r"|\bby way of\b|\bnot looked at\b|\b(?:earlier|another|new|present) (?:life|lives)\b",
     re.IGNORECASE,
 )
-PLAIN_TESTS: Final = ("tests/core", "tests/net", "tests/wire")
+PLAIN_TESTS: Final = ("tests/core", "tests/net", "tests/storage", "tests/wire")
 PLAIN_FOLDERS: Final = ("src/starlingmq", "bench", "compiling", "examples", *PLAIN_TESTS)  # it only grows
 
 

@@ -128,7 +128,7 @@ class CrashJournal:
         pass
 
     def power_failure(self, random: Random) -> None:
-        """What was not synced may be there or not, from its beginning on."""
+        """Keeps a random prefix of the unsynced writes."""
         end = random.choice(self.ends)
         for offset in range(end, self.next):
             self.records.pop(offset, None)

@@ -166,7 +166,7 @@ class CrashWorld(StoredWorld):
         return streams
 
     def show(self, next: int) -> None:
-        """What may be read of the stream has grown. It never shrinks, whatever happens."""
+        """Check that the readable part of the stream has grown. It never shrinks, whatever fails."""
         assert next >= self.shown, f"{self.shown} could be read, and now {next}"
         self.shown = next
 

@@ -19,7 +19,7 @@ JOURNAL_ENGINES: dict[str, Callable[[], Journal]] = {
 
 
 class DictKv:
-    """Kv as a dict that is sorted anew for every scan."""
+    """Kv as a dict that is sorted for every scan."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}

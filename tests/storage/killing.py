@@ -1,8 +1,8 @@
 """``python -m tests.storage.killing --rounds N``: a real broker process is killed under load, again and again.
 
-Publishers and receivers with lasting sessions (QoS 1 and 2, MQTT 3.1.1 and 5) over TCP; in each round the broker gets
-SIGKILL after a random number of acknowledgements, begins again on the same port and data directory, and everybody comes
-back. In the end everything that was acknowledged has arrived at every receiver, QoS 2 once, in order.
+Publishers and receivers have persistent sessions (QoS 1 and 2, MQTT 3.1.1 and 5) over TCP. In each round the broker
+gets SIGKILL after a random number of acknowledgements, restarts on the same port and data directory, and all clients
+reconnect. At the end every acknowledged message has arrived at every receiver in order, at QoS 2 once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Server:
             *more,
         )
         self.port = 0
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as we do
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as this object
         self.start()
 
     def start(self) -> None:
@@ -76,7 +76,7 @@ class Person:
         self.name = name
         self.version = version
         self.qos = qos
-        self.known = False  # the broker has told us of our session
+        self.known = False  # the broker has told the client of its session
 
     async def live(self) -> None:
         """Connect, go on, and come back when the broker does, until the trial is over."""
@@ -114,7 +114,7 @@ class Person:
 
 
 class Author(Person):
-    """Keeps ``WINDOW`` messages under way; what is not finished is sent again in order."""
+    """Keeps ``WINDOW`` messages in flight; unfinished ones are sent again in order."""
 
     def __init__(self, trial: Trial, name: str, version: int, qos: int) -> None:
         super().__init__(trial, name, version, qos)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FOREVER = 0xFFFFFFFF
 TOPICS = ((b"t/a", 3), (b"t/b", 3), (b"g/a", 2), (b"x/a", 1))
 """Topics and their weights: t for everybody, g for the shared group, x for messages that expire."""
-SLACK = 1.0  # seconds by which the broker may see a deadline otherwise than we do
+SLACK = 1.0  # seconds by which the broker's view of a deadline may differ from the client's
 
 
 class Person:
@@ -43,10 +43,10 @@ class Person:
         self.lasting = expiry != 0
         self.fake: Line | None = None
         self.connack: Connack | None = None
-        self.known: bool | None = False  # whether the broker has our session; None: we can not know
-        self.away_since = (0.0, 0.0)  # the broker saw our connection lost between these moments
-        self.leaving = False  # whether the broker saw our connection lost before it crashed, we can not know
-        self.trouble = 0  # how often the disk had failed when we connected; -1: it was failing
+        self.known: bool | None = False  # whether the broker has the session; None: unknown to the client
+        self.away_since = (0.0, 0.0)  # the broker saw the connection lost between these moments
+        self.leaving = False  # whether the broker saw the connection lost before it crashed is unknown
+        self.trouble = 0  # disk failures so far when the client connected; -1: the disk was failing
 
     def call(self, *more: Packet, clean: bool = False, will: WillPacket | None = None) -> None:
         """Connect, and say ``more`` in the same breath."""
@@ -64,7 +64,7 @@ class Person:
         self.listen()
 
     def grow_old(self) -> None:
-        """What is known of our session, now that some time has passed."""
+        """Update what the client knows of its session after time has passed."""
         if self.fake is not None or not self.lasting or self.expiry == FOREVER:
             return
         first, last = self.away_since
@@ -74,7 +74,7 @@ class Person:
             self.known = None if self.known is not False else False
 
     def excused(self) -> bool:
-        """Whether the broker may turn us away: its disk failed since we connected."""
+        """Whether the broker may refuse the client: its disk has failed since the client connected."""
         return self.trouble != self.world.machine.trouble
 
     def listen(self) -> None:
@@ -108,7 +108,9 @@ class Person:
         raise AssertionError(f"{self.name} got {packet!r}")
 
     def cut(self) -> None:
-        """The connection is lost. What was written to us we may have read or not; our answers are lost."""
+        """The connection is lost. The client may or may not have read what the broker wrote; the client's answers are
+        lost.
+        """
         fake = self.fake
         if fake is None:
             return
@@ -131,11 +133,11 @@ class Person:
             self.away_since = (self.away_since[0], now)
 
     def crashed_again(self) -> None:
-        """It crashed while it came back, perhaps before it wrote down that we are away."""
+        """The broker crashed while the client reconnected, perhaps before it had stored that the client is away."""
         self.away_since = (self.away_since[0], self.world.now)
 
     def left(self) -> None:
-        """We have no connection any more."""
+        """The client has no connection any more."""
 
     def say(self, packets: list[Packet]) -> None:
         if self.fake is not None and packets:
@@ -210,7 +212,7 @@ class Author(Person):
                 self.life.acknowledged(finished)
 
     def refused(self, packet: Ack) -> None:
-        """Not now: the disk fails. The message was not taken; we may use its id for another one at once."""
+        """Refused for now: the disk fails. The broker has not taken the message; its packet id is free at once."""
         assert packet.reason == Reason.QUOTA_EXCEEDED and self.excused() and packet.type in (PUBACK, PUBREC), packet
         assert packet.packet_id not in self.released, "refused after it was taken"
         refused = self.sent.pop(packet.packet_id)
@@ -314,7 +316,7 @@ class Reader(Person):
         if self.got[payload] != 1 or not self.life.ordered or payload.split()[1][:1] in b"rwg":
             return
         if self.life.ages[payload] < self.since:
-            return  # it may have been published before we subscribed, and again after later ones
+            return  # perhaps published before this subscription, and again after later ones
         if payload in self.life.resent and (payload.split()[1] == b"x/a" or self.world.machine.trouble):
             return  # it may have expired in its queue, or been refused unheard, and come again after later ones
         assert self.places.get(key, 0) < int(number), f"{self.name}: {payload!r} after {self.places[key]}"
@@ -384,7 +386,7 @@ class Mortal(Person):
         super().call(*more, clean=clean, will=will)
 
     def left(self) -> None:
-        """Of a connection that we can not know to have been accepted nothing is expected, nor of its forerunner."""
+        """Nothing is expected of a connection that may not have been accepted, nor of the one before it."""
         if self.payload:
             self.pending = self.payload if self.connack is not None else b""
             self.payload = b""

@@ -339,12 +339,12 @@ def run(tree: Path, found_by: int | str) -> str:
 
 @cache
 def fails_without(tree: Path, found_by: int | str) -> str:
-    """What fails in the tree without a mistake: it has to be nothing, or what it finds with one proves nothing."""
+    """The failures in the unchanged tree. There must be none, or a failure with the planted bug proves nothing."""
     return run(tree, found_by)
 
 
 def caught(tree: Path, bug: Bug) -> str:
-    """What finds it: what found it once, or another life."""
+    """The failure that reveals the bug: of the seed or test that found it once, or of another run."""
     for found_by in (bug.found_by, ""):
         with planted(tree, bug):
             found = run(tree, found_by)

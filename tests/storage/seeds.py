@@ -1,17 +1,18 @@
-"""``python -m tests.storage.seeds --seeds N``: whole lives of a broker that crashes between any two steps, by seed.
+"""``python -m tests.storage.seeds --seeds N``: seeded runs of a broker that crashes between any two steps.
 
-A seed draws the settings, the clients, what they do, when the disk fails and where the broker dies; the same seed is
-the same life again. Payloads say what they are (``publisher topic qos number``), so what arrives can be told without a
-look inside. What every life is held to:
+A seed draws the settings, the clients, their actions, the disk failures and the crash points; the same seed replays the
+same run. Each payload names its origin (``publisher topic qos number``), so a check needs no look inside the broker.
+The invariants of every run:
 
 - an acknowledged message reaches every session that was subscribed when it was sent, or is counted as dropped;
-- QoS 2 arrives once, from a session that lasts to a session that lasts; QoS 0 once at most, but for power failures;
-- what appears first for a publisher, topic and QoS appears in the order of publication;
+- QoS 2 arrives once between persistent sessions; QoS 0 arrives at most once, except after power failures;
+- first deliveries for a publisher, topic and QoS are in the order of publication;
 - the retained message of a topic is the last acknowledged one, or one sent since;
-- session present is the truth, as far as a client can know it; a session that has expired is gone;
-- a will is published once if the connection was lost for its delay, not at all after a DISCONNECT or a return in time;
-- nobody is refused or closed but while the disk fails, QoS 2 that was refused never arrives, and it ends by itself;
-- nothing arrives that nobody published, and no reference leads to a message that is not there.
+- session present is right, as far as a client can know; an expired session is gone;
+- a will is published once if the connection was lost for its delay, and never after a DISCONNECT or a return in time;
+- the broker refuses or closes a client only while the disk fails, refused QoS 2 never arrives, and the broker recovers
+  without help;
+- every message that arrives was published, and every reference leads to a stored message.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class Life:
         self.cancelled: set[bytes] = set()  # wills
         self.refused: set[bytes] = set()  # at QoS 2
         self.resent: set[bytes] = set()
-        self.owed: list[tuple[bytes, Reader, int]] = []  # what a reader must get once it is acknowledged
+        self.owed: list[tuple[bytes, Reader, int]] = []  # messages that a reader must get once they are acknowledged
         self.group_owed: set[bytes] = set()
-        self.retained: dict[bytes, list[bytes]] = {}  # what may be there, the oldest first
+        self.retained: dict[bytes, list[bytes]] = {}  # values that may be retained, the oldest first
         self.retained_known: dict[bytes, bytes] = {}
         self.invite()
 
@@ -106,10 +107,10 @@ class Life:
         self.people: list[Person] = [*self.authors, *self.readers, *self.members, *self.mortals, *self.guests]
 
     def surely_kept(self) -> bool:
-        """Whether what has been done survives a crash now though nobody was told."""
+        """Whether everything done so far survives a crash now, even before it was acknowledged."""
         return not self.power and not self.world.durable.failure
 
-    # What happens is told here
+    # Record what happens
 
     def published(self, author: Author, packet: Publish) -> None:
         payload = packet.payload
@@ -141,11 +142,11 @@ class Life:
 
     @staticmethod
     def _last_empty(values: list[bytes]) -> int:
-        """Which empty one it was that was acknowledged can not be told: the first one allows most."""
+        """Which of the empty values was acknowledged is unknown; the first one allows most."""
         return values.index(b"")
 
     def begin_will(self, mortal: Mortal) -> None:
-        """Who is subscribed before it is left, and still when it is due, must get it."""
+        """A session subscribed both when the will is left and when it is due must get the will."""
         self.all[mortal.payload] = Publish(b"w/" + mortal.name.encode(), mortal.payload, 1)
         self._owe(mortal.payload)
 
@@ -214,7 +215,7 @@ class Life:
             self.begin_again()
 
     def begin_again(self) -> None:
-        """Some time later: the clock on the wall goes on while nobody serves."""
+        """Restart after some time: the wall clock goes on while the broker is down."""
         self.world.now += self.random.choice([0, 0, 0, 3, 30, 150])
         for person in self.people:
             person.forget()
@@ -266,7 +267,7 @@ class Life:
                 person.cut()
         for mortal in self.mortals:
             mortal.cut()
-        self.world.advance(50.0)  # what is due falls due
+        self.world.advance(50.0)  # timers fall due
         for mortal in self.mortals:
             mortal.look_back()
         for reader in self.readers + self.members:
@@ -289,7 +290,7 @@ class Life:
                 break
         assert not any(author.sent for author in self.authors), "a handshake never ends"
 
-    # What must hold
+    # Check the invariants
 
     def check(self) -> None:
         dropped = self.world.all_dropped()

@@ -25,7 +25,7 @@ class Inode:
         self.cache = bytearray()
         self.disk = bytearray()
         self.waiting: list[tuple[int, bytes] | int] = []  # since the last sync: (position, written) or a new size
-        self.failed: list[tuple[int, bytes] | int] = []  # what a sync failed to write: some of it may be there
+        self.failed: list[tuple[int, bytes] | int] = []  # writes that a sync lost: some may be on the disk
         self.modified = 0.0
 
     def sync(self) -> None:
@@ -66,7 +66,7 @@ def apply(content: bytearray, change: tuple[int, bytes] | int) -> None:
 
 
 class SimFiles(FileCalls):
-    """One directory is enough for us: paths are only names."""
+    """One directory is enough: paths are only names."""
 
     def __init__(self) -> None:
         self.cache: dict[str, Inode] = {}
@@ -77,7 +77,7 @@ class SimFiles(FileCalls):
         self.capacity: int | None = None  # bytes
         self.fault: Callable[[str, str], int | None] = lambda call, path: None
         self.forgets = False
-        self.forgot = False  # something since somebody last looked
+        self.forgot = False  # something since the last look
         self.calls = 0
         self.clock = 1_000_000.0
         self.salts = 0x5EED0000
@@ -115,7 +115,7 @@ class SimFiles(FileCalls):
     def used(self) -> int:
         return sum(len(inode.cache) for inode in self.cache.values())
 
-    # what happens to the machine
+    # Machine failures
 
     def process_death(self) -> None:
         self.descriptors.clear()

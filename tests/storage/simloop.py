@@ -52,9 +52,9 @@ class SimLoop:
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
-        self._myself: Any = self  # as what asyncio takes us for
+        self._myself: Any = self  # typed as asyncio expects
 
-    # What asyncio and its users ask for
+    # The interface that asyncio and its users call
 
     def time(self) -> float:
         return self.clock()
@@ -91,7 +91,7 @@ class SimLoop:
         if "handle" in context:  # a callback raised: nothing goes on after that
             raise context["exception"]
 
-    # What tests do
+    # The interface of the tests
 
     @contextmanager
     def running(self) -> Iterator[None]:

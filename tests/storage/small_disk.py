@@ -1,4 +1,4 @@
-"""A real file system that is small: a tmpfs of our own, which a ballast file fills up."""
+"""A real file system that is small: a separate tmpfs, which a ballast file fills up."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(path: Path, megabytes: int) -> Iterator[SmallDisk]:
-    """Mounted at ``path``, which is made; whatever happens it is unmounted in the end. Skips the test where nobody may
-    mount anything: the broker in its process can not be given a disk made of Python."""
+    """Mount a small disk at ``path``, which is created; it is always unmounted at the end. Skips the test where
+    mounting is not permitted: the broker's process cannot use a disk simulated in Python.
+    """
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "starlingmq-test", str(path)]
     try:

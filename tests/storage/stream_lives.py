@@ -23,7 +23,7 @@ class StreamLife(Life):
     topics = ("t/#", "g/#", "t/a")  # the last two overlap with what others are subscribed to, and with the first
 
     def __init__(self, seed: int) -> None:
-        self.read: dict[int, bytes] = {}  # what a reader has had so far
+        self.read: dict[int, bytes] = {}  # messages that a reader has had so far
         super().__init__(seed)
 
     def act(self) -> None:

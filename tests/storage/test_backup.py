@@ -32,7 +32,7 @@ JOURNALS: dict[str, Callable[[Path], SegmentJournal | RocksJournal]] = {
 
 
 class Broker:
-    """What writes: a journal and, now and then, a checkpoint of where in the journal we are."""
+    """A writer: a journal and, now and then, a checkpoint of the position in the journal."""
 
     def __init__(self, path: Path, engine: str) -> None:
         self.data = DataDir(path, {"journal": engine})
@@ -82,7 +82,7 @@ def broker(tmp_path: Path, engine: str) -> Iterator[Broker]:
 
 
 def contents(path: Path, engine: str) -> tuple[int, dict[int, bytes]]:
-    """The checkpoint and the records of a data directory that nobody has open."""
+    """The checkpoint and the records of a data directory that no process has open."""
     data = DataDir(path, {"journal": engine})
     kv = RocksKv(data.kv)
     checkpoint = int(kv.get(b"checkpoint") or b"0")
@@ -129,7 +129,7 @@ def test_a_restored_backup_equals_the_original(tmp_path: Path, engine: str, brok
     for _ in range(500):
         broker.turn()
     broker.stop()
-    shutil.rmtree(tmp_path / "data")  # what was linked lives on
+    shutil.rmtree(tmp_path / "data")  # the linked files live on
     target = tmp_path / "new" / "data"
     restore(tmp_path / "copy", target)
     assert contents(target, engine) == (497 * 3, {offset: b"%d" % offset for offset in range(first, 1500)})
@@ -184,7 +184,7 @@ class TrimmedMeanwhile(RocksKv):
     def __init__(self, broker: Broker, times: int) -> None:
         self.broker = broker
         self.times = times
-        broker.held = True  # but for what we do
+        broker.held = True  # except for the calls of the test itself
 
     def checkpoint(self, path: Path) -> None:
         broker = self.broker
@@ -230,7 +230,7 @@ def test_a_backup_does_not_grow_with_the_journal(tmp_path: Path, broker: Broker)
 
 
 def test_directories_that_may_be_file_systems_of_their_own(tmp_path: Path, engine: str, broker: Broker) -> None:
-    """Nothing is renamed across their edge, and what an attempt that was cut off left is in nobody's way."""
+    """No rename crosses their boundary, and leftovers of an interrupted attempt do no harm."""
     broker.turn()
     for name in ("copy", "back"):
         (tmp_path / name / "lost+found").mkdir(parents=True)

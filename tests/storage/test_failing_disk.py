@@ -1,5 +1,7 @@
-"""A disk that is full or can not sync, under a broker that serves: nothing is acknowledged that is not kept, what is
-there goes on being delivered, and it ends by itself."""
+"""A serving broker has a disk that is full or fails to sync.
+
+The broker acknowledges only what it keeps, goes on delivering stored messages, and recovers without help.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ async def serve(
 
 
 async def reader(address: str) -> Peer:
-    """A lasting session with a subscription to everything."""
+    """A persistent session with a subscription to all topics."""
     peer = await Peer.connect(address, "reader", properties=dict(HOUR))
     peer.send(Subscribe(1, [SubscribeRequest(b"t/#", 1)]))
     await peer.expect(Suback)
@@ -218,7 +220,7 @@ def test_failing_syncs_with_power(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class UnsyncedJournal(RocksJournal):
-    """``fails``: a sync does, and RocksDB takes nothing more until it is opened anew."""
+    """``fails``: a sync fails, and RocksDB accepts no writes until it is opened again."""
 
     fails = False
 
@@ -229,7 +231,7 @@ class UnsyncedJournal(RocksJournal):
 
 
 def test_rocksdb_that_can_not_sync_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody writes to it meanwhile, since everybody is refused: the store itself has to."""
+    """All clients are refused, so no client's write tests the disk: the store itself has to."""
     monkeypatch.setattr(rocks_database, "RETRY_SECONDS", 0.02)
     journal = UnsyncedJournal(tmp_path / "journal")
 
@@ -319,7 +321,7 @@ def test_a_refused_handshake_begins_again(monkeypatch: pytest.MonkeyPatch, durab
         refused = await pub.expect(Ack)
         assert (refused.type, refused.packet_id, refused.reason) == (PUBREC, 2, 0x97)
         pub.send(Ack(PUBREL, 1), Publish(b"t/x", b"refused too", 1, packet_id=3))
-        assert (await pub.expect(Ack)).packet_id == 3  # what PUBREL asked for is not stored, so PUBCOMP waits
+        assert (await pub.expect(Ack)).packet_id == 3  # the release by PUBREL is not stored, so PUBCOMP waits
         disk.files.heal()
         assert await pub.expect(Ack) == Ack(PUBCOMP, 1)
         await state(watch, b"ok")
@@ -429,7 +431,7 @@ def test_a_read_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def figure(peer: Peer, topic: bytes) -> bytes:
-    """What the broker says of itself next under ``$SYS/broker/``."""
+    """The next value that the broker publishes for a topic under ``$SYS/broker/``."""
     while True:
         packet = await peer.receive()
         assert packet is not None
@@ -438,8 +440,9 @@ async def figure(peer: Peer, topic: bytes) -> bytes:
 
 
 def test_records_that_the_disk_has_lost(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A sync fails, and what it was to write can not be read any more: nobody was told that it is stored, what is in
-    memory is written down, and it is said how much was lost."""
+    """A sync fails, and its records cannot be read any more. They were acknowledged to no client; the broker writes
+    down what it has in memory, and logs how much was lost.
+    """
 
     async def scenario(disk: Disk, address: str) -> None:
         watch = await watcher(address)

@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 async def connect(url: str, client_id: str, version: int = 5) -> Client:
-    """A lasting session that comes back by itself; refused while the disk is full."""
+    """A persistent session that reconnects by itself; it is refused while the disk is full."""
     expiry = 3600 if version == 5 else 0
     while True:
         client = Client(
@@ -30,7 +30,7 @@ async def connect(url: str, client_id: str, version: int = 5) -> Client:
         try:
             await client.connect()
         except ClientError:
-            await asyncio.sleep(0.1)  # as anybody would who is refused
+            await asyncio.sleep(0.1)  # as any refused client would
         else:
             return client
 

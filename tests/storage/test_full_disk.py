@@ -1,6 +1,7 @@
 """A whole broker on a real file system that runs full under it, and is emptied again.
 
-Every journal and durability; who meets the full disk first is a QoS 1 publisher, a QoS 2 one, or one of MQTT 3.1.1.
+Every journal and durability; the first client that meets the full disk publishes at QoS 1, at QoS 2, or with MQTT
+3.1.1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
 MEGABYTES = {"segment": 24, "rocksdb": 112}  # RocksDB comes back only where 32 MiB are free
-PROMPT = 5.0  # seconds in which whoever waits has to be answered
+PROMPT = 5.0  # seconds within which a waiting client has to be answered
 PATIENCE = 60.0
 FLOOD = 20_000  # QoS 0 messages of 1 KiB
 STATE = "$SYS/broker/storage/state"
@@ -85,7 +86,7 @@ class Trial:
         return b"%d" % self.count + b"." * size
 
     async def publish(self, client: Client, qos: int, payload: bytes) -> int:
-        """The reason code; noted down. Nobody waits long, whatever the answer."""
+        """Publish, record and return the reason code. The answer comes soon, whatever it is."""
         async with within(PROMPT):
             try:
                 reason = await client.publish("t/x", payload, qos)
@@ -153,7 +154,7 @@ async def scenario(trial: Trial, first: str) -> None:
     await watch.until(lambda it: it.last[STATE] == b"ok")
     assert time.monotonic() - began < 10.0 * slowness()
     assert await half.expect(Ack) == Ack(PUBCOMP, 9)
-    for payload, qos in list(trial.refused.items()):  # who was refused tries again
+    for payload, qos in list(trial.refused.items()):  # refused publishers try again
         assert await trial.publish(publishers[qos], qos, payload) < 0x80
     await online.until(lambda it: it.got.keys() >= trial.taken.keys())
     await exact.until(lambda it: it.got.keys() >= trial.taken.keys())
@@ -250,7 +251,7 @@ async def while_it_is_full(
     for client_id, version, reason in (("fresh", 5, 0x97), ("away", 5, 0x97), ("fresh_old", 4, 0x88)):
         with pytest.raises(ConnectRefused) as refused:
             await trial.client(client_id, lasting=True, version=version)
-        assert refused.value.reason == reason  # 0x88 is what our client calls return code 3, server unavailable
+        assert refused.value.reason == reason  # 0x88 is the test client's name for return code 3, server unavailable
 
     before = trial.memory()
     body = bytes(1024)
@@ -266,7 +267,7 @@ async def while_it_is_full(
 
 @pytest.mark.parametrize("journal", ["segment", "rocksdb"])
 def test_a_broker_that_dies_on_a_full_disk(tmp_path: Path, journal: str) -> None:
-    """What was acknowledged before is there when it starts again with room to write; what was refused is no loss."""
+    """Messages acknowledged before are there after a restart with free space; a refused message is no loss."""
     with small_disk(tmp_path / "disk", MEGABYTES[journal]) as disk:
         server = Server(str(disk.path / "data"), journal, "process")
         try:

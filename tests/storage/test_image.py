@@ -1,4 +1,4 @@
-"""What recovery makes of a queue: used as a queue it stays packed, and what it holds is the same as without that."""
+"""The queue that recovery builds: it stays packed in use, and its content is the same as without packing."""
 
 from __future__ import annotations
 

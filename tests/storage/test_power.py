@@ -126,7 +126,7 @@ def test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back() -
         for _ in range(moment):
             world.work()
         sub.send(Ack(PUBACK, 1))
-        world.work()  # what the storage thread had done is told; the acknowledgement is not synced
+        world.work()  # the storage thread's results are reported; the acknowledgement is not synced
         for _ in range(10):
             world.open()  # a turn, and a piece of the checkpoint
         fate.power = True
@@ -167,7 +167,7 @@ def test_a_broker_asks_for_that_with_power_only(
 
 
 def test_records_that_are_lost_by_then_do_not_keep_a_broker_from_starting() -> None:
-    """The disk failed to write them, and said so to the process that died: nobody was told that they are stored."""
+    """The disk failed to write them and told the process that died: they were acknowledged to no client."""
     disk = SimFiles()
     disk.forgets = True
     journal = SegmentJournal("journal", disk)

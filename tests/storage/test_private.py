@@ -1,4 +1,4 @@
-"""What is kept is for the user of the broker alone, whatever an earlier life left."""
+"""Only the broker's user can read the stored data, whatever files an earlier process left."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Numbered publications: whoever is cut off, or whatever dies, what is tried again is published once, and in order.
+"""Numbered publications: whatever is cut off or crashes, a batch that is tried again is published once, and in order.
 
-A life is a sink of our own that tries its batches until all is acknowledged, beside a broker whose journal is torn off
-within a turn; at its end a session that was away all the time is asked what came.
+A run is a sink that tries its batches until all are acknowledged, beside a broker whose journal is cut within a turn.
+At its end a session that was away all the time is asked which messages arrived.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def reader(world: StoredWorld, filter: bytes = b"t/#") -> FakeClient:
 
 
 def came(world: StoredWorld) -> list[bytes]:
-    """What the session that was away finds."""
+    """The messages that the absent session finds."""
     return [packet.payload for packet in reader(world).receive() if isinstance(packet, Publish)]
 
 
@@ -232,7 +232,7 @@ class Life:
         reader(self.world).drop()
 
     def batch(self, epoch: int, rows: int) -> None:
-        """Try until the broker has it all: from anew, or on a new connection."""
+        """Try until the broker has the whole batch: from the start, or on a new connection."""
         chance = self.random
         sink = ProducerState("sink/0", epoch, self.qos, window=5)
         offered = 0
@@ -277,7 +277,7 @@ class Life:
         return chance.random() < 0.8  # or the sink dies before it has said so, and all is tried again
 
     def talk(self, client: FakeClient, sink: ProducerState) -> None:
-        """Until nobody has more to say."""
+        """Exchange packets until neither side has more to send."""
         heard = len(client.output)
         while data := sink.take():
             client.send(data)

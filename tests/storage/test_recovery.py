@@ -1,4 +1,4 @@
-"""What was acknowledged is there after a crash, wherever the crash was and whenever the last checkpoint."""
+"""Acknowledged messages are there after a crash, wherever it happens and however old the last checkpoint is."""
 
 from __future__ import annotations
 

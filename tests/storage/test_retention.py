@@ -1,4 +1,4 @@
-"""What waits for absent clients is bounded by time and size, if that is wanted: oldest first, whole files, counted."""
+"""Messages for absent clients can be bounded by time and size: the oldest go first, in whole files, and are counted."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_full_disk_and_back(small_disk: Path) -> None:
         with pytest.raises(OSError, match="No space left"):
             kv.sync()
     assert kv.get(b"%08d" % (written - 1)) is not None  # reads go on
-    assert kv.get(b"%08d" % written) is None  # what failed is not there
+    assert kv.get(b"%08d" % written) is None  # the failed write is not there
     assert len(kv.scan(b"", None, 1_000_000)) == written
 
     filler.unlink()
@@ -148,7 +148,7 @@ def test_a_failed_sync_is_an_error_until_it_was_opened_anew(tmp_path: Path) -> N
         kv.sync()
     assert failed.value.errno == errno.EIO
     assert kv.failed
-    kv.write(one(b"b", b"2"))  # opens it anew
+    kv.write(one(b"b", b"2"))  # reopens it
     kv.sync()
     assert kv.scan(b"", None, 10) == [(b"a", b"1"), (b"b", b"2")]
     kv.close()
@@ -267,7 +267,7 @@ def test_damaged_records_are_missing_and_the_others_are_not(tmp_path: Path) -> N
     for start in range(0, 1000, 10):
         journal.append(records[start : start + 10])
     journal.close()
-    journal = RocksJournal(path)  # what was in the log is in a table now
+    journal = RocksJournal(path)  # the records of the log are in a table now
     journal.close()
     table = largest(path, "*.sst")
     with open(table, "r+b") as file:

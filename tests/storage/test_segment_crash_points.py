@@ -101,8 +101,9 @@ def stopped(stop: int) -> Run:
 
 
 def check(run: Run, promised: int) -> None:
-    """What was promised is there, or was thrown away; nothing is wrong; nothing is reported that was promised; the
-    journal works."""
+    """Promised records are there or were trimmed; no record is wrong; no promised record is reported lost; the journal
+    works.
+    """
     journal = SegmentJournal("journal", run.files, segment_bytes=400)
     assert promised <= journal.next <= run.appending
     found = dict(journal.read(0, 1000, 1 << 20))

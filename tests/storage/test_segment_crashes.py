@@ -105,7 +105,7 @@ class Disaster(RuleBasedStateMachine):
             return
         dropped = set(range(segments[which].first, segments[which].next))
         end = segments[which + 1].first if which + 1 < len(segments) else self.journal.next
-        self.twin.gone |= set(range(segments[which].first, end))  # those lost before too: nobody misses them now
+        self.twin.gone |= set(range(segments[which].first, end))  # also those lost before: not expected any more
         kept = offsets_in(self.journal) - dropped
         try:
             self.journal.drop(segments[which].first)

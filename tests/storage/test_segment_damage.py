@@ -192,7 +192,7 @@ def test_behind_a_damaged_stretch_everything_is_found_with_its_offset(
 
 
 def test_a_payload_that_looks_like_records_is_not_taken_for_some() -> None:
-    """Somebody sends what the next records would look like, and the power fails while it is written."""
+    """A client sends a payload that looks like the next records, and the power fails while it is written."""
     forged = encode([b"forged"] * 3, 1, salt=12345, marks=[])
     files = SimFiles()
     journal = SegmentJournal("journal", files)

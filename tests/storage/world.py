@@ -53,7 +53,7 @@ class SteadyStore(DurableStore):
 
 
 class StoredWorld(World):
-    """``restart`` crashes the broker (whoever was connected is gone) and starts another one on the same store."""
+    """``restart`` crashes the broker (connected clients are cut off) and starts another one on the same store."""
 
     def __init__(self, kv: Kv | None = None, journal: Journal | None = None, **settings: Any) -> None:
         self.kv = kv or MemoryKv()
