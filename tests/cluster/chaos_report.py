@@ -1,4 +1,4 @@
-"""What a long chaos run has to tell: ``report.json``, ``report.md`` and ``timeline.png`` in a directory."""
+"""The report of a long chaos run: ``report.json``, ``report.md`` and ``timeline.png`` in a directory."""
 
 from __future__ import annotations
 

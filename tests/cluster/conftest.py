@@ -20,7 +20,7 @@ WAIT_SECONDS = 20.0
 
 
 class Node:
-    """What a node sees of the others, and something to wait on for each kind of it."""
+    """A node's view of the others, and an event to wait on for each kind of change."""
 
     def __init__(self, name: str, number: int, **settings: Any) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Node:
         self.received: list[Envelope] = []
         self.connected: set[int] = set()
         self.gone: list[tuple[int, int]] = []
-        self.connections = 0  # made, to anybody
+        self.connections = 0  # made, to any node
         self.attempts = 0  # to make one, or to answer one
         self._news = asyncio.Event()
         self.peers = PeerServer(

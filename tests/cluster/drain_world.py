@@ -1,10 +1,10 @@
-"""The worlds of ``tests.cluster.takeover_world`` whose nodes are restarted in order, one after the other and more than
-once: ``python -m tests.cluster.drain_world --seeds N``.
+"""The worlds of ``tests.cluster.takeover_world`` with rolling restarts, several in each:
+``python -m tests.cluster.drain_world --seeds N``.
 
-- *plain*: nothing else happens. No session is ever lost, not even by nodes that keep nothing.
-- *crash*: the node that drains, or another one, dies in the middle of it.
-- *etcd*: nobody reaches etcd for a while.
-- *cut*: two nodes do not reach each other for a while.
+- *plain*: nothing else happens. No session is ever lost, even on nodes that store nothing.
+- *crash*: the draining node, or another one, dies during the drain.
+- *etcd*: no node reaches etcd for a while.
+- *cut*: two nodes cannot reach each other for a while.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOK_SECONDS = 0.05
 
 
 class Settled(Publisher):
-    """Comes back to its node; its session was elsewhere meanwhile, perhaps with somebody who can not be reached."""
+    """Comes back to its node; its session was elsewhere meanwhile, perhaps on a node that cannot be reached."""
 
     def hear(self, data: bytes) -> None:
         world = self.node.world

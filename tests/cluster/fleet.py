@@ -101,8 +101,8 @@ class Fleet:
         self.etcd = etcd or EtcdModel(Random(1))
         self.nodes: list[NodeWorld] = []
         self.cuts: set[tuple[int, int]] = set()  # (from, to): frames of this way are lost
-        self.mute: set[tuple[int, int]] = set()  # (from, to): its data frames are, so nobody takes the other for gone
-        self.parted: set[tuple[int, int]] = set()  # (from, to): nothing gets there, not by way of others either
+        self.mute: set[tuple[int, int]] = set()  # (from, to): data frames are lost, heartbeats arrive
+        self.parted: set[tuple[int, int]] = set()  # (from, to): nothing gets there, not through a relay either
         self.carried: list[Envelope] = []
         self._running = False
         self._kept_at = 0.0  # when leases were last kept alive
@@ -154,7 +154,7 @@ class Fleet:
         self.cuts.clear()
 
     def speak(self) -> None:
-        """Everybody is heard again, and whoever was not sends again what was lost."""
+        """All muted and parted nodes are heard again, and send again what was lost."""
         muted, self.mute = self.mute | self.parted, set()
         self.parted = set()
         for one, other in muted:
@@ -169,7 +169,7 @@ class Fleet:
         return (here, number) in self.parted or (number, here) in self.parted
 
     def restart(self, place: int, **settings: Any) -> NodeWorld:
-        """That node crashes, and begins a new life with nothing of what it had."""
+        """The node crashes, and starts again with an empty store."""
         node = self.nodes[place] = NodeWorld(self, self.nodes[place].name, **settings)
         node.cluster.start(self.now)
         return node
@@ -179,7 +179,7 @@ class Fleet:
         del self.nodes[place]
 
     def run(self) -> None:
-        """Take turns until nobody has anything to do now."""
+        """Take turns until no node has anything to do now."""
         if self._running:
             return
         self._running = True

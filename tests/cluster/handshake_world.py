@@ -1,13 +1,15 @@
-"""The worlds of ``tests.sim`` with publishers at QoS 2 that hop from node to node in the middle of their handshakes;
+"""The worlds of ``tests.sim`` with QoS 2 publishers that change nodes in the middle of their handshakes;
 ``python -m tests.cluster.handshake_world --seeds N``.
 
-They hop when PUBREC has come, so that PUBREL is said elsewhere; when PUBREL has gone, so that PUBCOMP is lost and
-PUBREL comes again at a third node; when PUBLISH has gone, so that it comes again with DUP while the first node still
-holds it; often without a word. Packet ids are few, so an older handshake with the same one is there often.
+A publisher moves after PUBREC, so that another node gets the PUBREL; after PUBREL, so that PUBCOMP is lost and a third
+node gets PUBREL again; or after PUBLISH, so that it is sent again with DUP while the first node still holds the
+message.
+It often leaves without a DISCONNECT. Packet ids are few, so an older handshake with the same id often exists.
 
-Beside what holds in every world: nothing that was answered with PUBCOMP is lost, nothing comes twice, nobody hears
-PUBCOMP who has not said PUBREL on that connection, and where everything is kept no handshake is ever unknown. Where a
-handshake may be lost, a publisher of 3.1.1 is closed for its PUBREL and then gets a PUBCOMP that is counted.
+The invariants beside those of every world: nothing answered with PUBCOMP is lost, nothing arrives twice, no publisher
+gets PUBCOMP without a PUBREL on that connection, and where all nodes store everything no handshake is ever unknown.
+Where a handshake may be lost, the broker closes a 3.1.1 publisher at its PUBREL, and later sends a PUBCOMP that is
+counted.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Hopper(Publisher):
         return world
 
     def hear(self, data: bytes) -> None:
-        self.known = False  # who has its session may not be reached
+        self.known = False  # the node that has the session may be unreachable
         super().hear(data)
 
     def new_id(self) -> int:
@@ -120,7 +122,7 @@ class HandshakeWorld(World):
         super().__init__(seed, trace, theme)
         self.more = Random(f"hopping {seed}")
         self.hopped = self.unknown = 0
-        self.settled = False  # nobody hops any more
+        self.settled = False  # no publisher changes nodes any more
         self.share = self.more.choice([0.1, 0.3, 0.6])
         plan = self.plan
         plan.kind = "calm" if plan.kind == "local" else plan.kind
@@ -132,7 +134,7 @@ class HandshakeWorld(World):
         cluster = msgspec.structs.replace(
             self.settings.cluster,
             handshake_window=self.more.choice([0.001, 0.03, 0.2]),
-            handshake_timeout=1000.0,  # whoever can not be reached is waited for
+            handshake_timeout=1000.0,  # unreachable nodes are waited for
             takeover_timeout=self.more.choice([0.5, 2.0]),
         )
         mqtt = msgspec.structs.replace(self.settings.mqtt, max_inflight=0)  # or subscribers take minutes for all of it

@@ -1,8 +1,9 @@
-"""Retained messages and wills in a long run: who keeps a topic up to date, who dies, and who attends.
+"""Retained messages and wills in a long run: keepers update topics, mourners die with a will, witnesses subscribe.
 
-What a keeper was told is taken is what every node keeps in the end. A will comes once to whoever attends when its
-client was cut off, and never when that said good-bye or came back before the delay was over. Where nobody can know
-which of these it was (no answer came, the node was killed meanwhile) it may come or not, but never twice.
+In the end every node keeps the value that was last acknowledged to a keeper. A will reaches every witness once when its
+client was cut off, and never when the client sent DISCONNECT or returned before the delay was over. Where the client
+cannot know which of these happened (no answer came, the node was killed meanwhile), the will may come or not, but never
+twice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 KEEPER_SECONDS: Final = 0.2  # between two values of a topic
 DELAY: Final = 4  # seconds of a will, where it has one
-BACK_SECONDS: Final = 2.0  # in which who takes his will back has to be there
+BACK_SECONDS: Final = 2.0  # in which a client that cancels its will has to be back
 REGISTERED_SECONDS: Final = 1.0  # until etcd has a will that was accepted, on a busy machine
 KILLS_SECONDS: Final = 30.0  # kills of a node further away are not shown
 LARGE: Final = 3000  # bytes, of every fourth value: more than fits beside its key
@@ -168,7 +169,7 @@ class Mourner(Person):
                 await self.next(peer)
         except TimeoutError:
             pass
-        except LOST:  # it was the node that ended it: what came first, the delay or our coming back?
+        except LOST:  # the node ended it: whether the delay or the return came first is unknown
             self.expected[number] = EITHER if delay else ONCE
             life.ended("the node ended the connection", time.monotonic())
             return

@@ -1,12 +1,13 @@
-"""Two nodes and the link between them, over ways that lose, double and reorder, with crashes of both and commits that
-take their time; ``python -m tests.cluster.link_world --seeds N``.
+"""Two nodes and the link between them, over ways that lose, duplicate and reorder, with crashes of both and slow
+commits;
+``python -m tests.cluster.link_world --seeds N``.
 
-Each node has messages for the other, kept until they are acknowledged, and drops by their numbers what it has stored
-already, as the layer above does. What holds:
+Each node has messages for the other, keeps them until they are acknowledged, and drops received ones that it has stored
+already by their numbers, as the layer above does. The invariants:
 
 - between two living incarnations messages are delivered once and in order, with nothing to drop;
-- what is acknowledged is stored; what is stored is all that was sent, in order, up to some message;
-- what a receiver has not stored yet is bounded by its window;
+- acknowledged messages are stored; the stored ones are a prefix of the sent ones, in order;
+- the messages that a receiver has not stored yet are bounded by its window;
 - when the faults end, everything arrives and is acknowledged, and nothing is left to do.
 """
 

@@ -96,7 +96,7 @@ class Life:
         self.world.cut(source, target)
 
     def cut_off(self) -> None:
-        """Somebody is not heard, or does not hear, or both."""
+        """A node is not heard, or does not hear, or both."""
         name = self.random.choice(self.names)
         ways = self.random.choice(["speaks", "hears", "both"])
         for other in self.names:
@@ -165,7 +165,7 @@ class Life:
         world.loss = world.doubling = 0.0
         world.delay = 0.02
         self.heal_etcd(self.names)
-        world.run(LEASE_TTL)  # what is late arrives, and who meant to leave does
+        world.run(LEASE_TTL)  # late frames arrive, and nodes that meant to leave do
         self.bury()
         until = world.now + HEAL_SECONDS
         first = True

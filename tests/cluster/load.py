@@ -1,8 +1,8 @@
-"""Clients that keep a cluster busy while parts of it fail, and what they may expect of it.
+"""Clients that keep a cluster busy while parts of it fail, and the guarantees that they check.
 
-Every client has a lasting session on *its* node and comes back to that. What a publisher was told is taken has to
-arrive at every subscriber of every node, at QoS 2 once, and what one publisher sends in its order. What was refused
-(MQTT 5) may not arrive, unless it was taken on an earlier connection.
+Every client has a persistent session on *its* node and returns there. Every message acknowledged to a publisher has to
+arrive at every subscriber of every node, at QoS 2 once, and in the order of its publisher. A refused message (MQTT 5)
+may not arrive, unless it was acknowledged on an earlier connection.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ VERSIONS: Final = (5, 4)
 class Person:
     """One client; ``version`` is that of the protocol as CONNECT has it."""
 
-    refusals: tuple[int, ...] = (UNAVAILABLE,)  # what CONNACK of MQTT 5 may say
+    refusals: tuple[int, ...] = (UNAVAILABLE,)  # reasons that CONNACK of MQTT 5 may give
 
     def __init__(self, load: Load, name: str, node: Node, version: int, qos: int) -> None:
         self.load = load
@@ -57,7 +57,7 @@ class Person:
         self.node = node
         self.version = version
         self.qos = qos
-        self.known = False  # the broker has told us of our session
+        self.known = False  # the broker has told the client of its session
 
     async def live(self) -> None:
         """Connect, go on, come back, until the load is over."""
@@ -77,7 +77,7 @@ class Person:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def greet(self, peer: Peer) -> bool:
-        """Whether we were let in."""
+        """Whether the node accepted the connection."""
         expiry: Properties = {SESSION_EXPIRY_INTERVAL: EXPIRY} if self.version == 5 else {}
         peer.send(Connect(self.version, self.name, False, properties=expiry))
         connack = await self.next(peer)
@@ -97,7 +97,7 @@ class Person:
         self.load.wrong(f"{self.name}: its session is gone")
 
     def told(self, properties: Properties) -> None:
-        """What the broker said when it would not have us (any more)."""
+        """The properties with which the broker refused or closed the connection."""
 
     async def next(self, peer: Peer) -> Packet:
         packet = await peer.receive()
@@ -112,7 +112,7 @@ class Person:
 
 
 class Author(Person):
-    """Keeps ``WINDOW`` messages under way to ``t/<name>``; what is not finished is sent again in order."""
+    """Keeps ``WINDOW`` messages to ``t/<name>`` in flight; unfinished ones are sent again in order."""
 
     def __init__(self, load: Load, name: str, node: Node, version: int, qos: int) -> None:
         super().__init__(load, name, node, version, qos)
@@ -188,7 +188,7 @@ class Author(Person):
             self.load.acknowledged()
 
     def handshake_gone(self, packet_id: int) -> None:
-        """The broker does not know of it any more: whether the message was passed on it can not say."""
+        """The broker does not know the handshake any more, and cannot tell whether it routed the message."""
         self.load.wrong(f"{self.name}: the handshake of {self.numbers[packet_id]} is gone")
 
 
@@ -201,7 +201,7 @@ class Reader(Person):
         super().__init__(load, name, node, version, qos)
         self.got: dict[str, set[int]] = {}  # numbers by author, above the load's floor
         self.highest: dict[str, int] = {}
-        self.open: dict[int, tuple[str, int]] = {}  # what came in handshakes that are not over
+        self.open: dict[int, tuple[str, int]] = {}  # messages of open handshakes
         self.doubles = 0  # at QoS 1, where they may be
         self.subscribed = asyncio.Event()
 
@@ -364,7 +364,7 @@ class Load:
         self.promised = 0  # messages to who had a SUBACK just before
         self.problems: Counter[str] = Counter()
         self.floor: dict[str, int] = {}  # up to there all is settled: what comes can only be there already
-        self.shared: dict[str, set[int]] = {}  # what came to the group, above the floor
+        self.shared: dict[str, set[int]] = {}  # messages that the group received, above the floor
         self.unheard = 0  # refusals that were not heard, by the messages that came late
         self._said = {node.name: node.said_bytes() for node in nodes}  # up to the last time that all was settled
         self._fuse = 0
@@ -482,7 +482,7 @@ class Load:
         self.talking.set()
 
     def _missing(self) -> Iterator[tuple[str, Author, set[int]]]:
-        """Who lacks what of whom."""
+        """For each subscriber and author, the numbers that are missing."""
         for author in self.authors:
             yield "the group", author, author.taken - self.shared.get(author.name, set())
             for reader in self.readers:

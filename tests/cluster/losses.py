@@ -18,7 +18,7 @@ from starlingmq.wire.packets import PUBREL
 
 AFTERMATH_SECONDS: Final = 10.0  # after a fault is mended: nodes start, find each other, read what they keep
 AWAY: Final = ("kill a node", "kill two", "kill all", "restart", "isolate", "mute", "deaf", "split", "freeze a node")
-CUT: Final = ("cut", "slow links", "reset")  # all nodes still hear each other, if by way of others
+CUT: Final = ("cut", "slow links", "reset")  # all nodes still hear each other, if through a relay
 LATE_SECONDS: Final = 15.0  # from the line in the log until a busy client has read its CONNACK
 LINE: Final = re.compile(
     r"^(\S+ \S+) .* of client '(\S+)': "
@@ -30,7 +30,7 @@ Fault = tuple[float, float, str, str]  # from, to (seconds since the epoch), wha
 
 
 class Memory:
-    """What a client sent and heard since CONNACK told it that its session was lost."""
+    """The messages that a client sent and heard since CONNACK told it that its session was lost."""
 
     def __init__(self) -> None:
         self._lost = False
@@ -66,7 +66,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Line:
-    """What a node has logged of a session that was not found; no ``owners``: it was lost before."""
+    """A log line about a session that was not found; no ``owners``: it was lost before."""
 
     at: float
     client: str
@@ -84,7 +84,7 @@ def lines_of(log: str) -> list[Line]:
 
 
 class Losses:
-    """``wrong``: what may never be."""
+    """``wrong``: findings that fail the run."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self._faults = list(faults)
@@ -108,7 +108,7 @@ class Losses:
                 self._again(loss)
 
     def _again(self, loss: Loss) -> None:
-        """Told again what was told before."""
+        """The client had been told of this loss before."""
         self.counts[f"told again, {loss.before or 'it had not read the first CONNACK'}"] += 1
         if loss.before == "answered since" and not self._met(loss.at, ("kill",)):
             self.wrong[f"{loss}: its session is lost once more, though it was answered since it was told"] += 1
@@ -130,7 +130,7 @@ class Losses:
 
 
 class GivenUp:
-    """What nodes have dropped as ``unsettled_qos2``, over all their lives, as far as they could be asked."""
+    """The messages that nodes have dropped as ``unsettled_qos2``, over all incarnations that could be asked."""
 
     def __init__(self) -> None:
         self._incarnations: dict[tuple[str, int], int] = {}  # name and process id

@@ -144,10 +144,10 @@ class Node:
                 return any(connection.laddr and connection.laddr[1] == port for connection in connections)
         return False
 
-    # What it answers
+    # The node's answers
 
     def ask(self, action: str, **arguments: str) -> dict[str, Any]:
-        """What ``ctl`` asks, without a process for it. Raises AwayError."""
+        """The answer to a ``ctl`` action, without a process for it. Raises AwayError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(ASK_SECONDS)
         with closing(connection):
@@ -201,7 +201,7 @@ class Node:
         return f"{HOST}:{yaml.safe_load(self.settings.read_text())['cluster']['etcd']['client_port']}"
 
     def routes(self) -> list[dict[str, Any]]:
-        """What each node wants, as this one has it."""
+        """The routes of every node, as this one knows them."""
         found: list[dict[str, Any]] = self.ask("cluster.routes", limit=str(ROUTES_MAX))["nodes"]
         return found
 
@@ -372,7 +372,7 @@ class Cluster:
         return "\n".join(lines)
 
     def complaints(self) -> list[str]:
-        """What no node may ever say."""
+        """The log lines that no node may ever write."""
         return [
             f"{node.name}: {line}"
             for node in self.nodes

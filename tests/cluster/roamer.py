@@ -1,8 +1,9 @@
-"""The clients of ``tests.cluster.load``, but at home nowhere: they come back at any node, go to another one now and
-then with or without a word, and go where a node sends them.
+"""The clients of ``tests.cluster.load``, but without a home node: they return at any node, move to another one now and
+then
+with or without a DISCONNECT, and follow a node's server reference.
 
-What they may expect is more than that of clients that stay, and less where a node with their session can not be
-reached: then a session begins anew, counted, and what is published until it has subscribed again is nobody's.
+They check more than clients that stay, and less where the node with their session cannot be reached: there the session
+is reset and the reset is counted, and messages published before they have subscribed again are not expected.
 """
 
 from __future__ import annotations
@@ -134,13 +135,13 @@ class Roamer(Person):
 
 
 class RoamingAuthor(Roamer, Author):
-    """Where its session is gone it begins all its handshakes anew: what was passed on already comes twice."""
+    """After a session reset it starts all its handshakes again: messages that were already routed arrive twice."""
 
     def __init__(self, load: RoamingLoad, name: str, node: Node, version: int, qos: int) -> None:
         super().__init__(load, name, node, version, qos)
         self.packets: dict[int, Publish] = {}
         self.begun_anew: set[int] = set()  # numbers
-        self.given_up: set[int] = set()  # whose handshake the broker knew nothing of
+        self.given_up: set[int] = set()  # numbers whose handshake the broker did not know
 
     def fill(self, peer: Peer) -> None:
         before = self.count
@@ -200,7 +201,7 @@ class RoamingReader(Roamer, Reader):
             self.gaps[-1] = (self.gaps[-1][0], time.monotonic())
 
     def in_gap(self, began: float, ended: float) -> bool:
-        """Whether a message that was under way then may have come while nobody was subscribed."""
+        """Whether a message that was in flight then may have arrived while the client had no subscription."""
         return any(began <= end and ended >= start for start, end in self.gaps)
 
     def in_flight(self, began: float, qos: int) -> bool:
@@ -215,4 +216,4 @@ class RoamingSharer(RoamingReader, Sharer):
 class RoamingWanderer(Roamer, Wanderer):
     def session_gone(self) -> None:
         super().session_gone()
-        self.arrived.set()  # what it waits for went to the session that is gone, and comes from there or not
+        self.arrived.set()  # its message went to the lost session, and may or may not arrive from there

@@ -19,9 +19,9 @@ DANGLING_MAX = 10  # connections that stay open whose clients are elsewhere
 
 
 class RoamingLoad(Load):
-    """``strict``: nothing fails, so no session is ever gone, and what authors that stay say comes in order.
+    """``strict``: nothing fails, so no session is ever lost, and messages of authors that stay arrive in order.
 
-    ``pace``: seconds between two hops of one client, on average; 0.0: nobody goes by himself.
+    ``pace``: seconds between two moves of one client, on average; 0.0: no client moves by itself.
     """
 
     kinds = (RoamingAuthor, RoamingReader, RoamingSharer, RoamingWanderer)
@@ -76,7 +76,7 @@ class RoamingLoad(Load):
             self.dangling.popleft().abort()
 
     async def _stir(self) -> None:
-        """Have somebody go elsewhere, again and again."""
+        """Make clients move to other nodes, again and again."""
         while self.hop_seconds and not self.over:
             people = self.people
             await asyncio.sleep(self.draw.expovariate(len(people) / self.hop_seconds))
@@ -101,7 +101,7 @@ class RoamingLoad(Load):
             "of what was not delivered, in flight at QoS 2 when its session was lost": self.unsettled,
         }
 
-    # What may be
+    # The allowed outcomes
 
     def _author(self, name: str) -> RoamingAuthor:
         author = next(author for author in self.authors if author.name == name)
@@ -138,7 +138,7 @@ class RoamingLoad(Load):
             yield who, author, left
 
     def _readers(self, who: str) -> list[RoamingReader]:
-        """Who lacks something, by the name that ``_missing`` gives."""
+        """The readers that lack something, by the name that ``_missing`` gives."""
         readers = self.sharers if who == "the group" else [r for r in self.readers if who.startswith(f"{r.name} ")]
         return [reader for reader in readers if isinstance(reader, RoamingReader)]
 
@@ -167,7 +167,7 @@ class RoamingLoad(Load):
         return time.monotonic() - self.began
 
     def excuse(self) -> None:
-        """Count what nobody was subscribed for."""
+        """Count messages that met no subscription."""
         for (who, author, all_missing), (_, _, left) in zip(super()._missing(), self._missing(), strict=True):
             excused = all_missing - left
             if excused:

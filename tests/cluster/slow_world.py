@@ -1,13 +1,14 @@
 """Worlds in which nothing fails and some nodes are slow; ``python -m tests.cluster.slow_world --seeds N``.
 
 A slow node takes up to a third of a second for a turn, its disk up to half a second for a sync, and its frames come
-late; but its heartbeats are heard all the time. Hand-overs take several times ``takeover_timeout``. Slowness costs time
-and nothing else, so everything holds that holds in calm worlds:
+late; but its heartbeats are heard all the time. A takeover takes several times ``takeover_timeout``. Slowness costs
+time
+and nothing else, so all invariants of calm worlds hold:
 
-- no client that has a session is told that it has none, and none is refused where nobody else has its client id;
-- what comes first comes in the order in which it was published, also to a client that goes on to a third node before
-  its session has moved to the second (``Roamer``);
-- of several CONNECTs with one client id at once, at several nodes, one remains connected (``Rivals``).
+- no client that has a session is told that it has none, and none is refused unless its client id is in use elsewhere;
+- first deliveries are in the order of publication, also to a client that goes on to a third node before its session has
+  moved to the second (``Roamer``);
+- of several simultaneous CONNECTs with one client id, at several nodes, one remains connected (``Rivals``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC
 MEMBER_TIMEOUT = 4.0  # no heartbeat takes as long
 ROUND_SECONDS = 20.0  # in which the rivals of a round are to be answered; a slow hand-over takes a few
 ROUNDS = 4
-SETTLE_SECONDS = 1.0  # after which nobody may be closed any more
+SETTLE_SECONDS = 1.0  # after which no client may be closed any more
 
 
 class Rival(Person):

@@ -1,13 +1,14 @@
-"""The worlds of ``tests.sim`` with subscribers that roam: each time they come back they do so at some node, and now and
-then without having left; ``python -m tests.cluster.takeover_world --seeds N``.
+"""The worlds of ``tests.sim`` with subscribers that roam: they return at a random node each time, now and then without
+having disconnected; ``python -m tests.cluster.takeover_world --seeds N``.
 
-Beside what holds in every world:
+The invariants beside those of every world:
 
 - where nothing fails, no session is ever lost and nothing comes out of order;
-- where something does, a client may find no session because who has it can not be reached; what was acknowledged for
-  that session comes all the same, once; what was sent at QoS 2 does not come again in its next session;
-- at the end each client id has one session, at one node, which has the only key of it in etcd; nothing is on its way,
-  and whoever goes to another node then finds it.
+- where something fails, a client may be told session present 0 because the owner cannot be reached; messages
+  acknowledged for the lost session arrive all the same, once; those sent at QoS 2 do not come again in the next
+session;
+- at the end each client id has one session, at one node, which has the only key of it in etcd; no migration is under
+  way, and a client that connects to another node then finds its session.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class RoamingBooks(Books):
         super().__init__()
         self.lost: list[tuple[Promise, float]] = []
         self.ordered = False
-        self.gone: dict[str, float] = {}  # who may have had something at a node that left for good, and when it did
-        self.excused: Counter[str] = Counter()  # promises that nobody can keep, by reason
+        self.gone: dict[str, float] = {}  # client -> when a node with its messages left for good
+        self.excused: Counter[str] = Counter()  # unmet promises that are excused, by reason
         self.acted: dict[tuple[str, bytes], None] = {}  # reader and payload of QoS 2 messages that began to come
         self.unsettled: Counter[str] = Counter()  # reader -> messages given up that were sent at QoS 2
         self.returned: Counter[str] = Counter()  # reader -> messages given up that a removed node brought back
@@ -65,7 +66,7 @@ class RoamingBooks(Books):
             super()._check_order(subscriber, sent, qos, promises)
 
     def excuse(self, promise: Promise) -> bool:
-        """Whether nobody can keep it: what it was about is gone with a node."""
+        """Whether it is excused: its messages are gone with a node."""
         if self.lossy:
             self.excused["a node that keeps nothing crashed"] += 1
         elif any(promise.since <= self.gone.get(name, 0.0) for name in self._sharing(promise)):
@@ -75,7 +76,7 @@ class RoamingBooks(Books):
         return True
 
     def _sharing(self, promise: Promise) -> list[str]:
-        """Whose sessions may have been given what that one did not get; a member may have had no SUBACK."""
+        """The subscribers that may have received the promised message instead; a member may have had no SUBACK."""
         if not promise.filter.startswith(b"$share/"):
             return [promise.subscriber]
         return [other.subscriber for other in self.promises if other.filter == promise.filter]
@@ -96,7 +97,7 @@ class RoamingBooks(Books):
         return sent.payload in excused
 
     def owed(self) -> list[str]:
-        """What was acknowledged for sessions that their clients did not find, and never came."""
+        """Messages that were acknowledged for sessions that their clients did not find, and that never came."""
         found: list[str] = []
         unsettled = self.unsettled.copy()
         lost: dict[tuple[str, bytes], None] = {}
@@ -146,7 +147,7 @@ class Roamer(Subscriber):
     def hear(self, data: bytes) -> None:
         world = self.node.world
         assert isinstance(world, RoamingWorld)
-        if world.plan.faulty:  # it may be with somebody who can not be reached, or not know yet that it began anew
+        if world.plan.faulty:  # its owner may be unreachable, or the client unaware of the session reset
             self.known = self.known and world.strict() and bool(self.promises)
         super().hear(data)
 
@@ -157,7 +158,7 @@ class Roamer(Subscriber):
                 self.books.lost.append((promise, self.came_at))
         super().begin(present)
         if not present:
-            self.say([Pingreq()])  # it knows that it begins anew
+            self.say([Pingreq()])  # it knows of the session reset
 
     def take(self, packet: Packet) -> None:
         if self.lasting and len(self.ways) == 1:
@@ -191,7 +192,7 @@ class RoamingWorld(World):
 
     def __init__(self, seed: int, trace: bool = False) -> None:
         super().__init__(seed, trace)
-        self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind  # nobody stays where he is
+        self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind  # all clients roam
         self.books: RoamingBooks = RoamingBooks()
         self.numbers: dict[str, int] = {}  # of nodes, by host
         self.left: dict[str, None] = {}  # hosts
@@ -287,7 +288,7 @@ class RoamingWorld(World):
                 yield node, node.process.state
 
     def unsettled(self) -> list[str]:
-        """What is on its way, or where it should not be."""
+        """Migrations under way, and state in the wrong place."""
         found: list[str] = []
         homes: dict[str, str] = {}
         owners: dict[bytes, str] = {}
@@ -303,7 +304,7 @@ class RoamingWorld(World):
                         found.append(f"{client_id} is still on its way to {node.host}")
                     assert node.process is not None
                     owners[node.process.cluster.ownership.key(client_id, state.ctx.node)] = client_id
-        numbers = [b"%d" % state.ctx.node for _, state in self._states()]  # of others keys go when somebody asks
+        numbers = [b"%d" % state.ctx.node for _, state in self._states()]  # keys of other nodes are deleted on demand
         keys = [entry.key for entry in self.etcd.model.store.get(OWNERS, prefix=True)]
         found += [
             f"nobody has what {key!r} says" for key in keys if key not in owners and key.split(b"/")[-1] in numbers
@@ -339,7 +340,7 @@ def run(seed: int, trace: bool = False) -> RoamingWorld:
 
 
 def figures(world: RoamingWorld) -> Counter[str]:
-    """``excused``: looks at a promise that nobody could keep, by reason."""
+    """``excused``: checks of a promise that is excused, by reason."""
     seen = Counter({"takeovers": world.takeovers(), "messages acknowledged": world.books.acknowledged_count})
     seen["subscriptions of sessions that were not found"] = len(world.books.lost)
     return seen + Counter({f"excused: {reason}": count for reason, count in world.books.excused.items()})

@@ -1,4 +1,4 @@
-"""A node that serves no clients any more: where they go, and what becomes of their sessions (docs/CLUSTER.md)."""
+"""A node that drains: where its clients and their sessions go (docs/CLUSTER.md)."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_peer_that_goes_away_in_the_middle_costs_time_only() -> None:
 
 
 def test_a_client_that_comes_back_meanwhile_is_not_taken_from_where_it_is() -> None:
-    """An offer is about an epoch: whoever has claimed the client id since is left alone."""
+    """An offer is for one epoch: a client id that was claimed since then is left alone."""
     fleet = fleet_of(3)
     client = lasting(fleet, 0)
     subscribe(client, b"t", 1)

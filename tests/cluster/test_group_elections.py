@@ -1,4 +1,4 @@
-"""Who is the primary of a group, answer by answer: what is believed is what the watch, or a reading, has told."""
+"""The primary of a group, answer by answer: a node believes only what its watch or a read has told it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = PREFIX + b"g/t"
 
 
 def begun() -> GroupPrimaries:
-    """Of node 1, in its third life; it has read that there is nobody, and watches."""
+    """The elections of node 1, in its third incarnation; it has read that there is no primary, and watches."""
     elections = GroupPrimaries("test")
     elections.enter(1, 3)
     elections.begin()

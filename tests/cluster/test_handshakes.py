@@ -44,7 +44,7 @@ def watch(fleet: Fleet, place: int = 2) -> FakeClient:
 
 
 def got(watcher: FakeClient) -> list[bytes]:
-    """What came since the last look, each thing acknowledged."""
+    """The messages since the last call, each acknowledged."""
     packets = watcher.receive()
     for packet in packets:
         if isinstance(packet, Publish) and packet.packet_id:
@@ -360,7 +360,7 @@ def test_a_node_that_has_not_heard_of_the_takeover_answers_later() -> None:
 
 
 def test_the_node_that_has_routed_a_message_says_so_to_the_next_node_that_asks() -> None:
-    """Whoever asked first never heard of it."""
+    """The node that was asked first has never heard of the message."""
     fleet = Fleet(3)
     watcher = watch(fleet)
     hold(lasting(fleet, 0))

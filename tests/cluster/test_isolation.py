@@ -1,4 +1,4 @@
-"""What a node that is cut off does with clients that it has, and with those that are just coming."""
+"""An isolated node: its connected clients, and clients that are just connecting."""
 
 from __future__ import annotations
 

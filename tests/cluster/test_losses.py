@@ -1,4 +1,4 @@
-"""What a chaos run says about sessions that were not found (``tests.cluster.losses``), and when it fails."""
+"""A chaos run's judgement of sessions that were not found (``tests.cluster.losses``), and when it fails the run."""
 
 from __future__ import annotations
 

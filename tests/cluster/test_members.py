@@ -1,4 +1,4 @@
-"""One to three members and an etcd: what each transaction comes to, and what becomes of those that go wrong."""
+"""One to three members and an etcd: the outcome of each transaction, and recovery from those that fail."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_node_that_joins_again_finds_its_own_unconfirmed_registration() -> Non
         town.run()
         town.etcd.expire_lease("c", town.now)
         town.run(0.01 * (seed % 5))
-        town.etcd.lose_leader(town.now, 0.5)  # what is asked may be done, and the answer lost
+        town.etcd.lose_leader(town.now, 0.5)  # the request may be done, and the answer lost
         town.run(3.0)
         assert state(c) == "joining" and c.me is not None and c.me.number == 3, (seed, c.problem)
         assert c.me.incarnation in (2, 3)

@@ -1,5 +1,4 @@
-"""What operators ask of other nodes travels as cluster.operator_rpc says: once, to the life that was meant, and in
-time."""
+"""Operator requests between nodes follow cluster.operator_rpc: once, to the intended incarnation, and in time."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ NOW = 1000.0
 
 
 class Shell:
-    """What a shell does for each node of a fleet: it answers, unless the node is mute, and keeps the outcomes."""
+    """The shell of each node of a fleet: it answers, unless the node is mute, and keeps the outcomes."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet

@@ -1,7 +1,8 @@
-"""Questions between nodes whose frames are lost, doubled, late and out of order, and who begin new lives, by seed.
+"""Requests between nodes that restart, over a network that loses, duplicates, delays and reorders, by seed.
 
-What must hold: a question has one outcome, and in time; an answer is to the question that it is given for; whatever is
-asked is done at most once. Mistakes made on purpose each break one of these within some seeds.
+The invariants: a request has one outcome, and in time; an answer belongs to its request; a request is done at most
+once.
+Planted bugs each break one of these within some seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Frame = tuple[int, int, int, int, OperatorCall | OperatorReply]  # source, its l
 
 
 class World:
-    """Nodes with one ``OperatorRpc`` each and lives that begin anew; a network that does what the seed draws."""
+    """Nodes with one ``OperatorRpc`` each, which restart; the seed determines the network's faults."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -91,7 +92,7 @@ class World:
             self.frames.append((self.now + self.random.choice((0.0, 0.0, 0.3, 1.0, 3.0)), frame))
 
     def _take(self, frame: Frame) -> None:
-        """As ``ClusterState`` does: what was meant for an earlier life is not looked at."""
+        """As ``ClusterState`` does: frames for an earlier incarnation are ignored."""
         source, life, target, target_life, body = frame
         if target_life != self.lives[target]:
             return

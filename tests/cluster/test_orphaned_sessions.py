@@ -98,7 +98,7 @@ def an_unclaimed_session_is_back_with_its_node(story: Story) -> None:
 
 
 def a_claimed_session_does_not_come_back_with_its_node(story: Story) -> None:
-    """Its client has begun anew elsewhere."""
+    """Its client has a new session elsewhere."""
     story.leave()
     story.publish(3)
     story.world._note_who_is_lost(story.home)
@@ -113,7 +113,7 @@ def a_claimed_session_does_not_come_back_with_its_node(story: Story) -> None:
 
 
 def a_session_ended_by_a_clean_start_does_not_come_back(story: Story) -> None:
-    """A clean start elsewhere, and nobody has a session of that client any more."""
+    """After a clean start elsewhere, no node has a session of that client."""
     story.leave()
     story.publish(1)
     story.world._note_who_is_lost(story.home)

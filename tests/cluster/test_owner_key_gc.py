@@ -1,4 +1,4 @@
-"""Keys of owners that a node's earlier lives have left are taken out, and no others."""
+"""Owner keys that a node's earlier incarnations have left are deleted, and no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 
 def swept(entries: list[tuple[str, int, int]], here: set[str]) -> list[bytes]:
-    """(client id, node, incarnation) of all keys; what node 1 asks to be deleted in its third life."""
+    """Keys as (client id, node, incarnation); returns those that node 1 asks to delete in its third incarnation."""
     ownership = lone_ownership()
     ownership.enter(1, 3)
     sweep = OwnerKeyGc(ownership, lambda client_id: client_id in here)

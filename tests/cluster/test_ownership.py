@@ -1,4 +1,4 @@
-"""What claims and releases cost etcd: what comes while a request is under way is asked for together."""
+"""The etcd cost of claims and releases: those that arrive during a request are sent together in the next one."""
 
 from __future__ import annotations
 

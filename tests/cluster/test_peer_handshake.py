@@ -38,7 +38,7 @@ def sides(one: Identity = ONE, two: Identity = TWO, target: int = 2) -> tuple[Di
 
 
 def ask(dialling: Dialling, answering: Answering) -> dict[str, bytes]:
-    """What the dialler sends with its proof."""
+    """The fields that the dialler sends with its proof."""
     return dialling.proof(answering.challenge(dialling.hello(), HERE, NONCE, 0.0))
 
 

@@ -1,4 +1,4 @@
-"""Streams between nodes: what is sent arrives in order, or is dropped and counted; a way that broke is made anew."""
+"""Streams between nodes: frames arrive in order, or are dropped and counted; a broken connection is made again."""
 
 from __future__ import annotations
 

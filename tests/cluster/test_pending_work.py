@@ -111,7 +111,7 @@ BLIND: Final[dict[str, tuple[str, type, str]]] = {
     "wills": ("wills", ClusterWills, "has_input"),
     "due wills": ("wills", ClusterWills, "is_busy"),
 }
-"""What is not seen: in which world, whose method says that there is nothing."""
+"""For each kind of overlooked work: the world, and the method that wrongly reports nothing to do."""
 
 
 FOUND_BY: Final = {"due wills": 776}  # seeds that find it, where an early one does not

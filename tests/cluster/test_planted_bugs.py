@@ -1,6 +1,6 @@
-"""What the checks of ``world`` and ``lives`` are worth: each mistake that one could make here is made, and is caught.
+"""Tests of the checks of ``world`` and ``lives``: each bug that is likely here is planted, and is caught.
 
-Each one is a class with one method that is wrong. A mistake that no check can see any more means that a check is dead.
+Each bug is a class with one wrong method. A bug that no check finds any more means that a check is dead.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class AsksNobody(Members):
 
 
 class KeepsWhoItHeard(Members):
-    """What it heard of the membership before counts for the one after."""
+    """Heartbeats heard under the earlier membership count for the new one."""
 
     def heard_by(self, numbers: frozenset[int], now: float) -> None:
         super().heard_by(numbers | self._heard, now)
@@ -171,7 +171,7 @@ def alone_while_two_join(world: World) -> None:
 
 
 def unseen_while_two_join(world: World) -> None:
-    """a is a cluster of one, and neither etcd nor anybody else reaches it while two are joining."""
+    """a is a cluster of one, and reaches neither etcd nor any other node while two are joining."""
     world.start("a")
     world.run_until_all_serve(3.0)
     world.etcd.cut("a")

@@ -1,5 +1,7 @@
-"""Presence, one thing at a time: will ``offline``, ``online`` after CONNACK. No will follows what its client has said
-over a newer connection, whoever publishes it and whatever fails in between."""
+"""Presence, one thing at a time: will ``offline``, ``online`` after CONNACK.
+
+No will follows a message of its client's newer connection, whichever node publishes it and whatever fails in between.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,7 @@ def test_a_client_that_takes_its_place_while_it_is_connected_is_online(version: 
 
 
 def write(fleet: Fleet, *changes: Put | Delete) -> None:
-    """What no node here has written."""
+    """Changes in etcd that none of these nodes has written."""
     fleet.etcd.store.transact(Txn("by hand", (), changes), 0)
 
 
@@ -239,7 +241,7 @@ def test_a_client_that_gave_up_a_clean_start_elsewhere_waits_for_the_wills_that_
 
 
 def test_a_will_is_given_up_when_its_node_died_while_it_published_it() -> None:
-    """Nobody can know whether it did. CONNACK waits until it would not do it any more, were it alive."""
+    """Whether the dead node did is unknown. CONNACK waits until it would not publish any more, were it alive."""
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
     come(fleet, 0, 5, False)

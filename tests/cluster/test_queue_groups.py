@@ -57,7 +57,7 @@ def primary(fleet: Fleet) -> int:
 
 
 def quiet(fleet: Fleet) -> None:
-    """Nobody says by itself that there is something."""
+    """No node announces waiting messages by itself."""
     for node in fleet.nodes:
         node.state.groups.configure(QueueGroupsConfig(notify=False))
 
@@ -206,7 +206,7 @@ def test_hash_strategies_choose_the_same_member_at_each_node(
 
 
 def between_primaries(fleet: Fleet) -> list[FakeClient]:
-    """A member on each node, sixty messages in line at the first, which is to be the primary and is not yet."""
+    """A member on each node, sixty waiting messages at the first, which is about to become the primary."""
     workers = [member(fleet, place, f"w{place}") for place in range(len(fleet.nodes))]
     for node in fleet.nodes:
         node.cluster.groups.elections.want(SHARE, False)
@@ -275,7 +275,7 @@ def test_members_that_come_and_go_change_the_standing_room() -> None:
 
 
 def test_standing_room_ends_with_its_primary() -> None:
-    """And whoever is next says anew what may go where."""
+    """The next primary hands out the room again."""
     fleet = Fleet(3)
     one, two = member(fleet, 0, "one"), member(fleet, 1, "two")
     publisher = fleet.connect(2, "p")
@@ -393,7 +393,7 @@ def test_a_primary_that_was_replaced_is_refused() -> None:
 
 
 def test_a_fence_that_is_open_is_found() -> None:
-    """A mistake made on purpose: epochs are not looked at."""
+    """A planted bug: epochs are ignored."""
     pulled = GroupSupply._pulled
 
     def obeys(self: GroupSupply, pull: Pull, source: int) -> object:

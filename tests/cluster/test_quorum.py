@@ -16,7 +16,7 @@ def member(number: int, incarnation: int = 1) -> MemberInfo:
 
 
 class Self:
-    """Node 1 of ``count``; what the others say is put into its ear."""
+    """Node 1 of ``count``; the test feeds it the others' heartbeats."""
 
     def __init__(self, count: int, joining: tuple[int, ...] = ()) -> None:
         self.quorum = Quorum(member(1), INTERVAL, TIMEOUT)

@@ -63,7 +63,7 @@ def fresh(name: str) -> str:
 
 
 def ctl(node: Node, *words: str) -> Any:
-    """What ``starlingmq ctl cluster`` prints with --json."""
+    """The output of ``starlingmq ctl cluster`` with --json."""
     command = [sys.executable, "-m", "starlingmq", "ctl", "cluster", *words]
     run = subprocess.run(
         [*command, "--data-dir", str(node.data_dir), "--json"], capture_output=True, timeout=SECONDS, text=True
@@ -155,7 +155,7 @@ def with_mosquitto(cluster: Cluster, version: int, qos: int, topic: str) -> list
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("clients", ["ours", "paho", "mosquitto"])
 async def test_clients_on_three_nodes(cluster: Cluster, clients: str, version: int) -> None:
-    """What is published on two nodes after the SUBACK of a third arrives there, once, in order, at every QoS."""
+    """Messages published on two nodes after the SUBACK of a third arrive there, once, in order, at every QoS."""
     if clients == "mosquitto" and shutil.which("mosquitto_sub") is None:
         pytest.skip("mosquitto's clients are not installed")
     for qos in (0, 1, 2):
@@ -220,7 +220,7 @@ async def test_operators_see_the_same_routes_and_members_at_each_node(cluster: C
         assert [member["connected"] for member in status["members"]] == [True] * 3
 
 
-# What may happen, under load
+# Allowed faults, under load
 
 
 async def test_a_node_is_killed_and_comes_back(cluster: Cluster) -> None:
@@ -440,7 +440,7 @@ async def test_a_node_joins_one_leaves_and_one_is_forgotten(tmp_path: Path) -> N
         first, second, third = list(cluster.nodes)
         async with Load([first, second]) as load:
             await load.more(300)
-            fourth = cluster.add("n4")  # whose etcd begins as a learner
+            fourth = cluster.add("n4")  # its etcd starts as a learner
             await cluster.whole()
             assert [member["number"] for member in ctl(fourth, "members")["members"]].count(4) == 1
             async with Client(fourth.url) as new, Client(first.url) as old:
@@ -489,7 +489,7 @@ async def test_five_nodes(tmp_path: Path) -> None:
             await load.more(1000)
             assert third.serves() and all(node.serves() for node in others)
             first.start()
-            # What n2 said while it was away it has from the others.
+            # The other nodes have the messages that n2 sent while n1 was away.
             await cluster.until(first.is_ready, "n1 is back, without n2")
             cluster.heal()
             await cluster.until(second.serves, "n2 is back")

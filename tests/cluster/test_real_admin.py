@@ -1,4 +1,4 @@
-"""What operators ask at one node of a real cluster, of all of them: also while a node is down, and after it is back."""
+"""Operators ask one node of a real cluster about all of them: also while a node is down, and after it is back."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_any_node_answers_for_all_and_lists_missing_nodes(three: Cluster) 
     assert [each["node"] for each in answer["nodes"]] == [node.name for node in three.nodes]
     assert [each["holds"]["clients"] for each in answer["nodes"]] == [3, 3, 3]
 
-    # What is done at another node.
+    # Actions on another node.
     done = await operator.ask("DELETE", "/client", params={"client_id": f"{last.name}-2"})
     assert (done["done"], done["nodes"], done["missing"]) == ("disconnected", [last.name], [])
     done = await operator.ask("DELETE", "/session", params={"client_id": f"{two.name}-2"})

@@ -1,4 +1,4 @@
-"""A node whose disk is lost comes back under the settings that it has, with nobody's help."""
+"""A node whose disk is lost comes back with its own settings, and without an operator's help."""
 
 from __future__ import annotations
 

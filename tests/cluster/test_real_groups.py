@@ -51,7 +51,7 @@ def nats_url(port: int) -> str:
 
 
 class Workers:
-    """One group of members of both protocols; what they got, and who got it."""
+    """One group with members of both protocols; records each message and the member that received it."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -107,7 +107,7 @@ class Workers:
 
 
 def groups(node: Node) -> dict[str, dict[str, Any]]:
-    """What ``ctl groups`` says, by filter."""
+    """The answer of ``ctl groups``, by filter."""
     command = [sys.executable, "-m", "starlingmq", "ctl", "groups", "--json", "--data-dir", str(node.data_dir)]
     run = subprocess.run(command, capture_output=True, timeout=SECONDS, text=True)
     assert run.returncode == 0, run.stderr
@@ -182,7 +182,7 @@ async def test_a_hop_of_a_group_takes_little(three: Cluster) -> None:
 
 
 async def test_the_node_of_the_primary_is_killed(three: Cluster) -> None:
-    """What was in line there comes when it is back; everything else goes on without it."""
+    """Messages that waited there arrive when it is back; all others are delivered without it."""
     first, second, third = three.nodes
     workers = Workers("jobs.killed")
     for node in three.nodes:

@@ -79,7 +79,7 @@ async def gather(client: Client, subject: str, count: int) -> list[Any]:
 
 
 def by_tool(url: str, user: str, *command: str) -> subprocess.CompletedProcess[str]:
-    """What the command line of nats-io says."""
+    """The output of the nats-io command line."""
     return subprocess.run(
         ["nats", "-s", url, "--user", user, "--password", "right", "--timeout", "20s", *command],
         capture_output=True,

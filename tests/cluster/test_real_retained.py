@@ -37,7 +37,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def retained_at(node: Node, filter: str, wanted: int, version: int = 5) -> dict[str, bytes]:
-    """What somebody gets who subscribes there now."""
+    """The retained messages that a new subscriber gets there now."""
     found: dict[str, bytes] = {}
     async with Client(node.url, version=version) as client:
         await client.subscribe(filter, 1)

@@ -308,7 +308,7 @@ def test_a_copy_is_kept_while_all_is_read_again() -> None:
 
 
 def keeping_world(power: bool, **retained: int) -> World:
-    """Two nodes that serve, and store; nobody is there."""
+    """Two nodes that serve, and store; no client is connected."""
     for seed in range(2000):
         world = World(seed)
         settings = world.settings

@@ -1,4 +1,4 @@
-"""What writes retained messages into etcd: batches, marks, and answers that do not come."""
+"""The writer of retained messages into etcd: batches, watermarks, and answers that do not come."""
 
 from __future__ import annotations
 

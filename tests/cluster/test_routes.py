@@ -22,7 +22,7 @@ Sent = list[tuple[int | None, Body]]
 
 
 class Store:
-    """What was given to be stored."""
+    """The records that were given to be stored."""
 
     def __init__(self) -> None:
         self.facts: dict[bytes, bytes] = {}
@@ -112,7 +112,7 @@ def test_routes_of_an_absent_node_are_borrowed_from_others() -> None:
     # From there on it tells the difference itself.
     three.originate([(b"new", 1)])
     assert records(exchange(two, three, 2 * BORROW_AFTER)) <= 2, "told to all, and to who asked"
-    # Who has not heard of it for as long as nothing new is there asks nobody.
+    # A node that does not hear of the change while nothing newer exists asks no other node.
     assert not any(isinstance(body, SyncRequest) for _, body in exchange(two, one, 5 * BORROW_AFTER) if body)
 
 
@@ -274,7 +274,7 @@ def tell_other_records_under_the_same_number(kind: type[RouteTable]) -> None:
     for _, body in one.take_out():
         two.received(1, body, 0.0)
     one = begin(1, {b"a": 1, b"other": 1}, 2, store)
-    one.take_out()  # what it tells at its start comes to nobody
+    one.take_out()  # the frames of its start reach no node
     one.originate([(b"new", 1)])
     for _, body in one.take_out():
         two.received(1, body, 5.0)

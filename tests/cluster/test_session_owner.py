@@ -99,7 +99,7 @@ def test_messages_at_an_unreachable_node_never_come_to_another_user() -> None:
 
 
 def test_messages_on_their_way_to_the_first_user_do_not_go_on_to_the_second() -> None:
-    """n1 has the session and can not be reached; its user goes to n2, another user to n3, and then n1 is back."""
+    """n1 has the session and cannot be reached; its user goes to n2, another user to n3, and then n1 is back."""
     fleet = Fleet(3)
     publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")
     subscribe(ann, b"t", 1)
@@ -119,7 +119,7 @@ def test_messages_on_their_way_to_the_first_user_do_not_go_on_to_the_second() ->
 
 
 def test_a_mark_that_is_there_before_the_question_hands_nothing_to_another_user() -> None:
-    """Whoever has a session learns of its new owner by any node's mark as well."""
+    """A node that has a session also learns of its new owner from any node's cut marker."""
     fleet = Fleet(3)
     publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")
     subscribe(ann, b"t", 1)
@@ -223,7 +223,7 @@ def test_another_user_elsewhere_is_refused_if_the_settings_say_so(clean: bool, c
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_user_refused_elsewhere_does_not_lock_out_the_first_user(connected: bool, clean: bool, kept: str) -> None:
-    """The node that keeps the session can not be asked for a while, and another user begins one."""
+    """The node that keeps the session cannot be asked for a while, and another user starts one."""
     fleet = Fleet(3, session_owner=RULES["refuse"])
     publisher, ann = fleet.connect(2, "p"), join(fleet, 0, "ann")
     subscribe(ann, b"t", 1)

@@ -17,9 +17,10 @@ from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.wire.reasons import Reason
 
 FOUND = (2, 14, 22, 26, 60, 96, 136, 202, 242, 564, 51, 3, 7)
-"""Worlds that found something: two nodes that waited for each other, a session that was handed on before it was whole,
-a CONNECT that was served with what an earlier one had asked for, messages that overtook others, or were nobody's; and
-by odd seeds, races that nobody won."""
+"""Worlds that found a bug: two nodes that waited for each other, a session that was handed on before it was complete,
+a CONNECT that was served with the options of an earlier one, messages that overtook others, or had no receiver; and by
+odd seeds, races without a winner.
+"""
 
 look_at, overtaken = TakeoverTarget.look_at, Connecting.overtaken
 PATIENCE = 0.5  # seconds

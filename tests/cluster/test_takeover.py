@@ -235,14 +235,15 @@ def test_an_older_session_that_was_served_first_gives_way_to_the_newer() -> None
     fleet.speak()
     fleet.advance(6.0, 0.05)
     assert fake.expect(Connack).reason == 0
-    subscribe(fake, b"t", 1)  # it knows that it begins anew
+    subscribe(fake, b"t", 1)  # it knows of the session reset
     names = [name for node in fleet.nodes for name in node.state.ctx.sessions if not name.startswith("$node/")]
     assert names == ["c"]
 
 
 def test_a_client_that_never_read_session_present_0_keeps_its_subscriptions() -> None:
-    """It began anew at another node, and was gone before it could hear so. Back where its session is that is found
-    first, and what the other node has comes then, as the later one."""
+    """The client got a new session at another node, and left before it could read session present 0. Back at the first
+    node, its old session is found first, and the other node's messages follow, as the later session's.
+    """
     fleet = Fleet(3)
     here, there, third = [node.cluster.number for node in fleet.nodes]
     publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)

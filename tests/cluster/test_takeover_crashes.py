@@ -1,4 +1,4 @@
-"""A session goes to another node, and one of the two dies after each step of it: nothing is lost, whoever it was."""
+"""A session goes to another node, and the source or the target dies after each step: nothing is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def made(nodes: int = 3) -> RoamingWorld:
 
 
 def clients_of(world: RoamingWorld, home: Node, other: Node, messages: int) -> tuple[Roamer, Publisher]:
-    """Somebody who is at home, has subscribed to a/#, and will go; and a publisher of so many messages."""
+    """A roamer that is at home, has subscribed to a/#, and will go; and a publisher of so many messages."""
     roamer = Roamer(world.books, world.random, home, "roamer", 5, True)
     publisher = Publisher(world.books, world.random, other, "publisher", 5, True)
     world.subscribers, world.publishers, world.people = [roamer], [publisher], [roamer, publisher]
@@ -91,13 +91,14 @@ def begin_elsewhere(world: RoamingWorld, roamer: Roamer, node: Node) -> None:
 
 
 def test_marks_hold_after_a_crash() -> None:
-    """A session has not all come yet when its client begins anew at a node that can not be reached from there. A third
-    one's mark for that node is here; then this one crashes. What comes after the mark is not its to give. It is stored
-    twice, with what arrives and with what leaves; either is enough."""
+    """A session has not arrived in full when its client starts a new one at a node that cannot be reached from there. A
+    third node's cut marker for that node is here; then this node crashes. It may not deliver messages after the marker.
+    The marker is stored twice, with the inbound and with the outbound migration; either is enough.
+    """
     world = made(5)
     home, between, new, third, fifth = world.nodes
     roamer, publisher = clients_of(world, home, third, 0)
-    slow = [(fifth, home), (fifth, between)]  # whose mark is wanted
+    slow = [(fifth, home), (fifth, between)]  # the nodes whose cut markers are awaited
     apart = [way for node in (home, between) for way in ((new, node), (node, new))]
     mute(world, slow)
     roamer.cut()
@@ -136,7 +137,7 @@ def test_marks_of_a_session_that_leaves_hold_after_a_crash() -> None:
     world = made(5)
     home, new, third, fourth, fifth = world.nodes
     roamer, publisher = clients_of(world, home, third, 0)
-    slow = [(fifth, home), (fourth, home)]  # whose marks are wanted
+    slow = [(fifth, home), (fourth, home)]  # the nodes whose cut markers are awaited
     mute(world, slow, [(new, home), (home, new)])
     roamer.ending = True
     roamer.cut()
@@ -194,8 +195,9 @@ def test_a_node_that_waits_only_for_a_marker_does_so_after_a_crash() -> None:
 
 
 def test_a_window_that_was_whole_before_a_crash_is_whole_after_it() -> None:
-    """The new owner has the session, and still waits for a third node that may have a later one, when it crashes. The
-    former owner does not say again that the window is complete. The third node can not be reached then."""
+    """The target has the session, and still waits for a third node that may have a later one, when it crashes. The
+    source does not say again that the window is complete. The third node cannot be reached then.
+    """
     world = made()
     home, new, third = world.nodes
     roamer, publisher = clients_of(world, home, third, 0)
@@ -231,7 +233,7 @@ def test_a_window_that_was_whole_before_a_crash_is_whole_after_it() -> None:
 
 
 def test_a_clean_start_holds_after_a_crash() -> None:
-    """What was there before was still on its way, to the node that crashes."""
+    """The earlier session was still on its way to the node that crashes."""
     world = made()
     home, new, other = world.nodes
     roamer, publisher = clients_of(world, home, other, 0)

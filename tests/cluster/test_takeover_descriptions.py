@@ -51,7 +51,7 @@ def test_a_target_that_lost_the_description_of_a_session_gets_it_again_after_a_r
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
 def test_a_target_that_misses_the_description_of_a_connected_source_asks_it_again() -> None:
-    """Nobody is restarted. Without this, the client would never get its session."""
+    """No node restarts. Without this, the client would never get its session."""
     fleet = Fleet(3)
     first = lasting(fleet, 0)
     subscribe(first, b"t", 1)

@@ -168,8 +168,9 @@ def a_session_whose_window_is_lost_is_absent() -> None:
 
 
 def a_claim_that_arrives_after_a_later_one_is_refused() -> None:
-    """An owner's request for a session arrives after a later owner was given that session. Nobody has told the earlier
-    owner so."""
+    """An owner's request for a session arrives after a later owner was given that session. No node has told the earlier
+    owner so.
+    """
     fleet = Fleet(3)
     home, late, last = numbers(fleet)
     client = lasting(fleet, 0)

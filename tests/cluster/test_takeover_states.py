@@ -117,7 +117,7 @@ EVENTS: Final[dict[SourceEvent, Callable[[Target], None]]] = {
 
 
 def outcome(at: Target, row: SourceRow) -> bool:
-    """What each event is for, seen from outside of the table."""
+    """The effect of each event, seen from outside of the table."""
     before = row.state is not SourceState.GONE
     if row.event is SourceEvent.HEAD:
         return (b"u" in at.inbound.former) == before
@@ -133,7 +133,7 @@ def outcome(at: Target, row: SourceRow) -> bool:
         return at.inbound.late() == [at.source] and not at.inbound.awaited()
     if row.event in (SourceEvent.NOTHING, SourceEvent.DONE, SourceEvent.REMOVED):
         return not at.inbound.sources and at.releases()
-    return not at.inbound.sources  # OVERTAKEN, DROPPED: the key is that of a later owner, or our own
+    return not at.inbound.sources  # OVERTAKEN, DROPPED: the key is a later owner's, or this node's
 
 
 @of(SOURCE_TABLE)

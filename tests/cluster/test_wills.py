@@ -1,4 +1,6 @@
-"""Wills of a cluster, one thing at a time: once, by whoever is there, and not when the client is back in time."""
+"""Wills of a cluster, one thing at a time: published once, by any living node, and not when the client is
+back in time.
+"""
 
 from __future__ import annotations
 
@@ -261,7 +263,7 @@ def test_a_will_waits_while_etcd_is_away() -> None:
 
 
 def settling() -> WillSettlements:
-    """Of node 1; node 2 can not be reached."""
+    """The settlements of node 1; node 2 cannot be reached."""
     found = WillSettlements("test", 3.0, lambda node: False, lambda name: False)
     found.enter(1)
     return found
@@ -272,7 +274,9 @@ def settle(found: WillSettlements, epoch: int, client_id: str = "c") -> bool:
 
 
 def asks(found: WillSettlements, epoch: int, there: RegisteredWill | None) -> list[Put]:
-    """A client is back here in that epoch, and finds that at node 2; what is to be changed there."""
+    """A client is back at node 1 in that epoch, and node 1 finds ``there`` registered at node 2; returns the changes to
+    make.
+    """
     assert not settle(found, epoch)
     (request,) = found.take_requests(1.0)
     values = () if there is None else (KeyValue(KEYS + b"2/c", encode_will(there), 1, 10),)
@@ -301,7 +305,7 @@ def test_a_will_that_its_client_has_left_since_is_not_cancelled() -> None:
 
 def test_the_settlement_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:
     found = settling()
-    assert asks(found, 5, RegisteredWill(REGISTERED, 7, delay=3, epoch=6)) == []  # and nobody wants to know any more
+    assert asks(found, 5, RegisteredWill(REGISTERED, 7, delay=3, epoch=6)) == []  # no connection waits for it any more
     assert len(asks(found, 9, RegisteredWill(REGISTERED, 8, delay=3, epoch=6))) == 1
 
 
@@ -328,7 +332,7 @@ def test_settlements_that_no_connect_asks_for_are_forgotten() -> None:
 
 
 def test_a_node_that_was_taken_out_publishes_nothing_of_before() -> None:
-    """A will was due when it was started again; who leads has published it, since its node was no member any more."""
+    """The will was due when the node restarted; the leader has published it, since the node was no member any more."""
     node = Fleet(1)[0]
     node.state.ctx.recording = True
     found = node.cluster.wills
@@ -364,7 +368,7 @@ def test_one_of_two_nodes_gets_a_key_and_the_other_is_told() -> None:
 
 
 def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first() -> None:
-    """What a turn does follows what is due, not how many there are: 20,000 wait, few of them not for long."""
+    """A turn's work is proportional to the due wills, not to all: 20,000 wait, most of them for long."""
     foreign = LeaderWills("test", lambda node: node == 2, lambda: True, 1.0)
     foreign.enter(1)
     foreign.set_members({1: None, 2: None})

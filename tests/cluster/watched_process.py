@@ -1,7 +1,7 @@
 """A process with the listener of a node, for tests that end it:
 ``python -m tests.cluster.watched_process NUMBER INCARNATION SETTINGS PEER``.
 
-It prints its address, dials PEER (``number=address``, or "": nobody), and ends with its standard input.
+It prints its address, dials PEER (``number=address``, or "": no peer), and ends with its standard input.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Wish:
     answered_at: float = 0.0  # CONNACK
     ended_at: float = inf
     polite: bool = False
-    silent: bool = False  # its node does not learn of the end before somebody tells it
+    silent: bool = False  # its node does not learn of the end until another node tells it
     back_at: float = inf  # the next CONNACK ...
     back: Node | None = None  # ... and from whom
     clean: bool = False  # which began a new session
@@ -70,8 +70,9 @@ class Wish:
 
 @dataclass(slots=True)
 class Publication:
-    """``ticket``: of the commit that stores the turn; None: it is stored, or nothing is kept. Whoever receives the will
-    receives it after that, so a turn that a crash took away has published nothing."""
+    """``ticket``: of the commit that stores the turn; None: it is stored, or nothing is kept. Receivers get the will
+    after that, so a turn that was lost in a crash has published nothing.
+    """
 
     at: float
     ticket: Ticket | None = None
@@ -151,7 +152,7 @@ class Wisher(Person):
             self.schedule.after(0.05 + self.pause * self.random.random(), self.come)
 
     def take(self, packet: Packet) -> None:
-        """Nobody sends it anything."""
+        """It receives no messages."""
 
     def finished(self) -> bool:
         return True
@@ -202,7 +203,7 @@ class WillWorld(World):
             yield from wisher.wishes
 
     def unpublished(self) -> list[str]:
-        """What is required, and is not published."""
+        """The wills that have to be published and are not."""
         if self.books.lossy:
             return []
         missing = [
@@ -232,8 +233,9 @@ class WillWorld(World):
         return lost and wish.back is not None and wish.back is not wish.node
 
     def _known(self, wish: Wish) -> bool:
-        """Whether somebody who may publish it knew of it. A node that crashes before etcd has its will cannot tell
-        others. When the client is back at another one, wills that etcd does not have are settled unseen: see STATUS."""
+        """Whether a node that may publish the will knew of it. A node that crashes before etcd has its will cannot tell
+        others. When the client is back at another one, wills that etcd does not have are settled unseen: see STATUS.
+        """
         as_stored = b"\xc4" + bytes([len(wish.payload)]) + wish.payload
         elsewhere = wish.back is not None and wish.back is not wish.node
         return not elsewhere or any(as_stored in value for value in self.etcd.model.store.written)
@@ -244,7 +246,7 @@ class WillWorld(World):
             times = [each.at for each in self.published.get(wish.payload, []) if each.is_stored()]
             if len(times) > 1:
                 found.append(f"the will {wish.payload!r} was published {len(times)} times")
-            # What only its own node knows may die with it, before etcd knows: see STATUS.
+            # A will that only its own node knows may die with it, before etcd has it: see STATUS.
             told = not self.plan.faulty or wish.back is not wish.node
             # A session that was at a node which left for good is over, as its client is told: its will is due, whenever
             # the client is back (MQTT 5, 3.1.3.2.2).

@@ -1,9 +1,9 @@
-"""Nodes that are nothing but members, quorum and relay, on a bus that loses, delays, doubles and cuts either way.
+"""Nodes that are nothing but members, quorum and relay, on a bus that loses, delays, duplicates and cuts either way.
 
-One random source and one clock; a seed is the same world again. What holds at every step is checked at every step:
+One random source and one clock; the same seed replays the same world. The invariants are checked at every step:
 
-- no two nodes serve with majorities that have nobody in common;
-- nobody serves for longer than a timeout after the ways to and from a majority have ceased to work;
+- no two nodes serve with majorities that have no node in common;
+- no node serves for longer than a timeout after the ways to and from a majority have ceased to work;
 - a membership never goes back, and one revision is one membership everywhere;
 - a number belongs to one name for ever, a number and an incarnation to one process.
 """
@@ -227,7 +227,7 @@ class World:
             for node in self.alive()
         ]
 
-    # What holds
+    # The invariants
 
     def works(self, source: str, target: str, since: float) -> bool:
         """Whether a frame could get there since then, directly or through a third node."""

@@ -34,8 +34,9 @@ DIALECT_IN_CODE: Final = re.compile(
     r"|\bby way of\b|\bnot looked at\b|\b(?:earlier|another|new|present) (?:life|lives)\b",
     re.IGNORECASE,
 )
-PLAIN_TESTS: Final = ("tests/core", "tests/net", "tests/storage", "tests/wire")
+PLAIN_TESTS: Final = ("tests/cluster", "tests/core", "tests/net", "tests/storage", "tests/wire")
 PLAIN_FOLDERS: Final = ("src/starlingmq", "bench", "compiling", "examples", *PLAIN_TESTS)  # it only grows
+NOT_PLAIN_YET: Final = ("tests/cluster/test_lost_sessions.py",)  # it only shrinks
 
 
 def dialect(prose: str) -> list[str]:
@@ -65,7 +66,7 @@ def test_a_page_has_no_dialect(page: Path) -> None:
 def plain_files() -> list[str]:
     files = (path for folder in PLAIN_FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
     written = (path for path in files if not path.stem.endswith(GENERATED) and "node_modules" not in path.parts)
-    return [str(path.relative_to(ROOT)) for path in written]
+    return [file for path in written if (file := str(path.relative_to(ROOT))) not in NOT_PLAIN_YET]
 
 
 @pytest.mark.parametrize("file", plain_files())
