@@ -1,7 +1,7 @@
-"""What must hold in every world, and the books that it is checked by.
+"""The invariants of every world, and the books that they are checked by.
 
-``Books`` notes what clients saw: what was published, acknowledged, promised by a SUBACK, received. What is wrong at
-once raises at once; what can only be told at the end is in ``missing`` and ``doubled_in_groups``.
+``Books`` records what clients saw: publications, acknowledgements, promises by SUBACK, received messages. A fault that
+shows at once raises at once; one that shows at the end only is in ``missing`` and ``doubled_in_groups``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sent:
     node: Node
     at: float
     retain: bool = False
-    delete: bool = False  # with an empty payload: ``payload`` is what we call it
+    delete: bool = False  # with an empty payload: ``payload`` is then its name in the books
     acknowledged_at: float = 0.0
     ended_at: float = inf  # acknowledged or refused
 
@@ -76,14 +76,14 @@ class Books:
         self.once: dict[tuple[str, int, bytes], int] = {}  # (subscriber, session, payload) -> how often, at QoS 0 or 2
         self.members: dict[bytes, dict[str, None]] = {}  # group -> all who were ever in it
         self.asked: dict[str, dict[bytes, None]] = {}  # subscriber -> all filters that it ever asked for
-        self.left: dict[bytes, None] = {}  # filters that somebody had, perhaps, and has no more
+        self.left: dict[bytes, None] = {}  # filters that a client perhaps had, and has no more
         self.replays: list[tuple[str, bytes, float]] = []  # subscriber, payload of a retained message, when
         self.acknowledged_count = 0
-        self.unknown: dict[tuple[str, int], None] = {}  # 3.x: publisher and packet id of PUBCOMPs for what nobody knew
-        self.lossy = False  # a node that kept nothing has crashed: what it knew of the others' wants is gone with it
-        self.strict = True  # nothing may crash away what was not promised: QoS 0 comes once at most
+        self.unknown: dict[tuple[str, int], None] = {}  # 3.x: publisher and packet id of PUBCOMPs for unknown PUBRELs
+        self.lossy = False  # a node that stores nothing crashed, and with it its knowledge of the others' filters
+        self.strict = True  # only unpromised messages may be lost in a crash: QoS 0 comes at most once
 
-    # What clients tell
+    # Reports of the clients
 
     def published(self, packet: Publish, name: bytes, node: Node, now: float) -> None:
         self.sent[name] = Sent(name, packet.topic, packet.qos, node, now, packet.retain, not packet.payload)
@@ -131,17 +131,17 @@ class Books:
         head, _, number = sent.payload.rpartition(b" ")
         key = b"%b %d" % (head, qos)  # as it came: what comes at QoS 0 overtakes what waits
         for promise in promises:
-            # What was published before the SUBACK may come with it or not; a group divides what comes.
+            # A message published before the SUBACK may or may not come with it; a group divides its messages.
             if promise.filter.startswith(GROUP) or sent.at < promise.since or not matches(promise.filter, sent.topic):
                 continue
             last = promise.places.get(key, 0)
             assert last < int(number), f"{subscriber} got {sent.payload!r} after number {last}"
             promise.places[key] = int(number)
 
-    # What must hold at the end
+    # Invariants at the end
 
     def missing(self, calm: bool) -> list[str]:
-        """What was promised and did not come. ``calm``: nothing failed, so QoS 0 has to come too."""
+        """Promised messages that did not come. ``calm``: nothing failed, so QoS 0 has to come too."""
         found: list[str] = []
         for sent in self.sent.values():
             if sent.delete or not (sent.acknowledged_at or (calm and sent.qos == 0)):
@@ -186,11 +186,11 @@ class Books:
     def wrongly_retained(
         self, kept: dict[bytes, bytes], lost: list[bytes], written: dict[bytes, None] | None, calm: bool
     ) -> list[str]:
-        """``kept`` is what the cluster retains in the end (topic -> payload), ``lost`` are topics of which nobody has
-        it, ``written`` is all that etcd ever had of it, if that is known.
+        """``kept``: what the cluster retains at the end (topic -> payload); ``lost``: topics that no node can show;
+        ``written``: all values that etcd ever had, if they are known.
 
-        Of what one node took the last counts; between nodes, what etcd was told last. But nothing that was
-        acknowledged is simply gone, and where nothing fails nobody waits for etcd for long.
+        Of the values that one node accepted the last counts; between nodes, the last one in etcd. But no acknowledged
+        value just disappears, and where nothing fails etcd has it soon.
         """
         if self.lossy:
             return []
@@ -226,8 +226,9 @@ class Books:
         return True
 
     def not_replayed(self) -> list[str]:
-        """Retained messages that were there when somebody subscribed, and did not come, neither with the subscription
-        nor after it, and none that was retained later came in their place. Only when nothing failed."""
+        """Retained messages that existed when a client subscribed, and came neither with the subscription nor after it,
+        while no later one was retained in their place. Only when nothing failed.
+        """
         found: list[str] = []
         deleted = {sent.topic for sent in self.sent.values() if sent.delete}
         for promise in self.promises:
@@ -279,7 +280,7 @@ class Books:
 
 
 def wanted_at(state: BrokerState) -> dict[bytes, int]:
-    """What the clients of a node subscribed to, counted by hand: 2 durably, 1 otherwise, of a group the members."""
+    """The filters of a node's clients, counted by hand: 2 durable, 1 otherwise, and for a group its members."""
     wanted: dict[bytes, int] = {}
     for session in state.ctx.sessions.values():
         if session.node != 0:
@@ -294,7 +295,7 @@ def wanted_at(state: BrokerState) -> dict[bytes, int]:
 
 
 def known_at(state: BrokerState, number: int, keys: list[bytes]) -> dict[bytes, int]:
-    """What a node would pass on to the node of that number: its filters, and of ``keys`` the groups."""
+    """The routes by which a node forwards to the node of that number: its filters, and of ``keys`` the groups."""
     session = state.ctx.cluster.links.get(number)
     if session is None:
         return {}
@@ -307,7 +308,7 @@ def known_at(state: BrokerState, number: int, keys: list[bytes]) -> dict[bytes, 
 
 
 def compare(here: BrokerState, there: BrokerState) -> list[str]:
-    """What ``here`` has wrong of the routes of ``there``."""
+    """The routes of ``there`` that ``here`` has wrong."""
     wanted = wanted_at(there)
     known = known_at(here, there.ctx.node, [*wanted, *GROUPS])
     if wanted == known:

@@ -200,14 +200,14 @@ class Person:
 
 
 class Publisher(Person):
-    """``sent`` is what is not finished, in order; what is published without a connection waits in ``later``."""
+    """``sent``: unfinished messages, in order; messages published without a connection wait in ``later``."""
 
     def __init__(self, books: Books, random: Random, node: Node, name: str, version: int, lasting: bool) -> None:
         super().__init__(books, random, node, name, version, lasting)
         self.sent: dict[int, Publish] = {}
         self.released: dict[int, None] = {}
         self.later: list[tuple[Publish, bytes]] = []
-        self.left = 0  # what its plan still has
+        self.left = 0  # actions of its plan to come
         self.retained = 0.0  # share of its messages at QoS 1 and 2
         self.deletes = 0.0  # share of those that only take away what is retained
         self.names: dict[int, bytes] = {}  # packet id -> what the books know such a message by
@@ -290,7 +290,7 @@ class Subscriber(Person):
         self.asked: dict[int, bytes] = {}  # filters of the requests under way, by packet id
         self.asked_at: dict[bytes, float] = {}  # filter -> when its last SUBSCRIBE was sent
         self.open: dict[int, bytes] = {}  # QoS 2 messages whose PUBREL has not come
-        self.left = 0  # what its plan still has
+        self.left = 0  # actions of its plan to come
         self.answer_delay = random.choice([0.0, 0.0, 0.02])
         self.ways: dict[bytes, None] = {}  # by which it may get a message: each group, and all other filters as one
 

@@ -1,4 +1,4 @@
-"""What waits for a simulated node's disk: tickets as in ``net.driver``, and the store's event loop in virtual time."""
+"""Waiting for a simulated node's disk: tickets as in ``net.driver``, and the store's event loop in virtual time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""What a simulated node has kept: a crash of the process leaves it all, one of the power what was synced and a part of
-the rest, no disk nothing."""
+"""The storage of a simulated node.
+
+A crash of the process leaves all of it, a power failure the synced part and some of the rest, the loss of the disk
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ class Disk:
         self.journal.power_failure(random)
 
     def open(self, power: bool) -> None:
-        """What every opening of a data directory does: no offset is given twice, and with ``power`` what is found is
-        synced before it counts. Raises OSError."""
+        """Open the data directory: no offset is given twice, and with ``power`` the data found is synced before it
+        counts. Raises OSError.
+        """
         self.journal.go_on_from(int.from_bytes(self.kv.get(META_AS_OF) or b"\0", "big"))
         if power:
             self.journal.sync()

@@ -93,11 +93,11 @@ class EtcdModel:
         self._cut: set[str] = set()
         self._leader = True
         self._term = 1
-        self._parked: list[Callable[[float], None]] = []  # what came without a leader and is done by the next
+        self._parked: list[Callable[[float], None]] = []  # requests without a leader; the next leader does them
         self._expiry: dict[int, float] = {}  # lease -> when
         self._answers: list[tuple[str, Answer]] = []
 
-    # What nodes do.
+    # The interface of the nodes.
 
     def session(self, node: str) -> Session:
         """A start of ``node``: its former session ends without a word."""
@@ -131,10 +131,10 @@ class EtcdModel:
         if revoke and self._reachable(session):
             self._end_lease(session.lease, now)
 
-    # What the world does.
+    # The interface of the world.
 
     def advance(self, now: float) -> list[tuple[str, Answer]]:
-        """All that happens until ``now``, in order; what came out of it since the last call."""
+        """Do everything due until ``now``, in order; returns the answers since the last call."""
         while self._agenda and self._agenda[0][0] <= now:
             at, _, act = heapq.heappop(self._agenda)
             act(at)
@@ -146,7 +146,7 @@ class EtcdModel:
         return 0.0 if self._answers else self._agenda[0][0] if self._agenda else None
 
     def lose_leader(self, now: float, seconds: float) -> None:
-        """No leader for so long, or no etcd at all: nobody can tell the two apart."""
+        """No leader for so long, or no etcd at all: a client cannot tell the two apart."""
         self._leader = False
         self._term += 1
         term = self._term

@@ -14,7 +14,7 @@ PREFIX = b"/starlingmq/"
 
 
 class NodeEtcd:
-    """What one life of a node has of etcd: a lease that is kept alive, requests, answers."""
+    """The etcd session of one incarnation of a node: a lease that is kept alive, requests, answers."""
 
     def __init__(self, shell: EtcdShell, host: str, answer: Callable[[Answer], None]) -> None:
         self.shell = shell

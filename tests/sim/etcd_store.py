@@ -1,7 +1,7 @@
-"""What etcd keeps, and what a transaction does to it: revisions, history, compaction, keys that hang on leases.
+"""The content of etcd, and the effect of a transaction on it: revisions, history, compaction, keys that hang on leases.
 
 One change of the store is one revision, whatever the number of keys in it. A transaction that changes nothing has
-none. An empty etcd is at revision 1. Held against a real etcd by ``tests/net/test_etcd_twins.py``.
+none. An empty etcd is at revision 1. Compared with a real etcd by ``tests/net/test_etcd_twins.py``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Store:
         return TxnAnswer(txn.tag, succeeded, self.revision, found)
 
     def end_lease(self, lease: int) -> None:
-        """What was written with it goes, in one revision."""
+        """All keys that were written with the lease are deleted, in one revision."""
         changes: list[KeyChange] = []
         for key in sorted(self.leases.get(lease, ())):
             self._delete(key, changes)

@@ -1,7 +1,7 @@
-"""What goes wrong in a world: each fault is drawn with its beginning and its end, and undone at the end.
+"""The faults of a world: each fault is drawn with its beginning and its end, and is undone at the end.
 
-A fault is a function that begins it and returns what ends it. All of them can begin at any time, in any order, and more
-than once at a time.
+A fault is a function that begins it and returns the function that ends it. Every fault can begin at any time, in any
+order, and more than once at a time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def take_down(world: World, node: Node) -> End:
 
 
 def stall(world: World, random: Random) -> End:
-    """A node does nothing for a while (a pause of its machine); what comes waits."""
+    """A node does nothing for a while (a pause of its machine); its input waits."""
     node = some_node(world, random)
     node.stalled_until = max(node.stalled_until, world.schedule.now + random.choice([0.05, 0.5, 2.0, 4.0]))
     world.network.changed_at = node.stalled_until
@@ -101,7 +101,7 @@ def cut_one_way(world: World, random: Random) -> End:
 
 
 def cut_off(world: World, random: Random) -> End:
-    """A node reaches nobody, or nobody reaches it, or both."""
+    """A node reaches no other one, or no other one reaches it, or both."""
     one = random.choice(world.hosts)
     others = [host for host in world.hosts if host != one]
     kind = random.randrange(3)
@@ -111,7 +111,7 @@ def cut_off(world: World, random: Random) -> End:
 
 
 def cut_off_for_long(world: World, random: Random) -> End:
-    """A node reaches nobody and nobody reaches it, but etcd and its clients do."""
+    """A node and the others cannot reach each other, but etcd and its clients reach it."""
     one = random.choice(world.hosts)
     others = [host for host in world.hosts if host != one]
     return cut_ways(world, [(one, other) for other in others] + [(other, one) for other in others])
@@ -185,7 +185,7 @@ def disk_fails(world: World, random: Random) -> End:
 
 
 def dies_behind_a_cut(world: World, random: Random) -> End:
-    """Nobody hears a node any more; it dies, and what it had sent comes when it lives again."""
+    """No other node hears a node any more; it dies, and the frames that it had sent arrive after its restart."""
     node = some_node(world, random)
     end = cut_ways(world, [(node.host, other) for other in world.hosts if other != node.host])
     node.down += 1
@@ -222,7 +222,7 @@ def falls_behind(world: World, random: Random) -> End:
 
 
 def joins_apart(world: World, random: Random) -> End:
-    """A new node comes, and reaches one of the others alone, who reaches nobody else."""
+    """A new node joins, and reaches only one of the others, which reaches no other node."""
     world.join()
     near = {world.hosts[-1], random.choice(world.hosts[:-1])}
     far = [host for host in world.hosts if host not in near]

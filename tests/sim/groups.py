@@ -1,8 +1,8 @@
-"""Queue groups in worlds: who is primary, and what must hold of every group at the end.
+"""Queue groups in worlds: the primary, and the invariants of every group at the end.
 
-A message of a group has one holder: so, where no member and no node is lost, one member gets it, once. Where some are
-lost, it comes again only to somebody else, and it comes to somebody: nothing that was acknowledged stays anywhere when
-all is healed and members are there.
+A message of a group has one holder: where no member and no node is lost, one member gets it, once. Where some are lost,
+it comes again only to another member, and it always reaches one: no acknowledged message stays anywhere when all faults
+are healed and the group has members.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def primaries(world: World) -> list[Node]:
 
 
 def at_rest(world: World) -> list[str]:
-    """What is still in line, or lent to nobody, though members are there."""
+    """Messages that still wait, or are lent to no member, though the group has members."""
     found: list[str] = []
     for node in world.nodes:
         if node.process is None:
@@ -43,8 +43,9 @@ def at_rest(world: World) -> list[str]:
 
 
 def unheard(books: Books) -> list[str]:
-    """What was acknowledged after a group had begun, and no member got. For groups whose members never leave of their
-    own will and acknowledge what they get: QoS 1."""
+    """Messages that were acknowledged after a group had begun, and that no member got. For groups whose members never
+    leave of their own will and acknowledge all messages: QoS 1.
+    """
     found: list[str] = []
     for group, members in books.members.items():
         promises = [promise for promise in books.promises if promise.filter == group]
@@ -60,7 +61,7 @@ def unheard(books: Books) -> list[str]:
 
 
 def doubled(books: Books) -> list[str]:
-    """What came more than once to the members of a group."""
+    """Messages that the members of a group got more than once."""
     found: list[str] = []
     for group, members in books.members.items():
         counts: dict[bytes, int] = {}

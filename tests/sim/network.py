@@ -37,7 +37,7 @@ class End(Protocol):
 
 
 class Stream:
-    """From ``source`` to whoever lives at ``host``."""
+    """From ``source`` to the current incarnation at ``host``."""
 
     def __init__(self, source: End, number: int, host: str) -> None:
         self.source = source

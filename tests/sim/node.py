@@ -44,7 +44,7 @@ class Socket(Protocol):
 
 
 class Settings(msgspec.Struct):
-    """What all nodes of a world have in common."""
+    """The settings that all nodes of a world have in common."""
 
     mqtt: MqttConfig
     limits: LimitsConfig
@@ -82,7 +82,7 @@ class Node:
         self.process: Process | None = None
         self.lives = 0
         self.crashes: list[float] = []  # when
-        self.gone = False  # it left, or was forgotten: nobody starts it again
+        self.gone = False  # it left, or was forgotten: it is not started again
         self.leaving = False  # it was told to leave
         self.stalled_until = 0.0
         self.down = 0  # how many faults keep it down
@@ -179,7 +179,7 @@ class Process:
         for socket in list(self.sockets.values()):
             socket.closed_by_broker()
 
-    # What happens to it
+    # Faults and restarts
 
     def _enter(self, call: Callable[..., None], *arguments: Any) -> None:
         """Let something happen now, or as soon as the node runs again; a turn follows."""
@@ -369,7 +369,7 @@ class Process:
                 self._write(client, data)
         if ticket is not None and ticket.refused:
             self.commits.settle()
-        for client in ready.pause:  # what people send meanwhile the core keeps
+        for client in ready.pause:  # the core keeps what these clients send meanwhile
             if client.link and client.paused != (client.halted != 0):
                 client.paused = client.halted != 0
                 if client.paused:

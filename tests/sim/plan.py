@@ -1,4 +1,4 @@
-"""What a seed draws: the nodes, how they keep, the network, the clients and what they do, what goes wrong and when."""
+"""The plan that a seed draws: the nodes, their storage, the network, the clients and their actions, the faults."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def a_joining_member_counts() -> Any:
 
 @contextmanager
 def a_link_delivers_duplicates() -> Iterator[None]:
-    """And nobody looks at the ids in it."""
+    """And the receiver ignores the ids in it."""
     received = PeerLink.received
 
     def again(self: PeerLink, data: Any, source: int, target: int) -> bytes | None:

@@ -34,7 +34,7 @@ def what_the_watch_told_meanwhile_is_forgotten() -> Any:
 
 
 def what_was_published_here_gives_way_at_once() -> Any:
-    """And the watch does not tell of it again, for it is ours."""
+    """And the watch does not report it again, since this node wrote it."""
     changed = RetainedSync._changed
 
     def hasty(self: RetainedSync, topic: bytes, data: bytes | None, revision: int) -> None:

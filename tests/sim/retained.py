@@ -1,4 +1,4 @@
-"""What the cluster of a world retains: as etcd says, as it ever said, and as nodes show it."""
+"""The retained messages of a world's cluster: in etcd now, in etcd at any time, and as nodes show them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written_again(store: Store) -> list[str]:
 
 
 def payload_of(processes: list[Process], topic: bytes, value: RetainedValue) -> bytes | None:
-    """None: nobody has it."""
+    """None: no node has it."""
     if not value.holders:
         return value.payload
     for process in processes:
@@ -52,7 +52,7 @@ def payload_of(processes: list[Process], topic: bytes, value: RetainedValue) -> 
 
 
 def compare_retained(process: Process, wanted: dict[bytes, RetainedValue]) -> list[str]:
-    """What this node has wrong."""
+    """The retained messages that this node has wrong."""
     index = process.cluster.retained
     if index.state != "following":
         return [f"it is {index.state} what is retained"]

@@ -1,4 +1,4 @@
-"""What happened in worlds, counted: what never happened was not tested."""
+"""Events in worlds, counted: an event that never happened was not tested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERYTHING = (
     "group messages sent at once",
     "retained messages replayed",
 )
-"""What two hundred worlds are to have seen of."""
+"""The events that two hundred worlds have to contain."""
 
 Seen = Counter[str]
 

@@ -12,10 +12,11 @@ from tests.sim.world import World
 import starlingmq
 
 FOUND = (10, 61, 239, 325, 10313, 11531, 11831, 12144, 12345, 12359, 12543, 2100580, 2100581, 2100623, 2100683)
-"""Seeds that found something: a held message forwarded without a sequence, a joining node that was away for longer than
-its lease, routes that only a third node had told, a publisher heard after its node had stood still, a SUBACK of a node
-that is cut off, a node that leaves before it is back, what the checkers themselves had wrong, a node that began to
-count while a route was on its way to it, a large retained message that nobody had any more."""
+"""Seeds that found a bug: a held message forwarded without a sequence, a joining node that was away for longer than its
+lease, routes that only a third node had told, a publisher heard after its node had stood still, a SUBACK of a node that
+is cut off, a node that leaves before it is back, errors of the checkers themselves, a node that began to count while a
+route was on its way to it, a large retained message that no node had any more.
+"""
 
 
 @pytest.mark.parametrize("seed", FOUND)

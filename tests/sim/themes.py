@@ -16,7 +16,7 @@ SHARE = 0.15  # of the worlds with faults
 
 
 def _busy(plan: Plan, more: Random, qualities: list[int], lasting: bool) -> None:
-    """One publishes all the time; on another node somebody gets it all at QoS 2."""
+    """One client publishes all the time; a client of another node receives everything at QoS 2."""
     here, there = more.sample(range(plan.nodes), 2)
     acts: list[tuple[float, bytes, int]] = []
     when = 0.3
@@ -95,7 +95,7 @@ def subscribed_while_processes_end(plan: Plan, more: Random) -> None:
 
 
 def _all_retain(plan: Plan, more: Random) -> None:
-    """At each node somebody publishes retained messages to the same topics."""
+    """A client at each node publishes retained messages to the same topics."""
     plan.goes = ""
     plan.retained, plan.deletes = 0.9, more.choice([0.0, 0.2, 0.4])
     plan.publishers = []
@@ -118,14 +118,14 @@ def all_retain(plan: Plan, more: Random) -> None:
 
 
 def all_retain_in_peace(plan: Plan, more: Random) -> None:
-    """Nothing fails, and at each node somebody subscribes all the time."""
+    """Nothing fails, and a client at each node subscribes all the time."""
     _all_retain(plan, more)
     plan.kind, plan.faulty, plan.early = "calm", False, False
     plan.faults, plan.joins, plan.rare = 0, False, []
     plan.loss = plan.doubling = 0.0
     plan.overtaking = False
     plan.deletes = 0.0
-    for keeper in plan.publishers:  # so that nobody's window lets an older one be the last
+    for keeper in plan.publishers:  # so that no publisher's window lets an older one be the last
         keeper.acts = [(when, TOPICS[keeper.host % len(TOPICS)], qos) for when, _, qos in keeper.acts]
     plan.subscribers = []
     for host in range(plan.nodes):
@@ -171,7 +171,9 @@ def groups_lose_their_primary(plan: Plan, more: Random) -> None:
 
 
 def groups_have_two_primaries(plan: Plan, more: Random) -> None:
-    """Nobody dies and no member is lost: primaries are cut from those they pull from, and replaced unawares."""
+    """No node dies and no member is lost: primaries are cut off from those they pull from, and replaced without their
+    knowledge.
+    """
     _groups(plan, more)
     _strike(plan, more, faults.primary_is_cut, more.randint(1, 4), 1.0)
     _strike(plan, more, faults.primary_loses_its_key, more.randint(1, 4), 2.0)

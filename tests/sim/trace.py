@@ -1,4 +1,4 @@
-"""What happened in a world, line by line, for who replays a seed."""
+"""The events of a world, line by line, for replaying a seed."""
 
 from __future__ import annotations
 

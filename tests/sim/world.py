@@ -196,7 +196,7 @@ class World:
             self.trace.note("world", "n1 leaves")
             node.process.leave()
             node.leaving = True
-        elif len(self.etcd.registered()) > 1:  # the only member can not be forgotten by those who are joining
+        elif len(self.etcd.registered()) > 1:  # joining nodes cannot forget the only member
             self.trace.note("world", "n1 is down for good, and forgotten")
             faults.take_down(self, node)
             node.gone = True
@@ -252,7 +252,7 @@ class World:
         if self.plan.kind == "local":
             assert self.network.data_frames == 0, "messages between clients of one node went to another one"
 
-    # What is looked at
+    # Checks
 
     def members(self) -> list[Node]:
         return [node for node in self.nodes if not node.gone]
@@ -281,7 +281,7 @@ class World:
         return all(person.finished() for person in self.people if not person.node.gone)
 
     def _settled(self) -> bool:
-        """Whoever subscribed last may still wait for what is retained, behind all else that is queued for it."""
+        """The latest subscriber may still wait for retained messages, behind everything else that is queued for it."""
         settled = self._all_serve() and self._finished() and not self.unequal() and not self.unretained()
         return settled and not self._not_replayed()
 
@@ -342,7 +342,7 @@ class World:
         return found + self.books.wrongly_retained(kept, lost, written, calm)
 
     def _read_by_all(self) -> bool:
-        """Somebody new at each node gets what etcd says, and nothing else."""
+        """A new client at each node gets the values of etcd, and nothing else."""
         topics = list(retained_in(self.etcd.model.store))
         if not self.readers and topics:
             for node in self.members():
@@ -352,14 +352,14 @@ class World:
                 reader.come()
         for reader in self.readers:
             if reader.node.gone or reader.node.leaving:
-                continue  # nobody is served there any more
+                continue  # this node serves no clients any more
             came = [self.books.sent[payload].topic for name, payload, _ in self.books.replays if name == reader.name]
             if sorted(came) != sorted(topics) and not self.books.lossy:
                 return False
         return True
 
     def why(self) -> str:
-        """What keeps the world from coming to an end."""
+        """The condition that keeps the world from ending."""
         found = [f"{node.host} does not serve" for node in self.members() if not self._serves(node)]
         found += [f"{node.host} has not left" for node in self.members() if node.leaving]
         found += [f"{person.name} has not finished" for person in self.people if not person.finished()]
