@@ -1,4 +1,4 @@
-"""What needs no broker: errors in one line, formats, properties, latencies; and bench, which needs one briefly."""
+"""Commands without a broker: errors in one line, formats, properties, latencies; and bench, which needs one briefly."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def said(directory: Path) -> str:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """What other processes come to, in time."""
+    """Wait for a state that other processes reach in time."""
     deadline = time.monotonic() + PATIENCE * slowness()
     while not condition():
         assert time.monotonic() < deadline, "it does not come to be so"

@@ -58,7 +58,7 @@ OF_THE_API = {
     "POST /reload": "reload",
     "GET /listeners": "listeners",
 }
-"""What is there over HTTP, and which command has it on a terminal; ``top`` is one of its own."""
+"""The routes of the HTTP API, and the terminal command of each; ``top`` is a command of its own."""
 
 OF_NATS_TOOLS = {"GET /varz", "GET /connz", "GET /subsz", "GET /healthz"}
 """For monitoring tools that know nats-server, not for a person on a terminal."""

@@ -18,7 +18,7 @@ from .test_cluster_commands import running as serving
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime directory in which nobody has announced anything."""
+    """A runtime directory in which no broker is announced."""
     directory = tmp_path / "run"
     directory.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))

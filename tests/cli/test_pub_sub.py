@@ -1,4 +1,4 @@
-"""``starlingmq pub`` and ``sub`` as processes, with our broker and mosquitto, and with mosquitto's own clients."""
+"""``starlingmq pub`` and ``sub`` as processes, with StarlingMQ and mosquitto, and with mosquitto's own clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What starting costs: no command loads what it does not use. Modules are counted, seconds depend on the machine."""
+"""The cost of starting: no command loads modules that it does not use. Modules are counted; seconds depend on the
+machine.
+"""
 
 from __future__ import annotations
 

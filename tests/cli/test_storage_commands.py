@@ -292,7 +292,7 @@ def test_a_data_directory_may_have_a_long_name(tmp_path: Path) -> None:
 def test_requests_that_make_no_sense_are_answered(data: Path) -> None:
     with serving(data):
         for request in (b"hello\n", b"{}\n", b'{"action":"x"}\n', b"x" * (2 * REQUEST_BYTES_MAX) + b"\n"):
-            with contextlib.suppress(ConnectionError):  # what is not read of a request too long resets the connection
+            with contextlib.suppress(ConnectionError):  # the unread rest of a long request resets the connection
                 assert list(talk(data, request)[-1]) == ["error"]
         relative = talk(data, b'{"action":"backup","arguments":{"target":"here"}}\n')
         assert "absolute path" in relative[-1]["error"]

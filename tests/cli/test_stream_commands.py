@@ -22,7 +22,7 @@ from .commands import run
 
 
 def ask(data: Path, action: str, **arguments: str) -> dict[str, Any]:
-    """What the command asks the broker, without a process for it."""
+    """The request of the command to the broker, without a process for it."""
     return ask_broker(data, f"stream.{action}", arguments, lambda *report: None)
 
 
@@ -31,7 +31,7 @@ def ends(data: Path) -> dict[str, tuple[int, int]]:
 
 
 def payloads(data: Path, name: str) -> list[bytes]:
-    """What is in a stream's log; nobody may serve the directory."""
+    """The payloads in a stream's log; no broker may serve the directory."""
     journal = SegmentJournal(str(data / "streams" / name / "log"))
     found = [decode_message(record).payload for _, record in journal.read(0, 1_000_000, 1 << 30)]
     journal.close()

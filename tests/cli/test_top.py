@@ -1,4 +1,4 @@
-"""What ``starlingmq top`` shows, from answers as a broker gives them; one that runs is asked in test_ctl.py."""
+"""The screen of ``starlingmq top``, from answers as a broker gives them; test_ctl.py asks a running broker."""
 
 from __future__ import annotations
 
