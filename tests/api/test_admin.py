@@ -1,4 +1,4 @@
-"""What operators have one broker do: bans that stay, settings, streams, the log; and lists of several nodes."""
+"""Operator actions on one broker: bans that stay, settings, streams, the log; and lists of several nodes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_the_log_continues_from_a_position_and_contains_no_terminal_contro
 
 
 def nobody(what: str, done: int, total: int, unit: str) -> None:
-    """Nobody wants to know how far it is."""
+    """A progress callback that ignores its arguments."""
 
 
 class Wire:

@@ -1,4 +1,4 @@
-"""What can be seen of a broker over HTTP, and what it can be told."""
+"""The HTTP API: what it shows of a broker, and the actions that it offers."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_a_banned_client_is_disconnected_and_refused(serve: Serve, join: J
     broker = await serve()
     peer = await join(broker, "c", username="u", password=b"p")
     name = {"client": "c", "user": "u", "address": "127.0.0.1"}[kind]
-    # The address is ours, too: a ban of it would keep us from lifting it where there is a token, here nobody is asked.
+    # The test has the same address: where a token is needed, a ban of it would prevent lifting it; here none is needed.
     answer = await ask(broker, "POST", "/api/v1/bans", json={"kind": kind, "name": name, "seconds": 60})
     assert answer.status_code == 201
     assert (await peer.expect(Disconnect)).reason == 0x98

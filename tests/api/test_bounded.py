@@ -1,4 +1,4 @@
-"""What is cheap to send and dear to read, such as thousands of headers or chunks, is refused before it is read."""
+"""Requests that are cheap to send and costly to read, such as thousands of headers or chunks, are refused unread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def chunks(number: int) -> bytes:
 
 
 def events(*reads: bytes) -> list[Any]:
-    """What h11 makes of them; ends with an error, or what it waits for."""
+    """The events that h11 parses; the last one is an error, or the need for more data."""
     connection = BoundedConnection(HEAD_BYTES_MAX)
     found: list[Any] = []
     for data in reads:

@@ -1,4 +1,6 @@
-"""The dashboard in a real browser: what an operator sees, on a large screen and on a phone, and what he can do."""
+"""The dashboard in a real browser: what an operator sees, on a large screen and on a phone, and the actions
+on offer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dashboard draws of real traffic, and of who reads streams, in a real browser."""
+"""The dashboard's plots of real traffic, and of stream consumers, in a real browser."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ ODD: Final = st.one_of(
 
 
 class Broker:
-    """What it says of itself, and how it is asked."""
+    """The broker's API description, and the requests built from it."""
 
     def __init__(self, command: Command, client: httpx.Client) -> None:
         self.command = command
@@ -58,7 +58,7 @@ class Broker:
         return {**schema, "components": self.document["components"]}
 
     def values(self, schema: dict[str, Any], depth: int = 0) -> st.SearchStrategy[Any]:
-        """What fits the schema."""
+        """Values that fit the schema."""
         key = f"{depth} {json.dumps(schema)}"
         if key not in self._known:
             self._known[key] = self._values(schema, depth)

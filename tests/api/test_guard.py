@@ -1,4 +1,4 @@
-"""Who is let in over HTTP, and what is refused before anybody looks at it."""
+"""Authorization over HTTP, and requests that are refused before they are handled."""
 
 from __future__ import annotations
 

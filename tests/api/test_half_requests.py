@@ -1,5 +1,7 @@
-"""Requests that never become whole, answers that nobody takes and guesses by the hundred: whoever probes the health of
-the broker, and who has a token, is answered as ever."""
+"""Requests that never become whole, answers that no client reads, and guesses by the hundred.
+
+Meanwhile health probes, and clients with a token, are answered as usual.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server sends as it happens: a tail of topics, and the way of messages."""
+"""Events that a server sends as they happen: a tail of topics, and the trace of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Events = AsyncIterator[tuple[str, Any]]
 
 @asynccontextmanager
 async def listening(broker: Broker, path: str, **params: str) -> AsyncIterator[Events]:
-    """The events of a stream as they come; what nobody has to know is left out."""
+    """The events of a stream as they come; comment lines are skipped."""
     async with (
         httpx.AsyncClient(base_url=broker.address("http"), trust_env=False, timeout=20.0) as client,
         client.stream("GET", f"/api/v1{path}", params=params) as answer,

@@ -32,7 +32,7 @@ class NatsConnection:
         return made
 
     async def flush(self, commands: bytes) -> bytes:
-        """What came until the PONG that answers our PING."""
+        """The data until the PONG that answers this client's PING."""
         self.writer.write(commands + b"PING\r\n")
         async with within(10):
             return await self.reader.readuntil(b"PONG\r\n")

@@ -19,7 +19,7 @@ PATIENCE = 30.0
 
 
 def taken_port() -> socket.socket:
-    """A port where nobody answers."""
+    """A port where no process answers."""
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     return sock

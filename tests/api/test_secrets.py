@@ -1,4 +1,4 @@
-"""What is secret stays so: a node with every kind of secret, and all of its processes, say none of them."""
+"""Secrets stay secret: a node with every kind of secret, and all of its processes, show none of them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def settings(directory: Path) -> dict[str, Any]:
 
 
 def family(pid: int) -> str:
-    """What anybody on the machine may read of these processes."""
+    """The part of these processes that every user of the machine may read."""
     told = []
     process = psutil.Process(pid)
     for one in [process, *process.children(recursive=True)]:
@@ -109,7 +109,7 @@ async def test_no_secret_is_in_the_log_the_api_or_the_list_of_processes(tmp_path
         ready = (await asyncio.to_thread(command.process.stdout.readline)).decode().split()
         mqtt, url = (next(word for word in ready if word.startswith(scheme)) for scheme in ("mqtt://", "http://"))
         assert await log_in(mqtt, PASSWORD) == 0
-        await asyncio.to_thread(command.wait_for, b"does not accept spans")  # of what it published: nobody is there
+        await asyncio.to_thread(command.wait_for, b"does not accept spans")  # of its events: no collector listens
         assert await log_in(mqtt, WRONG) >= 0x80
         assert await log_in(mqtt, WRONG, "nobody") >= 0x80  # the service is asked, and is not there
         basic = base64.b64encode(f"ann:{PASSWORD}".encode()).decode()

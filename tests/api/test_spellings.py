@@ -139,7 +139,7 @@ async def targets(ask: Ask, broker: Broker) -> list[Target]:
 
 
 def state_of(broker: Broker) -> Any:
-    """What a request that is served could change."""
+    """The state that a served request could change."""
     state, ctx = broker.state, broker.state.ctx
     kept = None if broker._actions is None else broker._actions.streams
     assert kept is not None
