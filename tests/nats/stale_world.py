@@ -1,8 +1,8 @@
-"""Three nodes on which NATS clients publish while members are slow and nodes can not be reached for a while.
+"""Three nodes on which NATS clients publish while members are slow and nodes cannot be reached for a while.
 
-The laws: what a NATS client published reaches no NATS client later than ``queue_groups.nats_wait``, and one member of a
-queue group at most; an MQTT session at QoS 1 gets everything that was not refused; what nothing delays reaches each
-subscriber.
+The invariants: a NATS client's message reaches no NATS client later than ``queue_groups.nats_wait``, and at most one
+member of a queue group; an MQTT session at QoS 1 gets every message that was not refused; a message that nothing delays
+reaches each subscriber.
 
     python -m tests.nats.stale_world --seeds 100
 """

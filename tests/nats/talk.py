@@ -27,7 +27,7 @@ class Msg(NamedTuple):
 
 
 def frames(data: bytes) -> list[str | Msg]:
-    """What a server said: messages, and every other frame as its line. AssertionError for half a frame."""
+    """The server's frames: messages, and every other frame as its line. AssertionError for half a frame."""
     found: list[str | Msg] = []
     while data:
         line, end, data = data.partition(b"\r\n")

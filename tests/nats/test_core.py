@@ -1,4 +1,4 @@
-"""What NATS clients get of the core, by itself and together with MQTT clients."""
+"""NATS clients on the core, by themselves and together with MQTT clients."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_replies_and_nobody_to_give_them() -> None:
 
 
 def test_a_reply_subject_with_too_many_tokens_harms_nobody() -> None:
-    """Nothing is published there, so nobody can be told that there is no answer."""
+    """Nothing is published there, so no client can be told that there is no answer."""
     world = World()
     peer = connect(world)
     deep = ".".join("a" * 300)

@@ -126,7 +126,7 @@ def test_the_hook_decides_about_all_keys() -> None:
     assert question.connect is not None and question.connect.username == BEN.text
     made.answer(question, 0)
     assert peer.heard() == ["PONG"]
-    assert sign_in(NatsPeer(made), BEN, "not the nonce") == [VIOLATION]  # and nobody is asked
+    assert sign_in(NatsPeer(made), BEN, "not the nonce") == [VIOLATION]  # and no hook is asked
     plain = NatsPeer(made)
     plain.send(f'CONNECT {{"user":"{BEN.text}","verbose":false}}')
     assert made.question().nkey == ""

@@ -39,7 +39,7 @@ def three() -> tuple[Fleet, list[NatsPeer], list[NatsPeer]]:
 
 
 def kill(fleet: Fleet, place: int) -> None:
-    """What the operating system of a process that was killed tells everyone who is connected to it."""
+    """The operating system closes the connections of a killed process; its peers see that."""
     number = fleet[place].cluster.number
     fleet.end(place)
     for node in fleet.nodes:

@@ -13,7 +13,7 @@ from starlingmq.config.nats_section import NatsConfig
 
 
 def infos(peer: NatsPeer) -> list[dict[str, Any]]:
-    """What INFO said since the last look; nothing else was said."""
+    """The INFO frames since the last call; no other frames have come."""
     found = []
     for frame in peer.heard():
         assert isinstance(frame, str) and frame.startswith("INFO "), frame

@@ -1,4 +1,4 @@
-"""What no client should send: the right words, a closed connection where the protocol says so, and nobody else hurt."""
+"""Malformed input: the right error, a closed connection where the protocol says so, and no harm to other clients."""
 
 from __future__ import annotations
 

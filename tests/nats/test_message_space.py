@@ -95,7 +95,7 @@ def test_only_what_somebody_wants_kept_is_stored() -> None:
     world.writes.clear()
     peer.heard()
     world.state.receive(peer.client, b"PUB b 1\r\nx\r\nPUB a 1\r\nx\r\nPING\r\n", world.now)
-    # +OK for what nobody wants kept is sent at once; what follows the first that is kept waits until it is stored.
+    # +OK for a message that no receiver stores is sent at once; after the first stored one, all +OK wait for the disk.
     assert peer.client.stored_from == 1
     world.run()
     assert len(world.writes) == 1

@@ -42,7 +42,7 @@ class Ends:
         self.mqtt.receive()
 
     def forget(self, filter: bytes) -> None:
-        """Nobody is subscribed to anything any more: ``filter`` here, the sid 1 there."""
+        """No client is subscribed any more: to ``filter`` here, by the sid 1 there."""
         self.mqtt.send(Unsubscribe(7, [filter]))
         self.nats.send("UNSUB 1", "PING")
         self.mqtt.receive()
@@ -79,7 +79,7 @@ def test_names_both_ways(ends: Ends, subject: str, topic: str) -> None:
 
 @pytest.mark.parametrize(("subject", "filter"), FILTERS)
 def test_wildcards_both_ways(ends: Ends, subject: str, filter: str) -> None:
-    """What a NATS subscription with wildcards gets is what an MQTT subscription to its filter gets."""
+    """A NATS subscription with wildcards gets the same messages as an MQTT subscription to its filter."""
     ends.subscribe(filter.encode())
     ends.nats.send(f"SUB {subject} 1".encode(), "PING")
     ends.to_nats()

@@ -49,7 +49,7 @@ class Receivers(NamedTuple):
 
 
 def outcome(receivers: Receivers, reads: list[bytes]) -> tuple[object, ...]:
-    """What each client got, and what was counted."""
+    """The messages of each client, and the counters."""
     world = World()
     world.state.groups.configure(QueueGroupsConfig(strategy=cast(Any, receivers.strategy)))
     publisher = connect(world, verbose=receivers.verbose, echo=False)

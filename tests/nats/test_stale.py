@@ -1,4 +1,4 @@
-"""What NATS clients publish is given to NATS clients within ``queue_groups.nats_wait``, or never."""
+"""Messages of NATS clients are delivered to NATS clients within ``queue_groups.nats_wait``, or never."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_an_answer_for_a_client_that_is_gone_is_dropped_and_its_request_closed()
 
 
 def test_a_request_is_no_message() -> None:
-    """Nobody receives it, and without a reply it is refused like every message to a topic of the broker's own."""
+    """It has no receivers, and without a reply it is refused like every message to a topic of the broker's own."""
     asked = Asked()
     peer, other = asked.client(verbose=True), connect(asked.world)
     other.said("SUB $SYS.> 1")
