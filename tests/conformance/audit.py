@@ -45,7 +45,7 @@ FOUR = {0x02, 0x11, 0x18, 0x27}
 
 
 class Watched(Protocol):
-    """What is audited: a client of the test harness."""
+    """An audited client of the test harness."""
 
     version: int
     output: bytes  # everything written to it, since it was opened
@@ -159,7 +159,7 @@ def code_complaints(kind: int, found: list[int], version: int) -> list[str]:
 
 
 def packet_complaints(first: int, body: bytes, version: int) -> list[str]:
-    """What is wrong with one packet, looked at alone."""
+    """The violations in one packet, without its context."""
     kind, flags = first >> 4, first & 15
     if kind == PUBLISH:
         return publish_complaints(flags, body, version)

@@ -47,7 +47,7 @@ def collect(paths: list[str]) -> Collector:
 
 
 def row_faults(row: Row, tests: list[str]) -> list[str]:
-    """What is wrong with one row."""
+    """The faults of one row."""
     faults = []
     if row.binds not in BINDS:
         faults.append(f"binds {row.binds!r}, which is none of {', '.join(BINDS)}")
@@ -61,7 +61,7 @@ def row_faults(row: Row, tests: list[str]) -> list[str]:
 
 
 def ledger_faults(table: list[Row], tests: dict[Key, list[str]]) -> list[str]:
-    """What is wrong with the ledger as a whole and with each of its rows; empty when all is well."""
+    """The faults of the ledger as a whole and of each of its rows; empty when all is well."""
     known = {row.key for row in table}
     expected = statements()
     faults = [f"{version} {id}: no row" for version, id in expected if (version, id) not in known]

@@ -189,7 +189,7 @@ def sole(c: FakeClient, kind: type[P]) -> P:
 
 
 def messages(c: FakeClient) -> list[Publish]:
-    """What was delivered since last looked at, and nothing else."""
+    """The messages delivered since the last call; no other packets have come."""
     packets = c.receive()
     found = [packet for packet in packets if isinstance(packet, Publish)]
     assert found == packets, packets

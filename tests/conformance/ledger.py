@@ -43,7 +43,7 @@ class Row:
     version: str
     id: str
     binds: str  # "server", "client" or "both"
-    rule: str  # the statement in our words
+    rule: str  # the statement, paraphrased
     because: str = ""  # why it binds the client alone
     unobservable: str = ""  # why nothing outside the broker can show it
 

@@ -1,4 +1,4 @@
-"""Who may connect: user names, and enhanced authentication with AUTH (MQTT 3.1.4, 3.15, 4.12)."""
+"""Authentication: user names, and enhanced authentication with AUTH (MQTT 3.1.4, 3.15, 4.12)."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_an_unsupported_protocol_level_is_refused_by_name(w: World, level: int) 
     c = w.open(version=4)
     c.send(connect_frame(level, name="MQTT"))
     assert c.closed
-    assert c.output == b"\x20\x02\x00\x01"  # what clients of every version understand
+    assert c.output == b"\x20\x02\x00\x01"  # clients of every version understand this CONNACK
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.harness import FakeClient, World
 
 
 def waiting(w: World, version: int, *, count: int = 3, qos: int = 2) -> tuple[FakeClient, list[Publish]]:
-    """A client with a lasting session to which messages were sent that it has not acknowledged."""
+    """A client with a persistent session, and messages sent to it that it has not acknowledged."""
     sub = persistent(w, "sub", version)
     subscribe(sub, "t", qos=qos)
     pub = w.connect(client_id="pub")

@@ -10,7 +10,7 @@ from tests.harness import FakeClient, World
 
 
 def kept(w: World, filter: str = "#", **options: int) -> list[tuple[bytes, bytes]]:
-    """What a new subscriber gets."""
+    """The retained messages that a new subscriber gets."""
     c = w.connect(client_id="late")
     subscribe(c, filter, qos=2, **options)  # type: ignore[arg-type]
     found = [(m.topic, m.payload) for m in messages(c)]
