@@ -1,4 +1,4 @@
-"""The method ``certificate``: right, missing, expired, not valid yet, of somebody else, and with a harmful name."""
+"""The method ``certificate``: right, missing, expired, not valid yet, for another name, and with a harmful name."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ async def test_files_that_can_not_be(serve: Serve, tmp_path: Path) -> None:
             await serve(auth=auth)
 
 
-# What is meant to harm
+# Harmful input
 
 
 async def test_a_token_of_brackets_is_refused_like_any_other_and_leaves_no_traceback(

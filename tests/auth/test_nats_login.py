@@ -31,7 +31,7 @@ rules:
 
 
 async def say(broker: Broker, options: str, *commands: str) -> list[str]:
-    """What a client is told after INFO, up to the PONG or the end."""
+    """The server's answer after INFO, up to the PONG or the end."""
     url = urlsplit(broker.address("nats"))
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     await reader.readline()

@@ -1,4 +1,4 @@
-"""What clients may do, checked where they do it: publish, subscribe, leave a will; and again when the rules change."""
+"""Rights of clients, checked at each use: publish, subscribe, leave a will; and again when the rules change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a refusal takes, by the clock: it tells nobody which names there are, or who of them may administer."""
+"""The duration of a refusal, by the clock: it reveals neither which users exist nor which of them are operators."""
 
 from __future__ import annotations
 
