@@ -1,4 +1,4 @@
-"""What the demo counts, what it needs, and how it knows its processes."""
+"""The parts of the demo: its counters, its requirements, and how it recognizes its processes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from starlingmq.spark import register
 
-# What runs for seconds is not worth being compiled well.
+# A process that runs for seconds does not need optimized machine code.
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.stream.error.file=/dev/null"
 
 

@@ -88,7 +88,7 @@ def test_an_archive_is_made_of_batches_and_merged_whoever_dies(
     with pytest.raises(OSError, match="the driver died"):
         archive.write(batches[0], 0, QUERY)
     assert list(archive.path.glob("date=*/root=*/*.parquet")) and not archive.files()
-    assert archive.compact(spark, quietly) == 0  # what is written anew is not merged before
+    assert archive.compact(spark, quietly) == 0  # rewritten files are not merged before
     for number, batch in enumerate(batches):
         archive.write(batch, number, QUERY)
         archive.write(batch, number, QUERY)  # Spark tries it again

@@ -1,4 +1,4 @@
-"""Pipelines into what is not a directory of files, and state that is made anew."""
+"""Pipelines into sinks other than a directory of files, and state that is rebuilt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done about a pipeline whose queries fail: started again, as often as allowed, or ended with the reason."""
+"""A pipeline whose queries fail is restarted, as often as allowed, or ended with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink in real Spark: rows become messages, once, whoever dies and whatever is tried again."""
+"""The sink in real Spark: rows become messages, once, whichever process dies and whatever is tried again."""
 
 from __future__ import annotations
 

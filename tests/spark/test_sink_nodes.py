@@ -29,7 +29,7 @@ def context() -> Iterator[TaskContext]:
 
 
 class Query:
-    """What Spark does of a streaming query: it writes down that a batch begins, runs its tasks, and commits it."""
+    """Spark's part of a streaming query: it records that a batch begins, runs its tasks, and commits it."""
 
     def __init__(self, context: TaskContext, checkpoint: Path) -> None:
         self._context = context

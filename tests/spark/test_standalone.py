@@ -43,7 +43,7 @@ def kill_executor(cluster: Standalone) -> None:
 
 
 def in_files(directory: Path) -> list[int]:
-    """What is in the files that Spark counts as written: those that its log names."""
+    """The content of the files that Spark counts as written: those that its log names."""
     lines = [line for log in (directory / "_spark_metadata").glob("[0-9]*") for line in log.read_text().splitlines()]
     paths = {unquote(urlsplit(json.loads(line)["path"]).path) for line in lines if line.startswith("{")}
     return [int(value) for path in paths for value in pq.read_table(path)["payload"].to_pylist()]
@@ -103,7 +103,7 @@ def test_every_row_once_whoever_is_killed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Terminal:
-    """What a command shows there, read as it comes."""
+    """The screen of a command, read as it comes."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = pty.openpty()
@@ -113,7 +113,7 @@ class Terminal:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        with suppress(OSError):  # nobody has it open any more
+        with suppress(OSError):  # no process has it open any more
             while True:
                 more = os.read(self._ours, 65536).decode(errors="replace")
                 with self._changed:
