@@ -200,7 +200,7 @@ async def test_large_messages_of_strangers_end_the_service_and_not_the_broker(tm
         assert broker.read_by not in (0, first), "it was started again"
 
 
-# Whose token it is.
+# Owner of the token
 
 
 def bulk(tmp_path: Path, *more: str) -> BulkProcess:

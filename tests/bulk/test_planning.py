@@ -1,4 +1,4 @@
-"""What the Spark source plans on the driver: without Spark, but with real brokers to plan for."""
+"""The Spark source's planning on the driver: without Spark, but with real brokers to plan for."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_file_that_is_opened_while_another_thread_lists_them(tmp_path: Path) -
 
     class Views(dict[int, reader.View]):
         def __iter__(self) -> Iterator[int]:
-            """Whoever walks it is interrupted after the first, as by another thread's turn."""
+            """Interrupt each iteration after the first item, as another thread's turn would."""
             for place, first in enumerate(super().__iter__()):
                 if place == 1:
                     other.start()

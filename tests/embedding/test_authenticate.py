@@ -107,7 +107,7 @@ async def test_one_who_waits_keeps_nobody_else_waiting(serve: Serve, join: Join)
 
     broker = await serve(authenticate=slow_for_bob)
     bob = await Peer.open(broker.address())
-    # What follows CONNECT may be sent without waiting for CONNACK; it is handled after it.
+    # A client may send packets after CONNECT without waiting for CONNACK; they are handled after it.
     bob.send(Connect(client_id="bob", username="bob"), Subscribe(1, [SubscribeRequest(b"t", 0)]))
     ann = await join(broker, "ann", username="ann")
     assert await ann.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS

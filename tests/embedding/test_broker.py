@@ -127,7 +127,7 @@ async def test_settings_that_are_refused_open_nothing() -> None:
         await Broker(listeners=["mqtt://0.0.0.0:0"]).start()
     with pytest.raises(ListenerError, match="a listener URL must start with one of"):
         await Broker(listeners=["mqtt:1883"]).start()
-    # Somebody decides who may connect: then it is no open door.
+    # A hook decides on each connection, so the listener is not open to all.
     async with Broker(listeners=["mqtt://0.0.0.0:0"], authenticate=lambda request: False) as broker:
         assert broker.address().startswith("mqtt://0.0.0.0:")
 

@@ -47,7 +47,7 @@ def context(authority: trustme.CA) -> Callable[[str], ssl.SSLContext]:
         (False, "sensor-7", None, ""),
         (True, "sensor-7", None, "sensor-7"),
         (True, "sensor-7", "sensor-8", "sensor-7"),
-        (True, "", "sensor-8", ""),  # nobody gets a name by leaving the certificate out
+        (True, "", "sensor-8", ""),  # no client gets another name by leaving the certificate out
     ],
 )
 @pytest.mark.usefixtures("authority")

@@ -1,5 +1,8 @@
-"""Many who want more than they may have, all at once, at each limit: as many as may get it, the others are told the
-right thing, nobody else waits, and afterwards nothing of it is left."""
+"""Far more clients than allowed, all at once, at each limit.
+
+As many as allowed are served, the others get the right reason code, no other client waits, and nothing is left of the
+load afterwards.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ SOON = 2.0  # seconds: in which a bystander is answered, however many push
 
 @asynccontextmanager
 async def answered(bystander: Peer) -> AsyncIterator[None]:
-    """Somebody who is within his limits is served all the while."""
+    """A client within its limits is served all the while."""
     done = asyncio.Event()
 
     async def publish() -> None:
@@ -59,7 +62,9 @@ async def knock(broker: Broker, number: int, version: int, **fields: Any) -> Pee
 
 
 async def crowd(broker: Broker, count: int = CROWD, **fields: Any) -> tuple[list[Peer], Counter[int | None]]:
-    """All knock at once, each second one as a client of MQTT 3.1.1; who is in, and what the others were told."""
+    """All connect at once, every second one with MQTT 3.1.1; returns the accepted ones, and the answers to
+    the others.
+    """
     found = await asyncio.gather(*(knock(broker, number, 5 - number % 2, **fields) for number in range(count)))
     inside = [one for one in found if isinstance(one, Peer)]
     return inside, Counter(one for one in found if not isinstance(one, Peer))
@@ -88,7 +93,7 @@ async def test_connections(serve: Serve, join: Join, limit: str, fields: dict[st
     broker = await serve(limits={limit: room})
     bystander = await join(broker, "bystander", **fields)
     async with answered(bystander):
-        for _ in range(2):  # who has gone leaves room for as many
+        for _ in range(2):  # clients that leave make room for as many
             inside, told = await crowd(broker, **fields)
             assert len(inside) == room - 1, told
             hung_up = {None} if limit == "connections_per_address" else set[int | None]()  # on all but a few of them
@@ -99,7 +104,7 @@ async def test_connections(serve: Serve, join: Join, limit: str, fields: dict[st
 
 
 async def test_far_more_than_are_told_so_are_closed_at_once(serve: Serve, join: Join) -> None:
-    """Of those beyond the limit a bounded number is heard at once; nobody gets in by numbers."""
+    """Of those beyond the limit a bounded number is answered at once; numbers alone get no client in."""
     broker = await serve(limits={"max_connections": 10})
     bystander = await join(broker, "bystander")
     silent = [await Peer.open(broker.address()) for _ in range(TURNED_AWAY + 100)]
@@ -154,7 +159,7 @@ async def test_rates(serve: Serve, join: Join, limits: dict[str, int]) -> None:
     floods = [await join(broker, f"f{number}") for number in range(20)]
     count = 130
     begin = asyncio.get_running_loop().time()
-    for first, last in ((0, 100), (100, count)):  # what is read in one go is taken in one go
+    for first, last in ((0, 100), (100, count)):  # packets of one read are handled in one turn
         for number, flood in enumerate(floods):
             topic = b"flood/%d" % number
             flood.send(*(Publish(topic, b"%d" % one + b"x" * 20, 1, packet_id=one + 1) for one in range(first, last)))

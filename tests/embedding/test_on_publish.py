@@ -1,4 +1,4 @@
-"""``on_publish``: what becomes of a message on its way in."""
+"""``on_publish``: accepting, changing and dropping messages on their way in."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_a_will_goes_through_the_hook(
     bob = await join(broker, "bob")
     await bob.subscribe("lost/#")
     for payload in (b"drop", b"keep"):
-        # The delay ends with the session, that is with the connection: then nobody is there but the will.
+        # The delay ends with the session, that is with the connection: then only the will is left.
         will = Will(b"will", payload, properties={WILL_DELAY_INTERVAL: 60} if delay else {})
         ann = await join(broker, "ann", username="Ann", will=will)
         ann.abort()

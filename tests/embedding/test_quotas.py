@@ -1,4 +1,4 @@
-"""What one client, user or address may take, and what it sees when that is not enough."""
+"""The quotas of one client, user or address, and the answers when they are exceeded."""
 
 from __future__ import annotations
 
