@@ -16,7 +16,7 @@ def load() -> dict[str, dict[str, float]]:
 
 
 def store(toolchain: str, counts: dict[str, float]) -> None:
-    """What is counted with other toolchains stays, though a change of the sources makes it old."""
+    """Counts of other toolchains stay, though a change of the sources outdates them."""
     FILE.write_text(json.dumps(load() | {toolchain: counts}, indent=2) + "\n")
 
 

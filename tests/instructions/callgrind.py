@@ -23,7 +23,7 @@ UNKNOWN: Final = "unknown compiler"
 
 
 def missing() -> str:
-    """What is not there to count with; "" if everything is."""
+    """The tools that are missing for counting; "" if none is."""
     if shutil.which("valgrind") is None or not HEADER.exists():
         return "valgrind is not installed: apt-get install valgrind"
     if shutil.which("cc") is None:
@@ -32,7 +32,7 @@ def missing() -> str:
 
 
 def toolchain() -> str:
-    """All that instructions depend on beside our sources. Counts of two toolchains say nothing about each other."""
+    """All that instruction counts depend on beside the sources. Counts of two toolchains cannot be compared."""
     libc = " ".join(platform.libc_ver())
     return (
         f"{platform.machine()}, {libc}, CPython {platform.python_version()} ({platform.python_compiler()}), "
@@ -50,7 +50,7 @@ def modules_compiler() -> str:
 
 
 def count(names: list[str], place: Path) -> dict[str, float]:
-    """Instructions a message of each cell. ``place`` is an empty directory; what callgrind found stays there."""
+    """Instructions per message of each cell. ``place`` is an empty directory; the output of callgrind stays there."""
     library = place / "collecting.so"
     source = Path(__file__).with_name("collecting.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=SECONDS_MAX)
@@ -71,7 +71,7 @@ def count(names: list[str], place: Path) -> dict[str, float]:
         raise RuntimeError(f"valgrind ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     work = json.loads(done.stdout)
     totals = {name: total(place / f"found.{number}") for number, name in enumerate(asked, 1)}
-    itself = totals[EMPTY] / work[EMPTY][0]  # what beginning and ending to count costs
+    itself = totals[EMPTY] / work[EMPTY][0]  # the cost of starting and stopping the count
     return {name: round((totals[name] - work[name][0] * itself) / work[name][1], 1) for name in names}
 
 

@@ -1,7 +1,7 @@
-"""What is counted: traffic through the compiled driver and core, with no socket, clock or random number.
+"""The counted cells: traffic through the compiled driver and core, with no socket, clock or random number.
 
-A cell is one broker with its clients. In each round every client sends what it has as one read, then the driver takes
-its turn; what was written goes back to the clients, uncounted. The instructions of a message are those of a delivery.
+A cell is one broker with its clients. In each round every client sends its packets as one read, then the driver takes
+its turn; the broker's output goes back to the clients, uncounted. The instructions per message are those of a delivery.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Timer:
 
 
 class Loop:
-    """What a driver asks of an event loop. Its timers never fire."""
+    """The event loop's interface as a driver uses it. Its timers never fire."""
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
@@ -138,7 +138,7 @@ class Paced(Cell):
 
 
 class Empty:
-    """What counting itself costs: rounds in which nothing is done."""
+    """The cost of counting itself: rounds in which nothing is done."""
 
     counted = rounds = 100
     messages = 1

@@ -17,7 +17,7 @@ PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
 
 class Transport:
-    """What the broker writes to is a list."""
+    """The broker's output goes to a list."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -46,7 +46,7 @@ class Peer:
         self.transport = Transport()
 
     def greetings(self) -> list[bytes]:
-        """What it sends first, one read each."""
+        """The client's first packets, one read each."""
         return [encode(Connect(4, f"{type(self).__name__}{self.number}", True, 0), 4)]
 
     def read(self) -> bytes:
