@@ -1,4 +1,4 @@
-"""Real brokers in processes of their own: ours as users start it, and mosquitto to hold the client against.
+"""Real brokers in processes of their own: StarlingMQ as users start it, and mosquitto as a cross-check for the client.
 
 Each has every kind of listener, on free ports, and is ended by its process id.
 """
@@ -72,7 +72,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.contextmanager
 def starlingmq(directory: Path) -> Iterator[Broker]:
-    """Our broker, by its command."""
+    """StarlingMQ, by its command."""
     ca = certificate(directory)
     tls = f"{{cert: {directory}/server.pem, key: {directory}/server.key}}"
     settings = directory / "starlingmq.yaml"
@@ -106,7 +106,7 @@ def mosquitto(directory: Path) -> Iterator[Broker]:
         tls = f"certfile {directory}/server.pem\nkeyfile {directory}/server.key\n"
         settings = directory / "mosquitto.conf"
         settings.write_text(
-            f"per_listener_settings true\nuser {getpass.getuser()}\n"  # as root it would become somebody else
+            f"per_listener_settings true\nuser {getpass.getuser()}\n"  # as root it would switch to another user
             f"listener {plain} 127.0.0.1\nallow_anonymous true\n"
             f"listener {web} 127.0.0.1\nprotocol websockets\nallow_anonymous true\n"
             f"listener {secure} 127.0.0.1\nallow_anonymous true\n{tls}"

@@ -9,6 +9,6 @@ from .brokers import BROKERS, Broker
 
 @pytest.fixture(scope="module", params=BROKERS)
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Every test runs against our broker and, as a cross-check, against mosquitto."""
+    """Every test runs against StarlingMQ and, as a cross-check, against mosquitto."""
     with BROKERS[request.param](tmp_path_factory.mktemp(request.param)) as running:
         yield running

@@ -62,7 +62,7 @@ class Line:
         return self.receive(Connack(session_present, 0, properties))
 
     def reconnect(self, session_present: bool = True, properties: Properties | None = None) -> list[Packet]:
-        """Lose the connection, open another; what the client sends at once."""
+        """Lose the connection and open another one; returns the packets that the client sends at once."""
         self.state.connection_lost()
         self.connect(session_present, properties)
         return self.sent()

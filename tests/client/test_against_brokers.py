@@ -1,4 +1,4 @@
-"""The asyncio client against real brokers: ours, and mosquitto as the one that did not learn from us."""
+"""The asyncio client against real brokers: StarlingMQ, and mosquitto as an independent implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that may be at home at several nodes goes to the next one where nobody answers."""
+"""A client that knows several nodes goes to the next one where none answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client receives, how it keeps its connection alive, and how it leaves."""
+"""A client receives, keeps its connection alive, and disconnects."""
 
 from __future__ import annotations
 

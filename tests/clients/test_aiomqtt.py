@@ -64,7 +64,7 @@ async def test_retained_and_will(broker: ServedBroker, version: ProtocolVersion)
         assert (message.payload, message.retain) == (b"on", True)
         with suppress(MqttError):  # which says that the connection was lost
             doomed, heir = client(broker, version, "same", will=Will(topic, "lost", 1)), client(broker, version, "same")
-            async with doomed, heir:  # who takes the id over, so that the will is due
+            async with doomed, heir:  # the heir takes the client id over, so that the will is due
                 assert await payloads(watcher, 1) == [b"lost"]
 
 

@@ -1,5 +1,6 @@
-"""What widespread programs do with their client libraries: Zigbee2MQTT and Node-RED (mqtt.js), Telegraf
-(paho.mqtt.golang). The programs themselves are not run; how they use their libraries is in tests/js and tests/go."""
+"""The habits of widespread programs with their client libraries: Zigbee2MQTT and Node-RED (mqtt.js), Telegraf
+(paho.mqtt.golang). The programs themselves are not run; tests/js and tests/go use the libraries as they do.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A real mosquitto as a bridge to our broker, with its defaults (``try_private``, ``notifications``): messages in both
-directions, once, and over a restart of either side."""
+"""A real mosquitto as a bridge to StarlingMQ, with its defaults (``try_private``, ``notifications``): messages in both
+directions, once, and over a restart of either side.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ topic both/# both {qos}
 
 
 class Running:
-    """One broker, ours or mosquitto, that is started and stopped by its process."""
+    """One broker, StarlingMQ or mosquitto, that is started and stopped by its process."""
 
     def __init__(self, command: list[str], port: int, log: Path) -> None:
         self.command = command
@@ -69,7 +70,7 @@ def until(met: object, what: str) -> None:
 
 
 def ask(port: int, topic: str) -> str:
-    """What is retained there; ``no`` if nothing is, "" if nobody answers."""
+    """The retained value there; ``no`` if there is none, "" if no broker answers."""
     command = ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(port), "-t", topic, "-C", "1", "-W", "1"]
     asked = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
     if asked.returncode == 27:  # it timed out with a connection

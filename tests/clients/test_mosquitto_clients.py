@@ -51,7 +51,7 @@ class Shell:
                 process.kill()
 
     def lines(self, process: subprocess.Popen[bytes]) -> list[str]:
-        """What a mosquitto_sub that ends by itself printed, without its debug lines."""
+        """The output of a mosquitto_sub that ends by itself, without its debug lines."""
         out, _ = process.communicate(timeout=SECONDS)
         debug = ("Client ", "Subscribed ")
         return [line for line in out.decode().splitlines() if not line.startswith(debug)]

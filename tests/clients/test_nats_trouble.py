@@ -65,7 +65,7 @@ class Watched:
         )
 
     async def until(self, what: str) -> str:
-        """The next of these; what was told before is passed over."""
+        """The next event of these; earlier ones are skipped."""
         async with within(PATIENCE):
             while what not in (told := await self.told.get()):
                 pass
@@ -78,7 +78,7 @@ class Watched:
         (transport.resume_reading if on else transport.pause_reading)()
 
     async def gets_through(self) -> None:
-        """What it publishes comes back to it."""
+        """Its own messages come back to it."""
         subscription = await self.client.subscribe("through")
         await self.client.publish("through", b"x")
         assert (await subscription.next_msg(timeout=PATIENCE)).data == b"x"
@@ -128,7 +128,9 @@ async def test_keys() -> None:
 
 
 async def test_keys_beside_rules_and_passwords(tmp_path: Path) -> None:
-    """Rules hold for who signs as for anyone, and nobody comes in without a key because MQTT clients may."""
+    """Rules apply to clients that sign as to all others, and no NATS client gets in without a key because MQTT clients
+    may.
+    """
     (tmp_path / "acl.yaml").write_text(
         yaml.safe_dump({"rules": [{"allow": "all", "users": [public(seed(1))], "topics": ["ann/#"]}]})
     )

@@ -265,7 +265,7 @@ def test_a_silent_client_is_closed_and_one_that_pings_is_not(paho: Open) -> None
     pinging = [paho(version, keep_alive=1, prepare=leaving("pinging")) for version in (3, 4, 5)]
     silent = [paho(version, keep_alive=1, prepare=leaving(f"silent {version}")) for version in (3, 4, 5)]
     for client in silent:
-        client.client.loop_stop()  # nobody sends its PINGREQ any more
+        client.client.loop_stop()  # its PINGREQ are not sent any more
     assert sorted(watcher.message().topic for _ in silent) == [f"{topic}/silent {version}" for version in (3, 4, 5)]
     for client in pinging:
         exchange(client)
