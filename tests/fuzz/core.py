@@ -79,7 +79,7 @@ class Episode:
             self.answer_for_the_sane()
             assert client.expect(Suback).reasons[0] < 3
 
-    # What happens
+    # Actions
 
     def step(self) -> None:
         rng = self.rng
@@ -127,7 +127,7 @@ class Episode:
                 client.send(Ack(PUBREL if packet.type == PUBREC else PUBCOMP, packet.packet_id))
 
     def read(self, client: FakeClient) -> list[Packet]:
-        """What the broker wrote, in the version that the client's CONNECT named, if it came that far."""
+        """The broker's packets, in the version that the client's CONNECT named, if it came that far."""
         if client.client.state != NEW:
             client.version = client.client.version
         return client.receive()
@@ -160,7 +160,7 @@ class Episode:
             self.world.answer(question, reason, message=self.rewritten(question.message), reasons=reasons)
 
     def rewritten(self, message: Message | None) -> Message | None:
-        """What a hook may make of a message: itself, nothing, or one to another topic."""
+        """A hook's result for a message: itself, nothing, or a message to another topic."""
         if message is None or self.rng.random() < 0.2:
             return None
         topic = message.topic if self.rng.random() < 0.7 else self.rng.choice((b"f/b", b"no/#", b"$SYS/x"))
@@ -225,7 +225,7 @@ class Episode:
                 answers.append(packet)
         return got
 
-    # What must hold
+    # Invariants
 
     def check(self) -> None:
         world, ctx = self.world, self.state.ctx
@@ -255,7 +255,7 @@ class Episode:
         ctx = self.state.ctx
         assert len(ctx.sessions) <= len(talk.NAMES) + 400
         for session in ctx.sessions.values():
-            if session.queue is not None and not session.is_line:  # what a group may have waiting is another bound
+            if session.queue is not None and not session.is_line:  # the waiting messages of a group have another bound
                 assert len(session.queue) <= (ctx.max_queue or len(session.queue))
                 assert session.queue.bytes <= ctx.max_queue_bytes
             if session.window is not None and session.client is not None:

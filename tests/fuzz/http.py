@@ -55,7 +55,7 @@ class HttpServer(Server):
             return answer
 
     def check(self) -> None:
-        """It is ready, and nobody without the token has changed anything."""
+        """It is ready, and no request without the token has changed anything."""
         ready = self.ask(b"/health/ready")
         assert ready.startswith(b"HTTP/1.1 200 "), ready
         bans = self.ask(b"/api/v1/bans")

@@ -1,4 +1,4 @@
-"""What a client that is out of its mind says: packets that make sense, that nearly do, and noise, in any order."""
+"""Input of a faulty client: packets that make sense, that nearly do, and noise, in any order."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def upgrade(path: bytes, headers: tuple[bytes, ...] | list[bytes], method: bytes
 
 
 def frames(rng: Random) -> bytes:
-    """What a client says, in frames that do not end where packets end; some are damaged."""
+    """A client's input, in frames that do not end where packets end; some are damaged."""
     version = talk.version(rng)
     said = talk.opening(rng, version) + b"".join(talk.anything(rng, version) for _ in range(rng.randrange(12)))
     out = b""
