@@ -1,4 +1,4 @@
-"""What is in ``examples`` works as its README says."""
+"""Each program in ``examples`` works as its README says."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_home_assistant_is_told_all_it_needs(monkeypatch: pytest.MonkeyPat
         told = await next_of(home)
         assert told.topic == "homeassistant/device/bath-heater/config" and told.retain
         device = json.loads(told.payload)
-        assert set(device) >= {"device", "origin", "components"}  # what its documentation demands
+        assert set(device) >= {"device", "origin", "components"}  # required by its documentation
         for component in device["components"].values():
             assert {"platform", "unique_id"} <= set(component)
         await home.publish("homeassistant/status", "online", qos=1)

@@ -33,7 +33,7 @@ NODE = {"name": "n1", "shutdown_timeout": 0.1}
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans are sent as soon as there are some, and nobody is waited for for long."""
+    """Spans are sent as soon as there are some, and no wait is long."""
     monkeypatch.setattr(export, "DELAY_MS", 20)
     monkeypatch.setattr(export, "EXPORT_SECONDS", 0.5)
 

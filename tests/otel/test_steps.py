@@ -1,4 +1,4 @@
-"""What a node saw of a message, as spans: each follows on the right one, at whichever node."""
+"""A node's part in a message, as spans: each follows on the right one, at every node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is released installs into an empty environment, of every Python that is found here, and then works."""
+"""The released files install into an empty environment, with every Python that is found here, and then work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def pythons() -> list[str]:
-    """Interpreters of the versions that we promise, as far as they are here: on the path, or beside each other."""
+    """Interpreters of the supported versions, as far as they are here: on the path, or beside each other."""
     found: dict[str, str] = {}
     for version in VERSIONS:
         places = [shutil.which(f"python{version}") or "", *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
@@ -59,7 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str, directory: Path | None = None, **more: str) -> str:
-    """What a command says, on stdout and stderr."""
+    """The output of a command, on stdout and stderr."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "STARLINGMQ_PURE")}
     done = subprocess.run(
         words,
@@ -76,7 +76,7 @@ def run(*words: str, directory: Path | None = None, **more: str) -> str:
 
 
 def install(python: str, directory: Path, what: str, *options: str, **more: str) -> str:
-    """Into a new environment; what pip says."""
+    """Install into a new environment; returns pip's output."""
     run(python, "-m", "venv", str(directory))
     pip = (str(directory / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check")
     return run(*pip, *options, what, directory=None, **more)
@@ -147,7 +147,7 @@ def test_the_source_installs_without_a_compiler_and_says_so_once(built: Path, tm
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_the_source_is_compiled_where_there_is_a_compiler(built: Path, tmp_path: Path) -> None:
-    """pip builds in an environment where most of what we depend on is not: that must be enough for mypyc."""
+    """pip builds in an environment that lacks most dependencies: that must be enough for mypyc."""
     (sdist,) = built.glob("*.tar.gz")
     said = install(pythons()[-1], tmp_path / "venv", str(sdist), "--verbose")
     program = str(tmp_path / "venv/bin/starlingmq")
@@ -156,7 +156,7 @@ def test_the_source_is_compiled_where_there_is_a_compiler(built: Path, tmp_path:
 
 
 def test_the_command_is_used_from_elsewhere_as_pipx_does(built: Path, tmp_path: Path) -> None:
-    """Its environment is nobody's business: a link to the command is all that is on the path."""
+    """Its environment stays private: only a link to the command is on the path."""
     (wheel,) = built.glob("*.whl")
     install(sys.executable, tmp_path / "venv", f"{wheel}[cluster,http]")
     (tmp_path / "bin").mkdir()

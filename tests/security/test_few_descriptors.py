@@ -100,7 +100,7 @@ async def test_a_flood_of_silent_connections_leaves_storage_and_health_their_des
         assert at_first < most < LIMIT, "some are free all the time"
         assert await broker.is_ready()
         assert broker.lines("Too many open files") == broker.lines("Traceback") == []
-        async with within(60):  # the silent ones are closed in the end, and whoever waits is let in
+        async with within(60):  # the silent ones are closed in the end, and the waiting client is let in
             late = await Peer.connect(broker.mqtt, "late")
         assert await late.publish("t/late") == 0
         assert len(broker.lines("are running out")) == 1

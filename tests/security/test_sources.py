@@ -1,4 +1,4 @@
-"""What the sources may not do, beside what ruff's S rules and bandit find (``make style`` runs both)."""
+"""Rules for the sources, beside those of ruff's S rules and bandit (``make style`` runs both)."""
 
 from __future__ import annotations
 
