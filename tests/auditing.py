@@ -1,8 +1,8 @@
-"""What the broker's own events say of its messages, judged the plain way: the twin of the audit in Spark.
+"""The broker's own events about its messages, judged the plain way: the twin of the audit in Spark.
 
-The horizon is the last census that is over; with several nodes the last but one, and of the node which is behind: what
-goes from node to node is then in one of two. What was due before it, and was neither delivered nor dropped by the end,
-waits, or is lost.
+The horizon is the last census that is over; with several nodes the last but one, and of the node that is behind: a
+message between two nodes is then in the census of one of them. A message that was due before the horizon, and was
+neither delivered nor dropped by the end, waits or is lost.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def judge(events: list[dict[str, Any]]) -> Verdict:
 
 
 def _excused(due: dict[str, Any], began: dict[str, int]) -> bool:
-    """Whether nobody promised it: it was in memory only, and the process is gone; or at QoS 0 on a link that broke."""
+    """Whether its loss is excused: it was in memory only, and the process is gone; or at QoS 0 on a link that broke."""
     gone = not due["kept"] and due["n"] < began.get(due["node"], 0)
     return gone or bool(due["qos"] == 0 and due["client"].startswith("$node/"))
 

@@ -14,10 +14,10 @@ from tests.boundaries import held_by
 from tests.patience import TimeOuts
 
 WHOLE: Final = ("bulk", "conformance", "fuzz", "spark")
-"""What these tests are about goes through the whole broker from outside: run compiled, they have said it."""
+"""These tests use the whole broker from outside: running them compiled is enough."""
 
 NOT_COMPILED: Final = ("docs", "examples", "security", "test_cli_basics.py", "test_config.py", "test_deploy.py")
-"""Tests of no package of ours, or of what is never compiled: run interpreted, they have said what they have to say."""
+"""Tests without a package of StarlingMQ, or of code that is never compiled: running them interpreted is enough."""
 
 WORLDS: Final = "_worlds"
 """The end of the name of a file that lives whole clusters in virtual time: minutes interpreted, seconds compiled."""

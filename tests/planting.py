@@ -14,7 +14,7 @@ from types import ModuleType
 import starlingmq
 
 FAILURES = (AssertionError, LookupError, ValueError)
-"""What a world raises when it finds a mistake."""
+"""The exceptions by which a world reports a bug."""
 
 
 class PlantDoesNotApply(Exception):

@@ -1,4 +1,4 @@
-"""What the source says of itself, for the rules that are tests: modules, their syntax trees, who imports whom.
+"""The source as data, for the rules that are tests: modules, their syntax trees, and the imports between them.
 
 The imports are read from the source, so that those inside functions count as well, and those for type checkers.
 """
@@ -56,7 +56,7 @@ def for_type_checkers(module: str) -> set[ast.AST]:
 
 
 def imported(module: str, at_runtime: bool = False) -> Iterator[str]:
-    """Full names of what the module imports, ours and others'; ``from a import b`` gives ``a.b``."""
+    """Full names of the module's imports, of this package and of others; ``from a import b`` gives ``a.b``."""
     is_package = path_of(module).name == "__init__.py"
     skipped = for_type_checkers(module) if at_runtime else set()
     for node in ast.walk(tree(module)):
@@ -80,7 +80,9 @@ def ours(module: str, at_runtime: bool = False) -> tuple[str, ...]:
 
 
 def part(module: str) -> str:
-    """The package or file directly below ours that the module belongs to; empty for the package itself."""
+    """The package or file directly below the top package that the module belongs to; empty for the top
+    package itself.
+    """
     return module.partition(".")[2].partition(".")[0]
 
 

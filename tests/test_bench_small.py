@@ -1,4 +1,4 @@
-"""The benchmark runs small here, so that it cannot rot: every section, against our own broker and the relay."""
+"""The benchmark runs small here, so that it cannot rot: every section, against StarlingMQ and the relay."""
 
 from __future__ import annotations
 

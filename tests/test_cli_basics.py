@@ -19,7 +19,7 @@ from starlingmq.cli.app import COMMANDS
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours, without settings of somebody who runs the tests, and without colours."""
+    """The environment of the tests, without the user's settings for the broker, and without colours."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("STARLINGMQ_") or name.endswith("PURE")
     }

@@ -18,7 +18,7 @@ from compiling.modules import MODULES, PACKAGE, PACKAGES, ROOT, MissingModule, h
 from tests.source_tree import modules, ours, part
 
 MAY_BE_INTERPRETED: Final = ("config", "nkeys")
-"""What the packages that are compiled as a whole import of ours and do not call for each message."""
+"""Interpreted modules that the compiled packages import and do not call for each message."""
 
 
 def hot_names() -> set[str]:

@@ -42,7 +42,7 @@ for path in hot_modules():
 
 
 class Killed(BaseException):
-    """What ends a build in the middle."""
+    """Ends a build in the middle."""
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ HARMLESS: Final = {
 
 
 def texts(kind: inspect.Type, path: str = "", mark: str = "") -> Iterator[tuple[str, str]]:
-    """Each setting that can hold text, as path and mark; what is in a list has [] in its path."""
+    """Each setting that can hold text, as path and mark; a path has [] for the items of a list."""
     if isinstance(kind, inspect.Metadata):
         yield from texts(kind.type, path, (kind.extra or {}).get("secret", mark))
     elif isinstance(kind, inspect.UnionType):

@@ -1,4 +1,4 @@
-"""What is handed to operators: it speaks of metrics, commands and settings that there are."""
+"""The files for operators name only metrics, commands and settings that exist."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ PURE_IMPORTS: Final = {
     "starlingmq.config.settings": "the same",
     "starlingmq.nkeys": "the text of a key",
 }
-"""What the pure parts may import besides each other, and what for where the name does not say it."""
+"""Modules that the pure parts may import besides each other, and the purpose where the name does not tell it."""
 PURE_ATTRIBUTES: Final = {"hashlib": {"blake2b"}, "zlib": {"crc32"}}
-"""Of these modules only that: the rest of them opens files, or nobody has looked at it."""
+"""The only permitted attributes of these modules: the others open files, or have not been reviewed."""
 # fmt: off
 PURE_BUILTINS: Final = frozenset([
     "Exception", "KeyError", "NotImplementedError", "RecursionError", "TypeError", "UnicodeDecodeError", "ValueError",
@@ -74,7 +74,8 @@ PURE_BUILTINS: Final = frozenset([
 ])
 # fmt: on
 """Not among them: ``hash``, which differs from process to process, ``id``, which is an address; ``open``, ``input``,
-``print``; what reaches names by text (``eval``, ``exec``, ``__import__``, ``getattr``, ``globals``, ``vars``)."""
+``print``; functions that reach names by text (``eval``, ``exec``, ``__import__``, ``getattr``, ``globals``, ``vars``).
+"""
 
 
 def rank(module: str) -> int:
@@ -86,7 +87,7 @@ def rank(module: str) -> int:
 
 @pytest.mark.parametrize("module", [name for name in modules() if name != PACKAGE])
 def test_imports_point_down(module: str) -> None:
-    # The package itself offers everything, lazily; what a module takes from it must be the version or the like.
+    # The package itself offers everything, lazily; a module may take the version or the like from it.
     above = [name for name in ours(module) if name != PACKAGE and rank(name) > rank(module)]
     assert not above, f"{module} imports from above: {above}"
 

@@ -1,4 +1,4 @@
-"""What makes a test pass whatever happens, found in the source of all tests; each rule can fail itself."""
+"""Patterns that make a test pass whatever happens, found in the source of all tests; each rule can fail itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.source_tree import tree, written
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ANYTHING: Final = ("Exception", "BaseException")
 FAILS: Final = ("raises", "warns", "fail", "check_returncode", "wait_for", "timeout", "raise_for_status")
-"""Calls that may end a test without an assertion of ours; so may ``check=True`` of a process."""
+"""Calls that may end a test without an assertion in its own code; so may ``check=True`` of a process."""
 SAYS_ALL: Final = {
     "test_client_certificates_count_as_authentication": "settings that contradict each other raise",
     "test_the_example_passes": "the outcomes of a pytest in it are asserted by pytester",

@@ -1,4 +1,4 @@
-"""The code blocks of the pages, each with the comment above it that says what becomes of it in the tests.
+"""The code blocks of the pages, each with the comment above it that says how the tests use it.
 
 ::
 
@@ -6,7 +6,7 @@
     <!-- run: STORY, goes on -->   its one command goes on while the story does; the lines shown are waited for
     <!-- printed: STORY -->        what the program above prints
     <!-- file: STORY NAME -->      it is put into a file of that name
-    <!-- not run: WHY -->          it can not be run here
+    <!-- not run: WHY -->          it cannot be run here
     <!-- rules -->                 a file of rules (``auth.acl``)
     <!-- pipeline -->              a file of ``starlingmq pipeline``
 
@@ -42,7 +42,7 @@ class Block:
     line: int
     kind: str  # language
     text: str
-    mark: str  # what the comment says; "" without one
+    mark: str  # the text of the comment; "" without one
 
     @property
     def what(self) -> str:

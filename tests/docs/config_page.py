@@ -114,14 +114,14 @@ def _default(field: inspect.Field, unit: str) -> str:
 
 
 def _bounds(kind: inspect.Type, unit: str) -> str:
-    """What a value may be, where the sentence of help does not have to say it."""
+    """The bounds of a value, where the sentence of help does not have to name them."""
     if isinstance(kind, inspect.LiteralType):
         return "One of " + ", ".join(f"`{value}`" for value in kind.values) + "."
     if not isinstance(kind, inspect.IntType | inspect.FloatType):
         return ""
     write: Callable[[Any], str] = FORMATS.get(unit, str)
     least, most = kind.ge, kind.le
-    if unit == "duration" and most is not None and most > 86400 * 365:  # what keeps .inf out is no bound to tell of
+    if unit == "duration" and most is not None and most > 86400 * 365:  # the bound that only excludes .inf is not shown
         most = None
     if kind.gt is not None:
         return "More than 0."

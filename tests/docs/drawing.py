@@ -129,7 +129,7 @@ def _columns(order: Sequence[str], edges: Edges, place: dict[str, int]) -> tuple
     for name in order:
         own = max((len(label) for label in edges.get((name, name), ())), default=0)
         widths[name] = max(len(name) * EM + 28, 70.0)
-        spread = max(0.0, (own * 6.4 - widths[name]) / 2)  # what is written below a box may be wider than it
+        spread = max(0.0, (own * 6.4 - widths[name]) / 2)  # the text below a box may be wider than the box
         lefts[name] = x + spread
         between = [
             len(label)
@@ -160,7 +160,7 @@ def _neighbours(
 
 
 def sequence(about: str, who: Sequence[str], said: Sequence[tuple[str, str, str]]) -> str:
-    """Who says what to whom, from above to below; what somebody says to itself is a note."""
+    """The messages between participants, from top to bottom; a message to oneself is a note."""
     canvas = Canvas()
     wide = max(
         210.0, *(len(text) * 6.4 + 50 for start, end, text in said if abs(who.index(start) - who.index(end)) == 1)

@@ -26,7 +26,7 @@ COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class StoryError(Exception):
-    """What was done did not come out as the page says."""
+    """The outcome differs from what the page says."""
 
 
 def matches(shown: str, said: str) -> bool:

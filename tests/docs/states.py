@@ -130,7 +130,7 @@ def sender() -> str:
 
 
 def session_life() -> str:
-    """What a client does, in each state that its session can be in."""
+    """A client's actions, in each state that its session can be in."""
     edges: Edges = {}
 
     def where(world: World) -> str:
@@ -242,7 +242,7 @@ def outbound_session() -> str:
 
 
 def takeover() -> str:
-    """What two nodes say to each other, and to a third, when a client comes to another node."""
+    """The frames between two nodes, and to a third, when a client connects to another node."""
     said: list[tuple[str, str, str]] = []
     fleet = Fleet(3)
     names = {2: "former owner", 1: "new owner", 3: "every other node"}

@@ -1,4 +1,4 @@
-"""What stands in a block of commands, of Python or of settings is run as it stands there, or says why it is not."""
+"""Every block of commands, Python or settings is run as the page shows it, or says why it is not run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_story(story: tuple[str, str]) -> object:
 
 @cache
 def alone() -> list[str]:
-    """What gives a command a network of its own, in which every port is free; nothing where that is forbidden."""
+    """The command prefix for a network namespace in which every port is free; empty where that is forbidden."""
     flags = "-n" if os.geteuid() == 0 else "-rn"
     try:
         allowed = subprocess.run(["unshare", flags, "true"], capture_output=True, check=False).returncode == 0

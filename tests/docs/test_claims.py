@@ -37,7 +37,7 @@ def test_every_test_that_is_named_exists(page: Path) -> None:
 
 
 def test_pages_name_tests_and_settings() -> None:
-    """Or the tests of each page look for them in a way in which nobody writes them any more."""
+    """Otherwise the patterns by which the tests of each page find them are out of date."""
     whole = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     assert len(NAMED.findall(whole)) > 100
     assert len([path for path in SETTING.findall(whole) if path in SETTINGS]) > 200
@@ -64,7 +64,7 @@ VARIES = re.compile(r"%(?:r|s|d|\.\df|\.0f)")
 
 
 def texts(path: Path) -> list[str]:
-    """What stands in the strings of a module; what varies is a zero byte."""
+    """The text in the strings of a module; a zero byte stands for each variable part."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
@@ -76,7 +76,7 @@ def texts(path: Path) -> list[str]:
 
 
 def quoted(heading: str) -> list[str]:
-    """What is quoted in the first column of the table below a heading."""
+    """The quoted text in the first column of the table below a heading."""
     table = PLAYBOOK.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     return [text for row in rows for text in re.findall(r"`([^`]+)`", row.split(" | ")[0])]

@@ -15,7 +15,7 @@ from tests.docs.blocks import blocks_of
 from tests.docs.conftest import ROOT
 
 FETCHES: Final = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
-"""What a browser asks for by itself, by tag and attribute."""
+"""Resources that a browser fetches by itself, by tag and attribute."""
 NO_RESOURCE: Final = ("canonical", "next", "prev", "alternate")
 
 

@@ -1,4 +1,4 @@
-"""The Python on the pages is as clean as ours: ruff, and mypy --strict of what is run."""
+"""The Python on the pages is as clean as the sources: ruff, and mypy --strict for the programs that are run."""
 
 from __future__ import annotations
 
