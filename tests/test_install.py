@@ -25,7 +25,7 @@ PATIENCE: Final = 60.0
 
 
 def run(*command: str | Path, **more: str) -> str:
-    """The output of a command. Of this environment only the package sources are passed on."""
+    """The output of a command. It runs without this environment's PYTHON* and STARLINGMQ_* variables."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "STARLINGMQ_"))}
     done = subprocess.run(command, env=env | more, capture_output=True, text=True, timeout=2000)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -65,7 +65,7 @@ class Watched:
         )
 
     async def until(self, what: str) -> str:
-        """The next event of these; earlier ones are skipped."""
+        """The next report that equals ``what``; earlier ones are skipped."""
         async with within(PATIENCE):
             while what not in (told := await self.told.get()):
                 pass

@@ -50,6 +50,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if starlingmq.compiled():  # the generator patches a Python class
+    if starlingmq.compiled():  # the generator needs an interpreted class, which it can watch
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "STARLINGMQ_PURE": "1"})
     sys.exit(main(sys.argv[1:]))

@@ -35,7 +35,7 @@ def test_an_archive_is_made_published_again_and_reported_on(broker: StreamBroker
     of_stream = ["--server", broker.address, "--stream", "all", "--token-file", str(tmp_path / "token")]
     of_stream += ["--topics", "a/#", "--topics", "b"]
     archive = str(tmp_path / "archive")
-    for part in range(2):  # the first run's choice is what the replay has to keep to
+    for part in range(2):  # the replay has to keep the time between the two runs
         for topic in TOPICS:
             broker.publish([b"%d" % number for number in range(part * EACH, (part + 1) * EACH)], topic)
         done = command(tmp_path, "archive", archive, *of_stream, "--once", "--json")
