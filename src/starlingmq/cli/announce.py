@@ -76,7 +76,8 @@ def _places() -> list[Path]:
     user = os.geteuid()
     named = [os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]]
     home = os.environ.get("XDG_RUNTIME_DIR", "")
-    named.append(f"{home}/starlingmq" if home else f"/tmp/starlingmq-{user}")  # noqa: S108 it is checked: _is_private
+    # every user may write to /tmp, so _is_private checks the owner of the directory
+    named.append(f"{home}/starlingmq" if home else f"/tmp/starlingmq-{user}")  # noqa: S108  # nosec B108
     places = [Path(name) for name in named if name]
     return [*places, SYSTEM] if user == 0 else places
 
