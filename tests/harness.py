@@ -234,7 +234,9 @@ class World:
         client.dirty = False
         client.stored_from = -1
         if not fake.closed:
-            fake.output += b"".join(client.frames)
+            data = b"".join(client.frames)
+            client.bytes_out += len(data)
+            fake.output += data
         client.frames.clear()
         if client.closing and not fake.closed:
             fake.closed = True

@@ -22,7 +22,7 @@ from starlingmq.wire.packets import Pingreq
 
 
 def lost(subscribed: bool = True, nodes: int = 4, version: int = 5) -> tuple[Fleet, FakeClient]:
-    """A client whose session is at the first node, which nobody can reach; it has been told so at the second."""
+    """A client whose session is at the first node, which no other node can reach; it has been told so at the second."""
     fleet = Fleet(nodes)
     client = lasting(fleet, 0, version=version)
     if subscribed:
@@ -85,7 +85,7 @@ def test_a_client_that_leaves_before_its_suback_is_told_once_and_subscribes_to_a
     assert published(client.receive()) == [b"of this one"]
 
 
-def test_what_is_in_flight_in_a_session_that_its_client_knows_of_keeps_its_packet_id() -> None:
+def test_a_message_in_flight_keeps_its_packet_id_in_a_session_that_its_client_knows_of() -> None:
     """It went on elsewhere and is back at its first node. The marks are slow, so its old subscriptions still hold."""
     fleet = Fleet(4)
     client = lasting(fleet, 0)
@@ -122,9 +122,23 @@ def test_a_client_that_has_sent_nothing_since_is_told_again(back: int) -> None:
 
 
 @pytest.mark.parametrize("back", [1, 2])
+def test_a_client_that_has_published_is_not_told_again_though_its_last_acknowledgement_waits_for_the_disk(
+    back: int,
+) -> None:
+    """Its earlier PUBACK shows that it has CONNACK; a slow disk holds back the next one when its connection ends."""
+    fleet, client = lost()
+    publish(client, b"other", b"x", 1)
+    connection = fleet[1].state.ctx.sessions["c"].client
+    assert connection is not None
+    connection.waiting += 1
+    client.drop()
+    assert lasting(fleet, back).connack.session_present
+
+
+@pytest.mark.parametrize("back", [1, 2])
 @pytest.mark.parametrize("sent", [Publish(b"other", b"x"), Pingreq(), Disconnect()])
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_a_client_sends_together_with_connect_does_not_show_that_it_knows(
+def test_a_packet_sent_together_with_connect_does_not_show_that_the_client_knows(
     version: int, sent: Packet, back: int
 ) -> None:
     """It sends without waiting for CONNACK, and its connection breaks before it has read that."""
@@ -145,7 +159,7 @@ def test_what_a_client_sends_together_with_connect_does_not_show_that_it_knows(
     assert lasting(fleet, back, version=version).connack.session_present
 
 
-def test_who_subscribes_together_with_connect_gets_its_suback_and_is_told_once() -> None:
+def test_a_client_that_subscribes_together_with_connect_gets_its_suback_and_is_told_once() -> None:
     fleet = Fleet(4)
     subscribe(lasting(fleet, 0), b"t", 1)
     cut_off(fleet, 0)
@@ -191,7 +205,7 @@ def test_a_connection_from_before_the_loss_says_nothing_about_it() -> None:
 
 
 def test_an_owner_that_other_nodes_hear_is_waited_for() -> None:
-    """The direct way to it is cut, and messages do not go by way of others yet: it takes a moment."""
+    """The direct connection to it is cut, and messages are not relayed by others yet: that takes a moment."""
     fleet = Fleet(3)
     client = lasting(fleet, 0)
     subscribe(client, b"t", 1)

@@ -35,7 +35,6 @@ DIALECT_IN_CODE: Final = re.compile(
     re.IGNORECASE,
 )
 PLAIN_FOLDERS: Final = ("src/starlingmq", "bench", "compiling", "examples", "tests")
-NOT_PLAIN_YET: Final = ("tests/cluster/test_lost_sessions.py",)  # it only shrinks
 
 
 def dialect(prose: str) -> list[str]:
@@ -65,7 +64,7 @@ def test_a_page_has_no_dialect(page: Path) -> None:
 def plain_files() -> list[str]:
     files = (path for folder in PLAIN_FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
     written = (path for path in files if not path.stem.endswith(GENERATED) and "node_modules" not in path.parts)
-    return [file for path in written if (file := str(path.relative_to(ROOT))) not in NOT_PLAIN_YET]
+    return [str(path.relative_to(ROOT)) for path in written]
 
 
 @pytest.mark.parametrize("file", plain_files())

@@ -403,6 +403,7 @@ class Process:
         socket = self.sockets.get(client)
         if data and socket is not None:
             self.node.machine.step()
+            client.bytes_out += len(data)
             socket.hear(data)
         if not client.closing:
             self.state.sent(client)

@@ -20,10 +20,14 @@ UNSETTLED: Final = "unsettled_qos2"  # reason of dropped messages
 
 
 def knows(client: Client) -> bool:
-    """Whether the present input shows that the client has read CONNACK. Input that came together with CONNECT, or
-    before CONNACK was stored and could be sent, does not, since a client need not wait for CONNACK. A SUBSCRIBE is an
-    exception: from then on the client has the subscriptions that it asked for, whatever CONNACK says."""
-    return client.waiting == 0 and client.bytes_in > client.greeted
+    """Whether input of the client shows that it has read CONNACK. Input that came together with CONNECT, or before
+    CONNACK was stored and could be sent, does not, since a client need not wait for CONNACK. A SUBSCRIBE is an
+    exception: from then on the client has the subscriptions that it asked for, whatever CONNACK says.
+
+    CONNACK is the first packet that is sent, unless a challenge came before it. Later answers may still wait to be
+    stored."""
+    sent = client.waiting == 0 if client.auth_method else client.bytes_out != 0
+    return sent and client.bytes_in > client.greeted
 
 
 def is_told(session: Session) -> bool:
