@@ -357,7 +357,7 @@ FOUND: dict[Mistake, tuple[int, str]] = {
     a_snapshot_adds_and_takes_nothing_away: (147, ""),
     the_cursor_moves_when_it_is_sent: (58, ""),
     nothing_is_sent_again: (7, ""),
-    what_is_retained_is_not_stored: (58, ""),
+    what_is_retained_is_not_stored: (20, "the_power_fails"),
     the_last_retained_message_is_not_kept: (2, ""),
     a_group_without_members_here_loses_messages: (14, ""),
     each_node_with_members_gets_messages_of_the_group: (84, ""),
