@@ -60,7 +60,8 @@ def cluster(options: dict[str, str] | None = None, count: int = NODES) -> Iterat
     """Provide serving nodes, on any core; stopped at the end. ``options`` are settings in the environment."""
     with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
         folder = Path(name) / "cluster"
-        command = ["cluster", "up", "--nodes", str(count), "--dir", str(folder), "--base-port", "0"]
+        mqtt_only = ["--no-nats", "--no-http", "--no-streams"]
+        command = ["cluster", "up", "--nodes", str(count), "--dir", str(folder), "--base-port", "0", *mqtt_only]
         with (Path(name) / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "starlingmq", *command, "--log-level", "warning"],

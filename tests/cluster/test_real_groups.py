@@ -120,7 +120,7 @@ def members(cluster: Cluster, filter: str) -> list[int]:
 
 
 def told_as_table(node: Node) -> str:
-    command = [sys.executable, "-m", "starlingmq", "ctl", "groups", "--data-dir", str(node.data_dir)]
+    command = [sys.executable, "-m", "starlingmq", "ctl", "groups", "--wide", "--data-dir", str(node.data_dir)]
     return subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=True).stdout
 
 
