@@ -90,6 +90,12 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
+    async def type(self, text: str) -> None:
+        """Press and release a key for each character: scripts that listen to keys notice it."""
+        for character in text:
+            await self.call("Input.dispatchKeyEvent", type="keyDown", text=character)
+            await self.call("Input.dispatchKeyEvent", type="keyUp")
+
     async def screenshot(self, path: Path) -> None:
         shot = await self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -101,6 +101,6 @@ async def test_search_works_in_pages_that_are_opened_from_a_directory(site: Path
         await page.run(
             "document.querySelector('#__search').click(); document.querySelector('.md-search__input').focus()"
         )
-        await page.call("Input.insertText", text="takeover")
+        await page.type("takeover")
         await page.until("document.querySelectorAll('.md-search-result__item').length > 3")
         assert page.problems == []
