@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,8 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     duration: float = 2.0
     probe: float = 0.5
     paced_qos: tuple[int, ...] = (0, 1)
-    paced_pairs: int = 200
-    paced_rate: float = 30_000.0
+    paced_loads: tuple[tuple[int, float], ...] = ((200, 30_000.0), (1_000, 3_000.0))  # pairs, messages/s in all
     paced_warm_up: float = 1.0
     paced_duration: float = 5.0
     connections: int = 10_000
@@ -109,8 +109,7 @@ QUICK: dict[str, Any] = {
     "warm_up": 0.1,
     "duration": 0.3,
     "paced_qos": (1,),
-    "paced_pairs": 10,
-    "paced_rate": 1_000.0,
+    "paced_loads": ((10, 1_000.0), (20, 200.0)),
     "paced_warm_up": 0.1,
     "paced_duration": 0.3,
     "connections": 100,
@@ -306,13 +305,13 @@ class PacedLoad(Section):
 
     def jobs(self, results: Results) -> list[Job]:
         jobs = []
-        for qos in self.settings.paced_qos:
-            place = Paced(qos, self.settings.paced_rate, self.settings.paced_pairs)
+        for (pairs, rate), qos in product(self.settings.paced_loads, self.settings.paced_qos):
+            place = Paced(qos, rate, pairs)
             results.paced.append(place)
             names = [peer for peer in self.settings.peers if peer != "amqtt"]
             names += [NODELAY] if "mosquitto" in names else []
             for _ in range(self.settings.repeats):
-                jobs += [Job(f"paced QoS {qos}: {peer}", self.bind(place, peer)) for peer in names]
+                jobs += [Job(f"paced {rate:,.0f}/s QoS {qos}: {peer}", self.bind(place, peer)) for peer in names]
         return jobs
 
     def bind(self, place: Paced, peer: str) -> Callable[[], None]:

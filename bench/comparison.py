@@ -92,7 +92,7 @@ def cell_rows(section: str, cell: Cell) -> Iterator[Row]:
 
 
 def paced_rows(place: Paced) -> Iterator[Row]:
-    name = f"{place.pairs} pairs, {place.rate:,.0f} messages/s, QoS {place.qos}"
+    name = f"{place.pairs:,} pairs, {place.rate:,.0f} messages/s, QoS {place.qos}"
     yield Row(
         "Paced load",
         name,

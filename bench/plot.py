@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from bench.report import OURS
-from bench.results import Filters, Results, median
+from bench.results import Filters, Paced, Results, median
 
 COLOURS = {OURS: "#1f6f8b", "mosquitto": "#e08e45", "mosquitto-nodelay": "#f2c899", "amqtt": "#8a8a8a"}
 KEEPING_COLOURS = {
@@ -115,15 +115,21 @@ def peer_label(peer: str) -> str:
 def paced_cpu(results: Results, axes: Axes) -> None:
     rows = [
         (f"{peer_label(peer)}\nQoS {place.qos}", peer, median([run.cpu_us_per_message for run in runs]))
-        for place in results.paced
+        for place in first_load(results)
         for peer, runs in place.runs.items()
     ]
     bars(axes, rows, f"Paced {results.paced[0].rate:,.0f}/s: broker CPU per message, us", ".1f")
 
 
+def first_load(results: Results) -> list[Paced]:
+    """The paced load that is drawn: the first one, at each QoS."""
+    first = results.paced[0]
+    return [place for place in results.paced if (place.pairs, place.rate) == (first.pairs, first.rate)]
+
+
 def paced_latency(results: Results, axes: Axes) -> None:
     """Draw a line per peer and QoS through p50, p99 and p99.9."""
-    for place in results.paced:
+    for place in first_load(results):
         for peer, runs in place.runs.items():
             values = [median([run.latency_us[index] for run in runs]) for index in range(3)]
             style = ("-", "--", ":")[place.qos]

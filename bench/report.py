@@ -56,7 +56,7 @@ def paced_targets(results: Results) -> list[Target]:
         ours, theirs = place.runs.get(OURS), place.runs.get("mosquitto")
         if not ours or not theirs:
             continue
-        name = f"paced QoS {place.qos}"
+        name = f"paced {place.rate:,.0f}/s QoS {place.qos}"
         cpu = median([run.cpu_us_per_message for run in ours]) / median([run.cpu_us_per_message for run in theirs])
         found.append(Target(f"{name}: CPU per message, times mosquitto", cpu, 1.0, False))
         for index, share in enumerate(LATENCY[:2]):
@@ -177,12 +177,16 @@ def rate_text(cell: Cell, peer: str) -> str:
 
 
 def paced_table(results: Results) -> list[Table]:
-    if not results.paced:
-        return []
-    first = results.paced[0]
-    title = f"Paced: {first.pairs} pairs, {first.rate:,.0f} messages/s (medians, microseconds)"
+    loads = dict.fromkeys((place.pairs, place.rate) for place in results.paced)
+    return [paced_grid([place for place in results.paced if (place.pairs, place.rate) == each]) for each in loads]
+
+
+def paced_grid(places: list[Paced]) -> Table:
+    """The table of one load, at each QoS."""
+    first = places[0]
+    title = f"Paced: {first.pairs:,} pairs, {first.rate:,.0f} messages/s (medians, microseconds)"
     table = grid(title, "peer", "CPU/message", *LATENCY, "longest", "missing", "generator lag p99")
-    for place in results.paced:
+    for place in places:
         for peer, runs in place.runs.items():
             table.add_row(
                 f"{peer} QoS {place.qos}",
@@ -196,7 +200,7 @@ def paced_table(results: Results) -> list[Table]:
             table.add_row(f"{peer} QoS {place.qos}", short(text))
     if NODELAY in first.runs:
         table.caption = f"{NODELAY}: with set_tcp_nodelay true, which is not its default"
-    return [table]
+    return table
 
 
 def memory_table(results: Results) -> list[Table]:

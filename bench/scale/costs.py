@@ -34,7 +34,10 @@ def costs_of(path: Path) -> Costs:
         results = msgspec.json.decode(path.read_bytes(), type=Results)
     except (OSError, msgspec.MsgspecError) as error:
         raise CostsError(f"{path}: {error}; make it with: python -m bench --only paced,memory,cluster") from None
-    paced = [run for place in results.paced if place.qos == 1 for run in place.runs.get(OURS, [])]
+    rate = max((place.rate for place in results.paced), default=0.0)
+    paced = [
+        run for place in results.paced if place.qos == 1 and place.rate == rate for run in place.runs.get(OURS, [])
+    ]
     idle = [run for place in results.memory for run in place.runs.get(OURS, [])]
     cluster = results.cluster
     if not paced or not idle or cluster is None or not cluster.storms or not cluster.quiet:
