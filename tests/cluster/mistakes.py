@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from tests.cluster.fleet import Fleet
 
+import starlingmq
 from starlingmq.wire.mqtt import Packet, Suback
+
+Test = TypeVar("Test", bound=Callable[..., None])
 
 
 class Mistake(NamedTuple):
@@ -26,10 +29,17 @@ class Mistake(NamedTuple):
             self.scene()
 
 
-def scenes(mistakes: Mapping[str, Mistake]) -> list[Callable[[], None]]:
-    """The scenes that are not tests of other files, each once."""
+def each_scene(mistakes: Mapping[str, Mistake]) -> pytest.MarkDecorator:
+    """Parametrize a test with the scenes that are not tests of other files, each once."""
     found = dict.fromkeys(mistake.scene for mistake in mistakes.values())
-    return [scene for scene in found if not scene.__name__.startswith("test_")]
+    return pytest.mark.parametrize("scene", [one for one in found if not one.__name__.startswith("test_")])
+
+
+def each_mistake(mistakes: Mapping[str, Mistake]) -> Callable[[Test], Test]:
+    """Parametrize a test with the mistakes. It runs interpreted only."""
+    interpreted = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
+    each = pytest.mark.parametrize("mistake", mistakes.values(), ids=list(mistakes))
+    return lambda test: interpreted(each(test))
 
 
 def numbers(fleet: Fleet) -> list[int]:

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.cluster import test_takeover, test_takeover_crashes
 from tests.cluster.fleet import Fleet
-from tests.cluster.mistakes import Mistake, acknowledged, numbers, scenes
+from tests.cluster.mistakes import Mistake, acknowledged, each_mistake, each_scene, numbers
 from tests.cluster.test_takeover import LASTING, PUBACK, lasting, publish, published, subscribe
 
-import starlingmq
 from starlingmq.cluster.membership import members
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.inbound import InboundSession
@@ -201,15 +200,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
 }
 
-SCENES = scenes(MISTAKES)
 
-
-@pytest.mark.parametrize("scene", SCENES)
+@each_scene(MISTAKES)
 def test_the_scene_ends_well(scene: Callable[[], None]) -> None:
     scene()
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
-@pytest.mark.parametrize("name", MISTAKES)
-def test_each_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MISTAKES[name].must_show(monkeypatch)
+@each_mistake(MISTAKES)
+def test_each_mistake_is_found(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake.must_show(monkeypatch)

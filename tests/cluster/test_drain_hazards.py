@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 import pytest
 from tests.cluster.fleet import Fleet
-from tests.cluster.mistakes import Mistake, numbers, scenes
+from tests.cluster.mistakes import Mistake, each_mistake, each_scene, numbers
 from tests.cluster.test_drain import fleet_of, until
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
-import starlingmq
 from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.takeover.takeover import Takeovers
@@ -102,15 +101,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
 }
 
-SCENES = scenes(MISTAKES)
 
-
-@pytest.mark.parametrize("scene", SCENES)
+@each_scene(MISTAKES)
 def test_the_scene_ends_well(scene: Callable[[], None]) -> None:
     scene()
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
-@pytest.mark.parametrize("name", MISTAKES)
-def test_each_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MISTAKES[name].must_show(monkeypatch)
+@each_mistake(MISTAKES)
+def test_each_mistake_is_found(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake.must_show(monkeypatch)

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from tests.cluster import test_slow_takeovers, test_takeover
 from tests.cluster.fleet import Fleet
-from tests.cluster.mistakes import Mistake, numbers, scenes
+from tests.cluster.mistakes import Mistake, each_mistake, each_scene, numbers
 from tests.cluster.test_takeover import LASTING, PUBACK, PUBREC, lasting, publish, published, subscribe
 from tests.cluster.test_takeover_crashes import clients_of, made
 from tests.sim.world import LIVENESS_MAX
 
-import starlingmq
 from starlingmq.cluster.takeover import takeover_target
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_claims import InboundClaims
@@ -232,15 +231,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
 }
 
-SCENES = scenes(MISTAKES)
 
-
-@pytest.mark.parametrize("scene", SCENES)
+@each_scene(MISTAKES)
 def test_the_scene_ends_well(scene: Callable[[], None]) -> None:
     scene()
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
-@pytest.mark.parametrize("name", MISTAKES)
-def test_each_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MISTAKES[name].must_show(monkeypatch)
+@each_mistake(MISTAKES)
+def test_each_mistake_is_found(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake.must_show(monkeypatch)
