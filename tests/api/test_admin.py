@@ -11,9 +11,9 @@ import pytest
 from msgspec import Struct
 
 from starlingmq.admin.log_tail import LogTail
-from starlingmq.admin.node_rpc import ListPart, Missing, NodeRpc, Page
+from starlingmq.admin.node_rpc import ListPart, ListRequest, Missing, NodeRpc, Page
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
-from starlingmq.admin.typed_actions import NoArguments
+from starlingmq.admin.typed_actions import Limit, NoArguments
 from starlingmq.config.restart_settings import needs_restart
 from starlingmq.config.settings import Config, load_config
 from starlingmq.net.control_socket import Report
@@ -162,7 +162,8 @@ class ThingsPart(ListPart, frozen=True):
 
 
 async def listed(rpc: NodeRpc, limit: int, cursor: str = "") -> Page[Thing]:
-    return await rpc.page("things", NoArguments(), ThingsPart, lambda part: part.things, limit, cursor)
+    wanted = ListRequest(cursor, Limit(limit))
+    return await rpc.page("things", NoArguments(), ThingsPart, lambda part: part.things, wanted)
 
 
 def services(wire: Wire, count: int) -> dict[str, NodeRpc]:

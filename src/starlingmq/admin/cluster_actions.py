@@ -195,15 +195,7 @@ class ClusterActions:
     # Lists of which each node has a part
 
     async def _clients(self, report: Report, request: ClientList) -> ClientPage:
-        page = await self._rpc.page(
-            "clients",
-            ClientsRequest(request.q),
-            Clients,
-            lambda part: part.clients,
-            request.limit,
-            request.cursor,
-            request.node,
-        )
+        page = await self._rpc.page("clients", ClientsRequest(request.q), Clients, lambda part: part.clients, request)
         return ClientPage(self._rpc.name, page.entries, page.next, page.missing)
 
     async def _sessions(self, report: Report, request: SessionList) -> SessionPage:
@@ -212,9 +204,7 @@ class ClusterActions:
             SessionsRequest(request.q, request.connected),
             Sessions,
             lambda part: part.sessions,
-            request.limit,
-            request.cursor,
-            request.node,
+            request,
         )
         return SessionPage(self._rpc.name, page.entries, page.next, page.missing)
 
@@ -224,9 +214,7 @@ class ClusterActions:
             ClientsRequest(request.q),
             Subscriptions,
             lambda part: part.subscriptions,
-            request.limit,
-            request.cursor,
-            request.node,
+            request,
         )
         return SubscriptionPage(self._rpc.name, page.entries, page.next, page.missing)
 
@@ -236,9 +224,7 @@ class ClusterActions:
             LedGroupsRequest(request.prefix),
             LedGroups,
             lambda part: [GroupInfo(**asdict(group)) for group in part.groups],
-            request.limit,
-            request.cursor,
-            request.node,
+            request,
         )
         return GroupPage(self._rpc.name, page.entries, page.next, page.missing)
 

@@ -1,42 +1,29 @@
-"""Lists of which each node has a part: the requests, and the pages with the entries of all nodes.
-
-In a request, ``cursor`` is ``next`` of the previous page, and ``node`` "" means all nodes.
-"""
+"""Lists of which each node has a part: the requests, and the pages with the entries of all nodes."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 from starlingmq.admin.group_actions import GroupFigures
-from starlingmq.admin.node_rpc import ListPart, Missing
+from starlingmq.admin.node_rpc import ListPart, ListRequest, Missing
 from starlingmq.admin.sessions import ClientInfo, SessionInfo, SubscriptionInfo
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit
 
 
-class ClientList(Struct, frozen=True):
+class ClientList(ListRequest, frozen=True):
     """Clients, or their subscriptions. ``q``: a part of the client id."""
 
     q: str = ""
-    cursor: str = ""
-    limit: Limit = PAGE
-    node: str = ""
 
 
-class SessionList(Struct, frozen=True):
+class SessionList(ClientList, frozen=True):
     """``connected``: "yes", "no", or "" for both."""
 
-    q: str = ""
     connected: str = ""
-    cursor: str = ""
-    limit: Limit = PAGE
-    node: str = ""
 
 
-class GroupList(Struct, frozen=True):
+class GroupList(ListRequest, frozen=True):
     prefix: str = ""
-    cursor: str = ""
-    limit: Limit = PAGE
-    node: str = ""
 
 
 class ClientPage(Struct, frozen=True):

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
-from starlingmq.admin.typed_actions import texts
+from starlingmq.admin.typed_actions import PAGE, Limit, texts
 from starlingmq.net.control_socket import Action, Report
 
 if TYPE_CHECKING:
@@ -60,6 +60,14 @@ class Answers(NamedTuple, Generic[R]):
 
     results: dict[str, R]
     missing: list[Missing]
+
+
+class ListRequest(msgspec.Struct, frozen=True):
+    """A request for a page of a list of all nodes. ``cursor``: ``next`` of the previous page; ``node``: "" for all."""
+
+    cursor: str = ""
+    limit: Limit = PAGE
+    node: str = ""
 
 
 class ListPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,23 +212,23 @@ class NodeRpc:
         request: msgspec.Struct,
         part: type[P],
         entries_of: Callable[[P], list[E]],
-        limit: int,
-        cursor: str,
-        node: str = "",
+        wanted: ListRequest,
     ) -> Page[E]:
         """The next entries of a list of which each node has a part: one node after the other, in the order of numbers.
 
-        ``request`` selects the entries; each node is asked with a limit and a cursor of its own. ``part`` is the reply
-        of one node. The entries are structs with a field ``node``, which is set here. The cursor of the whole list puts
-        the number of a node before the cursor of that node. A page may be shorter than ``limit``; the last page has the
-        cursor None. Raises AdminError.
+        ``wanted`` is the operator's request; its cursor, limit and node are read here. ``request`` selects the entries;
+        each node is asked with a limit and a cursor of its own. ``part`` is the reply of one node. The entries are
+        structs with a field ``node``, which is set here. The cursor of the whole list puts the number of a node before
+        the cursor of that node. A page may be shorter than ``limit``; the last page has the cursor None. Raises
+        AdminError.
         """
+        limit = wanted.limit
         members = self.members()
-        if node:
-            members = [member for member in members if member[1] == node]
+        if wanted.node:
+            members = [member for member in members if member[1] == wanted.node]
             if not members:
-                raise AdminError(404, f"there is no node {node}")
-        first, inner = _take_apart(cursor)
+                raise AdminError(404, f"there is no node {wanted.node}")
+        first, inner = _take_apart(wanted.cursor)
         entries: list[E] = []
         missing: list[Missing] = []
         until = asyncio.get_running_loop().time() + LIST_SECONDS
