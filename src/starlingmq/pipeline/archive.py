@@ -218,10 +218,7 @@ def _move(file: Path, to: Path) -> None:
 def _write(path: Path, data: bytes) -> None:
     """Write the file atomically."""
     new = path.with_name(f".{path.name}.new")
-    with new.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
+    _write_synced(new, data)
     new.replace(path)
     _sync(path.parent)
 
@@ -229,14 +226,18 @@ def _write(path: Path, data: bytes) -> None:
 def _write_new(path: Path, data: bytes) -> None:
     """Write the file atomically; a file that another process has written first is kept."""
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with new.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
+    _write_synced(new, data)
     with suppress(FileExistsError):
         os.link(new, path)
     new.unlink()
     _sync(path.parent)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def _sync(directory: Path) -> None:
