@@ -33,36 +33,21 @@ LOOK_SECONDS: Final = 0.25  # between two looks at that delivery
 class NodeReport:
     """The state of the reports about one node. Times are those of the broker's clock."""
 
-    lost_at: float  # 0.0: it is connected
-    never: bool  # it was never connected since this node started
-    reported: bool  # the last report says that it is gone
-    losses: int  # since the last report
-    draining: bool  # it had announced that it stops or drains
-    clients: int  # that it had
-    away: float  # seconds of the last absence
-    back_at: float
-    owed: int  # messages that waited for it when it was back
-    taken_before: int  # messages that it had acknowledged until then
-    catching_up: bool  # its return was reported before it had everything
-    pause: float
-    not_before: float  # of the next report
-    calm_since: float  # of the last report of a return
-
     def __init__(self, now: float) -> None:
-        self.lost_at = now
-        self.never = True
-        self.reported = False
-        self.losses = 0
-        self.draining = False
-        self.clients = 0
-        self.away = 0.0
+        self.lost_at = now  # 0.0: it is connected
+        self.never = True  # it was never connected since this node started
+        self.reported = False  # the last report says that it is gone
+        self.losses = 0  # since the last report
+        self.draining = False  # it had announced that it stops or drains
+        self.clients = 0  # that it had
+        self.away = 0.0  # seconds of the last absence
         self.back_at = 0.0
-        self.owed = 0
-        self.taken_before = 0
-        self.catching_up = False
+        self.owed = 0  # messages that waited for it when it was back
+        self.taken_before = 0  # messages that it had acknowledged until then
+        self.catching_up = False  # its return was reported before it had everything
         self.pause = PAUSE_FIRST
-        self.not_before = now + NEVER_HEARD_SECONDS
-        self.calm_since = -inf
+        self.not_before = now + NEVER_HEARD_SECONDS  # of the next report
+        self.calm_since = -inf  # of the last report of a return
 
 
 class LostNodeReports(Subsystem):
@@ -155,12 +140,15 @@ class LostNodeReports(Subsystem):
             if number not in self._relayed and self._view.is_connected(number):
                 self._look_at_relayed(number, closed_at, now)
 
+    def _look_again(self, at: float) -> None:
+        self._due_at = min(self._due_at, at)
+
     def _look_at_lost(self, number: int, node: NodeReport, now: float) -> None:
         if node.reported or not self._is_member(number):
             return
         due_at = max(node.not_before, node.lost_at if self._is_dead(number) else node.lost_at + SILENCE_SECONDS)
         if now < due_at:
-            self._due_at = min(self._due_at, due_at)
+            self._look_again(due_at)
             return
         if node.draining:
             self._news.append(f"node {self._view.name_of(number)} has stopped; {self._kept(number)}")
@@ -174,17 +162,17 @@ class LostNodeReports(Subsystem):
         if not (node.reported or node.losses or node.catching_up):
             return
         if not node.reported and not node.catching_up and now < node.not_before:
-            self._due_at = min(self._due_at, node.not_before)
+            self._look_again(node.not_before)
             return
         left = self._undelivered(number, node)
         if left and (node.catching_up or now < node.back_at + DELIVERY_SECONDS):
-            self._due_at = min(self._due_at, now + LOOK_SECONDS)
+            self._look_again(now + LOOK_SECONDS)
             return
         self._news.append(self._return(number, node, left))
         if not node.reported and not node.catching_up:
             self._lengthen_pause(node, now)
         if left:
-            self._due_at = min(self._due_at, now + LOOK_SECONDS)
+            self._look_again(now + LOOK_SECONDS)
         node.catching_up = left != 0
         node.reported = False
         node.losses = 0
@@ -193,7 +181,7 @@ class LostNodeReports(Subsystem):
 
     def _look_at_relayed(self, number: int, closed_at: float, now: float) -> None:
         if now < closed_at + self._silence:
-            self._due_at = min(self._due_at, closed_at + self._silence)
+            self._look_again(closed_at + self._silence)
             return
         self._relayed[number] = None
         self._notices.append(
