@@ -1,3 +1,3 @@
 """The version, alone in a file that a build reads without importing anything else."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
