@@ -1,6 +1,6 @@
 """Publishers that keep a pipeline full and subscribers that count and acknowledge, a block of frames at a time.
 
-The law: nothing is done per message. A publisher sends slices of a ring of frames that was encoded once; a
+Invariant: nothing is done per message. A publisher sends slices of a ring of frames that was encoded once; a
 subscriber finds packet identifiers with strided or fancy numpy indexing and writes acknowledgements the same way.
 Every check below is vectorised too: identifiers are never reused before they are free, and each received byte belongs
 to an expected frame, otherwise the run fails.

@@ -1,4 +1,4 @@
-"""NATS publishers and subscribers in the loop of ``bench.flow``, under the same law: nothing is done per message."""
+"""NATS publishers and subscribers in the loop of ``bench.flow``, with its invariant: nothing is done per message."""
 
 from __future__ import annotations
 

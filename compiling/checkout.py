@@ -1,6 +1,6 @@
 """Compiles the hot modules of a checkout next to their sources, so that no process ever sees only some of them.
 
-The law: the library (``modules.LIBRARY``) exists only when all extension modules next to the sources belong to it. A
+Invariant: the library (``modules.LIBRARY``) exists only when all extension modules next to the sources belong to it. A
 process without the library runs interpreted from its first import to its end (``starlingmq/__init__.py``). So:
 
 1. Everything is built in ``build/``. A killed build has changed nothing; the next one continues from its objects.

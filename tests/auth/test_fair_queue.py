@@ -12,7 +12,7 @@ TOTAL_MAX = 6
 
 
 class Twin:
-    """The same laws with one list, looked through each time. An entry is (key, item, known)."""
+    """The same rules with one list, looked through each time. An entry is (key, item, known)."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, int, bool]] = []
@@ -83,7 +83,7 @@ def test_the_queue_does_what_its_twin_does(steps: list[tuple[str, object, object
             if ticket is not None:
                 tickets[number] = ticket
             if lost is not None:
-                # Which of several equally long keys loses is not part of the law.
+                # Which of several equally long keys loses is not part of the invariants.
                 assert twin.waiting(lost.key) == most
                 newest = [e for e in twin.entries if e[0] == lost.key and e[1] != number]
                 assert lost.item == ([e for e in newest if not e[2]] or newest)[-1][1]

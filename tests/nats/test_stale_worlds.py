@@ -1,4 +1,4 @@
-"""Worlds of ``stale_world``, and what its laws are worth: mistakes made on purpose, each of which they find."""
+"""Worlds of ``stale_world``, and planted mistakes, each of which its invariants find."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Authorization of requests, by the route that a request was matched to.
 
-The law: each route requires a login, unless its handler says otherwise with one of ``OPEN``. No decision looks at the
+Invariant: each route requires a login, unless its handler says otherwise with one of ``OPEN``. No decision looks at the
 text of a path.
 
 | ``opt`` of the handler | served to |

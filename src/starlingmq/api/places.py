@@ -1,9 +1,9 @@
 """Limits on the number of HTTP connections from the moment they are accepted, and the choice of the one to close.
 
-The law: a new connection is always accepted, and the connection that has waited longest is closed for it. A connection
-waits while it has no complete request: in the TLS handshake, with half a head or half a body, idle between two
-requests, or with a reply that the client does not read. A connection whose request is being handled is never closed.
-``Slots`` limits those to fewer than there are places, so that a new connection always finds one: a health probe
+Invariant: a new connection is always accepted, and the connection that has waited longest is closed for it. A
+connection waits while it has no complete request: in the TLS handshake, with half a head or half a body, idle between
+two requests, or with a reply that the client does not read. A connection whose request is being handled is never
+closed. ``Slots`` limits those to fewer than there are places, so that a new connection always finds one: a health probe
 succeeds however many incomplete requests there are.
 
 An address with ``per_address`` connections loses one of its own. With ``total`` connections, the address with the most

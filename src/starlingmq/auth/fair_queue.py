@@ -17,7 +17,7 @@ model.
 
 Each line of ``offer`` comes before those below it.
 
-The laws: an item waits for at most one item of each other key for each item of its own key before it (and for known
+Invariants: an item waits for at most one item of each other key for each item of its own key before it (and for known
 ones); no key can exclude another key; nothing is stored for a key without waiting items.
 
 ``known`` is for logins that were right before, with this password: no other login gets into that lane.

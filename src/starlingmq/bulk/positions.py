@@ -2,10 +2,10 @@
 
     {"version": 2, "offsets": {"n1": 100}, "streams": {"n1": "5f1c..."}, "waiting": {"n2": 1767225600.0}, "lost": 23}
 
-The law: the rows between two positions are, for each node that both contain with the same stream id, those from offset
-to offset; any other node contributes none. A node therefore joins a position without rows, and contributes rows from
-the next position on. A node that was not reachable when the query started is in ``waiting``, with the time from which
-its rows are read.
+Invariant: the rows between two positions are, for each node that both contain with the same stream id, those from
+offset to offset; any other node contributes none. A node therefore joins a position without rows, and contributes rows
+from the next position on. A node that was not reachable when the query started is in ``waiting``, with the time from
+which its rows are read.
 
 Version 1, of earlier releases, is a map from node to offset, with the lost rows under ``(lost)``. It has no stream ids,
 so the current streams are assumed; a node that is missing in the position is read from offset 0.

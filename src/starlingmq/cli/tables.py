@@ -1,6 +1,6 @@
 """Tables of ``starlingmq ctl`` and its siblings: aligned columns without boxes, the same on a terminal and in a pipe.
 
-The law: the first column is never shortened. Cells of other text columns are shortened on a terminal that is too
+Invariant: the first column is never shortened. Cells of other text columns are shortened on a terminal that is too
 narrow for them, and nowhere else. In a pipe, numbers have no separators and an empty cell is ``-``, so that every line
 has the same columns.
 """

@@ -6,7 +6,7 @@ protocol.
     offer(topic, ...)        the next message of the epoch; the same messages in the same order at each attempt
     finish()                 no message follows; ``done`` when everything is acknowledged
 
-The law: message n is sent only after all earlier messages were sent on this connection or are known to be at the
+Invariant: message n is sent only after all earlier messages were sent on this connection or are known to be at the
 broker; it is forgotten when it is acknowledged. Unacknowledged messages are sent again on the next connection. An
 attempt can therefore be interrupted anywhere and repeated, by this or another process, as long as it offers the same
 messages to the same broker.

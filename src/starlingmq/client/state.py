@@ -6,7 +6,7 @@
     connection_lost()     -> the session waits for the next connection_made
     publish, subscribe, unsubscribe -> a token, which comes back in a ``Completed`` event
 
-The law of the phases::
+The phases::
 
     IDLE --connection_made--> CONNECTING --CONNACK 0--> CONNECTED --disconnect, error, server's DISCONNECT--> CLOSING
     any --connection_lost--> IDLE

@@ -13,9 +13,9 @@ Every transition of the sender lives here (receiver: ``inbox``)::
     RELEASED   reconnected, session kept   RELEASED   PUBREL     [MQTT-4.4.0-1]
     both       reconnected, session gone   WAITING    as new, under a new id
 
-The law: first transmissions and resends each keep the order of the calls; the send quota, which is the server's Receive
-Maximum and is reset with every connection (MQTT 5, 4.9), is never exceeded; a message leaves ``RELEASED`` only by
-PUBCOMP, because its PUBLISH must never be sent again [MQTT-4.3.3-6] while the session lasts.
+Invariant: first transmissions and resends each keep the order of the calls; the send quota, which is the server's
+Receive Maximum and is reset with every connection (MQTT 5, 4.9), is never exceeded; a message leaves ``RELEASED`` only
+by PUBCOMP, because its PUBLISH must never be sent again [MQTT-4.3.3-6] while the session lasts.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ of their dependencies:
     operator_rpc          comes last: an operator sees the result of this turn
     ====================  ==========================================================================================
 
-The laws, each of them a promise (docs/CLUSTER.md):
+Invariants, each of them a promise (docs/CLUSTER.md):
 
 - A SUBACK is sent when every node that may publish has the route (``routes.suback_wait``).
 - Nothing is published while routes of a connected node are missing here, so this node keeps the promise of a SUBACK

@@ -4,7 +4,7 @@
                                 |---- deadline, or the node is not connected any more ----> unanswered
     answerer  Call --> called (once) ---- answer --Reply-->
 
-The law: an answer belongs to the question with its number in the asker's current incarnation. Nothing is sent twice,
+Invariant: an answer belongs to the question with its number in the asker's current incarnation. Nothing is sent twice,
 and a duplicated frame is handled once, so that a question that changes something takes effect at most once. Without an
 answer, the asker does not know whether it did. An empty question is answered right here: it measures the round trip.
 """

@@ -9,7 +9,7 @@
     DIRECTORY/_starlingmq/merges/....json                        merged files and the files that they replace
     DIRECTORY/_starlingmq/checkpoint, staging                    of the query; files being written
 
-The laws:
+Invariants:
 
 - One query writes an archive, since batches of two queries have the same numbers. A query has another id when its
   checkpoint is deleted.

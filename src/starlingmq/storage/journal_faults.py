@@ -1,6 +1,6 @@
 """The faults that prevent the journal from storing records, and the events that begin and end them.
 
-The law: while there is a fault, the broker accepts nothing that must be stored; when the last fault ends, it accepts
+Invariant: while there is a fault, the broker accepts nothing that must be stored; when the last fault ends, it accepts
 again. Each fault ends with an event which proves that its cause is gone, never by time alone.
 
 | event               | cause of the event                                          | UNWRITTEN | UNSYNCED | LOST   |

@@ -5,7 +5,7 @@ NATS. Names and values keep their order, and a name may occur several times. MQT
 surrounding blanks, which every NATS client strips. A status in the first line (``NATS/1.0 503 No Responders``) becomes
 the User Properties ``Status`` and ``Description``, as NATS clients present it.
 
-The law: between NATS clients a header block arrives byte for byte. Most blocks are in canonical form, ``Name: value``
+Invariant: between NATS clients a header block arrives byte for byte. Most blocks are in canonical form, ``Name: value``
 on each line, and are restored from the User Properties. Any other block is carried whole in the first User Property:
 its name is ``NATS/1.0``, its value the rest of the block.
 

@@ -1,6 +1,6 @@
 """MQTT 5 properties: identifiers, the table of where each is legal, and their encoding (MQTT 5, 2.2.2).
 
-The table is the law: decoding, encoding and every legality check read it, and none repeats it.
+The table is the only source: decoding, encoding and every legality check read it, and none repeats it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ reconnect there take their sessions along as usual (docs/SESSIONS.md). Sessions 
 away or does not reconnect are *offered*: the node with the offer claims the client id and takes the session over, as if
 the client had connected.
 
-The law: an offer gives nothing away. A session stays here, stored, until the other node has asked for it. So a node
+Invariant: an offer gives nothing away. A session stays here, stored, until the other node has asked for it. So a node
 that refuses, fails, or is slow only costs time, and the session is offered to the next one. A newer claim wins, above
 all that of a client that has connected to some node: an offer names the epoch that it is about
 (``cluster.takeover.drain_offers``).

@@ -8,7 +8,7 @@
 
     LEADING --the key is gone, or another node's--> READING
 
-The law: from one creation of the key to its deletion, at most one node leads. Its *term*, the revision of that
+Invariant: from one creation of the key to its deletion, at most one node leads. Its *term*, the revision of that
 creation, is higher than all before. A leader may not know yet that it does not lead any more. So it acts through
 transactions that compare the keys that they depend on (``held`` is such a condition), and a late one changes nothing.
 

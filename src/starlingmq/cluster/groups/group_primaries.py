@@ -1,7 +1,7 @@
 """The primary of each queue group: one key in etcd per group, written with the lease of its node (docs/GROUPS.md).
 
-The law: only the watch changes what is known of a key. The answer to a campaign only says that the watch will report a
-change, or that the campaign has to be repeated; so no two sources have to be ordered. The *epoch* of a primary is the
+Invariant: only the watch changes what is known of a key. The answer to a campaign only says that the watch will report
+a change, or that the campaign has to be repeated; so no two sources have to be ordered. The *epoch* of a primary is the
 revision in which its key was created: it rises from one primary to the next, and a lower one is refused.
 
 Pure: requests out, answers in.

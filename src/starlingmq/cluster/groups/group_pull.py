@@ -1,7 +1,7 @@
 """The pull loop of the groups whose primary is this node (docs/GROUPS.md). The other end is
 cluster.groups.group_supply.
 
-The laws: one pull at a time for each node, numbered, and repeated until it is answered. The loop rests only when
+Invariants: one pull at a time for each node, numbered, and repeated until it is answered. The loop rests only when
 nothing was found, or no member has room. These frames carry no messages, and may be lost, duplicated or late: the node
 that hands a message over holds it, and the primary only decides how many may go where.
 """

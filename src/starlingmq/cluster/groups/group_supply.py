@@ -1,7 +1,7 @@
 """The messages that this node supplies to primaries on other nodes (docs/GROUPS.md): it answers pulls, and reports
 changes on its own.
 
-The laws: a repeated number gets the same answer, and its request is carried out once. A pull with an epoch below the
+Invariants: a repeated number gets the same answer, and its request is carried out once. A pull with an epoch below the
 highest known one is refused. A *standing* allotment (messages that may be handed over before the primary knows of them)
 comes from the primary's last pull, and ends as soon as there is another primary, or none.
 """

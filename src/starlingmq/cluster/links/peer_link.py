@@ -9,8 +9,8 @@ receiver accepts only the next frame in sequence.
                   ^---- resend ----'
     receiver   next --received--> delivered --stored--> acknowledged
 
-The law: between two running incarnations each frame is delivered once and in order, and acknowledged only after it was
-stored. To a new incarnation of the receiver, unacknowledged frames are sent again under new numbers. The previous
+Invariant: between two running incarnations each frame is delivered once and in order, and acknowledged only after it
+was stored. To a new incarnation of the receiver, unacknowledged frames are sent again under new numbers. The previous
 incarnation may have stored some of them; these are recognized by the ids of their messages.
 """
 

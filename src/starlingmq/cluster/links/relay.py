@@ -1,6 +1,6 @@
 """The path of a frame: directly to its target, or through a relay that reaches the target (docs/CLUSTER.md, Relay).
 
-The law: a frame is relayed at most once. A node that receives a frame for another node, not relayed yet, sends it to
+Invariant: a frame is relayed at most once. A node that receives a frame for another node, not relayed yet, sends it to
 its target and to no other node, so frames never circle. A relayed path needs two working directions: from this node to
 the relay, and from the relay to the target. The opposite directions do not matter, so faults in one direction are
 bypassed too.

@@ -5,8 +5,8 @@
     SERVING --quorum lost--> WAITING --``seconds``--> SENDING --all are gone--> WAITING
        ^------------------------'-------- a quorum --------------'
 
-The law: a node that has not served for ``seconds`` keeps no MQTT connection open. An MQTT 5 client gets DISCONNECT with
-0x9C; a 3.x connection is closed. Their sessions stay here, and the node that a client connects to next takes its
+Invariant: a node that has not served for ``seconds`` keeps no MQTT connection open. An MQTT 5 client gets DISCONNECT
+with 0x9C; a 3.x connection is closed. Their sessions stay here, and the node that a client connects to next takes its
 session over later.
 """
 

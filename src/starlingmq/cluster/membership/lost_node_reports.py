@@ -5,7 +5,7 @@
     connected --gone--> lost --report--> reported --back--> catching up --report--> connected
         ^----------------'  back, before it was reported: counted as a loss
 
-The law: after each report that a node is back, its next loss is reported after a pause at the earliest. The pause
+Invariant: after each report that a node is back, its next loss is reported after a pause at the earliest. The pause
 doubles with each loss, up to PAUSE_MAX, until the node has been connected for CALM_SECONDS. So a node that flaps causes
 few lines, and a node that stays away is always reported.
 """

@@ -1,6 +1,6 @@
 """Registered, joining and online nodes; how this node joins and leaves, and removes other nodes (forget).
 
-The law: at most one transaction is outstanding. Each transaction reads everything again at its end, and the next step
+Invariant: at most one transaction is outstanding. Each transaction reads everything again at its end, and the next step
 follows from what was read, not from what was attempted. A transaction with an unknown outcome therefore needs no
 special case: the state is read again, and each transaction compares the keys that it depends on, so that a late one has
 no effect.

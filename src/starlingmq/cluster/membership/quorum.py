@@ -1,6 +1,6 @@
 """Decides which nodes are connected, and whether they are enough to serve (docs/CLUSTER.md, Quorum).
 
-The law: a connection to a node lasts while both of these hold:
+Invariant: a connection to a node lasts while both of these hold:
 
 - This node hears the other one.
 - Less than ``timeout`` has passed since this node *sent* the newest heartbeat that the other one has confirmed.

@@ -1,8 +1,8 @@
 """Decides whether this node serves clients.
 
-The law: a node serves while it is connected to a majority and has the routes of all connected nodes. A serving node may
-lack routes for ``subscribe_ack_timeout``. A node that has not served yet waits for all online nodes, but no longer than
-``member_timeout``.
+Invariant: a node serves while it is connected to a majority and has the routes of all connected nodes. A serving node
+may lack routes for ``subscribe_ack_timeout``. A node that has not served yet waits for all online nodes, but no longer
+than ``member_timeout``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ the asking node owns the client id, the ``floor`` of its session and a ``bound``
 an epoch of at least ``bound`` releases it at once (from the hint: no node can have a later one). LOOK: no node releases
 anything yet.
 
-The laws:
+Invariants:
 
 - A held handshake is released only when no node is known to have a later one with this packet id. An older one that its
   client abandoned is never mistaken for it.

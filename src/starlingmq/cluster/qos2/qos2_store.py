@@ -13,7 +13,7 @@ continue as they would have::
 ``await_rel_timeout`` does not apply here: while the client is away, its handshakes live as long as its session, and
 this node only knows that the session is elsewhere.
 
-The laws:
+Invariants:
 
 - A question by the owner of epoch *e* is answered from stays before *e*, and not before the ``floor`` of its session
   (its clean start). Of several stays, the latest one that has the packet id counts.

@@ -3,8 +3,8 @@
 A subscription waits until etcd has reported what the connected nodes had accepted before (``HeldReplay``). That takes
 milliseconds. It takes longer when a node cannot write to etcd, or when this node does not hear of changes in etcd.
 
-The law: one report as soon as a subscription has waited for SLOW_SECONDS, and the next one REPORT_SECONDS later at the
-earliest.
+Invariant: one report as soon as a subscription has waited for SLOW_SECONDS, and the next one REPORT_SECONDS later at
+the earliest.
 """
 
 from __future__ import annotations

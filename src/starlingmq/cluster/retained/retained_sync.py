@@ -5,7 +5,7 @@
     IDLE --registered--> READING --all pages--> SETTLING --own mark seen by the watch--> FOLLOWING
                             ^------------------ the watch was compacted ----------------------'
 
-The laws:
+Invariants:
 
 - At every node, the message with the highest revision in etcd is the one of its topic.
 - A message published here is shown here at once, until it is in etcd and the watch has reported it. Then the latest

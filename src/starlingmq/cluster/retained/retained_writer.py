@@ -5,7 +5,7 @@
     add --> gathering --window--> going --batch--> outstanding --answer--> done
               '-- replaced by a later one of the same topic --'
 
-The laws:
+Invariants:
 
 - One batch is outstanding at a time. Each writes this node's mark and compares its previous value. So after a lost
   answer, the next attempt finds out whether the batch was done, and no batch is done twice: a message that another node

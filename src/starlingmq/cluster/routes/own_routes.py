@@ -1,6 +1,6 @@
 """Publishes this node's own routes: the table, an update log, the history of epochs, and answers to nodes that ask.
 
-The law: a state ``(epoch, version)`` always stands for the same routes. So a version is used once in an epoch, and an
+Invariant: a state ``(epoch, version)`` always stands for the same routes. So a version is used once in an epoch, and an
 epoch is never used by two incarnations. A new incarnation that recovers less than the previous one had published
 continues from what it recovered: its history then shows that the lost versions are not part of it, and a node that has
 them gets a snapshot.

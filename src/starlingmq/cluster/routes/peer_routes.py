@@ -1,6 +1,6 @@
 """The routes of one other node, as it has published them.
 
-The law: the table always corresponds to its state. Records are applied only if they start at or before the table's
+Invariant: the table always corresponds to its state. Records are applied only if they start at or before the table's
 state, and the sender has been in that state too. A snapshot is applied only as a whole, and only if it is newer. So
 frames may be lost, duplicated, late or reordered: the same frames give the same table.
 

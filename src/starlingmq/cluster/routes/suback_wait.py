@@ -1,6 +1,6 @@
 """SUBACKs that wait until other nodes have the route.
 
-The law: a SUBACK is sent once every node that may publish has the route: nodes connected to this one, nodes connected
+Invariant: a SUBACK is sent once every node that may publish has the route: nodes connected to this one, nodes connected
 to those, and nodes lost so recently that they may not have noticed. A process that has ended does not publish.
 """
 

@@ -3,7 +3,7 @@
 ``REQUEST_TABLE``: another node owns the client id, and requests the session (``Takeover``) from this one.
 ``CLAIM_TABLE``: etcd has answered a claim of this node.
 
-The law: of the conditions below, the first that holds decides, in the order of the enum. Deciding changes nothing;
+Invariant: of the conditions below, the first that holds decides, in the order of the enum. Deciding changes nothing;
 the actions do.
 """
 

@@ -25,7 +25,7 @@ A session reset that the client has noticed, in ``RESET_TABLE``::
     NONE    --client has noticed-----> PENDING    its new subscriptions wait for the cut markers of the connected nodes
     PENDING --cut markers, deadline--> NONE       its earlier subscriptions are removed, its SUBSCRIBE is processed
 
-The laws:
+Invariants:
 
 - The client gets the session with the highest epoch of all that are handed over; the other sources only owe messages.
 - The client is told session present 1 only if no node can have a later session.

@@ -1,6 +1,6 @@
 """Sessions that clients lost: counted and logged by reason when CONNACK says session present 0.
 
-The law: a loss is reported once. It is reported again only to a client that has sent nothing since the CONNACK that
+Invariant: a loss is reported once. It is reported again only to a client that has sent nothing since the CONNACK that
 reported it (``core.session.session_reset``).
 """
 

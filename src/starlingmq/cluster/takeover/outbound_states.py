@@ -8,7 +8,7 @@ In ``OUTBOUND_TABLE``::
     any    --target gone------------> HERE       the client has no newer session: this is its session, as before
     any    --target gone, owed------> OWED       the client has a newer session: this one is handed over to this node
 
-The laws: a message leaves the session in the turn whose commit stores that it was sent; the target gets the whole
+Invariants: a message leaves the session in the turn whose commit stores that it was sent; the target gets the whole
 inflight window before any other message; the session is gone only once no message can reach it any more.
 """
 

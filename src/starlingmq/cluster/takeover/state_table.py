@@ -1,6 +1,6 @@
 """A state machine as a table: each row names a state, an event, the next state and the actions in their order.
 
-The law: a state and an event without a row are an error that names both. A row without a change and without actions
+Invariant: a state and an event without a row are an error that names both. A row without a change and without actions
 gives its reason, so that no event is ignored by accident. The table only decides; its caller carries out the actions.
 """
 

@@ -3,7 +3,7 @@
 Messages that a node sends before its cut marker are delivered by the former owner, according to the client's
 subscriptions there. The former owner may not have the new subscription: then no node would deliver them.
 
-The law: a SUBACK is sent once the markers of all nodes that may publish have arrived, just as it waits until those
+Invariant: a SUBACK is sent once the markers of all nodes that may publish have arrived, just as it waits until those
 nodes have applied its routes. If the markers are not here in time, the SUBACK refuses the subscription.
 """
 

@@ -11,7 +11,7 @@
        |<------------------ Parts, Passed-| messages from before the markers
        |  (delivers those after them)     | done
 
-The laws:
+Invariants:
 
 - The highest epoch of a client id owns it.
 - An acknowledged message is at one node at least, and is delivered to the client by one node at most.

@@ -10,7 +10,7 @@
 Every step is a change of one key, and succeeds only if the key is unchanged: of two nodes that want the same will, one
 gets it. That node writes so before it publishes, and stores in the same turn that it has published.
 
-The laws:
+Invariants:
 
 - A will is published at most once, and within ``takeover_timeout`` of the time at which its node requested the change
   that allows it. After that the node has to request it again: a client that is back at another node may have had the

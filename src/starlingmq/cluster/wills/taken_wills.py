@@ -8,7 +8,7 @@
                                               no:  the key is written again, and taken again
                                               yes: lost, deleted
 
-The law: a taken will is published only within the time that the last change of its key allows
+Invariant: a taken will is published only within the time that the last change of its key allows
 (``WillEntry.allowed_until``). After that, the client may have had a CONNACK at another node, and published messages
 that the will must not follow.
 """

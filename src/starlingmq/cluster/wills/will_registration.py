@@ -6,7 +6,7 @@
        ^                                                                     |
        '------------------------- the watch is lost -------------------------'
 
-The laws:
+Invariants:
 
 - Nothing is changed or published before the registration is complete (``is_complete``): until then, a key that this
   node does not know may say that another node has settled the will.

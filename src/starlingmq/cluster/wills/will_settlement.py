@@ -28,8 +28,8 @@ since:
 A settlement is done only once the copy that this node took, if any, is published: the other node deletes its key, and
 with it the pointer to that copy, as soon as it has seen SETTLED.
 
-The law: a will is published only by the node whose change of the key allows it, and within ``fire_seconds`` after that
-node requested the change. So a will that is FIRING for longer is not published without another change of its key.
+Invariant: a will is published only by the node whose change of the key allows it, and within ``fire_seconds`` after
+that node requested the change. So a will that is FIRING for longer is not published without another change of its key.
 
 After a crash at any step, the key has its old or its new value, and the client has no CONNACK: the next CONNECT starts
 at the first row again.

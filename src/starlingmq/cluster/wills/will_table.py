@@ -3,7 +3,7 @@
 A name is a client id, for the will of a client of this node; or that of a will taken from another node
 (``will_records.taken_name``).
 
-The laws:
+Invariants:
 
 - A name has an entry from its first event until nothing of it is left, here or in etcd. As long as a client id has an
   entry, other nodes find the owner key of this node (``Ownership.release_needed``).

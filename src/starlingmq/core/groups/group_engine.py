@@ -1,6 +1,6 @@
 """The messages of shared groups: accepted where they enter, given to a member that can take them (docs/GROUPS.md).
 
-The law: a message of a group has one holder at a time. Waiting messages are in the group queue
+Invariant: a message of a group has one holder at a time. Waiting messages are in the group queue
 (core.groups.group_queues); messages that were lent to a member that has not acknowledged them are in the window of the
 group queue. Messages that a member holds for itself (in a persistent session), or that went to another node, leave the
 group queue in the same commit.

@@ -1,6 +1,6 @@
 """The topics to which a client may publish replies, because it received requests with these reply topics.
 
-The law: a delivered message with a reply topic allows ``ReplyGrant.count`` messages to that topic, for
+Invariant: a delivered message with a reply topic allows ``ReplyGrant.count`` messages to that topic, for
 ``ReplyGrant.seconds`` from its delivery. The rules are evaluated when a reply comes, so changed rules apply at once.
 
 Memory is bounded by the number of topics and by their bytes. There are no timers: topics are kept in the order of their

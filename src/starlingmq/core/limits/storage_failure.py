@@ -2,7 +2,7 @@
 
 When a disk is full or fails, the writes of a turn stay in the store's memory, in order, and are written as soon as
 possible. Clients do not wait for that: ``StorageFailure.answer`` replaces the frames that waited for these writes by
-frames that are true now. The law:
+frames that are true now. Invariant:
 
 - Nothing is acknowledged that is not stored: PUBACK and PUBREC become 0x97, and a handshake refused like this is no
   longer held. MQTT 3.x has no such code, so the connection ends without an acknowledgement.

@@ -7,7 +7,7 @@ sessions.
                      |      ^
                      +-AUTH-+  (0x18, as often as the authenticator wants)
 
-The law: one client id, one session, at most one connection. ``session present`` is 1 only if state of that client id
+Invariant: one client id, one session, at most one connection. ``session present`` is 1 only if state of that client id
 was found and kept.
 """
 

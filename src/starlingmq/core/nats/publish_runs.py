@@ -1,6 +1,6 @@
 """Runs of PUBs: messages of one connection to one subject that were read together, without reply, are routed together.
 
-The law: a run has the effect of its messages one by one. So it is used only where no message needs a closer look:
+Invariant: a run has the effect of its messages one by one. So it is used only where no message needs a closer look:
 all receivers are NATS clients of this node, at most one queue group among them, and nothing is asked, stored, confirmed
 or reported per message. ``publish`` returns False for all others, which core.nats.nats_publishing publishes one by one.
 

@@ -1,7 +1,7 @@
 """Messages of NATS clients that are too old for NATS clients.
 
 NATS delivers a message at once or not at all: its requesters wait for seconds. Here a message may wait, in a group
-queue, or for a node that is down. The law: what a NATS client published reaches no NATS client later than
+queue, or for a node that is down. Invariant: what a NATS client published reaches no NATS client later than
 ``queue_groups.nats_wait`` after its publication. A group with an MQTT member at QoS 1 or 2 keeps it as long as any
 other message.
 """

@@ -4,7 +4,7 @@
 
     PUB --take: allowed--> Ready.requests --> admin.nats_answers --answer, once for each node--> close
 
-The law:
+Invariant:
 
 - A client may ask about itself (``$SYS.REQ.USER.INFO``). It may ask about servers and accounts only if it has proved
   its identity, and a rule that names ``$SYS/REQ`` allows it to publish there (``Rights.may_ask``).

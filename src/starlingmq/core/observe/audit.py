@@ -4,7 +4,7 @@ Kinds: *began* (events are published from here on), *accepted*, *refused*, *due*
 *delivered* (its PUBLISH was written to that receiver), *acknowledged*, *dropped*, *waiting* (the number of messages
 that wait for a receiver: a census every ``CENSUS_SECONDS``).
 
-The laws:
+Invariants:
 
 - A message has an ``id`` from its entry until it is nowhere any more: in queues, in the journal, on the way to other
   nodes. Messages without an id have no events. Events themselves have none, so there are no events about events.

@@ -1,6 +1,6 @@
 """Which messages are traced with OpenTelemetry, and how all nodes know them (docs/OBSERVING.md).
 
-The law: a message is selected once, where it enters, and its id says so from then on: ``NODE:NUMBER~`` and, if it
+Invariant: a message is selected once, where it enters, and its id says so from then on: ``NODE:NUMBER~`` and, if it
 carried a trace context, that trace and its parent span (W3C Trace Context). So other nodes, and this node after a
 restart, recognize it without other state: ids travel with messages through links, journal and migrating sessions.
 """

@@ -1,6 +1,7 @@
 """Forwarding of messages from the node where they entered to other nodes of the cluster.
 
-The law: messages to a node do not overtake each other, since that node recognises duplicates by the order of sequences.
+Invariant: messages to a node do not overtake each other, since that node recognises duplicates by the order of
+sequences.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a message to the connection of one receiver: now, through the window, or through the queue.
 
-The laws:
+Invariants:
 
 - At one QoS a session gets messages in the order of their publication: a message that comes while others of its kind
   are queued is queued behind them.

@@ -1,6 +1,6 @@
 """The state of a session's migration between nodes: which messages it accepts here, and which the other node accepts.
 
-The law: of the messages that enter at one node, those up to that node's *cut marker* belong to the former owner, and
+Invariant: of the messages that enter at one node, those up to that node's *cut marker* belong to the former owner, and
 those after it to the new owner. Both receive the marker in the order of that node's messages, so none is lost and none
 is duplicated.
 

@@ -7,7 +7,7 @@
        |                       '--nothing in ``limit`` seconds------> refused, 0x89: the client shall retry
        '--etcd says nothing for ``silence`` seconds--> refused, 0x88
 
-The laws: a CONNECT that is not OWNED is never refused because of another one, since its epoch will be higher than all
+Invariants: a CONNECT that is not OWNED is never refused because of another one, since its epoch will be higher than all
 that are known now; a CONNECT whose client has disconnected claims nothing.
 
 ``take`` returns the wanted claims; ``cluster.takeover.takeover`` decides when a client may continue

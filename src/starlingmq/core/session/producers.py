@@ -9,7 +9,7 @@ uses User Properties of MQTT 5, and adds nothing to a PUBLISH or to forwarded me
     CONNACK   starlingmq-next: N, starlingmq-digest: D    N messages of E have arrived, and D is the digest over them
               starlingmq-node: NAME                       the name of this node: other nodes do not know
 
-The first PUBLISH on this connection is then number N of epoch E, the next one N+1. The law for each::
+The first PUBLISH on this connection is then number N of epoch E, the next one N+1. The rule for each::
 
     epoch and number               QoS 1, 2                          QoS 0
     the next one                   published, and recorded           the same

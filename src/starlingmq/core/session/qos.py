@@ -17,7 +17,7 @@ Receiver of QoS 2 (``Inbound``), one entry per packet id::
     unknown   --PUBREL --> COMPLETED  3.x, the same PUBREL again: answer PUBCOMP, counted and logged
     any       --timeout--> unknown    ``await_rel_timeout``; a message that was HELD is lost, and counted
 
-The law: the message of a QoS 2 handshake leaves the receiver once, at the first PUBREL. Handshakes are remembered, so
+Invariant: the message of a QoS 2 handshake leaves the receiver once, at the first PUBREL. Handshakes are remembered, so
 that a repeated PUBREL is recognised [MQTT-4.3.3-12], until the packet id is used again for another message, the session
 ends, or the client has been connected for ``await_rel_timeout``. Time while the client is away does not count: a client
 repeats its PUBRELs when it connects [MQTT-4.4.0-1].

@@ -4,7 +4,7 @@ It has three parts, in this order: ``items`` in memory, to be sent next; ``store
 memory; ``fresh``, newer and not stored yet. The middle part exists only while the queue is long or the client away, and
 messages are stored; then ``spill`` moves everything there that is not needed soon.
 
-The law: the queue never exceeds ``max_length`` messages or ``max_bytes`` bytes (0 = no limit). At the limit expired
+Invariant: the queue never exceeds ``max_length`` messages or ``max_bytes`` bytes (0 = no limit). At the limit expired
 messages are removed first, then the oldest ones; the caller gets each removed one and counts it.
 """
 

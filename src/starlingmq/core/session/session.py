@@ -4,7 +4,7 @@ protocol handlers, which is why they are in one module.
 Everything that an idle client does not need (queue, window, inbound handshakes, subscriptions) is None until it is
 needed: an idle subscriber must cost little.
 
-The law of writing: frames leave in the order in which they were added to ``Client.frames``. Once a frame waits for
+Invariant of writing: frames leave in the order in which they were added to ``Client.frames``. Once a frame waits for
 storage, all later frames of the same connection wait behind it (``stored_from``).
 """
 

@@ -1,6 +1,6 @@
 """A WebSocket connection, which to the driver is an ordinary transport of MQTT or NATS.
 
-The law of this file: ``state`` only ever moves down this list, and the state alone says what bytes mean.
+Invariant: ``state`` only ever moves down this list, and the state alone says what bytes mean.
 
 | state | input | ``write`` |
 |---|---|---|

@@ -1,7 +1,7 @@
 """One RocksDB directory: opening it, the meaning of its errors, and recovery from them.
 
-RocksDB describes errors in words, and after a failed write it refuses all further ones until it is reopened. So the law
-here is: a failed write or sync marks the database as failed; reads continue; the next write (even an empty batch)
+RocksDB describes errors in words, and after a failed write it refuses all further ones until it is reopened. So the
+rule here: a failed write or sync marks the database as failed; reads continue; the next write (even an empty batch)
 reopens it, at most once per ``RETRY_SECONDS`` and, if the disk was full, only once there is free space. It serves again
 only if all writes that ever succeeded are still present.
 
