@@ -1,8 +1,11 @@
-"""The broker as one state machine: bytes and ``now`` in, a Ready out.
+"""The broker as one state machine without I/O: bytes and ``now`` in, a Ready out.
 
-A shell calls ``open``, ``receive``, ``closed``, ``blocked``, ``drained`` and ``answer`` when the events happen, and at
-the end of its turn ``turn`` and ``take_ready``. It performs the Ready (see core.ready), and calls ``sent`` for each
-client that it wrote to. Without events it calls ``turn`` at ``wake_at``. All of this happens in one thread.
+The *shell* is the code around it that has the sockets, the disk and the clock (``net.driver``). A *Ready* is the result
+of a turn: the records to store, and the frames to send before and after they are stored (``core.ready``).
+
+The shell calls ``open``, ``receive``, ``closed``, ``blocked``, ``drained`` and ``answer`` when these events happen, and
+at the end of its turn ``turn`` and ``take_ready``. It carries out the Ready, and calls ``sent`` for each client that it
+wrote to. Without events it calls ``turn`` at ``wake_at``. All of this happens in one thread.
 """
 
 from __future__ import annotations
