@@ -330,7 +330,7 @@ class SessionActions:
         return DoneHere(True, "disconnected")
 
     async def end(self, report: Report, request: OneClient) -> DoneHere:
-        """End a session, and delete its queue and window. Raises AdminError."""
+        """Delete a session: its subscriptions, queue and window. Raises AdminError."""
         session = self._find(request.client_id)
         if session is None:
             return DoneHere(False)

@@ -58,7 +58,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         done = await served.ask("client.kick", client_id=client_id, node=node, by=served.who(request))
         return convert(done, DoneAt)
 
-    @delete("/session", status_code=200, summary="End a session and delete its queue")
+    @delete("/session", status_code=200, summary="Delete a session: its subscriptions and its queue")
     async def end(request: Request[Any, Any, Any], client_id: Name, node: Node = "") -> DoneAt:
         done = await served.ask("session.end", client_id=client_id, node=node, by=served.who(request))
         return convert(done, DoneAt)

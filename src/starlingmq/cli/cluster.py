@@ -43,7 +43,7 @@ def up(
         bool | None,
         typer.Option(
             "--nats/--no-nats",
-            help="Listen for NATS clients, on ports 400 above.",
+            help="Listen for NATS clients, on the MQTT port + 400.",
             show_default="yes if the cluster is new",
         ),
     ] = None,
@@ -51,7 +51,7 @@ def up(
         bool | None,
         typer.Option(
             "--http/--no-http",
-            help="Serve the API and the dashboard, on ports 500 above.",
+            help="Serve the API and the dashboard, on the MQTT port + 500.",
             show_default="yes if the cluster is new",
         ),
     ] = None,
@@ -59,7 +59,7 @@ def up(
         bool | None,
         typer.Option(
             "--streams/--no-streams",
-            help="Serve streams to bulk readers (Spark), on ports 600 above.",
+            help="Serve streams to bulk readers (Spark), on the MQTT port + 600.",
             show_default="yes if the cluster is new",
         ),
     ] = None,

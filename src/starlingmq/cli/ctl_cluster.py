@@ -47,7 +47,7 @@ ROUTES: Final[Columns] = {
 ForceOption = Annotated[bool, typer.Option("--force", help="Proceed even if data is lost.")]
 
 app = typer.Typer(
-    help="Show the cluster as a running node sees it, its routes, and remove members.", no_args_is_help=True
+    help="Show members, routes and health of the cluster, as one node knows them; remove nodes.", no_args_is_help=True
 )
 
 
@@ -55,7 +55,7 @@ app = typer.Typer(
 def status(
     wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> int:
-    """Show the state of this node and its cluster.
+    """Show the health of this node and its cluster, with a table of the members.
 
     The exit code is 0 if all nodes are reachable, 3 if a node is gone, and 1 while this node does not serve.
     """
@@ -110,7 +110,7 @@ def routes(
 def leave(
     force: ForceOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """Remove this node permanently: it hands over its sessions and the messages it owes to other nodes, leaves the
+    """Remove this node permanently: it hands over its sessions and waiting messages to other nodes, leaves the
     cluster, and stops."""
     found = _ask("cluster.leave", {"force": "yes"} if force else {}, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{found['left']} has left the cluster and stops")
@@ -124,7 +124,7 @@ def forget(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Remove a node that will not return, with everything that waits for it."""
+    """Remove a node that will not return, and drop the messages that wait for it. Run this on another node."""
     arguments = {"name": name} | ({"force": "yes"} if force else {})
     found = _ask("cluster.forget", arguments, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{found['forgot']} was removed from the cluster")

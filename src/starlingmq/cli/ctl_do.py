@@ -38,7 +38,7 @@ def end(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """End a session and delete its queue."""
+    """Delete a session: its subscriptions and its queue. A connected client is disconnected."""
     found = ask("session.end", data_dir, config, client_id=client_id)
     done(found, json_, f"session of {plain(client_id)} on {', '.join(found['nodes'])}: {found['done']}")
 

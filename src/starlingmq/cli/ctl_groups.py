@@ -37,7 +37,10 @@ def groups(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the queue groups with their strategy, members and waiting messages, best known to each group's primary."""
+    """List the queue groups with their strategy, members and waiting messages.
+
+    A node knows its own part of a group; the group's primary knows all of it (--everywhere).
+    """
     if everywhere or is_url(data_dir):
         found = listed("groups.all", "groups", GROUPS_MAX, data_dir, config, prefix=prefix)
         warn_of(found)

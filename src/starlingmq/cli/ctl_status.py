@@ -19,9 +19,9 @@ NOT_READY: Final = 1  # exit code
 def status(
     wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> int:
-    """Show whether the broker and its cluster are well, and an overview of each node.
+    """Show the health of the broker and its cluster, and an overview of each node.
 
-    The exit code is 0 if all is well, 3 if a node of the cluster is gone, and 1 if this node does not accept clients.
+    The exit code is 0 if all nodes are reachable, 3 if a node is gone, and 1 if this node does not accept clients.
     """
     found = ask("overviews", data_dir, config)
     if json_:

@@ -29,11 +29,9 @@ OPTIONS: Final = (
     Option("listen", ("--listen",), TEXTS, "URL", "URL to listen on, instead of those in the settings; repeatable."),
     Option("data_dir", ("--data-dir",), TEXT, "DIR", "Directory for persistent data."),
     Option("name", ("--name",), TEXT, "NAME", "Unique name of this node."),
-    Option("cluster", ("--cluster",), TEXT, "HOST:PORT", "Join a cluster; address that its other nodes connect to."),
-    Option(
-        "join", ("--join",), TEXTS, "HOST:PORT", "etcd client address of a member of the cluster to join; repeatable."
-    ),
-    Option("etcd", ("--etcd",), TEXTS, "HOST:PORT", "Existing etcd to use instead of an own member; repeatable."),
+    Option("cluster", ("--cluster",), TEXT, "HOST:PORT", "Run as a cluster node; the address for other nodes."),
+    Option("join", ("--join",), TEXTS, "HOST:PORT", "Join the cluster whose etcd answers at this address; repeatable."),
+    Option("etcd", ("--etcd",), TEXTS, "HOST:PORT", "Use this running etcd instead of starting one; repeatable."),
     Option("workers", ("--workers",), int | None, "N", "Run N brokers that share the ports, one per core."),
     Option("set_", ("--set",), TEXTS, "KEY.PATH=VALUE", "Override one setting; repeatable."),
     Option("log_level", ("--log-level",), TEXT, "LEVEL", "Log level: debug, info, warning or error."),
