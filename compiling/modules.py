@@ -34,6 +34,7 @@ MODULES: Final = {
     "bulk/columns.py": "runs for each message that is read from a stream",
     "cluster/balance/drain.py": IN_EACH_TURN,
     "cluster/etcd/election.py": IN_EACH_TURN,
+    "cluster/etcd/etcd_retry.py": IN_EACH_TURN,
     "cluster/pending_work.py": IN_EACH_TURN,
     "cluster/links/peer_frames.py": FOR_EACH_MESSAGE,
     "cluster/qos2/qos2_adapter.py": FOR_EACH_MESSAGE,

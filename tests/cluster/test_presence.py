@@ -139,7 +139,7 @@ def test_a_connack_waits_for_a_will_and_for_its_retained_message() -> None:
     watcher = watch(fleet, 2)
     client = come(fleet, 0, 4, True)
     writer = fleet[0].cluster.retained.writer
-    writer._retry_at = fleet.now + 1.0
+    writer._retry.at = fleet.now + 1.0
     client.drop()
     fleet.advance(0.1)
     assert retained(fleet)[0] == b"offline 1"

@@ -34,8 +34,9 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchEvent,
     WatchLost,
 )
+from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 
-RETRY_SECONDS: Final = 0.25  # after an error of etcd; doubled after each further one
+RETRY_SECONDS: Final = 0.25  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 4.0
 
 State = Literal["idle", "reading", "trying", "following", "leading"]
@@ -58,8 +59,7 @@ class Election:
         self._tag = ""  # of the outstanding transaction
         self._watching = False
         self._available = True
-        self._retry = RETRY_SECONDS
-        self._retry_at = 0.0
+        self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
         self._seen = 0  # revision up to which the key is known
         self._requests: list[Request] = []
 
@@ -110,7 +110,7 @@ class Election:
     def wake_at(self) -> float:
         """When to call ``tick``; 0.0: nothing waits for a time."""
         waits = self.state in ("reading", "trying") and not self._tag and self._available
-        return self._retry_at if waits else 0.0
+        return self._retry.at if waits else 0.0
 
     def take_requests(self) -> list[Request]:
         requests, self._requests = self._requests, []
@@ -122,11 +122,11 @@ class Election:
 
     def _take(self, answer: TxnAnswer, now: float) -> None:
         if answer.error:
-            self._retry_at = now + self._retry
-            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            self._retry.failed(now)
             self._read_again()
             return
-        self._retry, self._retry_at = RETRY_SECONDS, 0.0
+        self._retry.succeeded()
+        self._retry.at = 0.0
         if answer.revision < self._seen:
             return  # the watch has reported newer state
         found: tuple[KeyValue, ...] = answer.found[-1]
@@ -146,7 +146,7 @@ class Election:
             self.state = "leading" if value == self._name else "following" if value else "trying"
 
     def _step(self, now: float) -> None:
-        if self._tag or not self._available or now < self._retry_at or self.state not in ("reading", "trying"):
+        if self._tag or not self._available or now < self._retry.at or self.state not in ("reading", "trying"):
             return
         get = Get(self._key)
         if self.state == "reading":

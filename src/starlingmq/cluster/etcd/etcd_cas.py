@@ -13,10 +13,11 @@ from itertools import islice
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, Operation, Put, Txn, TxnAnswer
+from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 
 PER_TXN: Final = 60  # updates, or up to as many operations in ``also`` instead; etcd's default limit is 128
 BYTES_PER_TXN: Final = 512 * 1024
-RETRY_SECONDS: Final = 0.1  # after an error of etcd; doubled after each further one
+RETRY_SECONDS: Final = 0.1  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 2.0
 
 
@@ -52,8 +53,7 @@ class EtcdCas:
         self._under_way: dict[bytes, None] = {}  # the keys of the batch
         self._tag = ""
         self._tags = 0
-        self._retry = RETRY_SECONDS
-        self._retry_at = 0.0
+        self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._batch)
@@ -66,7 +66,7 @@ class EtcdCas:
         self._waiting[amendment.key] = amendment
 
     def take_requests(self, now: float) -> list[Txn]:
-        if self._tag or not self._waiting or now < self._retry_at:
+        if self._tag or not self._waiting or now < self._retry.at:
             return []
         size = 0
         for key in list(islice(self._waiting, PER_TXN)):
@@ -96,12 +96,11 @@ class EtcdCas:
         amended = CasResult()
         amended.revision = answer.revision
         if answer.error:
-            self._retry_at = now + self._retry
-            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            self._retry.failed(now)
             for each in batch:
                 self._waiting.setdefault(each.key, each)
             return amended
-        self._retry = RETRY_SECONDS
+        self._retry.succeeded()
         if answer.succeeded:
             amended.done = batch
             return amended
@@ -115,4 +114,4 @@ class EtcdCas:
 
     def wake_at(self) -> float:
         """When ``take_requests`` has to be called without an event; 0.0: never."""
-        return self._retry_at if self._waiting and not self._tag else 0.0
+        return self._retry.at if self._waiting and not self._tag else 0.0

@@ -27,10 +27,11 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchEvent,
     WatchLost,
 )
+from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 
 TAG: Final = "groups-"
 CAMPAIGNS_PER_TXN: Final = 40
-RETRY_SECONDS: Final = 0.1  # after an error of etcd; doubled after each further one
+RETRY_SECONDS: Final = 0.1  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 2.0
 SHARE: Final = b"$share/"
 
@@ -71,8 +72,7 @@ class GroupPrimaries:
         self._names: list[bytes] = []  # the groups that it is about; none: it reads all groups
         self._tags = 0
         self._batch = CAMPAIGNS_PER_TXN
-        self._retry = RETRY_SECONDS
-        self._retry_at = 0.0
+        self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
         self._requests: list[Request] = []
 
     def enter(self, node: int, incarnation: int) -> None:
@@ -133,10 +133,10 @@ class GroupPrimaries:
     def _take(self, answer: TxnAnswer, now: float) -> None:
         names, self._names = self._names, []
         if answer.error:
-            self._retry_at = now + self._retry
-            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            self._retry.failed(now)
             return
-        self._retry, self._retry_at = RETRY_SECONDS, 0.0
+        self._retry.succeeded()
+        self._retry.at = 0.0
         if not names:
             self._watching = True
             there = {entry.key: entry for entry in answer.found[0]}
@@ -158,7 +158,7 @@ class GroupPrimaries:
                     self._asked[share] = answer.revision
         else:  # another node was faster for one of them
             self._batch = 1
-            self._retry_at = now + self._retry
+            self._retry.at = now + RETRY_SECONDS
 
     def _apply(self, key: bytes, value: bytes | None, created: int) -> None:
         share = SHARE + key[len(self._prefix) :]
@@ -182,7 +182,7 @@ class GroupPrimaries:
 
     def take_requests(self, now: float) -> list[Request]:
         requests, self._requests = self._requests, []
-        if self._node == 0 or not self._begun or self._tag or now < self._retry_at:
+        if self._node == 0 or not self._begun or self._tag or now < self._retry.at:
             return requests
         if not self._watching:
             self._asked.clear()
@@ -214,4 +214,4 @@ class GroupPrimaries:
         """When ``take_requests`` has to be called without an event; 0.0: never."""
         if self._tag or self._node == 0 or not self._begun:
             return 0.0
-        return self._retry_at if self._todo or not self._watching else 0.0
+        return self._retry.at if self._todo or not self._watching else 0.0

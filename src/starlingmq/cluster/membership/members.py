@@ -31,12 +31,13 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchEvent,
     WatchLost,
 )
+from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.member_changes import MemberChange, Seen, differences
 from starlingmq.cluster.membership.member_transactions import READ, MemberTransaction, MemberTransactions
 from starlingmq.cluster.membership.registry import Keys, Registry
 
-RETRY_SECONDS: Final = 0.25  # after an error of etcd; doubled after each further one
+RETRY_SECONDS: Final = 0.25  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 4.0
 SETTLE_SECONDS: Final = 10.0
 
@@ -103,8 +104,7 @@ class Members:
         self._lease_lost = False
         self._tag = ""  # of the outstanding transaction
         self._tags = 0
-        self._retry = RETRY_SECONDS
-        self._retry_at = 0.0  # 0.0: nothing waits for a retry
+        self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)  # ``at`` 0.0: nothing waits for a retry
         self._heard: frozenset[int] = frozenset()
         self._known_at = -1.0  # when a majority was first known to have the membership; -1: not yet
         self._requests: list[Request] = []
@@ -138,8 +138,8 @@ class Members:
             assert isinstance(answer, EtcdState)
             self._available = answer.available
             self._unavailable = answer.reason
-            self._retry_at = 0.0
-            self._retry = RETRY_SECONDS
+            self._retry.at = 0.0
+            self._retry.succeeded()
         self._look(now)
 
     def adopt(self, membership: Membership, now: float) -> None:
@@ -223,8 +223,8 @@ class Members:
         """When to call ``tick``; 0.0: nothing waits for a time."""
         if self._tag or not self._available or self.state in ENDED:
             return 0.0
-        if self._retry_at:
-            return self._retry_at
+        if self._retry.at:
+            return self._retry.at
         current = self.membership.revision == self._registry.parsed.membership.revision
         if self.state == "joining" and current and self._known_at >= 0 and self._has_majority():
             return self._known_at + self._settle
@@ -238,11 +238,10 @@ class Members:
             if trying is not None:
                 self._maybe.append(trying)
             self._stale = True
-            self._retry_at = now + self._retry
-            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            self._retry.failed(now)
             return
         members, number = answer.found[-2:]
-        self._retry = RETRY_SECONDS
+        self._retry.succeeded()
         self._registry.load(members, number, answer.revision)
         self._stale = False
         if not self._watching:
@@ -334,9 +333,9 @@ class Members:
     def _step(self, now: float) -> None:
         if self.state == "new" or self.state in ENDED or self._tag or not self._available:
             return
-        if now < self._retry_at:
+        if now < self._retry.at:
             return
-        self._retry_at = 0.0
+        self._retry.at = 0.0
         if self._stale:
             self._send(READ)
         elif self._registry.problem:

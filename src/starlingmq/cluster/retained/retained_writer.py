@@ -24,11 +24,12 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 
 BATCH_OPERATIONS: Final = 100  # etcd's default limit is 128 in a transaction
 BATCH_BYTES: Final = 512 * 1024  # etcd's default limit is 1.5 MiB
 ENTRY_BYTES: Final = 200  # etcd's overhead for each change, beside key and value
-RETRY_SECONDS: Final = 0.1  # after an error of etcd; doubled after each further one
+RETRY_SECONDS: Final = 0.1  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 2.0
 TAG: Final = "retained write "
 UNKNOWN: Final = -1
@@ -85,8 +86,7 @@ class RetainedWriter:
         self._tag = ""
         self._tags = 0
         self._batch_mark = 0
-        self._retry = RETRY_SECONDS
-        self._retry_at = 0.0
+        self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
     def __len__(self) -> int:
         """The number of messages that are not written yet."""
@@ -118,7 +118,7 @@ class RetainedWriter:
         return 0 if entry is None else entry.sequence
 
     def take_requests(self, now: float) -> list[Txn]:
-        if self._tag or now < self._retry_at or self._mark_revision == UNKNOWN:
+        if self._tag or now < self._retry.at or self._mark_revision == UNKNOWN:
             return []
         if not self._going and self._gathering and now >= self._went_at + self._window:
             self._going, self._gathering = self._gathering, {}
@@ -172,10 +172,9 @@ class RetainedWriter:
         self._tag = ""
         if answer.error:
             self._asked = True  # at least the mark, to find out whether this batch was done
-            self._retry_at = now + self._retry
-            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            self._retry.failed(now)
             return None
-        self._retry = RETRY_SECONDS
+        self._retry.succeeded()
         if answer.succeeded:
             self._mark_revision = answer.revision
             return self._done(self._batch_mark, answer.revision, True)
@@ -205,7 +204,7 @@ class RetainedWriter:
             return 0.0
         if not (self._going or self._gathering or self._asked):
             return 0.0
-        when = self._retry_at
+        when = self._retry.at
         if not self._going and not self._asked:
             when = max(when, self._went_at + self._window)
         if self._left < 0.0:

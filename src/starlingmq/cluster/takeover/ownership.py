@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 
 CLAIMS_PER_TXN: Final = 60  # two operations each; etcd's default limit is 128
 RELEASES_PER_TXN: Final = 60
@@ -25,7 +26,7 @@ RELEASES_PER_TXN: Final = 60
 # claims in one
 TXNS_UNDER_WAY: Final = 8
 SMALL_UNDER_WAY: Final = 2
-RETRY_SECONDS: Final = 0.1  # after an error of etcd; doubled after each further one
+RETRY_SECONDS: Final = 0.1  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 2.0
 TAG: Final = "owners-"
 CLEAN: Final = -1
@@ -97,8 +98,7 @@ class Ownership:
         self._under_way: dict[str, UnderWay] = {}
         self._owned: dict[str, Owned] = {}  # answers that were not taken yet
         self._tags = 0
-        self._retry = RETRY_SECONDS
-        self._retry_at = 0.0
+        self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
     def enter(self, node: int, incarnation: int) -> None:
         """This node's number is known."""
@@ -159,7 +159,7 @@ class Ownership:
         return name.decode().replace("%2F", "/").replace("%25", "%"), int(node)
 
     def take_requests(self, now: float) -> list[Txn]:
-        if self._node == 0 or now < self._retry_at:
+        if self._node == 0 or now < self._retry.at:
             return []
         requests: list[Txn] = []
         while self._may_ask():
@@ -228,10 +228,9 @@ class Ownership:
                 self._again.pop(client_id, None)
                 self._claims[client_id] = self._written[client_id] = None
             self._releases.extend(under_way.releases)
-            self._retry_at = now + self._retry
-            self._retry = min(2 * self._retry, RETRY_SECONDS_MAX)
+            self._retry.failed(now)
             return
-        self._retry = RETRY_SECONDS
+        self._retry.succeeded()
         self.answered_at = now
         self.newest = max(self.newest, answer.revision)
         for client_id, found in zip(under_way.claims, answer.found, strict=False):
@@ -278,4 +277,4 @@ class Ownership:
 
     def wake_at(self) -> float:
         """When ``take_requests`` has to be called without an event; 0.0: never."""
-        return self._retry_at if self._claims or self._releases else 0.0
+        return self._retry.at if self._claims or self._releases else 0.0
