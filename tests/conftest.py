@@ -16,8 +16,22 @@ from tests.patience import TimeOuts
 WHOLE: Final = ("bulk", "conformance", "fuzz", "spark")
 """These tests use the whole broker from outside: running them compiled is enough."""
 
-NOT_COMPILED: Final = ("docs", "examples", "security", "test_cli_basics.py", "test_config.py", "test_deploy.py")
-"""Tests without a package of StarlingMQ, or of code that is never compiled: running them interpreted is enough."""
+NOT_COMPILED: Final = (
+    "docs",
+    "examples",
+    "security",
+    "test_cli_basics.py",
+    "test_compiling.py",
+    "test_config.py",
+    "test_config_secrets.py",
+    "test_deploy.py",
+    "test_deploy_containers.py",
+    "test_project_rules.py",
+    "test_pytest_plugin.py",
+    "test_structure.py",
+    "test_tests_can_fail.py",
+)
+"""Tests that read sources, or of code that is never compiled: running them interpreted is enough."""
 
 WORLDS: Final = "_worlds"
 """The end of the name of a file that lives whole clusters in virtual time: minutes interpreted, seconds compiled."""
