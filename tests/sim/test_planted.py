@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from tests.cluster import test_state
 from tests.sim import planted, test_sim
@@ -32,4 +34,7 @@ def test_qos_2_that_leaves_before_its_commit_is_found() -> None:
 def test_each_mistake_is_found(mistake: planted.Mistake) -> None:
     """At the seed that found it, or, where the code has changed since, at another one."""
     seed, theme = planted.FOUND[mistake]
-    assert caught(mistake, (seed, *range(SEEDS_MAX)), theme) >= 0, f"no seed below {SEEDS_MAX} finds it"
+    found = caught(mistake, (seed, *range(SEEDS_MAX)), theme)
+    assert found >= 0, f"no seed below {SEEDS_MAX} finds it"
+    if found != seed:
+        warnings.warn(f"seed {seed} does not find it any more; write {found} into FOUND", stacklevel=1)
