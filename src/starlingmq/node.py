@@ -28,7 +28,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, SparingLog, set_up_logging
-from starlingmq.net.bulk_urls import bulk_place, bulk_url
+from starlingmq.net.bulk_urls import bulk_url, parse_bulk_url
 from starlingmq.net.control_socket import ControlServer
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
@@ -182,7 +182,7 @@ class Broker:
             if self._cluster is not None:
                 read_at = () if self._bulk is None else (bulk_url(self._bulk.address, self.config.node.name),)
                 self._cluster.open_to_clients(doors.listeners, read_at)
-            admin.place.serving = True
+            admin.local_node.serving = True
         except BaseException:
             await self.stop()
             raise
@@ -206,8 +206,8 @@ class Broker:
         found = [(self.config.node.name, self.read_at, False)]
         if self._cluster is None:
             return found
-        places = [bulk_place(url) for url in self._cluster.listeners_elsewhere()]
-        found += [(*place, False) for place in places if place is not None]
+        addresses = [parse_bulk_url(url) for url in self._cluster.listeners_elsewhere()]
+        found += [(*local_node, False) for local_node in addresses if local_node is not None]
         return found + [(name, "", True) for name in self._cluster.members_away()]
 
     async def _open_listener(self, spec: ListenerSpec) -> Listener:
@@ -306,7 +306,7 @@ class Broker:
         self._ending = asyncio.ensure_future(self.stop())
 
     def _open_admin(self, driver: Driver, actions: BrokerActions) -> AdminService:
-        place = LocalNode(
+        local_node = LocalNode(
             self.config.node.name,
             driver,
             lambda: self.config,
@@ -319,7 +319,7 @@ class Broker:
             actions.drain,
             lambda: None if self._tracing is None else self._tracing.figures(),
         )
-        admin = AdminService(place, actions.by_name, actions.streams)
+        admin = AdminService(local_node, actions.by_name, actions.streams)
         admin.start()
         return admin
 
@@ -328,7 +328,7 @@ class Broker:
         from starlingmq.api.served import Served
 
         await asyncio.sleep(0)  # the driver's first turn must not count the following work, which takes a while
-        self._http = HttpSide(Served(admin.place, admin))
+        self._http = HttpSide(Served(admin.local_node, admin))
         await self._http.open()
 
     def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
@@ -407,7 +407,7 @@ class Broker:
             return
         seconds = self.config.node.shutdown_timeout
         if self._admin is not None:
-            self._admin.place.serving = False
+            self._admin.local_node.serving = False
         if self._cluster is not None:
             self._cluster.stopping()
         await self._doors.close()

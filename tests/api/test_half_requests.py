@@ -20,8 +20,8 @@ import pytest
 from starlingmq import Broker
 from starlingmq.api import http_connection, server
 from starlingmq.api.asgi import RequestRefused
+from starlingmq.api.connection_limit import ConnectionLimit, Slots
 from starlingmq.api.guard import LOG_INS_PER_ADDRESS
-from starlingmq.api.places import Places, Slots
 from starlingmq.api.server import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS, CONNECTIONS_WHEN_SHORT, HttpListener
 from tests.patience import within
 
@@ -89,7 +89,7 @@ async def test_half_requests_from_one_address_keep_nobody_out(serve: Serve, toke
             assert await status(open_, broker, "/health/live", from_=address) == 200
             assert await status(open_, broker, "/health/ready", from_=address) == 200
             assert await status(open_, broker, "/api/v1/clients", BEARER, from_=address) == 200
-        assert len(listener(broker).places) <= CONNECTIONS_PER_ADDRESS + 10
+        assert len(listener(broker).connection_limit) <= CONNECTIONS_PER_ADDRESS + 10
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await answer(early))[0] == 200, "a connection of another address had to go"
 
@@ -102,7 +102,7 @@ async def test_half_requests_from_many_addresses_keep_nobody_out(serve: Serve) -
         for address in ("127.0.0.1", "127.0.1.7"):
             assert await status(open_, broker, "/health/live", from_=address) == 200
             assert await status(open_, broker, "/api/v1/clients", from_=address) == 200
-        assert len(listener(broker).places) <= CONNECTIONS_MAX
+        assert len(listener(broker).connection_limit) <= CONNECTIONS_MAX
 
 
 async def test_silent_connections_to_tls_are_counted_and_closed(serve: Serve, certificates: Certificates) -> None:
@@ -114,7 +114,7 @@ async def test_silent_connections_to_tls_are_counted_and_closed(serve: Serve, ce
     trusting.check_hostname = False
     async with connections() as open_:
         silent = [await open_(broker, b"\x16\x03\x01"[: number % 4]) for number in range(MANY // 2)]
-        assert len(listener(broker).places) <= CONNECTIONS_PER_ADDRESS
+        assert len(listener(broker).connection_limit) <= CONNECTIONS_PER_ADDRESS
         assert await status(open_, broker, "/health/live", context=trusting) == 200
         async with within(20):
             for reader, _ in silent:
@@ -147,7 +147,7 @@ async def test_a_client_that_does_not_read_replies_is_disconnected(
         reader, writer = await open_(broker, many)
         writer.transport.pause_reading()
         async with within(30):
-            while len(listener(broker).places):
+            while len(listener(broker).connection_limit):
                 await asyncio.sleep(0.05)
         assert await status(open_, broker, "/health/live") == 200
         del reader
@@ -191,7 +191,7 @@ async def test_it_leaves_the_last_descriptors_to_storage(serve: Serve, monkeypat
         for _ in range(20):
             await open_(broker)
         assert await status(open_, broker, "/health/live") == 200
-        assert len(listener(broker).places) <= CONNECTIONS_WHEN_SHORT
+        assert len(listener(broker).connection_limit) <= CONNECTIONS_WHEN_SHORT
 
 
 class One:
@@ -208,41 +208,41 @@ class One:
 
 
 def test_the_longest_waiting_connection_of_the_crowd_goes() -> None:
-    places = Places(5, 3)
+    limit = ConnectionLimit(5, 3)
     crowd = [One("a", since) for since in (3, 1, 2)]
     other = One("b", 0)
     for one in (*crowd, other):
-        assert places.enter(one)
-    assert places.enter(One("a", 9)) and [one.evicted for one in crowd] == [False, True, False]
-    assert places.enter(One("c", 10)) and places.enter(One("d", 11))
+        assert limit.enter(one)
+    assert limit.enter(One("a", 9)) and [one.evicted for one in crowd] == [False, True, False]
+    assert limit.enter(One("c", 10)) and limit.enter(One("d", 11))
     assert [one.evicted for one in crowd] == [False, True, True] and not other.evicted
-    assert len(places) == 5
+    assert len(limit) == 5
 
 
 def test_a_connection_that_is_worked_on_never_goes() -> None:
-    places = Places(3, 2)
+    limit = ConnectionLimit(3, 2)
     busy = [One("a", None), One("a", None), One("b", None)]
-    assert all(places.enter(one) for one in busy)
-    assert not places.enter(One("a", 1)) and not places.enter(One("c", 1))
+    assert all(limit.enter(one) for one in busy)
+    assert not limit.enter(One("a", 1)) and not limit.enter(One("c", 1))
     busy[1].since = 5
-    assert places.enter(One("c", 1))
+    assert limit.enter(One("c", 1))
     assert [one.evicted for one in busy] == [False, True, False]
 
 
 def test_places_are_what_a_plain_list_says() -> None:
     chance = random.Random(3)
-    places, twin = Places(20, 6), set[One]()
+    limit, twin = ConnectionLimit(20, 6), set[One]()
     for step in range(5000):
         if twin and chance.random() < 0.4:
             one = chance.choice(sorted(twin, key=id))
-            places.leave(one)
+            limit.leave(one)
             twin.discard(one)
         else:
             one = One(chance.choice(["", *"abcdef"]), step if chance.random() < 0.8 else None)
-            if places.enter(one):
+            if limit.enter(one):
                 twin.add(one)
         twin = {one for one in twin if not one.evicted}
-        assert len(places) == len(twin) <= 20
+        assert len(limit) == len(twin) <= 20
         assert all(sum(one.address == name for one in twin) <= 6 for name in "abcdef")
 
 

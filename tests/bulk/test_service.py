@@ -22,7 +22,7 @@ from starlingmq.config.settings import Config, ConfigError, load_config
 from starlingmq.hooks import AuthRequest
 from starlingmq.spark.nodes import LostRows, NodeBook, NodeConnection, StreamError
 from starlingmq.spark.option_error import OptionError
-from starlingmq.spark.placing import NodePlace
+from starlingmq.spark.placing import AssignedNode
 from starlingmq.spark.read_options import Options, read_options
 from starlingmq.spark.row_publishing import PublishError
 from starlingmq.spark.row_publishing import publish as send
@@ -224,7 +224,7 @@ async def test_a_port_where_something_else_answers_is_told(broker: Broker) -> No
         await asyncio.to_thread(NodeBook(strange).bounds)
     sink = read_sink_options({"servers": f"mqtt://{broker.read_at}", "patience": "1"})
     with pytest.raises(PublishError, match="no MQTT broker answers there; name the port of a listener"):
-        await send(sink, NodePlace(urls=sink.urls), "x", 0, iter([(b"a", b"p", 1, False, b"")]))
+        await send(sink, AssignedNode(urls=sink.urls), "x", 0, iter([(b"a", b"p", 1, False, b"")]))
 
 
 async def test_trimmed_messages_are_an_error_or_left_out(tmp_path: Path) -> None:

@@ -10,29 +10,29 @@ import pyarrow.fs as pafs  # type: ignore[import-untyped]
 import pytest
 
 from starlingmq.spark.checkpoint import Checkpoint
-from starlingmq.spark.placing import FILE, NodePlace, NowhereError, Placement
+from starlingmq.spark.placing import FILE, AssignedNode, NowhereError, Placement
 
 A, B, C, D = (f"mqtt://10.0.0.{number}:1883" for number in range(1, 5))
 NAMES = {A: "a", B: "b", C: "c"}
 
 
 def test_a_batch_that_may_have_begun_stays_where_it_is() -> None:
-    places = Placement().with_servers([A, B], -1).with_names({A: "a", B: "b"})
-    assert places.with_servers([B, A], 7) is places, "the order means nothing"
-    later = places.with_servers([C], 7)
-    assert [later.place(7, partition, [C], ()).urls[0] for partition in range(3)] == [A, B, A]
-    assert later.place(7, 0, [C], ()) == NodePlace(urls=(A, C), name="a"), "it may be at another address now"
-    assert later.place(8, 0, [C], ()) == NodePlace(urls=(C,))
+    placement = Placement().with_servers([A, B], -1).with_names({A: "a", B: "b"})
+    assert placement.with_servers([B, A], 7) is placement, "the order means nothing"
+    later = placement.with_servers([C], 7)
+    assert [later.assign(7, partition, [C], ()).urls[0] for partition in range(3)] == [A, B, A]
+    assert later.assign(7, 0, [C], ()) == AssignedNode(urls=(A, C), name="a"), "it may be at another address now"
+    assert later.assign(8, 0, [C], ()) == AssignedNode(urls=(C,))
     again = later.with_servers([B, C], 7)
-    assert [each.first for each in again.sets] == [0, 8] and again.place(8, 0, [B, C], ()).urls[0] == B
+    assert [each.first for each in again.sets] == [0, 8] and again.assign(8, 0, [B, C], ()).urls[0] == B
 
 
 def test_a_removed_node_is_not_waited_for() -> None:
-    places = Placement().with_servers([A, B, C], -1).with_names(NAMES)
+    placement = Placement().with_servers([A, B, C], -1).with_names(NAMES)
     for gone in (("b",), (B,)):
-        assert [places.place(3, partition, [A, B, C], gone).name for partition in range(4)] == ["a", "c", "c", "a"]
+        assert [placement.assign(3, partition, [A, B, C], gone).name for partition in range(4)] == ["a", "c", "c", "a"]
     with pytest.raises(NowhereError, match="lists all nodes"):
-        places.place(3, 0, [A, B, C], ("a", "b", "c"))
+        placement.assign(3, 0, [A, B, C], ("a", "b", "c"))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -48,11 +48,11 @@ def test_every_attempt_of_a_batch_goes_to_the_same_nodes(seed: int, tmp_path: Pa
         servers = chance.sample([A, B, C, D], chance.randint(1, 4))
         if chance.random() < 0.8:  # a batch has begun when Spark has written this
             (offsets / str(batch)).touch()
-        places = checkpoint.read().with_servers(servers, checkpoint.begun())
-        checkpoint.write(places)
+        placement = checkpoint.read().with_servers(servers, checkpoint.begun())
+        checkpoint.write(placement)
         if not (offsets / str(batch)).exists():
             continue
-        found = [places.place(batch, partition, servers, ()).urls[0] for partition in range(4)]
+        found = [placement.assign(batch, partition, servers, ()).urls[0] for partition in range(4)]
         assert went.setdefault(batch, found) == found
         batch += chance.random() < 0.5
     assert batch > 20 and len({tuple(each) for each in went.values()}) > 10
@@ -85,20 +85,20 @@ def test_an_object_store_gets_the_file_whole(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "bucket" / "query").mkdir(parents=True)
     monkeypatch.setattr(pafs, "FileSystem", Files)
     checkpoint = Checkpoint("s3a://bucket/query")
-    places = Placement().with_servers([A], -1)
-    checkpoint.write(places)
+    placement = Placement().with_servers([A], -1)
+    checkpoint.write(placement)
     assert asked == ["s3://bucket/query"], "Spark's name of the scheme is another one than pyarrow's"
-    assert checkpoint.read() == places
+    assert checkpoint.read() == placement
     assert [path.name for path in (tmp_path / "bucket" / "query").iterdir()] == [FILE]
 
 
 def test_state_is_stored_beside_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path / "new"))
     assert checkpoint.read() == Placement() and checkpoint.begun() == -1
-    places = Placement().with_servers([A], -1).with_names({A: "a"})
-    checkpoint.write(places)
-    assert checkpoint.read() == places and [path.name for path in (tmp_path / "new").iterdir()] == [FILE]
-    assert places.with_names({A: "a"}) is places
+    placement = Placement().with_servers([A], -1).with_names({A: "a"})
+    checkpoint.write(placement)
+    assert checkpoint.read() == placement and [path.name for path in (tmp_path / "new").iterdir()] == [FILE]
+    assert placement.with_names({A: "a"}) is placement
     nothing = Checkpoint("")
-    nothing.write(places)
+    nothing.write(placement)
     assert nothing.read() == Placement()

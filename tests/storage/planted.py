@@ -149,7 +149,7 @@ BUGS = {
     ),
     "a QoS 2 message that may be on the disk is refused": Bug(
         storage_failure,
-        "client.version != 5 or 0 <= place < self.ctx.storage.written_before",
+        "client.version != 5 or 0 <= position < self.ctx.storage.written_before",
         "client.version != 5",
         "test_failing_disk.py::test_a_message_that_may_be_on_disk_is_not_refused",
     ),

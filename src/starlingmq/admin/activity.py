@@ -108,8 +108,8 @@ class NodeActivity:
         now = self._driver.loop.time()
         seconds = now - self._looked_at if self._before else 0.0
         before, after, rows = self._before, {}, []
-        for place, client in enumerate(list(self._driver.clients)):
-            if place % PIECE == PIECE - 1:
+        for index, client in enumerate(list(self._driver.clients)):
+            if index % PIECE == PIECE - 1:
                 await asyncio.sleep(0)
             session = client.session
             if session is None or client.link:

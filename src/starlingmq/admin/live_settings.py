@@ -46,8 +46,8 @@ class Listeners(Struct, frozen=True):
 
 
 class SettingActions:
-    def __init__(self, place: LocalNode) -> None:
-        self.place = place
+    def __init__(self, local_node: LocalNode) -> None:
+        self.local_node = local_node
 
     def actions(self) -> dict[str, Action]:
         return {
@@ -57,12 +57,12 @@ class SettingActions:
         }
 
     async def config(self, report: Report, request: NoArguments) -> Config:
-        return masked(self.place.config())
+        return masked(self.local_node.config())
 
     async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
         """Raises AdminError, and then nothing has changed."""
         try:
-            restart = self.place.reload()
+            restart = self.local_node.reload()
         except Exception as error:
             if not type(error).__module__.startswith("starlingmq.") and not isinstance(error, OSError):
                 raise
@@ -72,6 +72,7 @@ class SettingActions:
 
     async def listeners(self, report: Report, request: NoArguments) -> Listeners:
         found = [
-            ListenerView(one.address, one.gate.connections, dict(one.gate.refused)) for one in self.place.listeners()
+            ListenerView(one.address, one.gate.connections, dict(one.gate.refused))
+            for one in self.local_node.listeners()
         ]
-        return Listeners(found, self.place.state.ctx.counters.connections_open)
+        return Listeners(found, self.local_node.state.ctx.counters.connections_open)

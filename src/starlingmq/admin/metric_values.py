@@ -26,7 +26,7 @@ from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.observe.session_totals import SessionTotals
 from starlingmq.storage.opening import directory_of
 
-BOUNDS: Final = [f"{1e-6 * 2**place:.6f}" for place in range(BUCKETS - 1)] + ["+Inf"]
+BOUNDS: Final = [f"{1e-6 * 2**bucket:.6f}" for bucket in range(BUCKETS - 1)] + ["+Inf"]
 PROCESS_TEXTS: Final = {
     "process_virtual_memory_bytes": "Address space of the broker's process; much of it is not in memory.",
     "process_resident_memory_bytes": "Memory that the broker's process takes; limits.memory bounds it.",
@@ -68,7 +68,7 @@ class MetricValues:
     """A collector of prometheus-client: all metrics of one broker as of now. The caller sets ``survey`` before."""
 
     def __init__(self, service: AdminService) -> None:
-        self.place = service.place
+        self.local_node = service.local_node
         self.service = service
         self.survey = SessionTotals()
         self.process = ProcessCollector(registry=None)
@@ -94,7 +94,7 @@ class MetricValues:
             yield family
 
     def _logins(self) -> Iterator[Metric]:
-        hashing = self.place.hashing()
+        hashing = self.local_node.hashing()
         if hashing is None:
             return
         found = hashing.checks.figures
@@ -112,7 +112,7 @@ class MetricValues:
         )
 
     def _traced(self) -> Iterator[Metric]:
-        found = self.place.traced()
+        found = self.local_node.traced()
         if found is None:
             return
         texts = {
@@ -127,7 +127,7 @@ class MetricValues:
             yield CounterMetricFamily(f"starlingmq_traced_{name}", texts[name], value=value)
 
     def _traffic(self) -> Iterator[Metric]:
-        counters = self.place.state.ctx.counters
+        counters = self.local_node.state.ctx.counters
         received, sent = counters.publish_received, counters.publish_sent
         yield counter(
             "starlingmq_messages_received",
@@ -185,7 +185,7 @@ class MetricValues:
         )
 
     def _listeners(self) -> Iterator[Metric]:
-        open_ = {one.address: float(one.gate.connections) for one in self.place.listeners()}
+        open_ = {one.address: float(one.gate.connections) for one in self.local_node.listeners()}
         yield gauge(
             "starlingmq_connections",
             "Open connections, by listener, including those that have not sent CONNECT yet.",
@@ -219,13 +219,13 @@ class MetricValues:
             "Connections closed before any client was known, by listener and reason, such as a limit or a ban.",
             labels=["listener", "reason"],
         )
-        for listener in self.place.listeners():
+        for listener in self.local_node.listeners():
             for reason, count in listener.gate.refused.items():
                 refused.add_metric([listener.address, reason], count)
         yield refused
 
     def _holdings(self) -> Iterator[Metric]:
-        state, survey = self.place.state, self.survey
+        state, survey = self.local_node.state, self.survey
         figures = state.sys.figures()
         now = {
             "clients_connected": (
@@ -262,7 +262,7 @@ class MetricValues:
                 "Groups with members: shared subscriptions of MQTT, queue groups of NATS.",
             ),
             "bans": (
-                sum(1 for _ in self.place.bans.all(monotonic())),
+                sum(1 for _ in self.local_node.bans.all(monotonic())),
                 "Addresses, users and clients that are refused at the moment.",
             ),
         }
@@ -274,7 +274,7 @@ class MetricValues:
         waiting: dict[str, float] = {}
         lag: dict[str, float] = {}
         members: dict[str, float] = {}
-        for group in self.place.state.router.groups()[:LABELS_MAX]:
+        for group in self.local_node.state.router.groups()[:LABELS_MAX]:
             name = title(group)
             waiting[name] = float(group.waiting())
             members[name] = float(len(group.members) + sum(group.counts.values()))
@@ -287,7 +287,7 @@ class MetricValues:
             "starlingmq_group_lag", "Messages of a group that wait on all nodes; reported by its primary.", lag, "group"
         )
         yield gauge("starlingmq_group_members", "Members of a group on all nodes.", members, "group")
-        at_once = self.place.state.groups.at_once
+        at_once = self.local_node.state.groups.at_once
         yield CounterMetricFamily(
             "starlingmq_group_sent_at_once",
             "Messages sent to members on other nodes without asking the primary.",
@@ -295,7 +295,7 @@ class MetricValues:
         )
 
     def _latencies(self) -> Iterator[Metric]:
-        counters = self.place.state.ctx.counters
+        counters = self.local_node.state.ctx.counters
         yield histogram(
             "starlingmq_turn_seconds",
             "Time from the first bytes read in a turn of the event loop to the last bytes written: the "
@@ -313,15 +313,15 @@ class MetricValues:
         yield histogram(
             "starlingmq_event_loop_lag_seconds",
             "Delay of a timer of the event loop: the time for which everything else waited.",
-            self.place.lag.seen,
+            self.local_node.lag.seen,
         )
         yield GaugeMetricFamily(
             "starlingmq_turn_max_seconds", "The longest turn since the start.", value=counters.stall_max_ms / 1000
         )
 
     def _storage(self) -> Iterator[Metric]:
-        ctx = self.place.state.ctx
-        store = directory_of(self.place.driver.store)
+        ctx = self.local_node.state.ctx
+        store = directory_of(self.local_node.driver.store)
         if store is None:
             return
         yield histogram("starlingmq_fsync_seconds", "Duration of a sync of the journal.", store.syncs)
@@ -365,7 +365,7 @@ class MetricValues:
         yield lag
 
     def _cluster(self) -> Iterator[Metric]:
-        ready = readiness(self.place)
+        ready = readiness(self.local_node)
         yield GaugeMetricFamily(
             "starlingmq_ready", "1 if this node accepts clients, else 0.", value=int(not ready.reasons)
         )
@@ -375,12 +375,12 @@ class MetricValues:
             labels=["node", "version", "python", "code"],
         )
         code = "compiled" if compiled() else "interpreted"
-        info.add_metric([self.place.name, __version__, platform.python_version(), code], 1)
+        info.add_metric([self.local_node.name, __version__, platform.python_version(), code], 1)
         yield info
-        cluster = self.place.cluster
+        cluster = self.local_node.cluster
         if cluster is None or cluster.state is None:
             return
-        counters, traffic = self.place.state.ctx.counters, cluster.peers.traffic
+        counters, traffic = self.local_node.state.ctx.counters, cluster.peers.traffic
         yield GaugeMetricFamily(
             "starlingmq_cluster_serving",
             "1 if this node serves in its cluster, else 0.",
@@ -423,7 +423,7 @@ class MetricValues:
 
     def _replays(self, cluster: ClusterState) -> Iterator[Metric]:
         """New subscriptions that wait for retained messages."""
-        ctx = self.place.state.ctx
+        ctx = self.local_node.state.ctx
         retaining = ctx.cluster.retained
         if retaining is None:
             return
@@ -464,4 +464,4 @@ async def metrics(values: MetricValues) -> MetricsReply:
     """All metrics as of now."""
     values.survey = await values.service.surveyor.survey()
     samples = [Sample(one.name, one.labels, one.value) for family in values.collect() for one in family.samples]
-    return MetricsReply(values.place.name, samples)
+    return MetricsReply(values.local_node.name, samples)

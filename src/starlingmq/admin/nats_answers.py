@@ -91,9 +91,9 @@ class StatszAnswer(Struct, frozen=True):
 class NatsAnswers:
     """``node_rpc`` sends requests to other nodes. It is set after construction."""
 
-    def __init__(self, place: LocalNode) -> None:
-        self._place = place
-        self._monitor = NatsMonitor(place)
+    def __init__(self, local_node: LocalNode) -> None:
+        self._local_node = local_node
+        self._monitor = NatsMonitor(local_node)
         self._seq = 0
         self._asking: set[asyncio.Task[None]] = set()
         self.node_rpc: NodeRpc | None = None
@@ -111,7 +111,7 @@ class NatsAnswers:
     def take(self, request: SystemRequest) -> None:
         if request.kind == "USER":
             varz = self._monitor.varz()
-            answer = Answer(self._head(varz), user_info(request.client, self._place.driver.clock()))
+            answer = Answer(self._head(varz), user_info(request.client, self._local_node.driver.clock()))
             self._hand_on(request, msgspec.json.encode(answer))
             self._close(request)
             return
@@ -146,12 +146,12 @@ class NatsAnswers:
             self._hand_on(request, answer)
 
     def _hand_on(self, request: SystemRequest, answer: bytes) -> None:
-        driver = self._place.driver
+        driver = self._local_node.driver
         driver.state.nats.system.answer(request, answer, driver.clock())
         driver.poke()
 
     def _close(self, request: SystemRequest) -> None:
-        driver = self._place.driver
+        driver = self._local_node.driver
         driver.state.nats.system.close(request, driver.clock())
         driver.poke()
 
@@ -228,10 +228,10 @@ class NatsAnswers:
         return server_info(varz, self._seq)
 
     def _size_max(self) -> int:
-        return self._place.config().nats.max_payload
+        return self._local_node.config().nats.max_payload
 
     def _peers(self) -> list[tuple[int, str]]:
-        cluster = self._place.cluster
+        cluster = self._local_node.cluster
         if cluster is None or cluster.state is None:
             return []
         members = (status for status in cluster.state.status() if status.connected)

@@ -128,17 +128,17 @@ class Healthz(Struct, frozen=True, omit_defaults=True):
 
 
 class NatsMonitor:
-    def __init__(self, place: LocalNode) -> None:
-        self._place = place
+    def __init__(self, local_node: LocalNode) -> None:
+        self._local_node = local_node
 
     def varz(self) -> Varz:
-        place = self._place
-        config, state, now = place.config(), place.state, place.driver.clock()
+        local_node = self._local_node
+        config, state, now = local_node.config(), local_node.state, local_node.driver.clock()
         counters, nats = state.ctx.counters, state.nats
         scheme, host, port = self._listener()
         uptime = max(now - state.sys.started_at, 0.001)
         slow = counters.dropped.get("slow_consumer", 0)
-        peers = 0 if place.cluster is None else max(len(place.cluster.names()) - 1, 0)
+        peers = 0 if local_node.cluster is None else max(len(local_node.cluster.names()) - 1, 0)
         return Varz(
             server_id=nats.info.server_id,
             server_name=nats.info.server_name or nats.info.server_id,
@@ -191,7 +191,7 @@ class NatsMonitor:
     ) -> Connz:
         """``sort`` other than by number puts the largest first. ``limit`` is at most ``CONNECTIONS_MAX``. With ``cid``
         or ``user``, only that connection or those of that user are listed; ``nobody`` gives an empty page."""
-        state, now = self._place.state, self._place.driver.clock()
+        state, now = self._local_node.state, self._local_node.driver.clock()
         clients = state.nats.clients
         limit = min(limit, CONNECTIONS_MAX)
         if cid or user or nobody:
@@ -209,18 +209,18 @@ class NatsMonitor:
         return Connz(state.nats.info.server_id, rfc3339(now), len(found), len(clients), offset, limit, found)
 
     def subsz(self) -> Subsz:
-        state = self._place.state
+        state = self._local_node.state
         count = sum(len(nats_of(client).subscriptions) for client in state.nats.clients.values())
-        now = rfc3339(self._place.driver.clock())
+        now = rfc3339(self._local_node.driver.clock())
         return Subsz(state.nats.info.server_id, now, count, state.router.cached(), count, 0, 0)
 
     def healthz(self) -> Healthz:
-        reasons = readiness(self._place).reasons
+        reasons = readiness(self._local_node).reasons
         return Healthz("unavailable", 503, "; ".join(reasons)) if reasons else Healthz("ok", 200)
 
     def _listener(self) -> tuple[str, str, int]:
         """Scheme, host and port of the first NATS listener; "" and 0 if there is none."""
-        for listener in self._place.listeners():
+        for listener in self._local_node.listeners():
             if listener.spec.scheme in ("nats", "tls"):
                 host, _, port = listener.address.partition("://")[2].partition("/")[0].rpartition(":")
                 return listener.spec.scheme, host.strip("[]"), int(port)

@@ -208,8 +208,8 @@ class BanActions:
     async def _disconnect(self, banned: list[Said]) -> None:
         """Close the connections of banned clients. Looks at ``PIECE`` clients per turn."""
         names = {(one.kind, network_key(one.name) if one.kind == "address" else one.name) for one in banned}
-        for place, client in enumerate(list(self._driver.clients) if names else ()):
-            if place % PIECE == PIECE - 1:
+        for index, client in enumerate(list(self._driver.clients) if names else ()):
+            if index % PIECE == PIECE - 1:
                 await asyncio.sleep(0)
             session = client.session
             if session is None or client.link or client.gone:

@@ -41,35 +41,35 @@ class Overview(Struct, frozen=True):
 
 
 class OverviewActions:
-    def __init__(self, place: LocalNode, surveyor: SessionTotalsJob) -> None:
-        self.place = place
+    def __init__(self, local_node: LocalNode, surveyor: SessionTotalsJob) -> None:
+        self.local_node = local_node
         self.surveyor = surveyor
 
     def actions(self) -> dict[str, Action]:
         return {"overview": typed(NoArguments, self.overview)}
 
     async def overview(self, report: Report, request: NoArguments) -> Overview:
-        place = self.place
+        local_node = self.local_node
         survey = await self.surveyor.survey()
-        counters = place.state.ctx.counters
-        now = place.driver.clock()
+        counters = local_node.state.ctx.counters
+        now = local_node.driver.clock()
         seen = {
             "turn": counters.turns,
             "delivery": counters.delays,
             "commit": counters.commits,
-            "lag": place.lag.seen,
+            "lag": local_node.lag.seen,
         }
         latency = {name: summary(histogram) for name, histogram in seen.items()}
-        store = directory_of(place.driver.store)
+        store = directory_of(local_node.driver.store)
         if store is not None:
             latency["fsync"] = summary(store.syncs)
         return Overview(
-            place.name,
+            local_node.name,
             __version__,
             now,
-            now - place.state.sys.started_at,
-            readiness(place),
-            _cluster(place),
+            now - local_node.state.sys.started_at,
+            readiness(local_node),
+            _cluster(local_node),
             {
                 "messages_received": counters.publish_received,
                 "messages_sent": counters.publish_sent,
@@ -87,21 +87,21 @@ class OverviewActions:
                 "clients": counters.clients_connected,
                 "sessions": survey.connected + survey.away,
                 "sessions_away": survey.away,
-                "subscriptions": int(place.state.sys.figures()["subscriptions/count"]),
-                "retained": len(place.state.retained),
+                "subscriptions": int(local_node.state.sys.figures()["subscriptions/count"]),
+                "retained": len(local_node.state.retained),
                 "queued": survey.queued,
                 "inflight": survey.inflight,
-                "groups": len(place.state.router.groups()),
+                "groups": len(local_node.state.router.groups()),
             },
             [Slow(client_id, queued) for queued, client_id in survey.slow],
             latency,
         )
 
 
-def _cluster(place: LocalNode) -> ClusterHealth | None:
-    if place.cluster is None or place.cluster.state is None:
+def _cluster(local_node: LocalNode) -> ClusterHealth | None:
+    if local_node.cluster is None or local_node.cluster.state is None:
         return None
-    return cluster_health(place.cluster, place.driver.clock())
+    return cluster_health(local_node.cluster, local_node.driver.clock())
 
 
 def summary(found: Histogram) -> dict[str, Any]:
@@ -109,9 +109,9 @@ def summary(found: Histogram) -> dict[str, Any]:
     total = sum(found.counts)
     shown: dict[str, Any] = {"count": total, "mean_ms": round(found.total / total * 1000, 3) if total else 0.0}
     for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
-        seen, place = 0, 0
-        while place < BUCKETS - 1 and seen + found.counts[place] < share * total:
-            seen += found.counts[place]
-            place += 1
-        shown[name] = round(1e-3 * 2**place, 3) if total else 0.0
+        seen, bucket = 0, 0
+        while bucket < BUCKETS - 1 and seen + found.counts[bucket] < share * total:
+            seen += found.counts[bucket]
+            bucket += 1
+        shown[name] = round(1e-3 * 2**bucket, 3) if total else 0.0
     return shown

@@ -20,12 +20,12 @@ class NodeReadiness(Readiness, frozen=True):
     node: str
 
 
-def readiness(place: LocalNode) -> Readiness:
-    ctx = place.state.ctx
+def readiness(local_node: LocalNode) -> Readiness:
+    ctx = local_node.state.ctx
     storage = ctx.storage.state.partition(" ")[0] if ctx.recording else "none"
-    cluster = _cluster(place)
+    cluster = _cluster(local_node)
     reasons = []
-    if not place.serving:
+    if not local_node.serving:
         reasons.append("the node is starting or stopping and accepts no clients")
     if ctx.refusing:
         reasons.append(f"nothing can be stored: the disk is {storage}")
@@ -34,12 +34,12 @@ def readiness(place: LocalNode) -> Readiness:
     return Readiness("not_ready" if reasons else "ok", storage, cluster, tuple(reasons))
 
 
-def _cluster(place: LocalNode) -> str:
-    if place.cluster is None:
+def _cluster(local_node: LocalNode) -> str:
+    if local_node.cluster is None:
         return "none"
-    state = place.cluster.state
-    if state is None or not (state.serving or place.serving):
+    state = local_node.cluster.state
+    if state is None or not (state.serving or local_node.serving):
         return "joining"
     if state.drain.active:
         return "draining"
-    return "isolated" if place.state.ctx.isolated or not state.serving else "serving"
+    return "isolated" if local_node.state.ctx.isolated or not state.serving else "serving"

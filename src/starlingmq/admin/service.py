@@ -68,24 +68,24 @@ class Leaving(Struct, frozen=True):
 class AdminService:
     """``actions`` are those that exist without the service; ``streams`` is None without a data directory."""
 
-    def __init__(self, place: LocalNode, actions: Mapping[str, Action], streams: StreamAdmin | None) -> None:
-        self.place = place
+    def __init__(self, local_node: LocalNode, actions: Mapping[str, Action], streams: StreamAdmin | None) -> None:
+        self.local_node = local_node
         self._given = actions
-        self.surveyor = SessionTotalsJob(place.state)
+        self.surveyor = SessionTotalsJob(local_node.state)
         self._log = LogTail()
-        store = directory_of(place.driver.store)
+        store = directory_of(local_node.driver.store)
         directory = None if store is None else store.data_dir.path
-        bans = BanActions(place.driver, place.bans, place.ban, directory)
+        bans = BanActions(local_node.driver, local_node.bans, local_node.ban, directory)
         local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
-        local |= SessionActions(place.driver).actions()
-        local |= MessageActions(place.driver).actions()
-        local |= OverviewActions(place, self.surveyor).actions()
-        local |= SettingActions(place).actions()
-        self._watches = WatchActions(place.driver, place.state.audit)
-        self._activity = NodeActivity(place.driver)
+        local |= SessionActions(local_node.driver).actions()
+        local |= MessageActions(local_node.driver).actions()
+        local |= OverviewActions(local_node, self.surveyor).actions()
+        local |= SettingActions(local_node).actions()
+        self._watches = WatchActions(local_node.driver, local_node.state.audit)
+        self._activity = NodeActivity(local_node.driver)
         local |= self._watches.actions() | self._activity.actions()
         local |= bans.actions() | self._log.actions() | self._own_actions()
-        self._nats = NatsAnswers(place)
+        self._nats = NatsAnswers(local_node)
         local |= self._nats.actions()
         gossip: StreamGossip | None = None
         if directory is not None and streams is not None:
@@ -93,14 +93,14 @@ class AdminService:
 
             gossip = StreamGossip(streams, directory)
             local |= gossip.actions()
-        self.node_rpc = NodeRpc(place.name, local, place.cluster)
+        self.node_rpc = NodeRpc(local_node.name, local, local_node.cluster)
         self._nats.node_rpc = self.node_rpc
-        place.driver.on_request = self._nats.take
+        local_node.driver.on_request = self._nats.take
         self.poller: PeerPoller | None = None
-        if place.cluster is not None:
+        if local_node.cluster is not None:
             from starlingmq.admin.peer_poller import PeerPoller
 
-            self.poller = PeerPoller(place.cluster, self.node_rpc, bans, gossip)
+            self.poller = PeerPoller(local_node.cluster, self.node_rpc, bans, gossip)
             self.node_rpc.actions |= self.poller.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
         self.actions |= ClusterActions(self.node_rpc).actions
@@ -110,13 +110,13 @@ class AdminService:
         self._leaving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self.place.lag.start()
+        self.local_node.lag.start()
         self._log.start()
         if self.poller is not None:
             self.poller.start()
 
     async def stop(self) -> None:
-        self.place.lag.stop()
+        self.local_node.lag.stop()
         self._log.stop()
         self._nats.stop()
         self._watches.stop()
@@ -149,8 +149,8 @@ class AdminService:
         return reply
 
     async def _health(self, report: Report, request: NoArguments) -> NodeReadiness:
-        found = readiness(self.place)
-        return NodeReadiness(found.status, found.storage, found.cluster, found.reasons, self.place.name)
+        found = readiness(self.local_node)
+        return NodeReadiness(found.status, found.storage, found.cluster, found.reasons, self.local_node.name)
 
     async def _streams(self, report: Report, request: NoArguments) -> StreamsReply:
         if "stream.list" not in self._given:
@@ -163,7 +163,7 @@ class AdminService:
         after, limit = request.cursor, request.limit
         first = self.node_rpc.members()[0][1] == self.node_rpc.name
         found = await ask(self._given["groups"], report, GroupsRequest(request.prefix, after, limit), Groups)
-        alone = self.place.cluster is None
+        alone = self.local_node.cluster is None
         mine = [group for group in found.groups if group.here or (not group.primary and first) or alone]
         return LedGroups(mine, next=str(after + limit) if found.more else None)
 
@@ -185,13 +185,13 @@ class AdminService:
         return drain.result()
 
     def _drain(self) -> DrainActions:
-        if self.place.drain is None:
+        if self.local_node.drain is None:
             raise AdminError(409, ALONE)
-        return self.place.drain
+        return self.local_node.drain
 
     async def _leave(self, report: Report, request: LeaveChange) -> Leaving:
         """Begin to leave the cluster permanently. ``drain`` reports the progress; the log says why it failed."""
-        if self.place.cluster is None:
+        if self.local_node.cluster is None:
             raise AdminError(409, ALONE)
         if self._leaving is not None and not self._leaving.done():
             raise AdminError(409, "this node is leaving")

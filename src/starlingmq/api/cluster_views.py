@@ -22,26 +22,26 @@ Force = Annotated[bool, Parameter(description="Leave even if sessions or message
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    place = served.place
+    local_node = served.local_node
 
     @get("/nodes", summary="List the members of the cluster as this node sees them")
     async def nodes() -> dict[str, Any]:
-        if place.cluster is not None:
+        if local_node.cluster is not None:
             return await served.ask("cluster.status")
         own = {
-            "name": place.name,
+            "name": local_node.name,
             "version": __version__,
             "online": True,
             "connected": True,
             "this": True,
             "draining": False,
-            "clients": place.state.ctx.counters.clients_connected,
+            "clients": local_node.state.ctx.counters.clients_connected,
         }
-        return {"cluster": None, "node": place.name, "serving": place.serving, "members": [own]}
+        return {"cluster": None, "node": local_node.name, "serving": local_node.serving, "members": [own]}
 
     @get("/routes", summary="List the routes of each node")
     async def wanted(prefix: Prefix = "", node: Node = "", limit: Limit = PAGE) -> dict[str, Any]:
-        if place.cluster is None:
+        if local_node.cluster is None:
             raise AdminError(409, ALONE)
         return await served.ask("cluster.routes", prefix=prefix, name=node, limit=str(limit))
 

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from starlingmq.api.asgi import CHANGING, App, Receive, RequestRefused, Scope, Send, header, refuse
 from starlingmq.api.authorization import Busy, HttpAuthorization
 from starlingmq.api.body import read_body, replay
-from starlingmq.api.places import Slots
+from starlingmq.api.connection_limit import Slots
 from starlingmq.auth.automatic_bans import AutomaticBans
 from starlingmq.core.limits.address_key import network_key
 

@@ -34,7 +34,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         },
     )
     async def ready() -> Response[Readiness]:
-        found = readiness(served.place)
+        found = readiness(served.local_node)
         return Response(found, status_code=503 if found.reasons else 200)
 
     return [live, ready]

@@ -8,7 +8,7 @@
 | the body | ``BODY_SECONDS`` of ``api.body`` |
 | that the client reads the reply | ``WRITE_SECONDS`` without a byte |
 
-Besides, a waiting connection may be closed to make room for a new one (``api.places``).
+Besides, a waiting connection may be closed to make room for a new one (``api.connection_limit``).
 """
 
 from __future__ import annotations

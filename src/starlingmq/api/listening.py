@@ -28,11 +28,11 @@ class HttpSide:
 
     def __init__(self, served: Served) -> None:
         self.served = served
-        config = served.place.config()
+        config = served.local_node.config()
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
         self._guard = Guard(
-            HttpAuthorization(config.auth, served.place.hashing()), served.place.bans, config.auth.api.hosts
+            HttpAuthorization(config.auth, served.local_node.hashing()), served.local_node.bans, config.auth.api.hosts
         )
         self._app = make_app(served, self._guard)
 
@@ -41,7 +41,7 @@ class HttpSide:
         return [listener.address for listener in self._listeners if listener.address]
 
     async def open(self) -> None:
-        timeout = self.served.place.config().mqtt.connect_timeout
+        timeout = self.served.local_node.config().mqtt.connect_timeout
         for listener in self._listeners:
             await listener.open(self._app, timeout)
 

@@ -17,8 +17,8 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.traces import RATE, RATE_MAX, Trace, TraceRequest, message_of
 from starlingmq.admin.typed_actions import texts
 from starlingmq.api.asgi import RequestRefused
+from starlingmq.api.connection_limit import Slots
 from starlingmq.api.guard import GOES_ON
-from starlingmq.api.places import Slots
 from starlingmq.api.served import Served
 from starlingmq.core.limits.address_key import network_key
 
@@ -69,7 +69,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         goes_on = request.scope["state"].get(GOES_ON)  # set where clients must log in
         try:
             with slots.held(address):
-                yield event("ready", {"node": served.place.name, **first})
+                yield event("ready", {"node": served.local_node.name, **first})
                 while True:
                     found = await trace.next()
                     if goes_on is not None and not goes_on():

@@ -14,7 +14,7 @@ from starlingmq.api.served import Served
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    monitor = NatsMonitor(served.place)
+    monitor = NatsMonitor(served.local_node)
 
     @get("/varz", summary="Get server information in the JSON format of nats-server", tags=["nats"])
     async def varz() -> Varz:

@@ -15,7 +15,7 @@ from starlingmq.admin.service import AdminService
 
 @dataclass(slots=True)
 class Served:
-    place: LocalNode
+    local_node: LocalNode
     service: AdminService
 
     async def ask(self, action: str, **arguments: str) -> dict[str, Any]:
@@ -29,4 +29,4 @@ class Served:
 
     def who(self, request: Request[Any, Any, Any]) -> str:
         """The operator, as the logs of all nodes name the request."""
-        return f"{request.scope['state']['user'] or 'an operator'} on {self.place.name}"
+        return f"{request.scope['state']['user'] or 'an operator'} on {self.local_node.name}"

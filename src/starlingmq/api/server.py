@@ -21,8 +21,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from starlingmq.api.asgi import App, Receive, Scope, Send
+from starlingmq.api.connection_limit import ConnectionLimit
 from starlingmq.api.http_connection import IDLE_SECONDS, HttpConnection
-from starlingmq.api.places import Places
 from starlingmq.config.networks import is_among, parse_address
 from starlingmq.core.limits.address_key import network_key
 from starlingmq.net.listeners.accepting import TLS_CLOSE_TIMEOUT
@@ -61,7 +61,7 @@ class HttpListener:
     def __init__(self, spec: ListenerSpec, context: ssl.SSLContext | None) -> None:
         self.spec = spec
         self.address = ""
-        self.places = Places(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS)
+        self.connection_limit = ConnectionLimit(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS)
         self._context = context
         self._state = _State()
         self._sockets: list[socket.socket] = []
@@ -133,7 +133,7 @@ class HttpListener:
             except OSError as error:
                 if error.errno in SHORTAGES:
                     self._tell(f"cannot accept connections ({error.strerror}); raise the limit of open files")
-                    self.places.evict()
+                    self.connection_limit.evict()
                     await asyncio.sleep(SHORTAGE_SECONDS)
                 continue  # or the connection is closed already
             self._arrived(sock)
@@ -147,13 +147,15 @@ class HttpListener:
             return
         proxy = is_among(parse_address(address), self.spec.trusted_proxies)
         key = "" if proxy else network_key(address)
-        connection = HttpConnection(self._config, self._state, self.spec.trusted_proxies, key, self.places.leave)
-        before = self.places.evicted
+        connection = HttpConnection(
+            self._config, self._state, self.spec.trusted_proxies, key, self.connection_limit.leave
+        )
+        before = self.connection_limit.evicted
         if sock.fileno() >= file_limit() - DESCRIPTORS_OF_OTHERS:
-            while len(self.places) >= CONNECTIONS_WHEN_SHORT and self.places.evict():
+            while len(self.connection_limit) >= CONNECTIONS_WHEN_SHORT and self.connection_limit.evict():
                 pass
-        entered = self.places.enter(connection)
-        if not entered or self.places.evicted != before:
+        entered = self.connection_limit.enter(connection)
+        if not entered or self.connection_limit.evicted != before:
             self._tell("too many connections; the ones that have been idle longest are closed")
         if not entered:
             sock.close()
@@ -181,7 +183,7 @@ class HttpListener:
 
     def _has_begun(self, sock: socket.socket, connection: HttpConnection) -> None:
         if connection.transport is None:
-            self.places.leave(connection)
+            self.connection_limit.leave(connection)
             sock.close()
 
     def _tell(self, text: str) -> None:

@@ -54,7 +54,7 @@ class Callout:
             limits=httpx.Limits(max_connections=config.connections),
             trust_env=False,
         )
-        self._place = without_login(config.url)  # for the log
+        self._log_url = without_login(config.url)  # for the log
         self._secret = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, tuple[float, Verdict | None]] = OrderedDict()
         self._checks = Checks(config.connections, config.waiting_per_address, bans, max(1, config.connections // 2))
@@ -117,7 +117,7 @@ class Callout:
             async with self._http.stream("POST", self._config.url, content=question, headers=headers) as response:
                 if response.status_code != 200:
                     status = response.status_code
-                    self._lines.warning("%s answers with status %d, so a client is refused", self._place, status)
+                    self._lines.warning("%s answers with status %d, so a client is refused", self._log_url, status)
                     return NO_ANSWER, 0.0
                 body = b""
                 async for piece in response.aiter_bytes():
@@ -128,7 +128,7 @@ class Callout:
             rules = None if answer.rules is None else rules_of(answer.rules)
         except (httpx.HTTPError, ValueError, ConfigError) as error:  # msgspec's errors are ValueErrors
             self._lines.warning(
-                "%s failed, so a client is refused: %s", self._place, str(error) or type(error).__name__
+                "%s failed, so a client is refused: %s", self._log_url, str(error) or type(error).__name__
             )
             return NO_ANSWER, 0.0
         seconds = self._config.cache if answer.cache is None else answer.cache

@@ -29,7 +29,7 @@ OPEN_SECONDS: Final = 60.0
 SALT_BYTES: Final = 32  # as starlingmq passwd creates them
 FIRST: Final = (b"n,", b"y,", b"p=")  # beginnings of a first message; the last message begins with c=
 
-Place = bytes
+ExchangeKey = bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,20 @@ class Scram:
         self._bans = bans
         self._mechanism = ScramMechanism(METHOD)
         self._secret = _secret_of(users)
-        self._open: OrderedDict[Place, Exchange] = OrderedDict()
-        self._of_one: dict[str, OrderedDict[Place, None]] = {}  # places by address
+        self._open: OrderedDict[ExchangeKey, Exchange] = OrderedDict()
+        self._of_one: dict[str, OrderedDict[ExchangeKey, None]] = {}  # keys by address
 
     async def check(self, request: AuthRequest) -> Verdict | None:
         if request.method != METHOD:
             return None
-        place = _place(request)
-        begun = self._forget(place)
+        key = _exchange_key(request)
+        begun = self._forget(key)
         if len(request.data or b"") > MESSAGE_MAX:
             return REFUSED
         try:
             data = (request.data or b"").decode()
             if request.data is not None and request.data.startswith(FIRST):
-                return self._first(place, data, request)
+                return self._first(key, data, request)
             if begun is None or begun.until <= monotonic():
                 return REFUSED
             return self._last(begun.server, begun.name, data)
@@ -75,7 +75,7 @@ class Scram:
         self._open.clear()
         self._of_one.clear()
 
-    def _first(self, place: Place, data: str, request: AuthRequest) -> Verdict:
+    def _first(self, key: ExchangeKey, data: str, request: AuthRequest) -> Verdict:
         names: list[str] = []
 
         def keys_of(name: str) -> tuple[bytes, bytes, bytes, int]:
@@ -86,27 +86,27 @@ class Scram:
         server.set_client_first(data)
         if request.again and names[0] != request.username:
             return REFUSED  # re-authentication must not change the user [MQTT-4.12.1-1]
-        self._remember(place, Exchange(monotonic() + OPEN_SECONDS, server, names[0], self._key(request)))
+        self._remember(key, Exchange(monotonic() + OPEN_SECONDS, server, names[0], self._key(request)))
         return Verdict(Reason.CONTINUE_AUTHENTICATION, data=server.get_server_first().encode())
 
     def _key(self, request: AuthRequest) -> str:
         return self._bans.queue_key(request.peer, request.username or "")
 
-    def _remember(self, place: Place, exchange: Exchange) -> None:
-        self._open[place] = exchange
+    def _remember(self, key: ExchangeKey, exchange: Exchange) -> None:
+        self._open[key] = exchange
         of_one = self._of_one.setdefault(exchange.key, OrderedDict())
-        of_one[place] = None
+        of_one[key] = None
         if len(of_one) > OPEN_OF_ONE_MAX:
             self._forget(next(iter(of_one)))
         now = monotonic()
         while len(self._open) > OPEN_MAX or next(iter(self._open.values())).until <= now:
             self._forget(next(iter(self._open)))
 
-    def _forget(self, place: Place) -> Exchange | None:
-        exchange = self._open.pop(place, None)
+    def _forget(self, key: ExchangeKey) -> Exchange | None:
+        exchange = self._open.pop(key, None)
         if exchange is not None:
             of_one = self._of_one[exchange.key]
-            del of_one[place]
+            del of_one[key]
             if not of_one:
                 del self._of_one[exchange.key]
         return exchange
@@ -133,7 +133,7 @@ class Scram:
         return keys.salt, keys.stored_key, keys.server_key, keys.iterations
 
 
-def _place(request: AuthRequest) -> Place:
+def _exchange_key(request: AuthRequest) -> ExchangeKey:
     """The key of one connection; a client id may be long."""
     parts = (request.peer, request.listener, request.client_id)
     return hashlib.blake2b(repr(parts).encode(errors="replace"), digest_size=16).digest()

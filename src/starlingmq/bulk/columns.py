@@ -152,7 +152,7 @@ def gather(data: bytes, salt: int, stop: int, rows_max: int, bytes_max: int, wan
             break
         word: int = read_i32_le(data, at)  # signed, and an int is wider than the field
         crc: int = read_i32_le(data, at + 4)
-        place: int = read_i32_le(data, at + 8)
+        low_bits: int = read_i32_le(data, at + 8)
         word &= low
         begin = at + head
         end = begin + (word & length_mask)
@@ -160,7 +160,7 @@ def gather(data: bytes, salt: int, stop: int, rows_max: int, bytes_max: int, wan
             why = SHORT
             break
         record = data[begin:end]
-        if place & low != offset & low or checksum(record, (word + salt + offset) & low) != crc & low:
+        if low_bits & low != offset & low or checksum(record, (word + salt + offset) & low) != crc & low:
             why = DAMAGED
             break
         if not take(record, offset, wanted, all_wanted, out):
@@ -186,7 +186,7 @@ def take(record: bytes, offset: int, wanted: TopicFilter, all_wanted: bool, out:
         at += 1 + record[at]  # shorter than 128 bytes
     numbers = 6 if flags & PASSED else 4
     topic_size = client_size = property_size = receiver_size = 0
-    for place in range(6 - numbers, 6):
+    for index in range(6 - numbers, 6):
         value = shift = 0
         while True:
             if at >= size:
@@ -197,13 +197,13 @@ def take(record: bytes, offset: int, wanted: TopicFilter, all_wanted: bool, out:
             if byte < 128:
                 break
             shift += 7
-        if place == 2:
+        if index == 2:
             topic_size = value
-        elif place == 3:
+        elif index == 3:
             client_size = value
-        elif place == 4:
+        elif index == 4:
             property_size = value
-        elif place == 5:
+        elif index == 5:
             receiver_size = value
     topic_end = at + topic_size
     client_end = topic_end + client_size
@@ -234,9 +234,9 @@ def skip(data: bytes, at: int, offset: int, target: int) -> tuple[int, int]:
     size = len(data)
     while offset < target and at + HEAD_SIZE <= size:
         word: int = read_i32_le(data, at)
-        place: int = read_i32_le(data, at + 8)
+        low_bits: int = read_i32_le(data, at + 8)
         end = at + HEAD_SIZE + (word & LENGTH)
-        if end > size or place & LOW != offset & LOW:
+        if end > size or low_bits & LOW != offset & LOW:
             break
         at = end
         offset += 1

@@ -86,7 +86,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class NodeAddress(msgspec.Struct, frozen=True, kw_only=True):
     """``away``: a member of the cluster that is not connected now; it may hold a partition of the stream."""
 
     name: str
@@ -100,7 +100,7 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node: str
-    nodes: list[Place]
+    nodes: list[NodeAddress]
     cluster: bool = False
 
 

@@ -69,7 +69,7 @@ class View:
     def __del__(self) -> None:
         os.close(self.fd)
 
-    def place(self, offset: int) -> tuple[int, int]:
+    def nearest_record(self, offset: int) -> tuple[int, int]:
         """Return offset and position of a known record at this offset or before it."""
         if not self._indexed:
             self._take_index()
@@ -171,11 +171,11 @@ class StreamReader:
         offset = start
         while offset < end:
             firsts = self._list()
-            place = bisect_right(firsts, offset) - 1
-            view = self._view(firsts[place]) if place >= 0 else None
+            index = bisect_right(firsts, offset) - 1
+            view = self._view(firsts[index]) if index >= 0 else None
             if view is None:
                 raise Trimmed(self.name, offset, self.first)
-            stop = min(end, firsts[place + 1]) if place + 1 < len(firsts) else end
+            stop = min(end, firsts[index + 1]) if index + 1 < len(firsts) else end
             for columns in _rows(view, offset, stop, wanted):
                 offset = columns.next
                 yield columns
@@ -183,13 +183,13 @@ class StreamReader:
     def offset_at(self, when: float) -> int:
         """Return the first offset published at ``when`` (Unix seconds) or later; the end if there is none."""
         firsts = [first for first in self._list() if first < self.next]
-        place = 0
+        index = 0
         for number, first in enumerate(firsts):
             found = next(iter(self.read(first, first + 1, TopicFilter([]))), None)
             if found is None or not found.count or array("q", found.times.getvalue())[0] > when * 1e6:
                 break
-            place = number
-        offset = firsts[place] if firsts else self.next
+            index = number
+        offset = firsts[index] if firsts else self.next
         for columns in self.read(offset, self.next, TopicFilter([])):
             times = array("q", columns.times.getvalue())
             for row, time in enumerate(times):
@@ -201,16 +201,16 @@ class StreamReader:
         """Return the offset after about so many bytes of files, at least one record after ``start``."""
         end = self.next
         firsts = self._list()
-        place = max(0, bisect_right(firsts, start) - 1)
+        index = max(0, bisect_right(firsts, start) - 1)
         left = bytes_max
         offset = start
-        for number in range(place, len(firsts)):
+        for number in range(index, len(firsts)):
             view = self._view(firsts[number])
             if view is None:
                 continue
             stop = min(end, firsts[number + 1]) if number + 1 < len(firsts) else end
             offset = max(offset, view.first)
-            known, position = view.place(offset)
+            known, position = view.nearest_record(offset)
             begin, stop_position = position, os.fstat(view.fd).st_size
             if stop_position - begin <= left:
                 left -= stop_position - begin
@@ -255,7 +255,7 @@ def _rows(view: View, offset: int, stop: int, wanted: TopicFilter) -> Iterator[C
 
 def _find(view: View, offset: int) -> int:
     """Return the position of a record, or where it should be."""
-    known, position = view.place(offset)
+    known, position = view.nearest_record(offset)
     size = CHUNK_BYTES
     while known < offset:
         data = os.pread(view.fd, size, position)

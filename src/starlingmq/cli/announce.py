@@ -46,7 +46,7 @@ def announced(name: str, data_dir: str | None) -> Iterator[None]:
 def running() -> list[RunningBroker]:
     """The brokers of this user that answer."""
     found: dict[Path, RunningBroker] = {}
-    for directory in _places():
+    for directory in _directories():
         if not _is_private(directory):
             continue
         for path in sorted(directory.glob("*.json"))[:FILES_MAX]:
@@ -58,7 +58,7 @@ def running() -> list[RunningBroker]:
 
 def _write(name: str, data_dir: Path) -> Path | None:
     """None if there is no place for it; then commands need ``--data-dir``."""
-    directory = _places()[0]
+    directory = _directories()[0]
     text = json.dumps({"name": name, "directory": str(data_dir)})
     with suppress(OSError):
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -71,15 +71,15 @@ def _write(name: str, data_dir: Path) -> Path | None:
     return None
 
 
-def _places() -> list[Path]:
+def _directories() -> list[Path]:
     """The first one is that of this process."""
     user = os.geteuid()
     named = [os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]]
     home = os.environ.get("XDG_RUNTIME_DIR", "")
     # every user may write to /tmp, so _is_private checks the owner of the directory
     named.append(f"{home}/starlingmq" if home else f"/tmp/starlingmq-{user}")  # noqa: S108  # nosec B108
-    places = [Path(name) for name in named if name]
-    return [*places, SYSTEM] if user == 0 else places
+    directories = [Path(name) for name in named if name]
+    return [*directories, SYSTEM] if user == 0 else directories
 
 
 def _is_private(directory: Path) -> bool:

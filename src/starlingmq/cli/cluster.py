@@ -70,13 +70,15 @@ def up(
     A new cluster has listeners for NATS, the dashboard and streams, as far as their packages are installed. Those of a
     cluster that exists are changed only by --nats, --http and --streams.
     """
-    place = directory.absolute()
+    data_dir = directory.absolute()
     wanted = dict(zip(OFFERS, (nats, http, streams), strict=True))
-    lacking = {} if settings_files(place) else {offer: names for offer in OFFERS if (names := missing_packages(offer))}
+    lacking = (
+        {} if settings_files(data_dir) else {offer: names for offer in OFFERS if (names := missing_packages(offer))}
+    )
     for offer in OFFERS:
         if wanted[offer] is None:
-            wanted[offer] = not settings_files(place) and offer not in lacking
-    paths = prepare(place, nodes, base_port, [offer for offer, asked in wanted.items() if asked])
+            wanted[offer] = not settings_files(data_dir) and offer not in lacking
+    paths = prepare(data_dir, nodes, base_port, [offer for offer, asked in wanted.items() if asked])
     notes = [
         f"no {offer}: install {', '.join(names)} (pip install 'starlingmq[{offer}]')"
         for offer, names in lacking.items()

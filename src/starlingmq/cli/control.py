@@ -38,11 +38,11 @@ FileOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-Place = Path | str
+BrokerAddress = Path | str
 """The data directory of a broker, or the URL of its HTTP API."""
 
 
-def place_of(data_dir: str | None, config: str | None) -> Place:
+def broker_address(data_dir: str | None, config: str | None) -> BrokerAddress:
     """The URL, or what ``directory_of`` returns."""
     if data_dir is not None and is_url(data_dir):
         return data_dir
@@ -84,7 +84,7 @@ def ask(directory: Path, action: str, arguments: dict[str, str], report: Report)
     return _ask(connection, directory, action, arguments, report)
 
 
-def ask_broker(directory: Place, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
+def ask_broker(directory: BrokerAddress, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
     """Execute an action that needs a running broker. Raises CommandError also if none is running."""
     if isinstance(directory, str):
         return ask_url(directory, action, arguments)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from starlingmq.admin.printable import PAGE_MAX, plain
-from starlingmq.cli.control import ask_broker, place_of
+from starlingmq.cli.control import ask_broker, broker_address
 from starlingmq.cli.tables import Columns, table
 
 Result = dict[str, Any]
@@ -30,7 +30,7 @@ def ask(action: str, data_dir: str | None, config: str | None, **arguments: str)
     CommandError.
     """
     given = {name: value for name, value in arguments.items() if value}
-    directory = place_of(data_dir, config)
+    directory = broker_address(data_dir, config)
     return ask_broker(directory, action, {**given, "by": _user()}, lambda what, done, total, unit: None)
 
 

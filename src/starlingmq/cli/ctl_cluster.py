@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, place_of
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
 from starlingmq.cli.tables import Column, Columns, WideOption, cell, table
@@ -133,7 +133,7 @@ def forget(
 def _ask(
     action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, quiet: bool
 ) -> dict[str, Any]:
-    directory = place_of(data_dir, config)
+    directory = broker_address(data_dir, config)
     with progress(quiet) as report:
         found = ask_broker(directory, action, arguments, report)
     if action == "cluster.status" and found["cluster"] is None:  # over HTTP a single broker answers, too

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, place_of
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
 from starlingmq.cli.ctl_ask import AtOption, ask
 from starlingmq.cli.progress import progress
 
@@ -34,7 +34,7 @@ def drain(
     if node:
         found = _drain_at(node, cancel, data_dir, config)
     else:
-        directory = place_of(data_dir, config)
+        directory = broker_address(data_dir, config)
         with progress(json_) as report:
             found = ask_broker(directory, "cluster.drain", {"cancel": "yes"} if cancel else {}, report)
     print(json.dumps(found) if json_ else "\n".join(_lines(found)))
@@ -59,7 +59,7 @@ def rebalance(
     json_: JsonOption = False,
 ) -> None:
     """Distribute clients evenly: nodes with too many redirect MQTT 5 clients to nodes with too few."""
-    directory = place_of(data_dir, config)
+    directory = broker_address(data_dir, config)
     with progress(json_) as report:
         found = ask_broker(directory, "cluster.rebalance", {"rate": str(rate)}, report)
     if json_:

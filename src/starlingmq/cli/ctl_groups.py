@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, place_of
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
 from starlingmq.cli.ctl_ask import listed, warn_of
 from starlingmq.cli.progress import progress
 from starlingmq.cli.remote import is_url
@@ -45,7 +45,7 @@ def groups(
         found = listed("groups.all", "groups", GROUPS_MAX, data_dir, config, prefix=prefix)
         warn_of(found)
     else:
-        directory = place_of(data_dir, config)
+        directory = broker_address(data_dir, config)
         with progress(json_) as report:
             found = ask_broker(directory, "groups", {"prefix": prefix}, report)
     if json_:

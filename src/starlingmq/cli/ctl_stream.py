@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, place_of
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
 from starlingmq.cli.ctl_ask import ask, done
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
@@ -134,7 +134,7 @@ def _ask(
     action: str, arguments: dict[str, str], data_dir: str | None, config: str | None, quiet: bool
 ) -> dict[str, Any]:
     with progress(quiet) as report:
-        return ask_broker(place_of(data_dir, config), action, arguments, report)
+        return ask_broker(broker_address(data_dir, config), action, arguments, report)
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

@@ -222,23 +222,23 @@ class ProducerState:
             out.append(encode(Pingreq(), 5))
 
     def _acknowledged(self, kind: int, packet_id: int, reason: int) -> None:
-        place = (packet_id - 1 - self._first) % 65_535
-        if place >= len(self._sent):
+        index = (packet_id - 1 - self._first) % 65_535
+        if index >= len(self._sent):
             raise NotAccepted(f"the broker acknowledged packet {packet_id}, which is not in flight")
         if reason >= 0x80:
-            self._refused(place, reason)
+            self._refused(index, reason)
         if kind == 5:
             self._out.append(ack_frame(0x62, packet_id))
             return
-        if place:
+        if index:
             raise NotAccepted(f"the broker acknowledged packet {packet_id} before earlier ones")
         self._sent.popleft()
         self._first += 1
         self.published += 1
 
-    def _refused(self, place: int, reason: int) -> None:
-        topic = self._sent[place][0].decode()
-        text = f"message {self._first + place} of {self.name}, to {topic}, was refused: {explain(reason)}"
+    def _refused(self, index: int, reason: int) -> None:
+        topic = self._sent[index][0].decode()
+        text = f"message {self._first + index} of {self.name}, to {topic}, was refused: {explain(reason)}"
         if reason == Reason.PAYLOAD_FORMAT_INVALID:
             raise ProducerError(f"{text}: another message has already been published with this number")
         if reason in (Reason.NOT_AUTHORIZED, Reason.TOPIC_NAME_INVALID, Reason.RETAIN_NOT_SUPPORTED):

@@ -180,8 +180,8 @@ def _settings(kind: inspect.Type, prefix: str) -> Iterator[Setting]:
 def _reworded(error: msgspec.ValidationError) -> str:
     """msgspec says "Expected `int` <= 2 - at `$.mqtt.max_qos`"; this puts the path first, and uses the spelling of the
     settings."""
-    complaint, _, place = str(error).rpartition(" - at `$")
-    path = place.rstrip("`").lstrip(".")
+    complaint, _, location = str(error).rpartition(" - at `$")
+    path = location.rstrip("`").lstrip(".")
     complaint = complaint.replace("`object`", "a section").replace("`array`", "a list").replace("`", "")
     return f"{path}: {complaint[:1].lower()}{complaint[1:]}" if path else _one_line(error)
 

@@ -28,9 +28,9 @@ def parse_yaml(text: str, source: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506 a SafeLoader  # nosec B506
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
+        location = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
         raise ConfigError(
-            f"{place}: {_without_values(error.problem or error.context or 'is not valid YAML')}"
+            f"{location}: {_without_values(error.problem or error.context or 'is not valid YAML')}"
         ) from None
     except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
         # Their words can have the value in them. AttributeError is that of a tag such as !!timestamp for other text.

@@ -59,7 +59,7 @@ class Device(Client):
         self.number = number
         self.name = f"d{number:04}"
         self.region = region_of(number)
-        self.place = f"fleet/{self.region}/{self.name}"
+        self.topic_prefix = f"fleet/{self.region}/{self.name}"
         self.qos = 0 if number % 10 == 5 else 2 if number % 4 == 2 else 1
         self.flaky = number % 20 == 11
         self.hot = number % 50 == 17
@@ -81,7 +81,7 @@ class Device(Client):
         self._at = [54.0 - 3 * REGIONS.index(self.region) + self._draw.random(), 8.0 + self._draw.random()]
         home = number % len(urls)
         modern = number % 5 != 4
-        self._listens = f"{self.place}/answer/+" if self.asks else "" if modern else f"{self.place}/state"
+        self._listens = f"{self.topic_prefix}/answer/+" if self.asks else "" if modern else f"{self.topic_prefix}/state"
         # Any node will do: when one is down, the next one has the session or creates a new one.
         super().__init__(
             urls[home],
@@ -93,7 +93,11 @@ class Device(Client):
             session_expiry=SESSION_SECONDS,
             keep_alive=30,
             will=Will(
-                f"{self.place}/state".encode(), OFFLINE, 1, True, {WILL_DELAY_INTERVAL: WILL_DELAY} if modern else {}
+                f"{self.topic_prefix}/state".encode(),
+                OFFLINE,
+                1,
+                True,
+                {WILL_DELAY_INTERVAL: WILL_DELAY} if modern else {},
             ),
         )
 
@@ -174,7 +178,7 @@ class Device(Client):
         super().link_lost(link, error)
 
     def _say_online(self) -> None:
-        self.publish_soon(f"{self.place}/state", ONLINE, qos=1, retain=True)
+        self.publish_soon(f"{self.topic_prefix}/state", ONLINE, qos=1, retain=True)
 
     def _say(self, what: str, payload: str, number: int, hot: bool) -> None:
         key = (self.number, number)
@@ -193,18 +197,18 @@ class Device(Client):
                 if hot:
                     self.hot_readings.add(number)
 
-        self.publish_soon(f"{self.place}/{what}", payload, self.qos).add_done_callback(done)
+        self.publish_soon(f"{self.topic_prefix}/{what}", payload, self.qos).add_done_callback(done)
 
     def _ask(self, question: int) -> None:
         """Request a route from the NATS service, which receives a request with a reply subject."""
         self._counts["asked"] += 1
-        answer_to: Properties = {RESPONSE_TOPIC: f"{self.place}/answer/{question}"}
-        self.publish_soon(f"{self.place}/route", json.dumps({"from": self._at}), 1, properties=answer_to)
+        answer_to: Properties = {RESPONSE_TOPIC: f"{self.topic_prefix}/answer/{question}"}
+        self.publish_soon(f"{self.topic_prefix}/route", json.dumps({"from": self._at}), 1, properties=answer_to)
 
     async def _listen(self) -> None:
         with suppress(ClientError):
             async for message in self.messages():
-                if message.topic == f"{self.place}/state":
+                if message.topic == f"{self.topic_prefix}/state":
                     if message.payload == OFFLINE:
                         self._say_online()
                     continue

@@ -66,10 +66,10 @@ class ControlRoom(Client):
 
     async def watch_region(self) -> None:
         async for message in self.messages():
-            kind, place, device, *_ = message.topic.split("/")
+            kind, region, device, *_ = message.topic.split("/")
             if kind == "alerts":
                 self.fleet.alert(device, message.payload)
-            elif place == self.region:
+            elif region == self.region:
                 key = (int(device[1:]), json.loads(message.payload)["n"])
                 timed = not self.fleet.devices[key[0]].flaky  # flaky devices have caused their absence themselves
                 self.fleet.tally.arrived(key, message.qos, monotonic(), timed)
@@ -187,7 +187,7 @@ class Fleet:
                 while True:
                     message = await asyncio.wait_for(anext(messages), STATES_QUIET)
                     states[message.topic] = message.payload
-        there = {f"{device.place}/state": device.connected for device in self.devices}
+        there = {f"{device.topic_prefix}/state": device.connected for device in self.devices}
         wrong = sum((states.get(topic) == ONLINE) != connected for topic, connected in there.items())
         return sum(state == ONLINE for state in states.values()), wrong
 

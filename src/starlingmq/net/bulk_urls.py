@@ -12,7 +12,7 @@ def bulk_url(address: str, node: str) -> str:
     return f"{SCHEME}://{address}/{node}"
 
 
-def bulk_place(url: str) -> tuple[str, str] | None:
+def parse_bulk_url(url: str) -> tuple[str, str] | None:
     """Name of the node and address in such a URL; None for other URLs."""
     scheme, _, rest = url.partition("://")
     address, _, node = rest.partition("/")

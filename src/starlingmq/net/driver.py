@@ -218,8 +218,8 @@ class Driver(ClientOwner):
         if self._awaited:
             self._await(ticket)
         counters = self.state.ctx.counters
-        for place, client in enumerate(ready.dirty):
-            if place >= CLIENTS_PER_TURN and client.stored_from < 0 and not client.closing:
+        for index, client in enumerate(ready.dirty):
+            if index >= CLIENTS_PER_TURN and client.stored_from < 0 and not client.closing:
                 self.state.ctx.ready.dirty.append(client)  # in the next turn, together with its later frames
                 continue
             client.dirty = False

@@ -74,11 +74,11 @@ class Tracing:
         events, lost = self._sampler.seen()
         self._lost += lost
         number = self._state.ctx.node
-        for place, event in enumerate(events, 1):
+        for index, event in enumerate(events, 1):
             step = self._steps.of(str(event["kind"]), event, number)
             if step is not None:
                 self._export.put(step)
-            if place % PIECE == 0:
+            if index % PIECE == 0:
                 await asyncio.sleep(0)
 
     async def close(self) -> None:

@@ -141,8 +141,8 @@ class Archive:
             {"date": F.to_date("timestamp"), "root": F.element_at(F.split("topic", "/"), 1)}
         ).sortWithinPartitions("date", "root", "node", "offset")
         rows.write.mode("overwrite").partitionBy(*PARTITIONS).parquet(str(staged))
-        for place, file in enumerate(sorted(staged.glob("date=*/root=*/*.parquet"))):
-            _move(file, self.path / file.parent.relative_to(staged) / f"batch-{number}-{place}.parquet")
+        for index, file in enumerate(sorted(staged.glob("date=*/root=*/*.parquet"))):
+            _move(file, self.path / file.parent.relative_to(staged) / f"batch-{number}-{index}.parquet")
         _write(done, b"")
         shutil.rmtree(staged)
 
@@ -168,8 +168,8 @@ class Archive:
         for file in self.files():
             partitions.setdefault(file.parent, []).append(file)
         fewer = 0
-        for place, (partition, files) in enumerate(partitions.items()):
-            told(place, len(partitions))
+        for index, (partition, files) in enumerate(partitions.items()):
+            told(index, len(partitions))
             for parts in small(files, target):
                 self._merge(spark, partition, parts)
                 fewer += len(parts) - 1

@@ -51,7 +51,7 @@ OF_SPARK: Final = (
     PySparkException,
     Py4JJavaError,
 )  # the latter if it has no Python class: unknown format
-PLACE: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
+LINE_NUMBER: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 
 
 class PipelineError(ConfigError):
@@ -185,8 +185,8 @@ class Pipeline:
             _ = found.schema
             return found
         except OF_SPARK as error:
-            place = PLACE.search(str(error))
-            line = sql_line(self.path, index) + (int(place[1]) - 1 if place else 0)
+            line_match = LINE_NUMBER.search(str(error))
+            line = sql_line(self.path, index) + (int(line_match[1]) - 1 if line_match else 0)
             name = self.config.steps[index].name
             raise PipelineError(f"{self.path}:{line}: step {name}: {said(error)}") from None
 

@@ -70,18 +70,18 @@ def lines(name: str, begin: float, step: float, series: dict[str, list[float]], 
     wide = (WIDTH - LEFT - RIGHT) / max(1, count - 1)
     span = step * count
     parts = _axis(levels, shown)
-    for place in sorted({round(part * (count - 1) / 5) for part in range(6)}):
-        anchor = "start" if place == 0 else "end" if place == count - 1 else "middle"
-        x = LEFT + place * wide
+    for index in sorted({round(part * (count - 1) / 5) for part in range(6)}):
+        anchor = "start" if index == 0 else "end" if index == count - 1 else "middle"
+        x = LEFT + index * wide
         parts.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{at(begin + place * step, span)}</text>'
+            f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{at(begin + index * step, span)}</text>'
         )
     for number, (what, values) in enumerate(series.items()):
-        points = [(LEFT + place * wide, _y(value, levels[-1])) for place, value in enumerate(values)]
+        points = [(LEFT + index * wide, _y(value, levels[-1])) for index, value in enumerate(values)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline class="line c{number}" points="{path}"/>')
-        for (x, y), (place, value) in zip(points, enumerate(values), strict=True):
-            title = f"{what}, {at(begin + place * step, span)}: {shown(value)}"
+        for (x, y), (index, value) in zip(points, enumerate(values), strict=True):
+            title = f"{what}, {at(begin + index * step, span)}: {shown(value)}"
             kind = "mark" if count > 1 else "mark alone"
             mark = f'<circle class="{kind} c{number}" cx="{x:.1f}" cy="{y:.1f}" r="4">'
             parts.append(f"{mark}<title>{escape(title)}</title></circle>")
@@ -93,8 +93,8 @@ def bars(name: str, values: Sequence[tuple[str, float]], shown: Shown) -> str:
     levels = ticks(max(value for _, value in values))
     wide = (WIDTH - LEFT - RIGHT) / len(values)
     parts = _axis(levels, shown)
-    for place, (what, value) in enumerate(values):
-        x, y = LEFT + place * wide, _y(value, levels[-1])
+    for index, (what, value) in enumerate(values):
+        x, y = LEFT + index * wide, _y(value, levels[-1])
         height = HEIGHT - BOTTOM - y
         title = f"<title>{escape(f'{what}: {shown(value)}')}</title>"
         parts.append(
@@ -108,5 +108,5 @@ def bars(name: str, values: Sequence[tuple[str, float]], shown: Shown) -> str:
 def legend(names: Sequence[str]) -> str:
     if len(names) < 2:
         return ""
-    entries = (f'<li><i class="c{place}"></i>{escape(name)}</li>' for place, name in enumerate(names))
+    entries = (f'<li><i class="c{index}"></i>{escape(name)}</li>' for index, name in enumerate(names))
     return f'<ul class="legend">{"".join(entries)}</ul>'

@@ -99,8 +99,8 @@ def look_at(spark: SparkSession, rows: DataFrame, source: str, filtered: bool) -
         sizes: dict[str, list[float]] = {}
         for row in spark.sql(RATES.format(begin=begin, step=step)).collect():
             name = row.root if row.root in named else OTHERS
-            messages.setdefault(name, [0.0] * points)[row.place] += row.messages / step
-            sizes.setdefault(name, [0.0] * points)[row.place] += row.bytes / step
+            messages.setdefault(name, [0.0] * points)[row.point] += row.messages / step
+            sizes.setdefault(name, [0.0] * points)[row.point] += row.bytes / step
         order = [name for name in (*named, OTHERS) if name in messages]
         return Traffic(
             source=source,
@@ -139,7 +139,7 @@ SELECT count(*) AS messages, coalesce(sum(size), 0) AS bytes, min(at) AS begin, 
 FROM traffic
 """
 RATES: Final = """
-SELECT root, CAST(floor((at - {begin}) / {step}) AS int) AS place, count(*) AS messages, sum(size) AS bytes
+SELECT root, CAST(floor((at - {begin}) / {step}) AS int) AS point, count(*) AS messages, sum(size) AS bytes
 FROM traffic GROUP BY 1, 2
 """
 QOS: Final = "SELECT CAST(qos AS int) AS qos, count(*) AS messages FROM traffic GROUP BY 1 ORDER BY 1"

@@ -122,9 +122,9 @@ th:first-child,td:first-child{text-align:left;min-width:8rem;overflow-wrap:anywh
 
 
 def style() -> str:
-    light = "".join(f"--c{place}:{colour};" for place, colour in enumerate(LIGHT))
-    dark = "".join(f"--c{place}:{colour};" for place, colour in enumerate(DARK))
-    classes = "".join(f".c{place}{{--c:var(--c{place})}}" for place in range(len(LIGHT)))
+    light = "".join(f"--c{index}:{colour};" for index, colour in enumerate(LIGHT))
+    dark = "".join(f"--c{index}:{colour};" for index, colour in enumerate(DARK))
+    classes = "".join(f".c{index}{{--c:var(--c{index})}}" for index in range(len(LIGHT)))
     day = f"{light}--paper:#fcfcfb;--ink:#0b0b0b;--soft:#52514e;--faint:#898781;--grid:#e1e0d9;--base:#c3c2b7"
     night = f"{dark}--paper:#1a1a19;--ink:#fff;--soft:#c3c2b7;--faint:#898781;--grid:#2c2c2a;--base:#383835"
     return f":root{{{day}}}@media(prefers-color-scheme:dark){{:root{{{night}}}}}{classes}{STYLE}"

@@ -52,17 +52,17 @@ class Checkpoint:
         except FileNotFoundError:
             return Placement()
 
-    def write(self, places: Placement) -> None:
+    def write(self, placement: Placement) -> None:
         """Write it atomically: a reader finds this state or the previous one, complete. Raises OSError."""
         if self._files is None:
             return
         if self._files.type_name in WHOLE:
             with self._files.open_output_stream(f"{self._root}/{FILE}") as file:
-                file.write(msgspec.json.encode(places))
+                file.write(msgspec.json.encode(placement))
             return
         self._files.create_dir(self._root)
         with self._files.open_output_stream(f"{self._root}/.{FILE}.tmp") as file:
-            file.write(msgspec.json.encode(places))
+            file.write(msgspec.json.encode(placement))
         self._files.move(f"{self._root}/.{FILE}.tmp", f"{self._root}/{FILE}")
 
     def begun(self) -> int:

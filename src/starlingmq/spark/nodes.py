@@ -161,8 +161,8 @@ class NodeBook:
                 continue
             answered[address] = found.node
             clustered |= found.cluster
-            told |= {place.name: place.address for place in found.nodes if place.address}
-            away |= {place.name for place in found.nodes if place.away}
+            told |= {each.name: each.address for each in found.nodes if each.address}
+            away |= {each.name for each in found.nodes if each.away}
         if not answered:
             raise NodeAway("; ".join(why))
         for node, address in told.items():

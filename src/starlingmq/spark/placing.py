@@ -50,8 +50,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         """Return the placement after a batch in which nodes reported these names."""
         return self if met.items() <= self.names.items() else msgspec.structs.replace(self, names=self.names | met)
 
-    def place(self, batch: int, partition: int, servers: Sequence[str], gone: Sequence[str]) -> NodePlace:
-        """Return the place of a partition's rows."""
+    def assign(self, batch: int, partition: int, servers: Sequence[str], gone: Sequence[str]) -> AssignedNode:
+        """Return the node for the rows of a partition."""
         urls = next(each.urls for each in reversed(self.sets) if each.first <= batch or each is self.sets[0])
         url = urls[partition % len(urls)]
         if url in gone or self.names.get(url) in gone:
@@ -62,10 +62,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         name = self.names.get(url, "")
         # It may have another address now: one at which it answered before, or one of ``servers``.
         others = [*(each for each in self.names if self.names[each] == name), *servers] if name else []
-        return NodePlace(urls=tuple(dict.fromkeys([url, *others])), name=name)
+        return AssignedNode(urls=tuple(dict.fromkeys([url, *others])), name=name)
 
 
-class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
+class AssignedNode(msgspec.Struct, frozen=True, kw_only=True):
     """The node of this name ("": any) at one of these URLs."""
 
     urls: tuple[str, ...]

@@ -16,7 +16,7 @@ from starlingmq.client.endpoint import Endpoint, Tls
 from starlingmq.client.errors import ConnectFailed
 from starlingmq.client.link import Link
 from starlingmq.client.producer import NotAccepted, ProducerError, ProducerState
-from starlingmq.spark.placing import NodePlace
+from starlingmq.spark.placing import AssignedNode
 from starlingmq.spark.secret_reference import secret_text
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.reasons import MqttError
@@ -173,11 +173,11 @@ def trusting(options: SinkOptions) -> Iterator[Tls]:
         yield Tls(ca=ca.name if options.ca else "")
 
 
-def lane_of(options: SinkOptions, place: NodePlace, tls: Tls, name: str, epoch: int, qos: int) -> Lane:
-    endpoints = [options.endpoint(url) for url in place.urls]
+def lane_of(options: SinkOptions, node: AssignedNode, tls: Tls, name: str, epoch: int, qos: int) -> Lane:
+    endpoints = [options.endpoint(url) for url in node.urls]
     user = options.user or endpoints[0].username
     password = (secret_text(options.password) or endpoints[0].password or "").encode() if user else None
-    state = ProducerState(f"{name}/{qos}", epoch, qos, user, password, options.window, place.name)
+    state = ProducerState(f"{name}/{qos}", epoch, qos, user, password, options.window, node.name)
     return Lane(state, endpoints, tls, options.patience)
 
 
@@ -186,7 +186,7 @@ async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
     brief = msgspec.structs.replace(options, patience=PROBE_SECONDS)
 
     async def ask(tls: Tls, url: str) -> str:
-        lane = lane_of(brief, NodePlace(urls=(url,)), tls, PROBE, 0, 0)
+        lane = lane_of(brief, AssignedNode(urls=(url,)), tls, PROBE, 0, 0)
         try:
             await lane.connected()
         except PublishError:
@@ -201,7 +201,7 @@ async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
 
 
 async def publish(
-    options: SinkOptions, place: NodePlace, name: str, epoch: int, rows: Iterator[Message]
+    options: SinkOptions, node: AssignedNode, name: str, epoch: int, rows: Iterator[Message]
 ) -> tuple[int, dict[str, str]]:
     """Publish the rows of a partition. Returns how many were new to the broker, and the name of the node at its URL.
     Raises PublishError."""
@@ -212,7 +212,7 @@ async def publish(
             for topic, payload, qos, retain, properties in rows:
                 lane = lanes.get(qos)
                 if lane is None:
-                    lane = lanes[qos] = lane_of(options, place, tls, name, epoch, qos)
+                    lane = lanes[qos] = lane_of(options, node, tls, name, epoch, qos)
                     await lane.connected()
                 try:
                     lane.state.offer(topic, payload, retain, properties)

@@ -158,7 +158,7 @@ def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message
     expiries = column("expiry", None) if "expiry" in columns else None
     known: dict[str, bytes] = {}
     plain = pairs is None and expiries is None
-    for place, (topic, qos, retain) in enumerate(
+    for node, (topic, qos, retain) in enumerate(
         zip(topics, column("qos", options.qos), column("retain", options.retain), strict=True)
     ):
         name = known.get(topic)
@@ -170,7 +170,7 @@ def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message
                 raise RowError(f"{topic!r} is not a valid topic to publish to")
         if qos not in (0, 1, 2):
             raise RowError(f"qos is {qos}, but must be 0, 1 or 2")
-        if retain and payload[place] is None and not options.delete_retained:
+        if retain and payload[node] is None and not options.delete_retained:
             raise RowError(
                 f"the payload to {topic} is null and the row has retain, which would delete the retained message; "
                 "leave such rows out, or set deleteRetained: true"
@@ -178,21 +178,21 @@ def messages_of(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[Message
         properties = b""
         if not plain:
             properties = properties_of(
-                None if pairs is None else pairs[place], None if expiries is None else expiries[place]
+                None if pairs is None else pairs[node], None if expiries is None else expiries[node]
             )
-        yield name, payload[place] or b"", qos, retain, properties
+        yield name, payload[node] or b"", qos, retain, properties
 
 
 def write(
-    options: SinkOptions, places: Placement, name: str, epoch: int, batches: Iterator[pa.RecordBatch]
+    options: SinkOptions, placement: Placement, name: str, epoch: int, batches: Iterator[pa.RecordBatch]
 ) -> RowsWritten:
     """Run one task. Raises PublishError, RowError, NowhereError."""
     context = TaskContext.get()
     assert context is not None
     partition = context.partitionId()
     rows = (message for batch in batches for message in messages_of(batch, options))
-    place = places.place(epoch, partition, options.urls, options.gone)
-    published, met = asyncio.run(publish(options, place, f"{name}/{partition}", epoch, rows))
+    node = placement.assign(epoch, partition, options.urls, options.gone)
+    published, met = asyncio.run(publish(options, node, f"{name}/{partition}", epoch, rows))
     return RowsWritten(partition, published, met)
 
 
@@ -214,14 +214,14 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.name = options.key or f"write-{uuid.uuid4()}"
-        self.places = Placement().with_servers(options.urls, -1)
+        self.placement = Placement().with_servers(options.urls, -1)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self.options.key and not self.options.same_split:
             context = TaskContext.get()
             assert context is not None
             iterator = in_one_partition(iterator, context.partitionId())
-        return write(self.options, self.places, self.name, self.options.batch, iterator)
+        return write(self.options, self.placement, self.name, self.options.batch, iterator)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -231,13 +231,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.options = options
         checkpoint = Checkpoint(options.checkpoint)
         known = checkpoint.read()
-        places = known.with_servers(options.urls, checkpoint.begun())
-        unmet = [url for url in options.urls if url not in places.names]
+        placement = known.with_servers(options.urls, checkpoint.begun())
+        unmet = [url for url in options.urls if url not in placement.names]
         if options.checkpoint and unmet:  # before the first row, so that another node at this URL is recognized
-            places = places.with_names(asyncio.run(names_at(options, unmet)))
-        self.places = places
-        if self.places != known:
-            checkpoint.write(self.places)
+            placement = placement.with_names(asyncio.run(names_at(options, unmet)))
+        self.placement = placement
+        if self.placement != known:
+            checkpoint.write(self.placement)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -245,14 +245,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         if not query or not batch:
             raise RowError("Spark does not provide the query and batch number here; use foreachBatch")
-        return write(self.options, self.places, self.options.key or query, int(batch), iterator)
+        return write(self.options, self.placement, self.options.key or query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Everything is acknowledged; store the names of the nodes that did so."""
         met = {url: name for each in messages if isinstance(each, RowsWritten) for url, name in each.met.items()}
-        places = self.places.with_names(met)
-        if places is not self.places:
-            Checkpoint(self.options.checkpoint).write(places)
+        placement = self.placement.with_names(met)
+        if placement is not self.placement:
+            Checkpoint(self.options.checkpoint).write(placement)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Published rows remain published, and are skipped when the batch is retried."""

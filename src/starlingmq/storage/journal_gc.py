@@ -81,9 +81,9 @@ class JournalGc:
 
     def _mark(self, offset: int) -> None:
         assert self._marked is not None
-        place = bisect_right(self._firsts, offset) - 1
-        if place >= 0:
-            self._marked.add(self._firsts[place])
+        index = bisect_right(self._firsts, offset) - 1
+        if index >= 0:
+            self._marked.add(self._firsts[index])
 
     def _mark_session(self, session: Session) -> int:
         """Mark the offsets that a session refers to. Returns the lowest of them, or the lowest so far."""

@@ -140,8 +140,8 @@ class TurnEncoder:
         for write in writes:
             if isinstance(write, Deliveries):
                 kinds, sessions = write.kinds, write.sessions
-                for place, outgoing in enumerate(write.outgoings):
-                    self._delivery(kinds[place], sessions[place], outgoing)
+                for index, outgoing in enumerate(write.outgoings):
+                    self._delivery(kinds[index], sessions[index], outgoing)
             else:
                 self._add(write)
         self._close()
@@ -262,8 +262,8 @@ class TurnEncoder:
         handshake, and a start may need it afterwards."""
         if stream.ended:
             return
-        place = stream.next
-        stream.next = place + 1
+        offset = stream.next
+        stream.next = offset + 1
         out = self._record
         put_message(out, message, self._publisher_of(message), b"", False)
         stream.pending.append(out.getvalue())
@@ -272,7 +272,7 @@ class TurnEncoder:
         if message is not self._message and message.offset >= 0:
             message = message.copy()
         self._begin(message)
-        put_receiver(self._receivers, stream.number, 0, STREAM, encode_number(place))
+        put_receiver(self._receivers, stream.number, 0, STREAM, encode_number(offset))
 
     def _delivery(self, kind: int, session: Session, outgoing: Outgoing) -> None:
         message = outgoing.message

@@ -198,44 +198,44 @@ class Group(GroupMembers):
         if total == 0:
             return None
         if self.strategy == HASH_TOPIC or self.strategy == HASH_CLIENT:
-            return self._hashed(message, write_buffer, self._place(message, total))
-        place = here
+            return self._hashed(message, write_buffer, self._index(message, total))
+        index = here
         if here != 0 and (self.strategy == LOCAL_FIRST or total == here):
-            place = 0
+            index = 0
         elif total != 0:
-            place = self._place(message, total)
+            index = self._index(message, total)
         member: Subscription | None = None
-        if place < here:
+        if index < here:
             member = self.choose_here(message, write_buffer)
             if member is not None:
                 return member
-            place = here
-        place -= here
+            index = here
+        index -= here
         second: Subscription | None = None
         for room in self.rooms.values():
             if room.left > 0 and self.reaches(room):
                 second = room.subscription
-                place -= room.online
-                if place < 0:
+                index -= room.online
+                if index < 0:
                     return second
         return second if second is not None else self.choose_here(message, write_buffer)
 
-    def _hashed(self, message: Message, write_buffer: int, place: int) -> Subscription | None:
+    def _hashed(self, message: Message, write_buffer: int, index: int) -> Subscription | None:
         """All nodes count the members in the same order, that of the nodes: so wherever a topic enters, it goes to the
         same member."""
         found: Subscription | None = None
         for node in sorted([self.node, *self.rooms]):
             if node == self.node:
                 member = self.choose_here(message, write_buffer)
-                place -= len(self._present)
+                index -= len(self._present)
             else:
                 room = self.rooms[node]
                 able = room.left > 0 and self.reaches(room)
                 member = room.subscription if able else None
-                place -= room.online if able else 0
+                index -= room.online if able else 0
             if member is not None:
                 found = member
-                if place < 0:
+                if index < 0:
                     break
         return found
 
@@ -251,13 +251,13 @@ class Group(GroupMembers):
             elif self.strategy == STICKY:
                 start = self._stuck(count)
             else:
-                start = self._place(message, count)
+                start = self._index(message, count)
             gone = False
             for step in range(count):
-                place = start + step
-                if place >= count:
-                    place -= count
-                member = present[place]
+                index = start + step
+                if index >= count:
+                    index -= count
+                member = present[index]
                 session = member.session
                 client = session.client
                 if client is None or not member.present or session.ended:
@@ -271,7 +271,7 @@ class Group(GroupMembers):
                 return None
             self._purge()
 
-    def _place(self, message: Message, count: int) -> int:
+    def _index(self, message: Message, count: int) -> int:
         strategy = self.strategy
         if strategy == ROUND_ROBIN:
             self._turn += 1
@@ -285,9 +285,9 @@ class Group(GroupMembers):
     def _stuck(self, count: int) -> int:
         sticky = self._sticky
         if sticky is not None:
-            for place in range(count):
-                if self._present[place] is sticky:
-                    return place
+            for index in range(count):
+                if self._present[index] is sticky:
+                    return index
         return self._draw() % count
 
     def _least(self, count: int) -> int:
@@ -295,10 +295,10 @@ class Group(GroupMembers):
         best = start
         least = -1
         for step in range(min(count, LOOKS_MAX)):
-            place = (start + step) % count
-            busy = in_flight(self._present[place].session)
+            index = (start + step) % count
+            busy = in_flight(self._present[index].session)
             if least < 0 or busy < least:
-                best, least = place, busy
+                best, least = index, busy
                 if least == 0:
                     break
         return best
@@ -316,8 +316,8 @@ class Group(GroupMembers):
         count = len(present)
         looks = min(count, ROOM_LOOKS)
         found = 0
-        for place in range(looks):
-            member = present[place]
+        for index in range(looks):
+            member = present[index]
             session = member.session
             client = session.client
             if client is None or client.blocked or client.size > write_buffer:

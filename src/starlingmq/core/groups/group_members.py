@@ -10,13 +10,13 @@ class GroupMembers(Subscriber):
     members: list[Subscription]
     keepers: int  # number of members at QoS 1 or 2, which are not NATS clients
     _present: list[Subscription]  # members with a connection, and some that lost it lately
-    _places: dict[str, int]  # client id -> index in members
+    _indexes: dict[str, int]  # client id -> index in members
 
     def __init__(self) -> None:
         self.members = []
         self.keepers = 0
         self._present = []
-        self._places = {}
+        self._indexes = {}
 
     def enlist(self, session: Session) -> None:
         """Record in a session that it is a member."""
@@ -29,13 +29,13 @@ class GroupMembers(Subscriber):
     def join(self, subscription: Subscription) -> None:
         """Add a member, or replace its earlier subscription."""
         session = subscription.session
-        place = self._places.get(session.client_id)
-        if place is None:
-            self._places[session.client_id] = len(self.members)
+        index = self._indexes.get(session.client_id)
+        if index is None:
+            self._indexes[session.client_id] = len(self.members)
             self.members.append(subscription)
         else:
-            self._let_go(self.members[place])
-            self.members[place] = subscription
+            self._let_go(self.members[index])
+            self.members[index] = subscription
         if subscription.qos != 0:
             self.keepers += 1
         self.enlist(session)
@@ -48,15 +48,15 @@ class GroupMembers(Subscriber):
             self._appear(subscription)
 
     def leave(self, session: Session) -> None:
-        place = self._places.get(session.client_id, -1)
-        if place < 0 or self.members[place].session is not session:
+        index = self._indexes.get(session.client_id, -1)
+        if index < 0 or self.members[index].session is not session:
             return  # it is not a member any more, or a later session of the same client is
-        del self._places[session.client_id]
-        self._let_go(self.members[place])
+        del self._indexes[session.client_id]
+        self._let_go(self.members[index])
         last = self.members.pop()
-        if place < len(self.members):
-            self.members[place] = last
-            self._places[last.session.client_id] = place
+        if index < len(self.members):
+            self.members[index] = last
+            self._indexes[last.session.client_id] = index
 
     def _let_go(self, member: Subscription) -> None:
         member.present = False
@@ -70,9 +70,9 @@ class GroupMembers(Subscriber):
 
     def come(self, session: Session) -> None:
         """A member has a connection again."""
-        place = self._places.get(session.client_id, -1)
-        if place >= 0 and self.members[place].session is session:
-            self._appear(self.members[place])
+        index = self._indexes.get(session.client_id, -1)
+        if index >= 0 and self.members[index].session is session:
+            self._appear(self.members[index])
 
     def _appear(self, member: Subscription) -> None:
         if not member.present:

@@ -17,7 +17,7 @@ STRATEGIES: Final = (
     "least_inflight",
     "local_first",
 )
-# their places in STRATEGIES; each one Final, so that it is a constant in compiled code
+# their indexes in STRATEGIES; each one Final, so that it is a constant in compiled code
 RANDOM: Final = 0
 ROUND_ROBIN: Final = 1
 STICKY: Final = 2

@@ -119,10 +119,10 @@ class StorageFailure:
         packet_id = frame[body] << 8 | frame[body + 1] if len(frame) > body + 1 else 0
         reason = frame[body + 2] if len(frame) > body + 2 else 0
         if (kind == PUBACK or kind == PUBREC) and reason < 0x80:  # noqa: SIM109  a tuple would be made and searched
-            place = self._held_at(session, packet_id) if kind == PUBREC else -1
-            if 0 <= place < self.ctx.storage.stored_before:
+            position = self._held_at(session, packet_id) if kind == PUBREC else -1
+            if 0 <= position < self.ctx.storage.stored_before:
                 return frame
-            if client.version != 5 or 0 <= place < self.ctx.storage.written_before:
+            if client.version != 5 or 0 <= position < self.ctx.storage.written_before:
                 return self._close(client)
             if kind == PUBREC:
                 self._let_go(session, packet_id)

@@ -21,12 +21,12 @@ class Histogram:
     def add(self, seconds: float) -> None:
         if seconds < 0.0:  # a difference of the clocks of two machines
             seconds = 0.0
-        place = 0
+        bucket = 0
         bound = 0.000001
-        while seconds > bound and place < BUCKETS - 1:
+        while seconds > bound and bucket < BUCKETS - 1:
             bound += bound
-            place += 1
-        self.counts[place] += 1
+            bucket += 1
+        self.counts[bucket] += 1
         self.total += seconds
 
 

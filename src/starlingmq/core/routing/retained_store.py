@@ -86,16 +86,16 @@ class RetainedCursor:
     _topics: SortedTopics
     _filter: bytes
     _wanted: list[bytes]  # the levels of the filter
-    _place: bytes  # topics before this one are done
+    _next_topic: bytes  # topics before this one are done
 
-    def __init__(self, messages: ShardedDict[Message], topics: SortedTopics, filter: bytes, place: bytes) -> None:
+    def __init__(self, messages: ShardedDict[Message], topics: SortedTopics, filter: bytes, next_topic: bytes) -> None:
         self.done = False
         self.looks = 0
         self._messages = messages
         self._topics = topics
         self._filter = filter
         self._wanted = filter.split(b"/")
-        self._place = place
+        self._next_topic = next_topic
 
     def next(self, limit: int) -> list[Message]:
         """At most ``limit`` (1 or more) further messages, after looking at no more than 4 topics for each allowed one.
@@ -108,13 +108,13 @@ class RetainedCursor:
         looks = 0
         looks_max = limit * LOOKS_PER_MATCH
         while not self.done and looks < looks_max and len(found) < limit:
-            block, at = self._topics.since(self._place)
+            block, at = self._topics.since(self._next_topic)
             self.done = not block
             leap: bytes | None = None
             while leap is None and at < len(block) and looks < looks_max and len(found) < limit:
                 topic = block[at]
                 leap = self._leap(topic)
-                self._place = topic + LEAST if leap is None else leap
+                self._next_topic = topic + LEAST if leap is None else leap
                 if leap is None:
                     message = self._messages.get(topic)
                     assert message is not None
@@ -156,10 +156,10 @@ class RetainedCursor:
 def _leap_to_level(topic: bytes, start: int, level: bytes, plus_end: int) -> bytes:
     """``topic`` differs from ``level`` at ``start``. A match has ``level`` there, or, if that is before this topic,
     another value for the last '+' before. Without one there is nothing more to find."""
-    place = topic[:start] + level
-    if topic < place:
-        return place
-    place += b"/"
-    if topic < place:
-        return place
+    target = topic[:start] + level
+    if topic < target:
+        return target
+    target += b"/"
+    if topic < target:
+        return target
     return END if plus_end < 0 else topic[:plus_end] + AFTER_SLASH

@@ -38,7 +38,7 @@ class References:
 
     _packed: bytearray
     _at: int  # position of the first entry
-    _ids: dict[int, bytes]  # by place, counted from the first entry ever
+    _ids: dict[int, bytes]  # by index, counted from the first entry ever
     _popped: int  # number of removed entries
     _last: int  # the highest offset so far
     _rising: bool  # offsets never fall: the normal case, as a queue is filled in the order of the journal
@@ -61,7 +61,7 @@ class References:
     def append(self, offset: int, flags: int, expires: int, size: int, ids: bytes) -> None:
         if ids:
             flags |= HAS_IDS
-            self._ids[self._popped + len(self)] = ids  # by place, since shared groups may give one message twice
+            self._ids[self._popped + len(self)] = ids  # by index, since shared groups may give one message twice
         if offset < self._last:
             self._rising = False
         else:
@@ -101,8 +101,8 @@ class References:
         if len(packed) == 0:
             return
         base = self._popped + len(self)
-        for place, found in ids.items():
-            self._ids[base + place] = found
+        for index, found in ids.items():
+            self._ids[base + index] = found
         self._rising = self._rising and other._rising and other._offset(0) >= self._last
         self._last = max(self._last, other._last)
         self._packed += packed
@@ -126,12 +126,12 @@ class References:
             return min(offsets)
         index = 0
         while index < count:
-            place = bisect_right(firsts, self._offset(index))
-            if place > 0:
-                marked.add(firsts[place - 1])
-            if place == len(firsts):
+            following = bisect_right(firsts, self._offset(index))
+            if following > 0:
+                marked.add(firsts[following - 1])
+            if following == len(firsts):
                 break
-            index = self._at_least(firsts[place], index + 1)
+            index = self._at_least(firsts[following], index + 1)
         return self._offset(0)
 
     def _at_least(self, offset: int, index: int) -> int:
@@ -146,8 +146,8 @@ class References:
         return index
 
     def pack(self) -> tuple[bytes, dict[int, bytes]]:
-        """All entries as bytes, and the identifiers by place, for a store."""
-        return bytes(self._packed[self._at :]), {place - self._popped: ids for place, ids in self._ids.items()}
+        """All entries as bytes, and the identifiers by index, for a store."""
+        return bytes(self._packed[self._at :]), {index - self._popped: ids for index, ids in self._ids.items()}
 
     @staticmethod
     def unpack(packed: bytes, ids: dict[int, bytes]) -> References:
@@ -168,6 +168,6 @@ class References:
 def mark(offsets: list[int], firsts: list[int], marked: set[int]) -> None:
     """Add to ``marked``, for each offset, the last of ``firsts`` that is not above it."""
     for offset in offsets:
-        place = bisect_right(firsts, offset)
-        if place > 0:
-            marked.add(firsts[place - 1])
+        index = bisect_right(firsts, offset)
+        if index > 0:
+            marked.add(firsts[index - 1])

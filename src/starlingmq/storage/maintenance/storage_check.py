@@ -81,8 +81,8 @@ class Runs:
             self._ends.append(offset + 1)
 
     def __contains__(self, offset: int) -> bool:
-        place = bisect_right(self._begins, offset) - 1
-        return place >= 0 and offset < self._ends[place]
+        index = bisect_right(self._begins, offset) - 1
+        return index >= 0 and offset < self._ends[index]
 
 
 def check(kv: Kv, journal: Journal, report: Report, streams: Sequence[Journal] = ()) -> Found:

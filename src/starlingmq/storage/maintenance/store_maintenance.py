@@ -297,9 +297,9 @@ class _Counts:
 
     def _need(self, offsets: list[int]) -> None:
         for offset in offsets:
-            place = bisect_right(self._firsts, offset) - 1
-            if offset >= 0 and place >= 0:
-                self._needed.add(self._firsts[place])
+            index = bisect_right(self._firsts, offset) - 1
+            if offset >= 0 and index >= 0:
+                self._needed.add(self._firsts[index])
 
     def unneeded(self) -> list[int]:
         """The sizes of the segments that the next checkpoint would free."""

@@ -28,11 +28,11 @@ def encode(records: Sequence[bytes], offset: int, salt: int, marks: list[int]) -
             mark_at = size + stride
         length = len(record)
         word = length | end if number == last else length
-        place = offset + number & low
+        wire_offset = offset + number & low
         crc = checksum(record, word + salt + offset + number & low)
         write_i32_le(out, word - (word >> 31 << 32))
         write_i32_le(out, crc - (crc >> 31 << 32))
-        write_i32_le(out, place - (place >> 31 << 32))
+        write_i32_le(out, wire_offset - (wire_offset >> 31 << 32))
         out.write(record)
         size += head + length
     return out.getvalue()

@@ -209,14 +209,14 @@ def candidates(data: bytes, at: int, lost: int, limit: int | None) -> Iterator[t
         highest = min(highest, limit - 1)
     tops = {(offset & LOW) >> 24 for offset in (*range(lost + 1, highest, 1 << 24), highest)}
     head = re.compile(rb"(?s)(?=.{11}[" + b"".join(b"\\x%02x" % top for top in sorted(tops)) + rb"])(?!\x00{12})")
-    place = head.search(data, at)
-    while place is not None:
-        start = place.start()
+    found = head.search(data, at)
+    while found is not None:
+        start = found.start()
         word, _, low = unpack_head(data, start)
         offset = lost + 1 + ((low - lost - 1) & LOW)
         if offset <= highest and start + HEAD_SIZE + (word & LENGTH) <= len(data):
             yield start, offset
-        place = head.search(data, start + 1)
+        found = head.search(data, start + 1)
 
 
 def log_name(first: int) -> str:

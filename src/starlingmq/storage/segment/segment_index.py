@@ -28,10 +28,10 @@ class SparseIndex:
     def note(self, marks: list[int], offset: int, at: int) -> None:
         """An append begins with the record ``offset`` at position ``at``; ``marks`` are relative to that."""
         positions = self.positions
-        for place in range(0, len(marks), 2):
-            position = at + marks[place + 1]
+        for index in range(0, len(marks), 2):
+            position = at + marks[index + 1]
             if not positions or position - positions[-1] >= STRIDE:
-                self.offsets.append(offset + marks[place])
+                self.offsets.append(offset + marks[index])
                 positions.append(position)
 
     def cut(self, offset: int) -> None:

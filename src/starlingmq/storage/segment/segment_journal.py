@@ -205,16 +205,16 @@ class SegmentJournal:
         found: list[tuple[int, bytes]] = []
         shelf = self._shelf
         with shelf.lock:
-            place = max(0, shelf.place(offset))
-            while place < len(shelf.segments) and (not found or (len(found) < max_records and max_bytes >= 0)):
-                segment = shelf.segments[place]
+            index = max(0, shelf.index_of(offset))
+            while index < len(shelf.segments) and (not found or (len(found) < max_records and max_bytes >= 0)):
+                segment = shelf.segments[index]
                 offset = max(offset, segment.first)
                 if offset >= segment.next:
-                    place += 1
+                    index += 1
                     continue
                 more = shelf.use(segment).run(offset, max_records - len(found), max_bytes, shelf.damages)
                 if not more:
-                    place += 1
+                    index += 1
                     continue
                 size = sum(len(record) for _, record in more)
                 if found and size > max_bytes:  # a run has at least one record, which may not fit
@@ -232,8 +232,8 @@ class SegmentJournal:
         i = 0
         with shelf.lock:
             while i < len(offsets):
-                place = shelf.place(offsets[i])
-                segment = shelf.segments[place] if place >= 0 else None
+                index = shelf.index_of(offsets[i])
+                segment = shelf.segments[index] if index >= 0 else None
                 if segment is None or offsets[i] >= segment.next:
                     found.append(None)
                     i += 1

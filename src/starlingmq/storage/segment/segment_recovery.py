@@ -56,10 +56,10 @@ def _fill(
     if firsts and not known:
         _begin_anew(shelf, firsts)
         firsts = []
-    for place, first in enumerate(firsts):
+    for index, first in enumerate(firsts):
         # Records after the first offset of a deleted segment are void, as after that of a present one.
-        behind = [*firsts[place + 1 : place + 2], *(span[0] for span in shelf.gone if span[0] > first)]
-        limit = min(behind) if place + 1 < len(firsts) else None
+        behind = [*firsts[index + 1 : index + 2], *(span[0] for span in shelf.gone if span[0] > first)]
+        limit = min(behind) if index + 1 < len(firsts) else None
         _open_segment(shelf, first, headers[first], limit, doubt_name(first) in names)
     _report_missing(shelf)
     _clear_away(shelf, names)

@@ -48,20 +48,20 @@ class SegmentSet:
 
     def insert(self, segment: SegmentFile) -> None:
         """Insert a segment in its place; one with the same first offset is replaced."""
-        place = bisect_right(self.firsts, segment.first)
-        if place and self.firsts[place - 1] == segment.first:
-            self.forget(self.segments[place - 1])
-            place -= 1
-        self.segments.insert(place, segment)
-        self.firsts.insert(place, segment.first)
+        index = bisect_right(self.firsts, segment.first)
+        if index and self.firsts[index - 1] == segment.first:
+            self.forget(self.segments[index - 1])
+            index -= 1
+        self.segments.insert(index, segment)
+        self.firsts.insert(index, segment.first)
         self.size += segment.size
         if segment.dirty:
             self.dirty[segment.first] = segment
 
     def forget(self, segment: SegmentFile) -> None:
         """Remove a segment from the set and close it; its file is left alone."""
-        place = self.firsts.index(segment.first)
-        del self.segments[place], self.firsts[place]
+        index = self.firsts.index(segment.first)
+        del self.segments[index], self.firsts[index]
         self.size -= segment.size
         self.dirty.pop(segment.first, None)
         self._open.pop(segment.first, None)
@@ -113,8 +113,8 @@ class SegmentSet:
         if not segment.gone:
             self.dirty[segment.first] = segment
 
-    def place(self, offset: int) -> int:
-        """The position of the segment that has ``offset``, or would have it; -1: before all of them."""
+    def index_of(self, offset: int) -> int:
+        """The index of the segment that has ``offset``, or would have it; -1: before all of them."""
         return bisect_right(self.firsts, offset) - 1
 
     def use(self, segment: SegmentFile) -> SegmentFile:

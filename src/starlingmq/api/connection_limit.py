@@ -19,7 +19,7 @@ from typing import Protocol
 from starlingmq.api.asgi import RequestRefused
 
 
-class Occupant(Protocol):
+class LimitedConnection(Protocol):
     address: str  # its key; "" if it is not limited by address, such as a trusted proxy
 
     def waits_since(self) -> int | None:
@@ -28,18 +28,18 @@ class Occupant(Protocol):
     def evict(self) -> None: ...
 
 
-class Places:
+class ConnectionLimit:
     def __init__(self, total: int, per_address: int) -> None:
         self.total = total
         self.per_address = per_address
         self.evicted = 0
         self._count = 0
-        self._by_address: dict[str, list[Occupant]] = {}
+        self._by_address: dict[str, list[LimitedConnection]] = {}
 
     def __len__(self) -> int:
         return self._count
 
-    def enter(self, one: Occupant) -> bool:
+    def enter(self, one: LimitedConnection) -> bool:
         """False if there is no place, since all connections have requests that are being handled."""
         same = self._by_address.get(one.address, ())
         if one.address and len(same) >= self.per_address and not self._evict(same):
@@ -50,7 +50,7 @@ class Places:
         self._count += 1
         return True
 
-    def leave(self, one: Occupant) -> None:
+    def leave(self, one: LimitedConnection) -> None:
         """May be called again, and for an evicted connection."""
         same = self._by_address.get(one.address, [])
         if one in same:
@@ -63,7 +63,7 @@ class Places:
         """Close one waiting connection; False if there is none."""
         return any(self._evict(same) for same in sorted(self._by_address.values(), key=len, reverse=True))
 
-    def _evict(self, among: Iterable[Occupant]) -> bool:
+    def _evict(self, among: Iterable[LimitedConnection]) -> bool:
         waiting = [(since, one) for one in among if (since := one.waits_since()) is not None]
         if not waiting:
             return False
