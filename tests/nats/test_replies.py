@@ -114,7 +114,7 @@ def test_rules_that_change_hold_for_requests_that_came_before() -> None:
 def test_clients_without_such_a_rule_are_not_looked_at() -> None:
     world = World()
     peer = service(world, rules="{default: allow, rules: [{deny: publish, topics: [x]}]}")
-    assert not world.state.nats.clients[1].dialect.subscriptions[b"1"].checked  # type: ignore[union-attr]
+    assert not world.state.nats.clients[1].protocol_handler.subscriptions[b"1"].checked  # type: ignore[union-attr]
     asker = requester(world)
     asker.pub("svc.add", reply="x")
     peer.heard()

@@ -260,8 +260,8 @@ def connection(client: Client, now: float, subscriptions: bool) -> Connection:
 
 
 def nats_of(client: Client) -> NatsClient:
-    assert isinstance(client.dialect, NatsClient)
-    return client.dialect
+    assert isinstance(client.protocol_handler, NatsClient)
+    return client.protocol_handler
 
 
 def sent_to(client: Client) -> int:

@@ -171,8 +171,8 @@ def subscriptions_of(session: Session) -> list[SubscriptionInfo]:
     """At most ``DETAILS_MAX`` subscriptions."""
     client = session.client
     found: Iterable[tuple[bytes, Subscription]] = ()
-    if client is not None and isinstance(client.dialect, NatsClient):
-        found = ((one.whole(), one) for one in client.dialect.subscriptions.values())
+    if client is not None and isinstance(client.protocol_handler, NatsClient):
+        found = ((one.whole(), one) for one in client.protocol_handler.subscriptions.values())
     else:
         found = session.subscriptions()  # by the filter as the client sent it, $share included
     return [
@@ -183,8 +183,8 @@ def subscriptions_of(session: Session) -> list[SubscriptionInfo]:
 
 def count_of(session: Session) -> int:
     client = session.client
-    if client is not None and isinstance(client.dialect, NatsClient):
-        return len(client.dialect.subscriptions)
+    if client is not None and isinstance(client.protocol_handler, NatsClient):
+        return len(client.protocol_handler.subscriptions)
     return session.subscription_count()
 
 

@@ -183,7 +183,7 @@ class BrokerState(PacketIntake):
     def _refuse_later(self, client: Client, full: int) -> None:
         if full == 0 or client.state == CLOSED:
             return
-        if client.dialect is not None:
+        if client.protocol_handler is not None:
             self.ending.fail(client, full, "connection limit of its address reached (limits.connections_per_address)")
         else:
             client.full = full
@@ -227,8 +227,8 @@ class BrokerState(PacketIntake):
         client.blocked = False
         client.heard = 0
         self.ctx.unhalt(client, DEAF)
-        if client.dialect is not None:
-            client.dialect.drained(client)
+        if client.protocol_handler is not None:
+            client.protocol_handler.drained(client)
         self._more(client)
 
     def sent(self, client: Client) -> None:
@@ -313,7 +313,7 @@ class BrokerState(PacketIntake):
         """The answer of a hook: the connection continues where it waited."""
         self.ctx.now = now
         try:
-            if question.client.dialect is not None:
+            if question.client.protocol_handler is not None:
                 self.nats.answered(question, answer)
             elif question.kind == AUTHENTICATE:
                 self.connecting.answered(question, answer)

@@ -126,8 +126,8 @@ class PacketIntake:
         return True
 
     def _handle(self, client: Client, data: bytes) -> None:
-        if client.dialect is not None:
-            client.dialect.handle(client, data)
+        if client.protocol_handler is not None:
+            client.protocol_handler.handle(client, data)
             return
         self.publishing.answer_together(client)
         try:

@@ -51,7 +51,7 @@ class Isolation:
         if not self._clients:
             sessions = self._ctx.sessions.values()
             clients = [session.client for session in sessions if session.client is not None]
-            self._clients.extend([client for client in clients if client.dialect is None and not client.link])
+            self._clients.extend([client for client in clients if client.protocol_handler is None and not client.link])
         for _ in range(max(1, int(self._rate * TICK))):
             if not self._clients:
                 break

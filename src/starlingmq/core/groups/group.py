@@ -322,12 +322,14 @@ class Group(GroupMembers):
             client = session.client
             if client is None or client.blocked or client.size > write_buffer:
                 continue
-            if client.dialect is not None and client.halted & WORKING:  # see ``takes``
+            if client.protocol_handler is not None and client.halted & WORKING:  # see ``takes``
                 continue
             if session.queue is not None and len(session.queue) != 0:
                 continue
             window = session.window
-            limit = min(ROOM_MAX, client.window_limit) if client.dialect is None and member.qos != 0 else ROOM_MAX
+            limit = (
+                min(ROOM_MAX, client.window_limit) if client.protocol_handler is None and member.qos != 0 else ROOM_MAX
+            )
             found += limit if window is None else max(0, limit - len(window.entries))
         self.full = found == 0
         return found if looks == count else found * count // looks

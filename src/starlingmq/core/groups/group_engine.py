@@ -125,7 +125,7 @@ class GroupEngine(GroupQueues):
         client = session.client
         assert client is not None
         group.given += 1
-        acknowledged = message.qos != 0 and member.qos != 0 and client.dialect is None
+        acknowledged = message.qos != 0 and member.qos != 0 and client.protocol_handler is None
         if acknowledged and session.expiry != 0 and ctx.recording:  # it belongs to the session from here on
             self._done(group, lent)
             self._tell_given(group, member, message)
@@ -140,8 +140,8 @@ class GroupEngine(GroupQueues):
                     return False
             ticket = lent.packet_id
         self._tell_given(group, member, message)
-        if client.dialect is not None:
-            client.dialect.deliver(client, message, member, publisher)
+        if client.protocol_handler is not None:
+            client.protocol_handler.deliver(client, message, member, publisher)
         else:
             self._offer(group, member, message, ticket if acknowledged else 0, publisher)
         if lent is not None and not acknowledged:

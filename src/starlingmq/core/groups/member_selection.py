@@ -50,10 +50,10 @@ def takes(member: Subscription, session: Session, client: Client, message: Messa
     """Whether a connected member can take a message now."""
     if client.blocked or client.size > write_buffer:
         return False
-    if client.dialect is not None:
+    if client.protocol_handler is not None:
         if client.halted & WORKING:  # it waits for other nodes, and its acknowledgements are not read
             return False
-        return client.dialect.echoes() or message.publisher != client.client_id
+        return client.protocol_handler.echoes() or message.publisher != client.client_id
     queue = session.queue
     if queue is not None and len(queue) != 0:
         return False

@@ -51,8 +51,8 @@ class ReauthorizeJob(Job):
             client.rules = self.rules
             client.rights = ctx.rights_of(client)
             session.rules = 0  # its queued messages are checked when they are sent
-            if client.dialect is not None:
-                client.dialect.revoke(client)
+            if client.protocol_handler is not None:
+                client.protocol_handler.revoke(client)
             else:
                 self.subscribing.revoke(session)
         return not self.left

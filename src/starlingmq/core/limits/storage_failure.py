@@ -81,7 +81,7 @@ class StorageFailure:
                 (client, held)
             )  # nothing for another node is lost, and nothing overtakes it
             return b""
-        if client.dialect is not None:
+        if client.protocol_handler is not None:
             return self._close(client)
         session = client.session
         said: list[bytes] = []

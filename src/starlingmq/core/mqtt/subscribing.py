@@ -375,8 +375,8 @@ class Subscribing:
     def answer(self, held: HeldSuback) -> None:
         client = held.client
         if client.session is held.session and held.session.client is client:
-            if client.dialect is not None:
-                client.dialect.settled(client, held.reasons[0] < 0x80)
+            if client.protocol_handler is not None:
+                client.protocol_handler.settled(client, held.reasons[0] < 0x80)
                 return
             frame = encode(Suback(held.packet.packet_id, held.reasons), client.version)
             self.ctx.send_stored(client, frame)

@@ -126,7 +126,7 @@ class Nats(NatsPort):
         """A connection begins: the server speaks first."""
         self._connections += 1
         nats = NatsClient(self, self._connections, client.listener.startswith("tls://"))
-        client.dialect = nats
+        client.protocol_handler = nats
         client.plain = False
         client.version = 0
         client.client_id = NATS_PREFIX + str(self._connections)
@@ -152,7 +152,7 @@ class Nats(NatsPort):
             self.ctx.jobs.append(job)
 
     def tell(self, client: Client) -> None:
-        nats = cast(NatsClient, client.dialect)
+        nats = cast(NatsClient, client.protocol_handler)
         if nats.protocol != 0 and client.state == OPEN:
             self.ctx.send(client, self.info.frame(client, nats, self.leaving.begun))
 
@@ -227,7 +227,7 @@ class Nats(NatsPort):
     def answered(self, question: HookQuestion, answer: HookAnswer) -> None:
         """The answer of a hook. Raises MqttError as MQTT does."""
         client = question.client
-        nats = cast(NatsClient, client.dialect)
+        nats = cast(NatsClient, client.protocol_handler)
         self.ctx.unhalt(client, ASKING)
         if question.kind == AUTHENTICATE:
             self.entry.answered(client, nats, answer)

@@ -112,7 +112,7 @@ class PublishRuns:
 
     def _first(self, receiver: Client) -> bool:
         """Whether a connection, of a NATS client, has no other part in this run."""
-        nats = cast(NatsClient, receiver.dialect)
+        nats = cast(NatsClient, receiver.protocol_handler)
         if nats.run == self.number:
             return False
         nats.run = self.number
@@ -125,7 +125,7 @@ class PublishRuns:
             receiver = subscription.session.client
             if receiver is None or receiver.state == CLOSED:
                 continue
-            nats = cast(NatsClient, receiver.dialect)
+            nats = cast(NatsClient, receiver.protocol_handler)
             if receiver is not client or nats.echo:
                 nats.deliver_run(receiver, cast(NatsSubscription, subscription), head, tails, size, publisher)
 
@@ -186,4 +186,4 @@ class PublishRuns:
             size += len(tail)
         receiver.size -= size
         if receiver.state != CLOSED:
-            cast(NatsClient, receiver.dialect).deliver_run(receiver, member, head, run, size, publisher)
+            cast(NatsClient, receiver.protocol_handler).deliver_run(receiver, member, head, run, size, publisher)

@@ -83,7 +83,7 @@ class SystemRequests:
         """All answers have arrived."""
         self.ctx.now = now
         client = request.client
-        nats = cast(NatsClient, client.dialect)
+        nats = cast(NatsClient, client.protocol_handler)
         nats.requests -= 1
         if request.kind != "USER":
             self.open -= 1
@@ -92,8 +92,8 @@ class SystemRequests:
 
     def _deliver(self, client: Client, reply: bytes, data: bytes) -> None:
         session = client.session
-        dialect = client.dialect
-        if client.state != OPEN or session is None or dialect is None:
+        handler = client.protocol_handler
+        if client.state != OPEN or session is None or handler is None:
             return
         try:
             route = self.router.resolve(reply)
@@ -102,7 +102,7 @@ class SystemRequests:
         message = Message(reply, data, 0, False, b"", 0.0, "", self.ctx.now)
         for subscription in list(route.subscriptions):  # a subscription that reaches its limit is removed from the list
             if subscription.session is session:
-                dialect.deliver(client, message, subscription, None)
+                handler.deliver(client, message, subscription, None)
 
 
 def _read(client: Client, topic: bytes, reply: bytes, options: bytes) -> SystemRequest | None:

@@ -106,8 +106,8 @@ class Delivery(Acknowledgements):
             return
         if subscription.no_local:
             client = session.client
-            if client is not None and client.dialect is not None:
-                client.dialect.deliver(client, message, subscription, publisher)
+            if client is not None and client.protocol_handler is not None:
+                client.protocol_handler.deliver(client, message, subscription, publisher)
                 return
             own = publisher is not None and publisher.node != 0 and message.publisher == session.client_id
             if own or session is publisher:  # own: it was held on another node from the time when its client was there

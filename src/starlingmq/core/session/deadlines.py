@@ -59,8 +59,8 @@ class Deadlines:
             claiming = claims is not None and claims.holds(client)
             if now >= client.connected_at + self.ctx.mqtt.connect_timeout and not claiming:
                 self.ctx.notice("connect_timeout", client, "CONNECT was not complete within mqtt.connect_timeout")
-                if client.dialect is not None:
-                    client.dialect.last_words(client, Reason.MAXIMUM_CONNECT_TIME)
+                if client.protocol_handler is not None:
+                    client.protocol_handler.last_words(client, Reason.MAXIMUM_CONNECT_TIME)
                 self.ending.shut(client)
                 return
         elif client.valid_until != 0.0 and now >= client.valid_until:
@@ -70,7 +70,7 @@ class Deadlines:
             self.watch(client)
             return
         elif client.halted & ~DEAF == 0 and now >= client.last_packet + client.keep_alive:
-            if client.dialect is not None and not client.dialect.silent(client):
+            if client.protocol_handler is not None and not client.protocol_handler.silent(client):
                 self.watch(client)
                 return
             self.ending.fail(client, Reason.KEEP_ALIVE_TIMEOUT, "no packet for one and a half times the keep-alive")

@@ -68,9 +68,9 @@ class Ending:
         """End a connection for ``reason``: send it if the protocol version can express it, count it, log it."""
         if client.state == CLOSED:
             return
-        if client.dialect is not None:
+        if client.protocol_handler is not None:
             self.ctx.notice(Reason(reason).name.lower(), client, detail)
-            client.dialect.last_words(client, reason)
+            client.protocol_handler.last_words(client, reason)
             self.close(client, Reason(reason).name.lower())
             return
         if client.state == AUTHENTICATING or (client.state == NEW and (client.version == 5 or client.full != 0)):
@@ -148,8 +148,8 @@ class Ending:
     def shut(self, client: Client) -> None:
         """Nothing more is read; the transport closes after its output has been written."""
         client.state = CLOSED
-        if client.dialect is not None:
-            client.dialect.shut(client)
+        if client.protocol_handler is not None:
+            client.protocol_handler.shut(client)
         self.forget(client)
         self.ctx.quotas.sign_out(client)
         self.waiting.pop(client, None)

@@ -39,7 +39,7 @@ class Client:
     identity: bool  # that name is the user name, whatever CONNECT says
     state: int
     version: int  # 3, 4 or 5; 0: another protocol ...
-    dialect: ProtocolHandler | None  # ... with this handler
+    protocol_handler: ProtocolHandler | None  # ... with this handler
     client_id: str
     username: str
     rights: Rights | None  # None: whatever hooks do not forbid
@@ -102,7 +102,7 @@ class Client:
         self.identity = False
         self.state = NEW
         self.version = 4
-        self.dialect = None
+        self.protocol_handler = None
         self.client_id = ""
         self.username = ""
         self.rights = None
