@@ -83,7 +83,7 @@ class Broker:
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout, self._lines)
         self._access = AccessControl(self.config, self.hooks, self._lines)
         self._memory: MemoryWatch | None = None
-        self._doors = ListenerSet(())
+        self._listener_set = ListenerSet(())
         self._admission = ConnectionCounts(self.config.limits)
         self._admission.is_banned = self._access.is_banned
         self._admission.tell = self._refused
@@ -121,7 +121,7 @@ class Broker:
     @property
     def addresses(self) -> list[str]:
         """The URLs of the listeners, with the bound ports."""
-        clients = [listener.address for listener in self._doors.listeners]
+        clients = [listener.address for listener in self._listener_set.listeners]
         return clients if self._http is None else clients + self._http.addresses
 
     def address(self, scheme: str = "mqtt") -> str:
@@ -152,18 +152,18 @@ class Broker:
         if self._driver is not None:
             raise RuntimeError("this broker has already been started once; create another one")
         http = [each for each in self.config.listeners if each.url.partition("://")[0] in API_SCHEMES]
-        doors = self._doors = ListenerSet(each for each in self.config.listeners if each not in http)
+        listener_set = self._listener_set = ListenerSet(each for each in self.config.listeners if each not in http)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
         warm = self._access.start()
         if http:
             _load_http()
         if self.config.cluster.enabled:  # a node that cannot serve must not join the cluster
-            await doors.refuse_taken()
+            await listener_set.refuse_taken()
         try:
             self._driver = await self._make_driver()
             self._access.attach(self._driver.state)
             actions = self._actions = BrokerActions(
-                self._driver, self.config.node.name, self._access, self._readable_nodes, self._cluster, doors
+                self._driver, self.config.node.name, self._access, self._readable_nodes, self._cluster, listener_set
             )
             admin = self._admin = self._open_admin(self._driver, actions)
             self._control = await actions.open_control(admin.actions)
@@ -176,12 +176,12 @@ class Broker:
             self._memory.look()
             if warm is not None:
                 await warm  # otherwise the first logins would wait for it
-            await doors.open(self._open_listener)
+            await listener_set.open(self._open_listener)
             if self.config.streams.listen:
                 await self._open_bulk()
             if self._cluster is not None:
                 read_at = () if self._bulk is None else (bulk_url(self._bulk.address, self.config.node.name),)
-                self._cluster.open_to_clients(doors.listeners, read_at)
+                self._cluster.open_to_clients(listener_set.listeners, read_at)
             admin.local_node.serving = True
         except BaseException:
             await self.stop()
@@ -310,7 +310,7 @@ class Broker:
             self.config.node.name,
             driver,
             lambda: self.config,
-            lambda: self._doors.listeners,
+            lambda: self._listener_set.listeners,
             self._access.bans,
             self.ban,
             lambda: self._access.hashing,
@@ -341,7 +341,7 @@ class Broker:
         changed."""
         assert self._driver is not None and self._actions is not None, "the broker has not been started"
         hashing = self._access.hashing_for(config)
-        loaded = [(listener, listener.load_tls()) for listener in self._doors.listeners]
+        loaded = [(listener, listener.load_tls()) for listener in self._listener_set.listeners]
         access = None if self._http is None else self._http.prepare(config, hashing)
         chain = self._access.make_chain(config, hashing)
         verify = self._access.verifier(config)
@@ -385,7 +385,7 @@ class Broker:
         A member of a cluster does the same within ``stop``.
         """
         if self._cluster is None and self._driver is not None:
-            await self._doors.close()
+            await self._listener_set.close()
             nats, seconds = self.state.nats, self.config.nats.lame_duck_duration
             log.info("lame duck mode: closing %d NATS clients within %g s", len(nats.clients), seconds)
             nats.leaving.begin(self._driver.clock(), seconds)
@@ -410,7 +410,7 @@ class Broker:
             self._admin.local_node.serving = False
         if self._cluster is not None:
             self._cluster.stopping()
-        await self._doors.close()
+        await self._listener_set.close()
         self._admission.descriptors.close()
         if self._revoking is not None:
             self._revoking.cancel()
@@ -437,7 +437,7 @@ class Broker:
         await self._access.close()
         if self._notices is not None:
             self._notices.flush()
-        self._doors.listeners.clear()
+        self._listener_set.listeners.clear()
         self._closed.set()
 
     async def wait_closed(self) -> None:

@@ -35,7 +35,7 @@ def short_of_memory(ctx: Context) -> None:
 
 
 def serves_nobody(ctx: Context) -> None:
-    ctx.doors.shut = True
+    ctx.connect_admission.shut = True
 
 
 def stores_nothing(ctx: Context) -> None:

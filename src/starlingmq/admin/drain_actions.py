@@ -55,9 +55,9 @@ class DrainError(Exception):
 class DrainActions:
     """The actions of one running node."""
 
-    def __init__(self, cluster: Cluster, doors: ListenerSet) -> None:
+    def __init__(self, cluster: Cluster, listener_set: ListenerSet) -> None:
         self.cluster = cluster
-        self.doors = doors
+        self.listener_set = listener_set
 
     def actions(self) -> dict[str, Action]:
         """By the names that the commands use."""
@@ -92,7 +92,7 @@ class DrainActions:
         await self.begin()
 
     async def begin(self, for_good: bool = False) -> None:
-        await self.doors.close()
+        await self.listener_set.close()
         self.state.begin_drain(self.cluster.clock(), for_good=for_good)
         self.cluster.poke()
 
@@ -100,7 +100,7 @@ class DrainActions:
         """Accept clients again. Raises ListenerError if another process has taken a port meanwhile; then the drain
         continues."""
         if self.state.drain.active:
-            await self.doors.open_again()
+            await self.listener_set.open_again()
             self.state.end_drain()
             self.cluster.poke()
 

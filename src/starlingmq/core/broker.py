@@ -427,5 +427,5 @@ class BrokerState(PacketIntake):
         for session in list(ctx.sessions.values()):
             client = session.client
             if client is not None and session.node == 0:
-                known = ctx.mqtt.server_reference or ctx.doors.reference(client.listener)
+                known = ctx.mqtt.server_reference or ctx.connect_admission.reference(client.listener)
                 self.ending.fail(client, Reason.USE_ANOTHER_SERVER if known else Reason.SERVER_SHUTTING_DOWN, "")

@@ -57,7 +57,7 @@ class Context(BaseContext):
     work: int  # work left in this turn
     sequence: int  # sequence of the last message forwarded to another node
     cluster: ClusterPort  # interface to the rest of the cluster
-    doors: ConnectAdmission
+    connect_admission: ConnectAdmission
     audit: Audit | None  # reports the events of each message, where events are wanted
     isolated: bool  # this node has no quorum
     serves_until: float  # the time when the quorum ends if no other node is heard before
@@ -107,7 +107,7 @@ class Context(BaseContext):
         self.work = TURN_WORK
         self.sequence = 0
         self.cluster = ClusterPort()
-        self.doors = ConnectAdmission()
+        self.connect_admission = ConnectAdmission()
         self.audit = None
         self.isolated = False
         self.serves_until = math.inf

@@ -91,7 +91,7 @@ class Fleet:
         self.devices = [
             Device(number, urls, order.pace, order.answers, self.tally, self.counts) for number in range(order.devices)
         ]
-        self._door = asyncio.Semaphore(CONNECTING_MAX)
+        self._connecting = asyncio.Semaphore(CONNECTING_MAX)
 
     def alert(self, device: str, payload: bytes) -> None:
         told = json.loads(payload)
@@ -135,7 +135,7 @@ class Fleet:
         await room.subscribe(wanted)
 
     async def _life(self, device: Device) -> None:
-        async with self._door:
+        async with self._connecting:
             life = asyncio.ensure_future(device.live())
             try:
                 while not device.connected and not life.done():

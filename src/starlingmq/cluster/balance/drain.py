@@ -96,11 +96,11 @@ class Drain(Subsystem):
         """Accepts no clients, and sends the connected ones away. ``seconds``: everything has to be done by then. May be
         called again to change that."""
         self._ends = now + seconds
-        doors = self._ctx.doors
-        doors.for_good = for_good
+        admission = self._ctx.connect_admission
+        admission.for_good = for_good
         if self.active:
             return
-        self.active = doors.shut = self._node_directory.draining = True
+        self.active = admission.shut = self._node_directory.draining = True
         self.done = False
         self._busy_at = -inf
         self.moved = self.closed = self.handed = self.declined = 0
@@ -112,8 +112,8 @@ class Drain(Subsystem):
 
     def cancel(self) -> None:
         """Accepts clients again. Sessions that are already leaving continue to leave."""
-        doors = self._ctx.doors
-        self.active = self.done = doors.shut = doors.for_good = self._node_directory.draining = False
+        admission = self._ctx.connect_admission
+        self.active = self.done = admission.shut = admission.for_good = self._node_directory.draining = False
         self._clients.clear()
         self._sessions.clear()
         for memory in (self._offered, self._tried, self._sent, self._given):

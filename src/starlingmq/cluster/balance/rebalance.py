@@ -47,7 +47,7 @@ class Rebalancing(Subsystem):
         self.moved = self.surplus = 0
         self._clients.clear()
         nodes = self._node_directory.welcoming()
-        if not nodes or self._ctx.doors.shut or self._ctx.isolated:
+        if not nodes or self._ctx.connect_admission.shut or self._ctx.isolated:
             self.active = False
             return
         here = self._ctx.counters.clients_connected
@@ -82,7 +82,7 @@ class Rebalancing(Subsystem):
             self.surplus -= 1
             self.moved += 1
             self._broker.ending.send_away(client, fitting[node])
-        if not self._clients or not self.surplus or self._ctx.doors.shut:
+        if not self._clients or not self.surplus or self._ctx.connect_admission.shut:
             self.active = False
             self._clients.clear()
 

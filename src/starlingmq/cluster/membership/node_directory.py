@@ -15,7 +15,7 @@ from starlingmq.core.limits.connect_admission import kind_of
 
 
 class NodeDirectory(Subsystem):
-    """Keeps the core's part of it, ``ctx.doors``, up to date."""
+    """Keeps the core's part of it, ``ctx.connect_admission``, up to date."""
 
     own: tuple[str, ...]  # URLs of this node's listeners, as clients reach them from outside
     draining: bool  # this node serves no clients
@@ -26,7 +26,7 @@ class NodeDirectory(Subsystem):
         self.draining = False
         self.changed = False
         self._broker = broker
-        self._doors = broker.ctx.doors
+        self._connect_admission = broker.ctx.connect_admission
         self._told: dict[int, Heartbeat] = {}  # by number: the last heartbeat of each connected node
 
     def open_own(self, urls: Iterable[str]) -> None:
@@ -52,7 +52,7 @@ class NodeDirectory(Subsystem):
             for url in urls:
                 if url not in self.own:  # a node that shares this node's ports would be reached only by chance
                     elsewhere.setdefault(kind_of(url), []).append(_address(url))
-        self._doors.elsewhere = elsewhere
+        self._connect_admission.elsewhere = elsewhere
 
     def turn(self, now: float) -> None:
         """Informs NATS clients about the other nodes. An isolated node knows of no other node, and sends nothing."""

@@ -24,7 +24,7 @@ class DrainOffers:
     def offered(self, node: int, said: Offer) -> list[str]:
         """Claims the offered client ids. Returns those that are declined."""
         ctx = self._ctx
-        if ctx.isolated or ctx.doors.shut or ctx.refusing or ctx.catching_up:
+        if ctx.isolated or ctx.connect_admission.shut or ctx.refusing or ctx.catching_up:
             return [client_id for client_id, _ in said.entries]
         for client_id, epoch in said.entries:
             session = ctx.sessions.get(client_id)

@@ -88,8 +88,10 @@ class ConnectDecisions:
             return ConnectVerdict(AFTER_EARLIER)
         if ctx.isolated:
             return ConnectVerdict(CUT_OFF, Reason.SERVER_UNAVAILABLE, ISOLATED)
-        if ctx.doors.shut and not request.transient:
-            return ConnectVerdict(SERVES_NOBODY, ctx.doors.reason(), "this node does not accept clients at the moment")
+        if ctx.connect_admission.shut and not request.transient:
+            return ConnectVerdict(
+                SERVES_NOBODY, ctx.connect_admission.reason(), "this node does not accept clients at the moment"
+            )
         if ctx.refusing and (request.stores or (session is not None and session.kept)):
             return ConnectVerdict(NOT_STORED, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
         if self.kept_for_another(request.client, session):

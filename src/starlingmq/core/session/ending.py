@@ -86,19 +86,19 @@ class Ending:
     def _refer(self, client: Client, reason: int, properties: Properties) -> None:
         """Name another server to a client that is told to use one."""
         if reason == Reason.USE_ANOTHER_SERVER or reason == Reason.SERVER_MOVED:
-            reference = self.ctx.mqtt.server_reference or self.ctx.doors.reference(client.listener)
+            reference = self.ctx.mqtt.server_reference or self.ctx.connect_admission.reference(client.listener)
             if reference:
                 properties[prop.SERVER_REFERENCE] = reference
 
     def send_away(self, client: Client, reference: str) -> None:
         """End a connection whose client shall go to another node. MQTT 5 can express that, and name the node."""
         if client.state == OPEN and client.version == 5 and reference:
-            reason = self.ctx.doors.reason()
+            reason = self.ctx.connect_admission.reason()
             whole = encode(Disconnect(reason, {prop.SERVER_REFERENCE: reference}), 5)
             self._say(client, whole, encode(Disconnect(reason), 5))
             self.close(client, Reason(reason).name.lower())
         else:
-            self.fail(client, self.ctx.doors.reason(), "this node does not accept clients at the moment")
+            self.fail(client, self.ctx.connect_admission.reason(), "this node does not accept clients at the moment")
 
     def _why(self, client: Client, detail: str) -> Properties:
         return {prop.REASON_STRING: detail} if client.problem_information and detail else {}
