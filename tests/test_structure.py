@@ -179,7 +179,7 @@ def test_a_field_of_the_context_that_is_assigned_is_found() -> None:
     for line in (
         "ctx.now = 1",
         "a.ctx.work -= 1",
-        "self._ctx.cluster.aware = []",
+        "self._ctx.cluster.reset_confirmed = []",
         "b.ctx.sessions[n] = s",
         "del ctx.audit",
     ):

@@ -181,7 +181,7 @@ def test_an_event_of_a_session_reset_leads_to_the_state_of_its_row(row: Row[Rese
     inbound, connects = at.inbound, at.takeovers._connects
     session = inbound.session
     assert session is not None
-    session.lose()
+    session.require_reset()
     if row.state is ResetState.PENDING:
         connects.noticed(session, 1.0)
     with counting() as taken:

@@ -24,7 +24,7 @@ class ClusterPort:
     wills: WillPort | None  # wills for other nodes
     links: dict[int, Session]  # sessions that represent other nodes, by number
     leaving: dict[Session, None]  # migrating sessions with new data for their target
-    aware: list[Session]  # migrated sessions whose clients know that the session was reset
+    reset_confirmed: list[Session]  # migrated sessions whose clients know that the session was reset
     forward_bytes: int  # limit of the bytes that wait for a node
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class ClusterPort:
         self.wills = None
         self.links = {}
         self.leaving = {}
-        self.aware = []
+        self.reset_confirmed = []
         self.forward_bytes = 1 << 30
 
     def join(self, sessions: Iterable[Session], forward_bytes: int) -> None:
@@ -71,7 +71,7 @@ class ClusterPort:
         self.leaving = {}
         return leaving
 
-    def take_aware(self) -> list[Session]:
-        aware = self.aware
-        self.aware = []
-        return aware
+    def take_reset_confirmed(self) -> list[Session]:
+        reset_confirmed = self.reset_confirmed
+        self.reset_confirmed = []
+        return reset_confirmed

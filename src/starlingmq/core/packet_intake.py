@@ -222,8 +222,8 @@ class PacketIntake:
             return
         session = cast(Session, client.session)
         self.ctx.work -= 1
-        if session.anew and session.told is client and (knows(client) or kind == SUBSCRIBE_PACKET):
-            self.subscribing.aware(session)
+        if session.needs_reset and session.connack_sent_to is client and (knows(client) or kind == SUBSCRIBE_PACKET):
+            self.subscribing.confirm_reset(session)
         if kind >= PUBACK and kind <= PUBCOMP:
             self._on_ack(client, session, first, data, start, end)
             return
@@ -252,7 +252,7 @@ class PacketIntake:
         """Handle a packet that is not a PUBLISH, and with a plain acknowledgement those of its kind that stand in a row
         behind it. The position after them."""
         session = client.session
-        if end - start == 2 and client.state == OPEN and session is not None and not session.anew:
+        if end - start == 2 and client.state == OPEN and session is not None and not session.needs_reset:
             ctx = self.ctx
             begin = end - 4
             last = min(len(data), begin + 4 * ctx.work)

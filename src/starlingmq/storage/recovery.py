@@ -155,8 +155,8 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
     assert value is not None
     restoring = state.restoring
     session = restoring.session(found.number, value.client_id, value.expiry)
-    session.epoch, session.anew, session.hollow = value.epoch, value.anew, value.hollow
-    session.owner, session.floor, session.aware = value.owner, value.floor, value.aware
+    session.epoch, session.needs_reset, session.hollow = value.epoch, value.needs_reset, value.hollow
+    session.owner, session.floor, session.reset_confirmed = value.owner, value.floor, value.reset_confirmed
     session.trail = None if value.trail is None else Trail(*value.trail)
     recovered.sessions += 1
     if found.as_of > journal.next:

@@ -39,10 +39,10 @@ class SessionValue(msgspec.Struct, array_like=True):
     epoch: int = 0
     floor: int = 0
     trail: tuple[int, int, bool] | None = None
-    anew: bool = False
+    needs_reset: bool = False
     hollow: bool = False
     owner: str | None = None
-    aware: bool = False
+    reset_confirmed: bool = False
 
 
 class SubscriptionValue(msgspec.Struct, array_like=True):
@@ -118,10 +118,10 @@ def encode_session(session: Session) -> bytes:
             session.epoch,
             session.floor,
             None if session.trail is None else (session.trail.node, session.trail.epoch, session.trail.sure),
-            session.anew,
+            session.needs_reset,
             session.hollow,
             session.owner,
-            session.aware,
+            session.reset_confirmed,
         )
     )
 

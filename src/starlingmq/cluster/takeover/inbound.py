@@ -222,7 +222,7 @@ class InboundSession:
             return len(self.sources) != 0
         if session is None:
             return False  # no session here receives the messages after the markers
-        if session.anew and not session.aware:
+        if session.needs_reset and not session.reset_confirmed:
             return False  # the client still relies on the messages that the sources receive
         if self.former:
             return True

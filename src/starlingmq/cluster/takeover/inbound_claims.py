@@ -224,7 +224,7 @@ class InboundClaims:
         may be on their way from any node, and only cut markers for this claim, or for a later one, follow them."""
         if any(other > session.epoch for other in others.values()):
             return True
-        if answered.claim is None or not session.anew or session.aware:
+        if answered.claim is None or not session.needs_reset or session.reset_confirmed:
             return False
         return not any(inbound.session is session and inbound.is_unmarked() for inbound in answered.earlier)
 

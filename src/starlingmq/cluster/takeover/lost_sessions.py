@@ -13,7 +13,7 @@ from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.core.context import Context
 from starlingmq.core.ready import SESSION_PUT, Write
 from starlingmq.core.session.session import Session
-from starlingmq.core.session.session_reset import LOST, is_told
+from starlingmq.core.session.session_reset import LOST, sends_session_lost
 
 UNREACHABLE: Final = "unreachable"  # a node that may have it is not connected
 TOLD_AGAIN: Final = "told_again"  # it was lost before, and its client has sent nothing since
@@ -29,7 +29,7 @@ class LostSessions:
 
     def lose(self, session: Session) -> None:
         """Starts a session reset: CONNACK says session present 0 until the client has noticed."""
-        session.lose()
+        session.require_reset()
         if self._ctx.recording and session.expiry != 0:
             session.kept = True
             self._ctx.write(Write(SESSION_PUT, session))
@@ -44,7 +44,7 @@ class LostSessions:
     def note(self, session: Session, unheard: list[int]) -> None:
         """After the CONNACK of the session. ``unheard``: the result of ``unheard_of`` before it."""
         client = session.client
-        if client is None or not is_told(session):
+        if client is None or not sends_session_lost(session):
             return
         if unheard:
             names = " or ".join([self._name_of(node) for node in unheard])

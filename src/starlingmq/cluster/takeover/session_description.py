@@ -16,11 +16,11 @@ def description(migrations: Migrations, outbound: OutboundSession, held: int, ex
     ]
     last_id = 0 if ghost.window is None else ghost.window.last_id
     trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
-    epoch, anew = outbound.epoch, ghost.anew
-    head = Head(outbound.client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, anew)
+    epoch, needs_reset = outbound.epoch, ghost.needs_reset
+    head = Head(outbound.client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, needs_reset)
     head.will = CANCELLED
     head.owner = ghost.owner
-    head.aware = anew and ghost.aware
+    head.reset_confirmed = needs_reset and ghost.reset_confirmed
     former, head.unknown = migrations.former(outbound.client_id, ghost)
     head.former = list(former)
     return head

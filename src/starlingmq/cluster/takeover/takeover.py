@@ -345,8 +345,8 @@ class Takeovers:
             self._answers.own(owned, now)
         for client_id, node, epoch in self._ownership.take_rewritten():
             self._look_at_rewritten(client_id, node, epoch)
-        if self._ctx.cluster.aware:
-            for session in self._ctx.cluster.take_aware():
+        if self._ctx.cluster.reset_confirmed:
+            for session in self._ctx.cluster.take_reset_confirmed():
                 self._connects.noticed(session, now)
         for inbound in (*migrations.due(now), *migrations.settling):
             migrations.touch(inbound)

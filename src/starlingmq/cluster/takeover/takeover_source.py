@@ -232,8 +232,8 @@ class TakeoverSource:
                     migrations.mark(outbound, marked, later > outbound.epoch)
         migrations.note(outbound)
         head = description(migrations, outbound, held, expiry, left)
-        head.anew = head.anew and ghost is session
-        head.aware = head.anew and ghost.aware
+        head.needs_reset = head.needs_reset and ghost is session
+        head.reset_confirmed = head.needs_reset and ghost.reset_confirmed
         head.willed, head.will = willed, will or CANCELLED
         migrations.say(node, head)
 

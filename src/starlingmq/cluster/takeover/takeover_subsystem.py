@@ -69,7 +69,7 @@ class TakeoverSubsystem(Subsystem):
         claims = port.claims
         if claims is not None and (claims.waiting or claims.released):
             return True
-        return bool(port.leaving or port.aware)
+        return bool(port.leaving or port.reset_confirmed)
 
     def is_busy(self) -> bool:
         return not self._ownership.idle() or self._takeovers.busy()

@@ -247,7 +247,7 @@ class TakeoverTarget:
             self._come(inbound, said, said.floor, self._trail(inbound, epoch, said))
         elif none:  # it only owes messages, and no session here can receive them
             owes = Head(said.client_id, said.epoch, said.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
-            owes.anew = True
+            owes.needs_reset = True
             self._come(inbound, owes, 0, Trail(*inbound.newest, False))
             assert inbound.session is not None
             inbound.session.hollow = True
@@ -268,8 +268,8 @@ class TakeoverTarget:
             left,
             granted,
             head.last_id,
-            head.anew,
-            head.aware,
+            head.needs_reset,
+            head.reset_confirmed,
             head.owner,
         )
         if earlier is not None and earlier is not session:

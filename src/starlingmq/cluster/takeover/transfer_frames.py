@@ -68,9 +68,9 @@ class Takeover(msgspec.Struct, array_like=True, tag=1):
 
 class Head(msgspec.Struct, array_like=True, tag=2):
     """Former owner to new owner: description of the session. ``held`` is its epoch there, or one of the constants
-    above. ``anew``: the client must be told that this is not its earlier session (``Session.anew``), unless it is
-    ``aware`` of that. The frame is repeated when ``former`` has grown; only ``former`` and ``unknown`` of a repetition
-    count."""
+    above. ``needs_reset``: the client must be told that this is not its earlier session (``Session.needs_reset``),
+    unless it is known to have noticed (``reset_confirmed``). The frame is repeated when ``former`` has grown; only
+    ``former`` and ``unknown`` of a repetition count."""
 
     client_id: str
     epoch: int
@@ -81,14 +81,14 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     granted: list[SubscriptionFrame] = []
     floor: int = 0
     trail: tuple[int, int, bool] | None = (0, 0, False)  # where its QoS 2 handshakes are (core.session.session)
-    anew: bool = False
+    needs_reset: bool = False
     former: list[bytes] = []  # filters of sessions that are moving to the sender, without shared groups ...
     unknown: bool = False  # ... as far as they are known
     willed: bool = False  # it had a will that the client's return has cancelled, or made due: see ``will``
     # its user. With OVERTAKEN: the session is reserved for that user (auth.session_owner: refuse)
     owner: str | None = None
     will: int = 0  # id of the will that is due; CANCELLED; 0: the sender is of an earlier version
-    aware: bool = False
+    reset_confirmed: bool = False
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):

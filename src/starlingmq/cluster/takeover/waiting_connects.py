@@ -48,7 +48,7 @@ class WaitingConnects:
             return
         if unknown and unheard:
             migrations.lost.lose(session)
-            session.told = session.client
+            session.connack_sent_to = session.client
         if came:
             migrations.lost.note(session, unheard)
         for inbound in inbound_sessions:
@@ -96,13 +96,13 @@ class WaitingConnects:
     def noticed(self, session: Session, now: float) -> None:
         """The client has noticed the session reset: its new subscriptions apply after the cut markers of all nodes."""
         moving = session.moving
-        if moving is None or session.ended or not session.anew or moving.target != 0:
+        if moving is None or session.ended or not session.needs_reset or moving.target != 0:
             return
         inbound_sessions = [inbound for inbound in self._migrations.of(moving.client_id) if inbound.session is session]
         for inbound in inbound_sessions:
             self._migrations.touch(inbound)
         if not inbound_sessions:
-            self._migrations.broker.subscribing.begin_anew(session)
+            self._migrations.broker.subscribing.finish_reset(session)
         else:
             self._step(max(inbound_sessions, key=_epoch), ResetEvent.NOTICED, now)
 
@@ -126,7 +126,7 @@ class WaitingConnects:
         if session is None or moving is None or session.ended or moving.target != 0:
             return
         subscribing, client = self._migrations.broker.subscribing, session.client
-        subscribing.begin_anew(session)
+        subscribing.finish_reset(session)
         subscribe, moving.subscribe = moving.subscribe, None
         if subscribe is None or client is None or moving.subscriber is not client:
             return

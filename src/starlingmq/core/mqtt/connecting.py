@@ -39,7 +39,7 @@ from starlingmq.core.session.deadlines import Deadlines
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.session import Client, Session
-from starlingmq.core.session.session_reset import is_told, renumber
+from starlingmq.core.session.session_reset import renumber, sends_session_lost
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, is_anothers
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Auth, Connack, Connect, encode
@@ -302,7 +302,7 @@ class Connecting:
             agreed[prop.ASSIGNED_CLIENT_IDENTIFIER] = client.client_id
         unknown = session is None
         session, present = self._session(client, connect.clean_start)
-        if session.anew and not session.aware:
+        if session.needs_reset and not session.reset_confirmed:
             renumber(ctx, session, 0)
         if epoch != 0:
             session.epoch = epoch
@@ -329,7 +329,7 @@ class Connecting:
         if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):
             session.kept = True
             ctx.write(Write(SESSION_PUT, session))
-        session.told = client
+        session.connack_sent_to = client
         client.greeted = client.bytes_in
         if self._welcome(client, session, present, not unknown or session.kept, agreed):
             self._go_on(client, session, present)
@@ -338,7 +338,7 @@ class Connecting:
         """Send CONNACK. Returns whether the client accepts one of this size. ``stored``: its content is true once it is
         stored."""
         ctx = self.ctx
-        found = present and not is_told(session) and client.version != 3  # 3.1 has no such flag
+        found = present and not sends_session_lost(session) and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(found, 0, agreed if client.version == 5 else {}), client.version)
         if client.max_packet != 0 and len(frame) > client.max_packet:
             ctx.notice("packet_too_large", client, "CONNACK is larger than the client's Maximum Packet Size")

@@ -200,7 +200,7 @@ class Subscribing:
             reasons: list[int] = [Reason.IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.subscriptions)
             self.ctx.send(client, encode(Suback(packet.packet_id, reasons), 5))
             return
-        if session.anew and self._waits(client, session, packet):
+        if session.needs_reset and self._waits(client, session, packet):
             return
         if self.ctx.ask_subscribe:
             question = HookQuestion(ASK_SUBSCRIBE, client)
@@ -264,26 +264,26 @@ class Subscribing:
         self.ctx.halt(client, WORKING)
         return True
 
-    def aware(self, session: Session) -> None:
+    def confirm_reset(self, session: Session) -> None:
         """The client has sent something since CONNACK told it that its session is lost, so it need not be told
         again."""
         moving = session.moving
         if moving is None or not moving.sources:
-            self.begin_anew(session)
-        elif not moving.aware:
-            moving.aware = True
-            self.ctx.cluster.aware.append(session)
-            if not session.aware:
-                session.aware = True
+            self.finish_reset(session)
+        elif not moving.reset_confirmed:
+            moving.reset_confirmed = True
+            self.ctx.cluster.reset_confirmed.append(session)
+            if not session.reset_confirmed:
+                session.reset_confirmed = True
                 if self.ctx.recording and session.kept:
                     self.ctx.write(Write(SESSION_PUT, session))
 
-    def begin_anew(self, session: Session) -> None:
+    def finish_reset(self, session: Session) -> None:
         """The client knows that its earlier subscriptions have ended."""
-        session.anew = session.aware = False
-        session.told = None
+        session.needs_reset = session.reset_confirmed = False
+        session.connack_sent_to = None
         if session.moving is not None:
-            session.moving.aware = False
+            session.moving.reset_confirmed = False
         self.forget(session)
         if self.ctx.recording and session.kept:
             self.ctx.write(Write(SESSION_PUT, session))

@@ -121,9 +121,9 @@ class Ending:
         if session is None or session.client is not client:
             return
         ctx = self.ctx
-        if session.anew and session.told is client and client.published != 0 and knows(client):
-            self.subscribing.aware(session)  # a PUBLISH alone does not trigger this when it arrives
-        session.told = None
+        if session.needs_reset and session.connack_sent_to is client and client.published != 0 and knows(client):
+            self.subscribing.confirm_reset(session)  # a PUBLISH alone does not trigger this when it arrives
+        session.connack_sent_to = None
         ctx.counters.clients_connected -= 1
         session.client = None
         self.delivery.postponed.pop(session, None)

@@ -58,7 +58,7 @@ class MigrationState:
     unmarked: dict[int, tuple[int, ...]]  # node -> epochs for which its marker has not come, while it has for others
     behind: dict[int, None]  # nodes of which a former owner still has messages from before their marker
     held: list[Held]
-    aware: bool  # its client knows that the session was reset (core.session.session_reset)
+    reset_confirmed: bool  # its client knows that the session was reset (core.session.session_reset)
     subscribe: Subscribe | None  # its SUBSCRIBE since then, to be handled when the markers have come
     subscriber: object  # the connection of that SUBSCRIBE; None: none
 
@@ -75,7 +75,7 @@ class MigrationState:
         self.unmarked = {}
         self.behind = {}
         self.held = []
-        self.aware = False
+        self.reset_confirmed = False
         self.subscribe = None
         self.subscriber = None
 

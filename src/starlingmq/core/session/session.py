@@ -261,9 +261,9 @@ class Session:
     dropped: int  # messages dropped for this session, for any reason
     node: int  # number of the node that it represents; 0: it belongs to a client
     epoch: int  # in a cluster: ownership epoch; 0: not claimed yet
-    anew: bool  # session reset: its client must be told session present 0 (core.session.session_reset) ...
-    told: Client | None  # ... by the CONNACK of this connection, which has been sent
-    aware: bool  # and its client has sent something since: only its old subscriptions have yet to be removed
+    needs_reset: bool  # session reset: its client must be told session present 0 (core.session.session_reset) ...
+    connack_sent_to: Client | None  # ... by the CONNACK of this connection, which has been sent
+    reset_confirmed: bool  # and its client has sent something since: only its old subscriptions have yet to be removed
     hollow: bool  # its client never had it: it exists for what other nodes owe (cluster.takeover.takeover_target)
     moving: MigrationState | None  # it migrates from or to another node
     trail: Trail | None  # other nodes may have QoS 2 handshakes of it; None: they have none
@@ -299,9 +299,9 @@ class Session:
         self.dropped = 0
         self.node = 0
         self.epoch = 0
-        self.anew = False
-        self.told = None
-        self.aware = False
+        self.needs_reset = False
+        self.connack_sent_to = None
+        self.reset_confirmed = False
         self.hollow = False
         self.moving = None
         self.trail = None
@@ -361,13 +361,13 @@ class Session:
             return 1
         return 0 if self.several is None else len(self.several)
 
-    def lose(self) -> None:
+    def require_reset(self) -> None:
         """Session reset: its client must be told session present 0."""
-        self.anew = True
-        self.aware = False
-        self.told = None
+        self.needs_reset = True
+        self.reset_confirmed = False
+        self.connack_sent_to = None
         if self.moving is not None:
-            self.moving.aware = False
+            self.moving.reset_confirmed = False
 
 
 class Subscription(Subscriber):

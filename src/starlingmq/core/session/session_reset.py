@@ -1,4 +1,4 @@
-"""Session reset (``Session.anew``): a newer session may exist on an unreachable node, so the client must be told
+"""Session reset (``Session.needs_reset``): a newer session may exist on an unreachable node, so the client must be told
 session present = 0.
 
 Until the client certainly knows, which is when it sends something after that CONNACK, everything continues as before:
@@ -30,11 +30,11 @@ def knows(client: Client) -> bool:
     return sent and client.bytes_in > client.greeted
 
 
-def is_told(session: Session) -> bool:
+def sends_session_lost(session: Session) -> bool:
     """Whether CONNACK says that the session is lost: until the client has sent something after such a CONNACK. For a
     client that publishes at QoS 2, the handshakes that this node knows decide, whatever happened to its subscriptions.
     """
-    if not session.anew or session.aware:
+    if not session.needs_reset or session.reset_confirmed:
         return False
     return session.inbound is None or session.subscription_count() != 0
 

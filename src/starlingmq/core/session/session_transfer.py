@@ -117,7 +117,7 @@ class SessionTransfer:
         ctx = self.ctx
         session = ctx.new_session(f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
         session.expiry = NEVER
-        session.anew = session.hollow = True
+        session.needs_reset = session.hollow = True
         moving = session.moving = MigrationState(client_id)
         moving.target, moving.epoch = node, epoch
         if ctx.recording:
@@ -203,7 +203,7 @@ class SessionTransfer:
             return
         target, moving.target = moving.target, 0
         if moving.parted:
-            session.lose()
+            session.require_reset()
         moving.marked = later
         if not moving.sources and not later:
             session.moving = None
@@ -238,16 +238,17 @@ class SessionTransfer:
         left: float,
         granted: list[Granted],
         last_id: int,
-        anew: bool,
-        aware: bool,
+        needs_reset: bool,
+        reset_confirmed: bool,
         owner: str | None,
     ) -> Session:
         """A session arrives from another node, in place of an earlier one that may have arrived. If its client does not
-        know it (``anew``), the subscriptions of the earlier one hold until it does (core.session.session_reset)."""
+        know it (``needs_reset``), the subscriptions of the earlier one hold until it does (core.session.session_reset).
+        """
         ctx = self.ctx
         session = ctx.sessions.get(client_id)
         if session is not None:
-            if not anew:
+            if not needs_reset:
                 self.subscribing.forget(session)
             renumber(ctx, session, last_id)
         else:
@@ -257,9 +258,9 @@ class SessionTransfer:
             if session.expires_at != 0.0:
                 ctx.arm(session, session.expires_at)
         session.epoch = epoch
-        if anew:
-            session.lose()
-        session.anew, session.aware = anew, aware
+        if needs_reset:
+            session.require_reset()
+        session.needs_reset, session.reset_confirmed = needs_reset, reset_confirmed
         if owner is not None:
             session.owner = owner
         if ctx.recording:
