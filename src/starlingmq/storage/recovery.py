@@ -155,7 +155,7 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
     assert value is not None
     restoring = state.restoring
     session = restoring.session(found.number, value.client_id, value.expiry)
-    session.epoch, session.needs_reset, session.hollow = value.epoch, value.needs_reset, value.hollow
+    session.epoch, session.needs_reset, session.placeholder = value.epoch, value.needs_reset, value.placeholder
     session.owner, session.floor, session.reset_confirmed = value.owner, value.floor, value.reset_confirmed
     session.trail = None if value.trail is None else Trail(*value.trail)
     recovered.sessions += 1

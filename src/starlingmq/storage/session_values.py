@@ -40,7 +40,7 @@ class SessionValue(msgspec.Struct, array_like=True):
     floor: int = 0
     trail: tuple[int, int, bool] | None = None
     needs_reset: bool = False
-    hollow: bool = False
+    placeholder: bool = False
     owner: str | None = None
     reset_confirmed: bool = False
 
@@ -119,7 +119,7 @@ def encode_session(session: Session) -> bytes:
             session.floor,
             None if session.trail is None else (session.trail.node, session.trail.epoch, session.trail.sure),
             session.needs_reset,
-            session.hollow,
+            session.placeholder,
             session.owner,
             session.reset_confirmed,
         )

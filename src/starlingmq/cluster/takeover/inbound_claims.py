@@ -206,10 +206,10 @@ class InboundClaims:
         if session.epoch < owned.floor:
             migrations.broker.connecting.taken_over(session, True)  # another node's clean start has discarded it
             return 0
-        if not clean and not session.hollow and self._is_earlier(session, answered, others):
+        if not clean and not session.placeholder and self._is_earlier(session, answered, others):
             others[migrations.me] = session.epoch
             return 0
-        held = 0 if session.hollow else session.epoch
+        held = 0 if session.placeholder else session.epoch
         session.epoch = owned.epoch
         moving = session.moving
         if moving is not None:
@@ -241,7 +241,7 @@ class InboundClaims:
     def _is_too_early(self, owned: Owned, earlier: list[InboundSession]) -> bool:
         """Whether the old session here, which this node has to hand over to itself, has not arrived completely yet."""
         session = self._ctx.sessions.get(owned.client_id)
-        if session is None or session.hollow or session.epoch < owned.floor:
+        if session is None or session.placeholder or session.epoch < owned.floor:
             return False
         old = any(other > session.epoch for other in owned.others.values())
         return old and any(inbound.awaited() for inbound in earlier)

@@ -97,7 +97,7 @@ class TakeoverSource:
         migrations, ghost = self._migrations, outbound.session
         if ghost.ended:
             return
-        held, left = OWES if ghost.hollow else max(ghost.epoch, 1), self._left(ghost)
+        held, left = OWES if ghost.placeholder else max(ghost.epoch, 1), self._left(ghost)
         migrations.say(outbound.target, description(migrations, outbound, held, ghost.expiry, left))
         if outbound.state is OutboundState.QUEUE:
             migrations.say(outbound.target, Whole(outbound.client_id, outbound.epoch))
@@ -201,7 +201,7 @@ class TakeoverSource:
     def _give(self, node: int, client_id: str, epoch: int, clean: bool, why: str) -> None:
         migrations, mover = self._migrations, self._migrations.broker.mover
         session = self._ctx.sessions.get(client_id)
-        held = 0 if session is None else OWES if session.hollow else max(session.epoch, 1)
+        held = 0 if session is None else OWES if session.placeholder else max(session.epoch, 1)
         expiry = 0 if session is None else session.expiry
         left = self._left(session)
         late = [inbound for inbound in migrations.of(client_id) if inbound.epoch != epoch and not inbound.discarded]

@@ -250,7 +250,7 @@ class TakeoverTarget:
             owes.needs_reset = True
             self._come(inbound, owes, 0, Trail(*inbound.newest, False))
             assert inbound.session is not None
-            inbound.session.hollow = True
+            inbound.session.placeholder = True
         elif inbound.session is None or inbound.session.ended:
             inbound.session = there  # another source has provided the session: it receives the owed messages
         self._delivery.attach(inbound)
@@ -274,7 +274,7 @@ class TakeoverTarget:
         )
         if earlier is not None and earlier is not session:
             self._delivery.detach(inbound, earlier)  # the earlier session goes to the next owner unchanged
-        session.hollow = False
+        session.placeholder = False
         session.floor = floor
         session.trail = trail
 

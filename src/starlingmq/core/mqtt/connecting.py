@@ -306,7 +306,7 @@ class Connecting:
             renumber(ctx, session, 0)
         if epoch != 0:
             session.epoch = epoch
-        session.hollow = False
+        session.placeholder = False
         if not present:
             session.floor = session.epoch  # nothing earlier counts any more
         elif session.trail is not None:

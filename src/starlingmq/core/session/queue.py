@@ -97,7 +97,7 @@ class MessageQueue:
         self._drop(reference)
         if len(self.stored) == 0:
             self._join()
-        return _hollow(reference)
+        return _without_payload(reference)
 
     def before(self, offset: int, limit: int) -> list[Outgoing]:
         """Remove and return at most ``limit`` entries stored below ``offset``, oldest first."""
@@ -159,7 +159,7 @@ class MessageQueue:
         while len(self.stored) != 0:
             reference = self.stored.pop()
             if reference.flags & QOS_MASK == 0:
-                gone.append(_hollow(reference))
+                gone.append(_without_payload(reference))
                 self._drop(reference)
             else:
                 kept.append(reference.offset, reference.flags, reference.expires, reference.size, reference.ids)
@@ -204,7 +204,7 @@ class MessageQueue:
             reference = self.stored.pop()
             self._drop(reference)
             if message is None:
-                lost.append(_hollow(reference))
+                lost.append(_without_payload(reference))
             else:
                 qos = reference.flags & QOS_MASK
                 outgoing = Outgoing(message, qos, reference.flags & RETAIN != 0, reference.ids, None)
@@ -280,7 +280,7 @@ class MessageQueue:
         while len(stored) != 0:
             reference = stored.pop()
             if reference.expires != 0 and reference.expires <= now:
-                gone.append(_hollow(reference))
+                gone.append(_without_payload(reference))
                 self._drop(reference)
             else:
                 kept.append(reference.offset, reference.flags, reference.expires, reference.size, reference.ids)
@@ -297,7 +297,7 @@ def refer(references: References, outgoing: Outgoing) -> None:
         references.append(message.offset, flags, expires, message.size(), outgoing.ids)
 
 
-def _hollow(reference: Reference) -> Outgoing:
+def _without_payload(reference: Reference) -> Outgoing:
     message = Message.at(reference.offset)
     message.expires_at = float(reference.expires)
     return Outgoing(message, reference.flags & QOS_MASK, reference.flags & RETAIN != 0, reference.ids, None)

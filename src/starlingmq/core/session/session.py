@@ -264,7 +264,7 @@ class Session:
     needs_reset: bool  # session reset: its client must be told session present 0 (core.session.session_reset) ...
     connack_sent_to: Client | None  # ... by the CONNACK of this connection, which has been sent
     reset_confirmed: bool  # and its client has sent something since: only its old subscriptions have yet to be removed
-    hollow: bool  # its client never had it: it exists for what other nodes owe (cluster.takeover.takeover_target)
+    placeholder: bool  # its client never had it: it exists for what other nodes owe (cluster.takeover.takeover_target)
     moving: MigrationState | None  # it migrates from or to another node
     trail: Trail | None  # other nodes may have QoS 2 handshakes of it; None: they have none
     owner: str | None  # its user; None: unknown (core.session.session_user)
@@ -302,7 +302,7 @@ class Session:
         self.needs_reset = False
         self.connack_sent_to = None
         self.reset_confirmed = False
-        self.hollow = False
+        self.placeholder = False
         self.moving = None
         self.trail = None
         self.owner = None

@@ -117,7 +117,7 @@ class SessionTransfer:
         ctx = self.ctx
         session = ctx.new_session(f"{MOVED_PREFIX}{epoch}/{node}/{client_id}")
         session.expiry = NEVER
-        session.needs_reset = session.hollow = True
+        session.needs_reset = session.placeholder = True
         moving = session.moving = MigrationState(client_id)
         moving.target, moving.epoch = node, epoch
         if ctx.recording:
