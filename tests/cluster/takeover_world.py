@@ -296,7 +296,7 @@ class RoamingWorld(World):
             for client_id, session in state.ctx.sessions.items():
                 if client_id.startswith(MOVED_PREFIX):
                     found.append(f"{client_id} is still at {node.host}")
-                elif session.node == 0 and not session.is_line:
+                elif session.node == 0 and not session.is_group_queue:
                     if client_id in homes:
                         found.append(f"{client_id} is at {homes[client_id]} and at {node.host}")
                     homes[client_id] = node.host

@@ -32,7 +32,7 @@ def test_all_sessions_of_clients_are_summed_up() -> None:
     sessions = list(world.state.ctx.sessions.values())
     sessions.append(Session(MOVED_PREFIX + "x"))
     node, line = Session("$node/2"), Session("$group/g/a")
-    node.node, line.is_line = 2, True
+    node.node, line.is_group_queue = 2, True
     sessions += [node, line]
     for piece in (1, 4, 1000):
         found = surveyed(sessions, piece)

@@ -255,7 +255,9 @@ class Episode:
         ctx = self.state.ctx
         assert len(ctx.sessions) <= len(talk.NAMES) + 400
         for session in ctx.sessions.values():
-            if session.queue is not None and not session.is_line:  # the waiting messages of a group have another bound
+            if (
+                session.queue is not None and not session.is_group_queue
+            ):  # the waiting messages of a group have another bound
                 assert len(session.queue) <= (ctx.max_queue or len(session.queue))
                 assert session.queue.bytes <= ctx.max_queue_bytes
             if session.window is not None and session.client is not None:

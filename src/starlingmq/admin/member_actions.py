@@ -345,7 +345,7 @@ class MemberActions:
         wait."""
         state = self.cluster.state
         assert state is not None
-        lines = [session for session in state.broker.ctx.sessions.values() if session.is_line]
+        lines = [session for session in state.broker.ctx.sessions.values() if session.is_group_queue]
         until = self.cluster.clock() + LINES_SECONDS
         while True:
             left = sum(0 if line.queue is None else len(line.queue) for line in lines)

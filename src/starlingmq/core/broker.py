@@ -262,7 +262,7 @@ class BrokerState(PacketIntake):
         self.ctx.now = now
         if session.queue is not None:
             session.queue.loading = False
-        if (session.client is not None or session.is_line) and not session.ended:
+        if (session.client is not None or session.is_group_queue) and not session.ended:
             self.delivery.go_on(session)
 
     def stored(self, ready: Ready) -> None:
@@ -271,7 +271,7 @@ class BrokerState(PacketIntake):
             session.spilling = False
             queue = session.queue
             if queue is not None and not session.ended:
-                queue.spill(0 if session.client is None and not session.is_line else KEPT_IN_MEMORY)
+                queue.spill(0 if session.client is None and not session.is_group_queue else KEPT_IN_MEMORY)
 
     def keep(self, ready: Ready) -> None:
         """The writes of this Ready wait until the store accepts them: keep its messages in memory."""
@@ -302,7 +302,7 @@ class BrokerState(PacketIntake):
         elif queue is not None:
             for outgoing in queue.loaded([messages.get(offset) for offset in queue.wanted()]):
                 self.delivery.give_up(session, outgoing, "lost_in_storage")
-        if session.client is not None or session.is_line:
+        if session.client is not None or session.is_group_queue:
             self.delivery.go_on(session)
         elif session.moving is not None:
             self.ctx.cluster.leave(session)

@@ -174,7 +174,7 @@ class Drain(Subsystem):
         self.sessions_left = self._kept = 0
         for session in self._ctx.sessions.values():
             client = session.client
-            if session.node != 0 or session.is_line or session.client_id.startswith((MOVED_PREFIX, NATS_PREFIX)):
+            if session.node != 0 or session.is_group_queue or session.client_id.startswith((MOVED_PREFIX, NATS_PREFIX)):
                 continue
             if client is not None:
                 self.clients_left += 1

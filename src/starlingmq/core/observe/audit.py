@@ -199,7 +199,7 @@ class Audit:
         """All messages of a session that ends."""
         if session.queue is not None:
             self._drop_queue(name_of(session), session.queue, reason)
-        if session.window is not None and session.is_line:
+        if session.window is not None and session.is_group_queue:
             for packet_id in session.window.owed:
                 lent = session.window.entries.get(packet_id)
                 if lent is not None:
@@ -246,7 +246,7 @@ class Audit:
         if window is not None:
             if session.node != 0:
                 waiting += len(window.entries)
-            elif session.is_line:
+            elif session.is_group_queue:
                 waiting += len(window.owed)
         if session.moving is not None:
             waiting += len(session.moving.held)

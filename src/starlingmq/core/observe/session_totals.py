@@ -15,7 +15,7 @@ SLOW_MAX: Final = 10  # sessions with the longest queues, listed by name
 
 def of_clients(session: Session) -> bool:
     """Whether a session belongs to a client: not to another node or a group queue, and not migrating away."""
-    return session.node == 0 and not session.is_line and not session.client_id.startswith(MOVED_PREFIX)
+    return session.node == 0 and not session.is_group_queue and not session.client_id.startswith(MOVED_PREFIX)
 
 
 class SessionTotals:

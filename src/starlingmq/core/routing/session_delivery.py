@@ -138,7 +138,7 @@ class SessionDelivery(Transmission):
         if session.stalled or client is None or ctx.hold_seconds == 0.0:
             return
         if receiver is None:
-            if not session.is_line:
+            if not session.is_group_queue:
                 return
         elif receiver is client or receiver.halted & HELD:
             return
@@ -166,7 +166,7 @@ class SessionDelivery(Transmission):
         window = session.window
         if window is not None and window.owed and session.client is not None:
             self._send_owed(session, session.client, window)
-        if session.queue is not None and not session.is_line:
+        if session.queue is not None and not session.is_group_queue:
             self.pump(session)
         if session.shares is not None:
             self.sharing.relieve(session)

@@ -78,7 +78,7 @@ class Restoring:
             bounded = session.node == 0
             session.queue = (
                 self.sharing.queue()
-                if session.is_line
+                if session.is_group_queue
                 else MessageQueue(self.ctx.max_queue if bounded else 0, self.ctx.max_queue_bytes if bounded else 0)
             )
             session.queue.restore(references)
@@ -86,7 +86,7 @@ class Restoring:
     def window(self, session: Session, packet_id: int, outgoing: Outgoing) -> None:
         """An unacknowledged message; they come in the order of their first transmission."""
         if session.window is None:
-            session.window = SendWindow(MAX_PACKET_ID, 0 if session.is_line else self.ctx.max_queue_bytes)
+            session.window = SendWindow(MAX_PACKET_ID, 0 if session.is_group_queue else self.ctx.max_queue_bytes)
         session.window.restore(packet_id, outgoing)
 
     def handshake(self, session: Session, packet_id: int, message: Message | None, since: float) -> None:

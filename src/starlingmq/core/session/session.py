@@ -271,7 +271,7 @@ class Session:
     floor: int  # epoch of its clean start: anything older belongs to a discarded session; 0: none
     rules: int  # version of the rules (``Context.rules``) for all queued messages; 0: unknown for some
     shares: list[Subscriber] | None  # shared groups (core.groups.group) that it is a member of ...
-    is_line: bool  # ... or the only one, whose group queue it is
+    is_group_queue: bool  # ... or the only one, whose group queue it is
 
     def __init__(self, client_id: str, number: int = 0) -> None:
         self.client_id = client_id
@@ -309,7 +309,7 @@ class Session:
         self.floor = 0
         self.rules = 0
         self.shares = None
-        self.is_line = False
+        self.is_group_queue = False
 
     def subscription(self, whole: bytes) -> Subscription | None:
         """The subscription with this filter, the $share prefix included."""
