@@ -365,7 +365,7 @@ class Process:
                 client.stored_from = -1
             data = b"".join(client.frames)
             client.frames.clear()
-            if not client.mute:
+            if not client.output_stopped:
                 self._write(client, data)
         if ticket is not None and ticket.refused:
             self.commits.settle()
@@ -387,7 +387,7 @@ class Process:
         """Send what waited for a commit, or what is said instead when that was refused."""
         client.waiting -= 1
         client.unstored -= len(data)
-        if client.mute or (client not in self.sockets and not client.link):
+        if client.output_stopped or (client not in self.sockets and not client.link):
             return
         if refused:
             data = self.state.refuse(client, data, self.schedule.now)
@@ -407,6 +407,6 @@ class Process:
             socket.hear(data)
         if not client.closing:
             self.state.sent(client)
-        elif (client.waiting == 0 or client.mute) and socket is not None:
+        elif (client.waiting == 0 or client.output_stopped) and socket is not None:
             socket.closed_by_broker()
             self.lost(client)

@@ -232,7 +232,7 @@ class Driver(ClientOwner):
                     client.unstored += len(held)
                     ticket.frames.append((client, held))
                 client.stored_from = -1
-            if frames and not client.gone and not client.mute:
+            if frames and not client.gone and not client.output_stopped:
                 data = frames[0] if len(frames) == 1 else b"".join(frames)
                 counters.bytes_sent += len(data)
                 client.bytes_out += len(data)
@@ -240,7 +240,7 @@ class Driver(ClientOwner):
             frames.clear()
             if not client.closing:
                 self.state.sent(client)
-            elif client.waiting == 0 and not client.mute:
+            elif client.waiting == 0 and not client.output_stopped:
                 self._close(client)
         if ticket is not None and ticket.refused:
             self._settle()
@@ -349,7 +349,7 @@ class Driver(ClientOwner):
         """Send frames whose commit is complete; refusals instead if nothing was stored."""
         client.waiting -= 1
         client.unstored -= len(data)
-        if client.gone or client.mute:
+        if client.gone or client.output_stopped:
             return
         if refused:
             data = self.state.refuse(client, data, self.clock())
@@ -357,7 +357,7 @@ class Driver(ClientOwner):
             self.state.ctx.counters.bytes_sent += len(data)
             client.bytes_out += len(data)
             self._write(client, data)
-        if client.mute or (client.closing and client.waiting == 0):
+        if client.output_stopped or (client.closing and client.waiting == 0):
             self._close(client)
         else:
             self.state.sent(client)
@@ -366,8 +366,8 @@ class Driver(ClientOwner):
         """Send nothing more to a client whose writes were not stored, and close: its messages are unacknowledged, and
         frames stored later would arrive without the earlier ones. The client must reconnect.
         """
-        if not client.mute and not client.link:
-            client.mute = True
+        if not client.output_stopped and not client.link:
+            client.output_stopped = True
             self.state.not_stored(client, self.clock())
             self._close(client)
 

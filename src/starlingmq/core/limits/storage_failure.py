@@ -87,7 +87,7 @@ class StorageFailure:
         said: list[bytes] = []
         owed: dict[int, None] = {}
         pos = 0
-        while pos < len(held) and not client.mute:
+        while pos < len(held) and not client.output_stopped:
             end = pos + frame_length(held, pos)
             frame = held[pos:end]
             body = 2
@@ -164,7 +164,7 @@ class StorageFailure:
         present = frame[body] != 0
         session.will = None  # it was never accepted
         self.ending.will_changed(session)
-        client.mute = True
+        client.output_stopped = True
         self.ctx.notice("not_stored", client, "its session could not be stored")
         self.ending.close(client, "storage failed")
         if not present and client.version != 3 and not session.ended:
@@ -176,7 +176,7 @@ class StorageFailure:
     def _close(self, client: Client) -> bytes:
         """The protocol cannot refuse this frame alone: the connection ends, and the client knows that its request
         failed."""
-        client.mute = True
+        client.output_stopped = True
         self.ctx.notice("not_stored", client, "the response could not be stored")
         self.ending.close(client, "storage failed")
         client.last_words = client.version == 5

@@ -88,7 +88,7 @@ class Client:
     auth_method: str
     challenged: bool  # its next AUTH is awaited
     full: int  # the reason code for refusing its CONNECT because of too many connections; 0: none
-    mute: bool  # set by the shell: nothing more may be written, because earlier output could not be stored
+    output_stopped: bool  # set by the shell: nothing more may be written, because earlier output could not be stored
     last_words: bool  # it is closed with output left for the client to read
     paused: bool  # set by the shell: whether it reads the transport
     link: bool  # not a client but the link to another node (see core.routing.peer_receivers)
@@ -149,7 +149,7 @@ class Client:
         self.challenged = False
         self.full = 0
         self.link = False
-        self.mute = False
+        self.output_stopped = False
         self.last_words = False
         self.paused = False
         self.gone = False
