@@ -19,10 +19,10 @@ def test_one_subscription_takes_no_dict() -> None:
     first, second = subscription(session, b"a"), subscription(session, b"a")
     assert session.add_subscription(b"a", first) is None
     assert session.add_subscription(b"a", second) is first
-    assert session.several is None and session.subscriptions() == [(b"a", second)]
+    assert session.by_filter is None and session.subscriptions() == [(b"a", second)]
     assert session.remove_subscription(b"b") is None
     assert session.remove_subscription(b"a") is second
-    assert session.subscription_count() == 0 and session.several is None
+    assert session.subscription_count() == 0 and session.by_filter is None
 
 
 def test_a_shared_subscription_is_found_by_its_whole_filter_only() -> None:

@@ -244,8 +244,8 @@ class Session:
     spilling: bool  # its queue must be checked after this turn's writes are stored
     ended: bool  # discarded: remaining references must not use it
     expiry: int  # Session Expiry Interval in seconds, NEVER = none; 0: ends with the connection
-    lone: Subscription | None  # its only subscription, unless that is shared ...
-    several: dict[bytes, Subscription] | None  # ... or all, by filter as subscribed ($share prefix included)
+    only_subscription: Subscription | None  # its only subscription, unless that is shared ...
+    by_filter: dict[bytes, Subscription] | None  # ... or all, by filter as subscribed ($share prefix included)
     queue: MessageQueue | None
     window: SendWindow | None
     inbound: Inbound | None
@@ -282,8 +282,8 @@ class Session:
         self.client = None
         self.ended = False
         self.expiry = 0
-        self.lone = None
-        self.several = None
+        self.only_subscription = None
+        self.by_filter = None
         self.queue = None
         self.window = None
         self.inbound = None
@@ -313,53 +313,53 @@ class Session:
 
     def subscription(self, whole: bytes) -> Subscription | None:
         """The subscription with this filter, the $share prefix included."""
-        lone = self.lone
+        lone = self.only_subscription
         if lone is not None:
             return lone if lone.filter == whole else None
-        return None if self.several is None else self.several.get(whole)
+        return None if self.by_filter is None else self.by_filter.get(whole)
 
     def add_subscription(self, whole: bytes, subscription: Subscription) -> Subscription | None:
         """Returns the one that it replaces, or None."""
-        lone = self.lone
-        several = self.several
+        lone = self.only_subscription
+        several = self.by_filter
         if several is None:
             if subscription.filter == whole and (lone is None or lone.filter == whole):
-                self.lone = subscription
+                self.only_subscription = subscription
                 return lone
-            several = self.several = {}
+            several = self.by_filter = {}
             if lone is not None:
                 several[lone.filter] = lone
-                self.lone = None
+                self.only_subscription = None
         earlier = several.get(whole)
         several[whole] = subscription
         return earlier
 
     def remove_subscription(self, whole: bytes) -> Subscription | None:
         """Returns the one that had this filter, or None."""
-        lone = self.lone
+        lone = self.only_subscription
         if lone is not None:
             if lone.filter != whole:
                 return None
-            self.lone = None
+            self.only_subscription = None
             return lone
-        several = self.several
+        several = self.by_filter
         if several is None:
             return None
         removed = several.pop(whole, None)
         if not several:
-            self.several = None
+            self.by_filter = None
         return removed
 
     def subscriptions(self) -> list[tuple[bytes, Subscription]]:
         """All of them, with the filters as subscribed; the list is the caller's."""
-        if self.lone is not None:
-            return [(self.lone.filter, self.lone)]
-        return [] if self.several is None else list(self.several.items())
+        if self.only_subscription is not None:
+            return [(self.only_subscription.filter, self.only_subscription)]
+        return [] if self.by_filter is None else list(self.by_filter.items())
 
     def subscription_count(self) -> int:
-        if self.lone is not None:
+        if self.only_subscription is not None:
             return 1
-        return 0 if self.several is None else len(self.several)
+        return 0 if self.by_filter is None else len(self.by_filter)
 
     def require_reset(self) -> None:
         """Session reset: its client must be told session present 0."""
