@@ -32,7 +32,7 @@ class SegmentFile:
     """Records ``first`` <= offset < ``next`` in the first ``size`` bytes of a file; bytes after that are void.
 
     ``synced_next`` and ``synced_size`` say how much is known to survive a power failure, ``listed`` whether the name
-    is. A ``spoiled`` segment may end in half an append; nothing is added to it, another segment is begun instead. A
+    is. A ``torn`` segment may end in half an append; nothing is added to it, another segment is begun instead. A
     ``doubted`` segment failed to sync: what is not synced by now never can be, because the system may have discarded it
     while it still shows it; it must be written again elsewhere. Both, and ``sealed`` segments, do not grow. A segment
     has an open descriptor (``fd``, else -1) and its index only while it is used: see SegmentSet.
@@ -56,9 +56,9 @@ class SegmentFile:
         "salt",
         "sealed",
         "size",
-        "spoiled",
         "synced_next",
         "synced_size",
+        "torn",
         "written",
     )
 
@@ -75,7 +75,7 @@ class SegmentFile:
         self.synced_size = HEADER_SIZE
         self.listed = False
         self.sealed = False
-        self.spoiled = False
+        self.torn = False
         self.doubted = False
         self.damaged = False  # records are missing in it: it gets no index file, so that each opening reports them
         self.gone = False  # deleted; closed as soon as the descriptor is unused

@@ -75,23 +75,23 @@ class SegmentJournal:
             raise ValueError(f"segment size of {segment_bytes} bytes: must be 1 to 2**31")
         self._files = files or FileCalls()
         self._segment_bytes = segment_bytes
-        self._shelf = recover(self._files, directory, open_max)
-        self._syncer = Syncer(self._shelf)
-        if begin and not self._shelf.firsts and not self._shelf.next:
+        self._segment_set = recover(self._files, directory, open_max)
+        self._syncer = Syncer(self._segment_set)
+        if begin and not self._segment_set.firsts and not self._segment_set.next:
             self.cut_to(begin)
-        if at_least > self._shelf.next:
+        if at_least > self._segment_set.next:
             self.skip_to(at_least)
 
     def skip_to(self, offset: int) -> None:
         """Continue at this offset, which is above ``next``. Offsets between are reported as lost."""
-        shelf = self._shelf
-        path = shelf.directory
-        if shelf.segments:
-            path = shelf.segments[-1].path
-            shelf.seal(shelf.segments[-1])
-        what = f"{text(shelf.next, offset - 1)} lost: they were written, but the journal ends before them."
-        shelf.damages.add(Damage(path, shelf.next, offset - 1, 0, what))
-        shelf.next = offset
+        segment_set = self._segment_set
+        path = segment_set.directory
+        if segment_set.segments:
+            path = segment_set.segments[-1].path
+            segment_set.seal(segment_set.segments[-1])
+        what = f"{text(segment_set.next, offset - 1)} lost: they were written, but the journal ends before them."
+        segment_set.damages.add(Damage(path, segment_set.next, offset - 1, 0, what))
+        segment_set.next = offset
 
     def cut_to(self, offset: int) -> None:
         """Remove the records from this offset on, which is not above ``next``. The offset will be used again. Raises
@@ -100,54 +100,56 @@ class SegmentJournal:
         The journal is reopened, so nothing else may use it meanwhile. The new segment is created first, so that after a
         power failure in between the journal either ends at ``offset``, or has to be cut once more.
         """
-        shelf = self._shelf
-        files, directory = self._files, shelf.directory
-        header = SegmentHeader(offset, files.now(), shelf.salt).encode()
-        later = [first for first in shelf.firsts if first > offset]
+        segment_set = self._segment_set
+        files, directory = self._files, segment_set.directory
+        header = SegmentHeader(offset, files.now(), segment_set.salt).encode()
+        later = [first for first in segment_set.firsts if first > offset]
         self.close()
         for name in (index_name(offset), doubt_name(offset)):
-            remove_if_there(files, shelf.path(name))
-        files.close(write_whole(files, shelf.path(log_name(offset)), header, sync=True))
+            remove_if_there(files, segment_set.path(name))
+        files.close(write_whole(files, segment_set.path(log_name(offset)), header, sync=True))
         files.sync_directory(directory)
         for first in reversed(later):
             for name in (log_name(first), index_name(first), doubt_name(first)):
-                remove_if_there(files, shelf.path(name))
+                remove_if_there(files, segment_set.path(name))
         files.sync_directory(directory)
-        self._shelf = recover(files, directory, shelf.open_max)
-        self._syncer = Syncer(self._shelf)
+        self._segment_set = recover(files, directory, segment_set.open_max)
+        self._syncer = Syncer(self._segment_set)
 
     @property
     def first(self) -> int:
-        shelf = self._shelf
-        with shelf.lock:
-            return next((segment.first for segment in shelf.segments if segment.next > segment.first), shelf.next)
+        segment_set = self._segment_set
+        with segment_set.lock:
+            return next(
+                (segment.first for segment in segment_set.segments if segment.next > segment.first), segment_set.next
+            )
 
     @property
     def next(self) -> int:
-        return self._shelf.next
+        return self._segment_set.next
 
     @property
     def size(self) -> int:
-        return self._shelf.size
+        return self._segment_set.size
 
     @property
     def synced(self) -> int:
         """Records below this offset survive a power failure, except for those reported as lost."""
-        with self._shelf.lock:
-            waiting = [segment.synced_next for segment in self._shelf.dirty.values() if segment.dirty]
-            return min(waiting, default=self._shelf.next)
+        with self._segment_set.lock:
+            waiting = [segment.synced_next for segment in self._segment_set.dirty.values() if segment.dirty]
+            return min(waiting, default=self._segment_set.next)
 
     @property
     def damage(self) -> list[Damage]:
         """Everything that is broken, in the order of discovery; at most REPORTS_MAX."""
-        return self._shelf.damages.all()
+        return self._segment_set.damages.all()
 
     def segments(self) -> list[SegmentInfo]:
         """All files, oldest first. Offsets between two files were dropped, or are lost."""
-        with self._shelf.lock:
+        with self._segment_set.lock:
             return [
                 SegmentInfo(one.first, one.next, one.size, one.created, one.modified, not one.sealed)
-                for one in self._shelf.segments
+                for one in self._segment_set.segments
             ]
 
     def append(self, records: Sequence[bytes]) -> int:
@@ -155,28 +157,28 @@ class SegmentJournal:
 
         A record may have up to 2**31 - 1 bytes.
         """
-        shelf = self._shelf
+        segment_set = self._segment_set
         if not records:
-            return shelf.next
-        with shelf.lock:
-            offset = shelf.next
+            return segment_set.next
+        with segment_set.lock:
+            offset = segment_set.next
             marks: list[int] = []
-            data = encode(records, offset, shelf.salt, marks)
-            segment = shelf.segments[-1] if shelf.segments else None
+            data = encode(records, offset, segment_set.salt, marks)
+            segment = segment_set.segments[-1] if segment_set.segments else None
             if segment is None or segment.sealed or not segment.ready or self._is_full(segment, len(data)):
                 segment = self._active(len(data))
             if segment.synced_next == offset:
-                shelf.dirty[segment.first] = segment
+                segment_set.dirty[segment.first] = segment
                 segment.indexed = False  # its index file, if any, ends before this record
             try:
                 segment.add(len(records), data, marks)
             except OSError:
-                shelf.spoil(segment)
+                segment_set.mark_torn(segment)
                 raise
             segment.modified = self._files.now()
-            shelf.next = segment.next
-            shelf.size += len(data)
-            crowded = len(shelf.dirty) > DIRTY_MAX
+            segment_set.next = segment.next
+            segment_set.size += len(data)
+            crowded = len(segment_set.dirty) > DIRTY_MAX
         if crowded and offset == segment.first:
             self._flush()
         return offset
@@ -186,15 +188,15 @@ class SegmentJournal:
 
     def _active(self, more: int) -> SegmentFile:
         """The segment to append to."""
-        shelf = self._shelf
-        if shelf.segments:
-            last = shelf.segments[-1]
+        segment_set = self._segment_set
+        if segment_set.segments:
+            last = segment_set.segments[-1]
             if not last.sealed and not self._is_full(last, more):
-                return shelf.use(last)
-            begun = shelf.begin()
-            shelf.seal(last)
+                return segment_set.use(last)
+            begun = segment_set.begin()
+            segment_set.seal(last)
             return begun
-        return shelf.begin()
+        return segment_set.begin()
 
     def _flush(self) -> None:
         with suppress(OSError):  # ``sync`` will fail, too, and report it
@@ -203,16 +205,16 @@ class SegmentJournal:
     def read(self, offset: int, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
         """See Journal. Lost records are skipped. Raises OSError if the disk is unreadable."""
         found: list[tuple[int, bytes]] = []
-        shelf = self._shelf
-        with shelf.lock:
-            index = max(0, shelf.index_of(offset))
-            while index < len(shelf.segments) and (not found or (len(found) < max_records and max_bytes >= 0)):
-                segment = shelf.segments[index]
+        segment_set = self._segment_set
+        with segment_set.lock:
+            index = max(0, segment_set.index_of(offset))
+            while index < len(segment_set.segments) and (not found or (len(found) < max_records and max_bytes >= 0)):
+                segment = segment_set.segments[index]
                 offset = max(offset, segment.first)
                 if offset >= segment.next:
                     index += 1
                     continue
-                more = shelf.use(segment).run(offset, max_records - len(found), max_bytes, shelf.damages)
+                more = segment_set.use(segment).run(offset, max_records - len(found), max_bytes, segment_set.damages)
                 if not more:
                     index += 1
                     continue
@@ -228,24 +230,27 @@ class SegmentJournal:
         """The records at these offsets; None for each that is deleted, lost, or never existed. Consecutive offsets in
         rising order are read together. Raises OSError if the disk is unreadable."""
         found: list[bytes | None] = []
-        shelf = self._shelf
+        segment_set = self._segment_set
         i = 0
-        with shelf.lock:
+        with segment_set.lock:
             while i < len(offsets):
-                index = shelf.index_of(offsets[i])
-                segment = shelf.segments[index] if index >= 0 else None
+                index = segment_set.index_of(offsets[i])
+                segment = segment_set.segments[index] if index >= 0 else None
                 if segment is None or offsets[i] >= segment.next:
                     found.append(None)
                     i += 1
                 else:
-                    i = shelf.use(segment).collect(offsets, i, found, shelf.damages)
+                    i = segment_set.use(segment).collect(offsets, i, found, segment_set.damages)
         return found
 
     def roll(self) -> None:
         """Begin a new segment at the next append, so that the present one can be dropped later."""
-        with self._shelf.lock:
-            if self._shelf.segments and self._shelf.segments[-1].next > self._shelf.segments[-1].first:
-                self._shelf.seal(self._shelf.segments[-1])
+        with self._segment_set.lock:
+            if (
+                self._segment_set.segments
+                and self._segment_set.segments[-1].next > self._segment_set.segments[-1].first
+            ):
+                self._segment_set.seal(self._segment_set.segments[-1])
 
     def trim(self, before: int) -> None:
         """Delete segments from the front whose records are all below ``before``; never the last one."""
@@ -255,34 +260,34 @@ class SegmentJournal:
         """Delete the segment that begins with this offset, in any position; nothing happens if there is none. If it is
         being appended to, another one is begun. A drop that raised OSError may still take effect when the journal is
         opened again."""
-        shelf = self._shelf
-        with shelf.lock:
-            if first not in shelf.firsts:
+        segment_set = self._segment_set
+        with segment_set.lock:
+            if first not in segment_set.firsts:
                 return
-            segment = shelf.segments[shelf.firsts.index(first)]
-            if segment is shelf.segments[-1]:
+            segment = segment_set.segments[segment_set.firsts.index(first)]
+            if segment is segment_set.segments[-1]:
                 if segment.next == first:
                     return
-                shelf.begin()
-                shelf.seal(segment)
+                segment_set.begin()
+                segment_set.seal(segment)
             end = segment.next
         self._remove(lambda segments: [one for one in segments if first <= one.first < end and one.next <= end])
 
     def _remove(self, choose: Callable[[list[SegmentFile]], list[SegmentFile]]) -> None:
         """Delete those that ``choose`` selects from all but the last one."""
-        shelf = self._shelf
-        with shelf.lock:
-            if not choose(shelf.segments[:-1]):
+        segment_set = self._segment_set
+        with segment_set.lock:
+            if not choose(segment_set.segments[:-1]):
                 return
-            listed = shelf.segments[-1].listed
+            listed = segment_set.segments[-1].listed
         # The last name shows the next offset: it must survive a power failure before segments in front of it are
         # deleted.
         if not listed:
             self._syncer.flush()
-        with shelf.lock:
-            for segment in choose(shelf.segments[:-1]):  # again, since the flush may have copied some of them
-                shelf.remove(segment)
-            shelf.sweep()
+        with segment_set.lock:
+            for segment in choose(segment_set.segments[:-1]):  # again, since the flush may have copied some of them
+                segment_set.remove(segment)
+            segment_set.sweep()
 
     def sync(self) -> None:
         """Make records that were appended before this call survive a power failure.
@@ -298,11 +303,11 @@ class SegmentJournal:
         """Read the whole segment that begins with this offset. Returns what is broken in it. Takes about 0.4 us per
         record, and may be called from another thread while appends continue. Raises OSError if the disk is unreadable.
         """
-        shelf = self._shelf
-        with shelf.lock:
-            if first not in shelf.firsts:
+        segment_set = self._segment_set
+        with segment_set.lock:
+            if first not in segment_set.firsts:
                 return []
-            segment = shelf.use(shelf.segments[shelf.firsts.index(first)])
+            segment = segment_set.use(segment_set.segments[segment_set.firsts.index(first)])
             segment.pins += 1
             until, size = segment.next, segment.size
         found = Damages()
@@ -312,18 +317,18 @@ class SegmentJournal:
             data = self._files.read(segment.fd, size - HEADER_SIZE, HEADER_SIZE)
             segment.report(Scan(data, first, segment.salt, until), until, HEADER_SIZE, found)
         finally:
-            with shelf.lock:
-                shelf.unpin(segment)
+            with segment_set.lock:
+                segment_set.unpin(segment)
         for damage in found.all():
-            shelf.damages.add(damage)
+            segment_set.damages.add(damage)
         return found.all()
 
     def close(self) -> None:
         """Sync, if the disk allows it, so that the next opening need not read everything, and release all resources."""
-        shelf = self._shelf
-        with shelf.lock:
-            if shelf.segments and not shelf.segments[-1].indexed:
-                shelf.seal(shelf.segments[-1])
+        segment_set = self._segment_set
+        with segment_set.lock:
+            if segment_set.segments and not segment_set.segments[-1].indexed:
+                segment_set.seal(segment_set.segments[-1])
         self._flush()
-        with shelf.lock:
-            shelf.close()
+        with segment_set.lock:
+            segment_set.close()

@@ -87,20 +87,20 @@ class SegmentSet:
         if settle:
             self.settle_names()
             segment.listed = True
-        if last is not None and last.spoiled:
-            self._forgive(last)
+        if last is not None and last.torn:
+            self._cut_torn(last)
         return segment
 
-    def spoil(self, segment: SegmentFile) -> None:
+    def mark_torn(self, segment: SegmentFile) -> None:
         """An append stopped half way. Free its space. The marker keeps another process from appending to this segment:
         until the cut is synced, sectors that were cut off could come back among later records."""
-        segment.spoiled = segment.sealed = True
+        segment.torn = segment.sealed = True
         self._mark_doubt(segment)
         segment.cut_back()
 
-    def _forgive(self, segment: SegmentFile) -> None:
+    def _cut_torn(self, segment: SegmentFile) -> None:
         """Another segment has been begun, so the bytes after the records of this one are permanently void."""
-        segment.spoiled = False
+        segment.torn = False
         if not segment.gone:
             with suppress(OSError):
                 self.use(segment).cut_back()
@@ -239,7 +239,7 @@ class SegmentSet:
             self._mark_gone(segment.first, following)
         remove_if_there(self.files, self.path(index_name(segment.first)))
         remove_if_there(self.files, segment.path)
-        if segment.doubted or segment.spoiled:
+        if segment.doubted or segment.torn:
             self.unmark_doubt(segment)
         self.removals += front
         self.forget(segment)

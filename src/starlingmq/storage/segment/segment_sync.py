@@ -43,8 +43,8 @@ class _Mark:
 
 
 class Syncer:
-    def __init__(self, shelf: SegmentSet) -> None:
-        self._shelf = shelf
+    def __init__(self, segment_set: SegmentSet) -> None:
+        self._segment_set = segment_set
         self._turn = threading.Lock()
         self._lost: list[tuple[int, int]] = []  # not reported yet
 
@@ -58,41 +58,41 @@ class Syncer:
     def flush(self) -> None:
         """Sync without reporting lost records; the next ``sync`` reports them."""
         with self._turn:
-            for segment in list(self._shelf.dirty.values()):
+            for segment in list(self._segment_set.dirty.values()):
                 if segment.doubted:
                     self._write_again(segment)
             self._sync()
 
     def _sync(self) -> None:
-        shelf = self._shelf
-        with shelf.lock:
-            if shelf.segments and shelf.segments[-1].next < shelf.next:
-                shelf.begin()  # the last offsets are lost; a name has to show that they were used
-            wanted = [segment for segment in shelf.dirty.values() if not segment.doubted]
+        segment_set = self._segment_set
+        with segment_set.lock:
+            if segment_set.segments and segment_set.segments[-1].next < segment_set.next:
+                segment_set.begin()  # the last offsets are lost; a name has to show that they were used
+            wanted = [segment for segment in segment_set.dirty.values() if not segment.doubted]
         for start in range(0, len(wanted) or 1, SYNC_MAX):
             self._sync_some(wanted[start : start + SYNC_MAX])
 
     def _sync_some(self, segments: list[SegmentFile]) -> None:
-        shelf = self._shelf
-        with shelf.lock:
+        segment_set = self._segment_set
+        with segment_set.lock:
             marks = [_Mark(segment) for segment in segments if not segment.gone and not segment.doubted]
             self._pin(marks)
-            listing, shelf.unlisted = shelf.unlisted or shelf.removing, False
+            listing, segment_set.unlisted = segment_set.unlisted or segment_set.removing, False
         failure = self._sync_files(marks)
         if listing:
             failure = self._sync_names() or failure
-        with shelf.lock:
+        with segment_set.lock:
             finished = [mark.segment for mark in marks if self._settle(mark)]
         for segment in finished:
             if not segment.indexed and not segment.damaged:
-                shelf.write_index(segment)
-        with shelf.lock:
+                segment_set.write_index(segment)
+        with segment_set.lock:
             for mark in marks:
-                shelf.unpin(mark.segment)
+                segment_set.unpin(mark.segment)
             for segment in finished:
                 if not segment.gone:
-                    shelf.use(segment)
-            shelf.sweep()
+                    segment_set.use(segment)
+            segment_set.sweep()
         if failure is not None:
             raise failure
 
@@ -101,18 +101,18 @@ class Syncer:
         pinned: list[SegmentFile] = []
         try:
             for mark in marks:
-                self._shelf.use(mark.segment).pins += 1
+                self._segment_set.use(mark.segment).pins += 1
                 pinned.append(mark.segment)
         except OSError:
             for segment in pinned:
-                self._shelf.unpin(segment)
+                self._segment_set.unpin(segment)
             raise
 
     def _sync_files(self, marks: list[_Mark]) -> OSError | None:
         failure: OSError | None = None
         for mark in marks:
             try:
-                self._shelf.files.sync(mark.segment.fd)
+                self._segment_set.files.sync(mark.segment.fd)
             except OSError as error:
                 mark.failed = True
                 failure = error
@@ -120,10 +120,10 @@ class Syncer:
 
     def _sync_names(self) -> OSError | None:
         try:
-            self._shelf.sync_directory()
+            self._segment_set.sync_directory()
         except OSError as error:
-            with self._shelf.lock:
-                self._shelf.doubt_names()
+            with self._segment_set.lock:
+                self._segment_set.doubt_names()
             return error
         return None
 
@@ -134,58 +134,60 @@ class Syncer:
         if segment.gone:
             return False
         if mark.failed:
-            self._shelf.doubt(segment)
+            self._segment_set.doubt(segment)
         if segment.doubted:
             return False
         segment.listed = True
         segment.synced_next, segment.synced_size = mark.next, mark.size
         if segment.dirty:
             return False
-        self._shelf.dirty.pop(segment.first, None)
+        self._segment_set.dirty.pop(segment.first, None)
         return segment.sealed
 
     def _write_again(self, segment: SegmentFile) -> None:
         """Copy the part in doubt into a new segment. Records are bound to their offset, not to their place in a file,
         so they are copied unchanged. A second failure leaves everything as it was, for the next attempt."""
-        shelf = self._shelf
-        with shelf.lock:
+        segment_set = self._segment_set
+        with segment_set.lock:
             if segment.gone or self._nothing_in_doubt(segment):
                 return
-            shelf.use(segment).pins += 1
+            segment_set.use(segment).pins += 1
         try:
             first = segment.synced_next
             size = segment.size - segment.synced_size
-            data, _ = read_what_can_be(shelf.files, segment.fd, size, segment.synced_size)
+            data, _ = read_what_can_be(segment_set.files, segment.fd, size, segment.synced_size)
             scan = Scan(data, first, segment.salt, segment.next)
-            copy = SegmentFile(shelf.files, shelf.path(log_name(first)), first, segment.salt, segment.created)
+            copy = SegmentFile(
+                segment_set.files, segment_set.path(log_name(first)), first, segment.salt, segment.created
+            )
             header = SegmentHeader(first, segment.created, segment.salt).encode()
-            copy.fd = write_whole(shelf.files, copy.path, header + data, sync=True)
+            copy.fd = write_whole(segment_set.files, copy.path, header + data, sync=True)
             if (failure := self._sync_names()) is not None:
-                shelf.files.close(copy.fd)
+                segment_set.files.close(copy.fd)
                 raise failure
             self._exchange(segment, copy, scan)
         finally:
-            with shelf.lock:
-                shelf.unpin(segment)
+            with segment_set.lock:
+                segment_set.unpin(segment)
 
     def _nothing_in_doubt(self, segment: SegmentFile) -> bool:
         """Handle a segment of which no record is in doubt."""
-        shelf = self._shelf
-        if segment.next == segment.first and segment is shelf.segments[-1]:
-            shelf.begin()  # in its place
+        segment_set = self._segment_set
+        if segment.next == segment.first and segment is segment_set.segments[-1]:
+            segment_set.begin()  # in its place
         elif not segment.dirty:
             segment.doubted = False
-            shelf.unmark_doubt(segment)
-            shelf.dirty.pop(segment.first)
+            segment_set.unmark_doubt(segment)
+            segment_set.dirty.pop(segment.first)
         elif segment.next == segment.first:
-            shelf.files.remove(segment.path)
-            shelf.forget(segment)
+            segment_set.files.remove(segment.path)
+            segment_set.forget(segment)
         else:
             return False
         return True
 
     def _exchange(self, segment: SegmentFile, copy: SegmentFile, scan: Scan) -> None:
-        shelf = self._shelf
+        segment_set = self._segment_set
         copy.learn(scan)
         copy.next = copy.synced_next = scan.next
         copy.size = copy.synced_size = HEADER_SIZE + len(scan.data)
@@ -197,20 +199,20 @@ class Syncer:
         copy.damaged = bool(lost)
         for begin, end in lost:
             what = f"{records(begin, end)} lost: the disk failed to write them and they cannot be read."
-            shelf.damages.add(Damage(copy.path, begin, end, 0, what))
+            segment_set.damages.add(Damage(copy.path, begin, end, 0, what))
         self._lost += lost
-        with shelf.lock:
+        with segment_set.lock:
             if segment.gone:  # deleted meanwhile
-                shelf.files.close(copy.fd)
-                shelf.files.remove(copy.path)
+                segment_set.files.close(copy.fd)
+                segment_set.files.remove(copy.path)
                 return
-            shelf.dirty.pop(segment.first, None)
-            shelf.unmark_doubt(segment)
+            segment_set.dirty.pop(segment.first, None)
+            segment_set.unmark_doubt(segment)
             if copy.first != segment.first:
-                shelf.size -= segment.size - segment.synced_size
+                segment_set.size -= segment.size - segment.synced_size
                 segment.next, segment.size = segment.synced_next, segment.synced_size
                 segment.doubted = False
                 if segment.index is not None:
                     segment.index.cut(segment.next)
                 segment.cut_back()
-            shelf.insert(copy)
+            segment_set.insert(copy)
