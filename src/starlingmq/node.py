@@ -249,7 +249,7 @@ class Broker:
         self._cluster = cluster
         told = self._listener_of_events(config, notices)
         driver = Driver(state, store, self.hooks, told, notices.add, clock, part, cluster.carry)
-        cluster.poke = driver.poke
+        cluster.request_turn = driver.request_turn
         cluster.ended = self._end
         return driver
 
@@ -290,7 +290,7 @@ class Broker:
         if self._tracing is not None and self._tracing.goes_on_with(config.tracing):
             return self._tracing
         assert self._driver is not None
-        return Tracing(config.tracing, config.node.name, self.state, self._driver.poke)
+        return Tracing(config.tracing, config.node.name, self.state, self._driver.request_turn)
 
     def _trace(self, tracing: Tracing | None, config: Config) -> None:
         earlier, self._tracing = self._tracing, tracing
@@ -368,7 +368,7 @@ class Broker:
             self._driver.on_event = self._listener_of_events(config, self._notices)
             self.state.ctx.use_events(self._driver.on_event is not None)
         self.config = config
-        self._driver.poke()
+        self._driver.request_turn()
 
     def _reload_again(self) -> list[str]:
         """Reload on behalf of an operator. Returns the settings that take effect only after a restart. Raises
@@ -389,7 +389,7 @@ class Broker:
             nats, seconds = self.state.nats, self.config.nats.lame_duck_duration
             log.info("lame duck mode: closing %d NATS clients within %g s", len(nats.clients), seconds)
             nats.leaving.begin(self._driver.clock(), seconds)
-            self._driver.poke()
+            self._driver.request_turn()
             while nats.clients and not self._closed.is_set():
                 await asyncio.sleep(LAME_DUCK_LOOK)
         await self.stop()

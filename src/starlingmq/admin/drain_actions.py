@@ -94,7 +94,7 @@ class DrainActions:
     async def begin(self, for_good: bool = False) -> None:
         await self.listener_set.close()
         self.state.begin_drain(self.cluster.clock(), for_good=for_good)
-        self.cluster.poke()
+        self.cluster.request_turn()
 
     async def cancel(self) -> None:
         """Accept clients again. Raises ListenerError if another process has taken a port meanwhile; then the drain
@@ -102,7 +102,7 @@ class DrainActions:
         if self.state.drain.active:
             await self.listener_set.open_again()
             self.state.end_drain()
-            self.cluster.poke()
+            self.cluster.request_turn()
 
     async def follow(self, report: Report) -> None:
         """Report progress until no client or session is left here, or no other node accepts what is left."""
@@ -141,7 +141,7 @@ class DrainActions:
         before = self._counts()
         total = surplus(before)
         state.rebalance(request.rate, self.cluster.clock())
-        self.cluster.poke()
+        self.cluster.request_turn()
         left, since = total, self.cluster.clock()
         while state.rebalancing.active or (left and self.cluster.clock() < since + QUIET_SECONDS):
             await asyncio.sleep(REPORT_SECONDS)

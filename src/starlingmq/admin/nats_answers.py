@@ -148,12 +148,12 @@ class NatsAnswers:
     def _hand_on(self, request: SystemRequest, answer: bytes) -> None:
         driver = self._local_node.driver
         driver.state.nats.system.answer(request, answer, driver.clock())
-        driver.poke()
+        driver.request_turn()
 
     def _close(self, request: SystemRequest) -> None:
         driver = self._local_node.driver
         driver.state.nats.system.close(request, driver.clock())
-        driver.poke()
+        driver.request_turn()
 
     # Answers of this node
 

@@ -217,7 +217,7 @@ class BanActions:
             if {("client", session.client_id), ("user", client.username), ("address", peer_key(client.peer))} & names:
                 self._driver.state.ctx.at(self._driver.clock())
                 self._driver.state.ending.fail(client, Reason.ADMINISTRATIVE_ACTION, "banned")
-        self._driver.poke()
+        self._driver.request_turn()
 
     # The file
 

@@ -325,7 +325,7 @@ class SessionActions:
             return DoneHere(False)
         self.state.ctx.at(self.driver.clock())
         self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
-        self.driver.poke()
+        self.driver.request_turn()
         log.info("%s closed the connection of client %r", name_of(request.by), session.client_id)
         return DoneHere(True, "disconnected")
 

@@ -169,7 +169,7 @@ class WatchActions:
         name = str(self._last)
         self._watches[name] = watch, self._timer(name)
         self._audit.watches.append(watch)
-        self._driver.poke()
+        self._driver.request_turn()
         return WatchOpened(name)
 
     async def look(self, report: Report, request: OneWatch) -> WatchSeen:
@@ -195,7 +195,7 @@ class WatchActions:
             watch, timer = self._watches.pop(name)
             timer.cancel()
             self._audit.watches.remove(watch)
-            self._driver.poke()
+            self._driver.request_turn()
 
     def stop(self) -> None:
         for name in list(self._watches):

@@ -136,7 +136,7 @@ class ClusterState:
             subsystems,
         )
         broker.peers.control = self._hear
-        self._stirred = True  # an event since the last turn
+        self._has_events = True  # an event since the last turn
         self._unfinished = True  # the last turn left work
         self._quiet = False  # this turn had nothing to do
         self._due_at = 0.0  # when the next turn has work without an event
@@ -226,12 +226,12 @@ class ClusterState:
     # Events
 
     def start(self, now: float) -> None:
-        self._stirred = True
+        self._has_events = True
         self._follower.start(now)
 
     def answered(self, answer: Answer, now: float) -> None:
         """etcd has answered, or reports changes."""
-        self._stirred = True
+        self._has_events = True
         for each in self.subsystems:
             each.answered(answer, now)
         self.members.answered(answer, now)
@@ -239,25 +239,25 @@ class ClusterState:
 
     def connected(self, number: int, now: float) -> None:
         """The stream to that peer is open: frames in transit on an earlier one may be lost."""
-        self._stirred = True
+        self._has_events = True
         if self._connections.opened(number):
             for each in self.subsystems:
                 each.connected(number)
 
     def disconnected(self, number: int, now: float) -> None:
         """The stream has closed."""
-        self._stirred = True
+        self._has_events = True
         self._connections.closed(number, now)
 
     def process_gone(self, number: int, incarnation: int, now: float) -> None:
         """The process of that incarnation of a peer has ended, as its operating system shows."""
-        self._stirred = True
+        self._has_events = True
         if self.view.quorum is not None:
             self.view.quorum.process_gone(number, incarnation, now)
 
     def received(self, envelope: Envelope, now: float) -> None:
         """A frame has arrived, for this node or to be relayed."""
-        self._stirred = True
+        self._has_events = True
         self._receiver.received(envelope, now)
 
     def _hear(self, number: int, payload: bytes) -> None:
@@ -271,7 +271,7 @@ class ClusterState:
 
     def leave(self, now: float) -> None:
         """Stops serving, and leaves the cluster once nothing is owed to other nodes."""
-        self._stirred = self.view.leaving = True
+        self._has_events = self.view.leaving = True
         self._leave_if_idle(now)
 
     def _leave_if_idle(self, now: float) -> None:
@@ -291,7 +291,7 @@ class ClusterState:
         self._announce_directory()
 
     def _announce_directory(self) -> None:
-        self._stirred = self.node_directory.changed = True
+        self._has_events = self.node_directory.changed = True
         if self.view.quorum is not None:
             self.view.quorum.hasten()
 
@@ -303,7 +303,7 @@ class ClusterState:
 
     def rebalance(self, rate: int, now: float) -> None:
         """Makes all nodes send clients to nodes with fewer clients."""
-        self._stirred = True
+        self._has_events = True
         for node in self.node_directory.welcoming():
             self.takeovers.say(node, Rebalance(rate))
         self.rebalancing.begin(now, rate)
@@ -316,7 +316,7 @@ class ClusterState:
 
     def forget(self, name: str, force: bool, now: float) -> str:
         """Removes a node that will not return. Returns "" or the reason for a refusal."""
-        self._stirred = True
+        self._has_events = True
         refusal = self.members.forget(name, self.serving, force, now)
         self._follower.follow(now)
         return refusal
@@ -334,10 +334,10 @@ class ClusterState:
 
     def _is_quiet(self, now: float) -> bool:
         """Whether this turn has nothing to do: no event, nothing due, no input from the core."""
-        return not (self._stirred or self._unfinished or now >= self._due_at or self.pending_work.has_input())
+        return not (self._has_events or self._unfinished or now >= self._due_at or self.pending_work.has_input())
 
     def _take_whole_turn(self, now: float) -> None:
-        self._stirred = False
+        self._has_events = False
         view = self.view
         for each in self._beginning:
             each.begin_turn(now)

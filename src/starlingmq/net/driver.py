@@ -207,7 +207,7 @@ class Driver(ClientOwner):
             self._schedule()
         self._arm(cluster.wake_at(), now)
 
-    def poke(self) -> None:
+    def request_turn(self) -> None:
         """Request a turn, after an event in the cluster or a change of settings."""
         self._schedule()
 

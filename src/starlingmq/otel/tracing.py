@@ -19,7 +19,7 @@ PIECE: Final = 40  # spans per turn of the event loop: below two milliseconds
 
 
 class Tracing:
-    """Call ``begin``, ``change``, ``close``; ``poke`` makes the broker begin a turn.
+    """Call ``begin``, ``change``, ``close``; ``request_turn`` makes the broker begin a turn.
 
     The constructor raises ConfigError for an unreadable file.
     """
@@ -29,7 +29,7 @@ class Tracing:
         settings: TracingConfig,
         node: str,
         state: BrokerState,
-        poke: Callable[[], None],
+        request_turn: Callable[[], None],
         exporter: SpanExporter | None = None,
     ) -> None:
         self._place = settings.endpoint, tracing_headers(settings)
@@ -38,12 +38,12 @@ class Tracing:
         self._steps = Steps(node)
         self._lost = 0
         self._state = state
-        self._poke = poke
+        self._request_turn = request_turn
         self._looking: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         self._state.audit.sample(self._sampler)
-        self._poke()
+        self._request_turn()
         self._looking = asyncio.ensure_future(self._look())
 
     def goes_on_with(self, settings: TracingConfig) -> bool:
@@ -87,6 +87,6 @@ class Tracing:
             self._looking.cancel()
         if self._state.audit.sampler is self._sampler:
             self._state.audit.sample(None)
-            self._poke()
+            self._request_turn()
         await self._take()
         await self._export.close()

@@ -93,7 +93,7 @@ class GroupEngine(GroupQueues):
             assert line is not None
             if line.window is not None:
                 line.window.owe_all()
-            self.stirred[group] = None
+            self.advancing[group] = None
             self.brief[group] = None
             self._arm_sweep()
             if not group.members:
@@ -188,7 +188,7 @@ class GroupEngine(GroupQueues):
             if line.kept:
                 self.ctx.done(line, lent.packet_id)
             if self.has_line(group):
-                self.stirred[group] = None
+                self.advancing[group] = None
 
     def settle(self, outgoing: Outgoing) -> None:
         group = outgoing.source
@@ -247,7 +247,7 @@ class GroupEngine(GroupQueues):
 
     def pending(self) -> bool:
         """Whether there is work for the next turn."""
-        return len(self.stirred) != 0 or len(self._given) != 0
+        return len(self.advancing) != 0 or len(self._given) != 0
 
     def turn(self) -> None:
         """Advance the group queues. Messages written in the previous turn leave them."""
@@ -256,12 +256,12 @@ class GroupEngine(GroupQueues):
             self._given = []
             for lent in given:
                 self.settle(lent)
-        if self.stirred:
-            stirred = list(self.stirred)[:GROUPS_PER_TURN]
-            for group in stirred:
-                del self.stirred[group]
+        if self.advancing:
+            advancing = list(self.advancing)[:GROUPS_PER_TURN]
+            for group in advancing:
+                del self.advancing[group]
                 if (group.primary or group.orphaned()) and self.pump(group, GIVEN_PER_TURN) == 0:
-                    self.stirred[group] = None
+                    self.advancing[group] = None
         if self._sweep_at != 0.0 and self.ctx.now >= self._sweep_at:
             self._sweep()
 

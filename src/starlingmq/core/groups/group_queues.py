@@ -36,7 +36,7 @@ class GroupQueues(GroupPort):
     lines: dict[Group, None]  # groups with a group queue
     news: dict[Group, None] | None  # in a cluster: groups whose group queue, members or room changed
     ended: list[bytes]  # in a cluster: groups that have ended
-    stirred: dict[Group, None]  # groups that may advance
+    advancing: dict[Group, None]  # groups that may advance
     brief: dict[Group, None]  # their group queue may have messages that wait for ``nats_wait`` at most
     _lingering: dict[Group, None]
     _sweep_at: float
@@ -48,7 +48,7 @@ class GroupQueues(GroupPort):
         self.lines = {}
         self.news = None
         self.ended = []
-        self.stirred = {}
+        self.advancing = {}
         self.brief = {}
         self._lingering = {}
         self._sweep_at = 0.0
@@ -152,7 +152,7 @@ class GroupQueues(GroupPort):
         line = group.line
         if line is not None and line.queue is not None and line.queue.qos0 != 0 and not group.somebody():
             self._drop_qos0(line, line.queue)
-        self.stirred[group] = None
+        self.advancing[group] = None
         if self.news is not None:
             self.news[group] = None
 
@@ -213,7 +213,7 @@ class GroupQueues(GroupPort):
         self._linger(group, False)
         if not self.router.dissolve(group):
             return
-        self.stirred.pop(group, None)
+        self.advancing.pop(group, None)
         self.brief.pop(group, None)
         if self.news is not None:
             self.news.pop(group, None)

@@ -30,7 +30,7 @@ async def _end(driver: Driver, revoked: Mapping[str, Set[Identity]]) -> None:
         if certificate and _identity(certificate) in revoked[client.listener]:
             driver.state.ctx.at(driver.clock())
             driver.state.ending.fail(client, Reason.NOT_AUTHORIZED, "its certificate is revoked")
-            driver.poke()
+            driver.request_turn()
 
 
 def _identity(certificate: bytes) -> Identity | None:

@@ -42,8 +42,8 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """``clock`` is the driver's; ``poke`` requests a turn; ``ended`` is called once, when this node is no longer a
-    member."""
+    """``clock`` is the driver's; ``request_turn`` requests a turn; ``ended`` is called once, when this node is no
+    longer a member."""
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         settings = config.cluster
@@ -51,7 +51,7 @@ class Cluster:
         self.clock = clock
         self.name = config.node.name
         self.state: ClusterState | None = None
-        self.poke: Callable[[], None] = lambda: None
+        self.request_turn: Callable[[], None] = lambda: None
         self.ended: Callable[[], None] = lambda: None
         self.on_question: Callable[[bytes], Awaitable[bytes]] = _nobody_answers
         self.peers = PeerServer(
@@ -110,7 +110,7 @@ class Cluster:
         )
         await self.client.start()
         self.state.start(self.clock())
-        self.poke()
+        self.request_turn()
         while not self.state.serving:
             if self.state.left:
                 raise ClusterError(f"this node cannot join the cluster: {self.state.members.problem}")
@@ -144,7 +144,7 @@ class Cluster:
         host, _ = split_address(self.peers.address, "cluster.advertise")
         own = [url for listener in listeners if (url := listener.advertised(host))]
         self.state.node_directory.open_own([*own, *urls])
-        self.poke()
+        self.request_turn()
 
     def _etcd_dir(self) -> Path:
         settings = self.config.cluster.etcd
@@ -165,7 +165,7 @@ class Cluster:
             return
         until = self.clock() + seconds
         state.begin_drain(self.clock(), seconds)
-        self.poke()
+        self.request_turn()
         done = await self.until(lambda: state.drain.done, seconds)
         left = state.drain.sessions_left + state.drain.clients_left
         if not done:
@@ -228,7 +228,7 @@ class Cluster:
         assert state is not None
         asked = state.operator_rpc.ask(number, question, self.clock(), seconds)
         future = self._asked[asked] = asyncio.get_running_loop().create_future()
-        self.poke()
+        self.request_turn()
         try:
             return await asyncio.wait_for(future, seconds + GRACE_SECONDS)
         except TimeoutError:
@@ -240,34 +240,34 @@ class Cluster:
         state = self.state
         assert state is not None
         state.operator_rpc.answer(called, await self.on_question(called.question))
-        self.poke()
+        self.request_turn()
 
     # Events
 
     def _on_envelope(self, envelope: Envelope) -> None:
         assert self.state is not None
         self.state.received(envelope, self.clock())
-        self.poke()
+        self.request_turn()
 
     def _on_connected(self, number: int) -> None:
         assert self.state is not None
         self.state.connected(number, self.clock())
-        self.poke()
+        self.request_turn()
 
     def _on_disconnected(self, number: int) -> None:
         assert self.state is not None
         self.state.disconnected(number, self.clock())
-        self.poke()
+        self.request_turn()
 
     def _on_gone(self, number: int, incarnation: int) -> None:
         assert self.state is not None
         self.state.process_gone(number, incarnation, self.clock())
-        self.poke()
+        self.request_turn()
 
     def _on_answer(self, answer: Answer) -> None:
         assert self.state is not None
         self.state.answered(answer, self.clock())
-        self.poke()
+        self.request_turn()
 
     # Output
 
@@ -314,7 +314,7 @@ class Cluster:
         assert state is not None
         self._leaving = True
         state.leave(self.clock())
-        self.poke()
+        self.request_turn()
         if not await self.until(lambda: state.left, seconds):
             self._leaving = False
             return False
@@ -332,7 +332,7 @@ class Cluster:
             if not refusal.endswith(LATER) or self.clock() > until:
                 return refusal
             await asyncio.sleep(ASK_AGAIN)
-        self.poke()
+        self.request_turn()
 
         def gone() -> bool:
             return all(member.name != name for member in (*state.members.membership.members, *state.members.joining))
