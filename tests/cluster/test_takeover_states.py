@@ -230,7 +230,7 @@ def test_an_event_of_an_outbound_session_leads_to_the_state_of_its_row(
         if row.event in (OutboundEvent.TARGET_GONE, OutboundEvent.TARGET_GONE_OWED):
             at.takeovers.set_members([migrations.me])
         elif row.event is OutboundEvent.TARGET_RESTARTED:
-            at.takeovers.reborn(at.target)
+            at.takeovers.node_restarted(at.target)
         elif row.event is OutboundEvent.MESSAGES:
             at.takeovers._source._step(outbound, row.event, parts=[PART])
         else:

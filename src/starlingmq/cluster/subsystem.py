@@ -60,7 +60,7 @@ class Subsystem:
     def connected(self, node: int) -> None:
         """There is a new stream to that node."""
 
-    def reborn(self, node: int) -> None:
+    def node_restarted(self, node: int) -> None:
         """That node has restarted."""
 
     def answered(self, answer: Answer, now: float) -> None:

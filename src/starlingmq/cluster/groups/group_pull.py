@@ -90,7 +90,7 @@ class GroupPulls:
         for number in numbers:
             self._loops.setdefault(number, Loop())
 
-    def reborn(self, node: int) -> None:
+    def node_restarted(self, node: int) -> None:
         """That node has restarted: it knows of no pull, and has no allotment."""
         if node in self._loops:
             self._loops[node] = Loop()

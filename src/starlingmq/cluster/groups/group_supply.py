@@ -78,7 +78,7 @@ class GroupSupply:
     def enter(self, node: int) -> None:
         self._me = node
 
-    def reborn(self, node: int) -> None:
+    def node_restarted(self, node: int) -> None:
         if node in self._choosers:
             self._choosers[node].begin(0)
             self._restless[node] = None

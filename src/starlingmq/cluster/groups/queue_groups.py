@@ -42,9 +42,9 @@ class QueueGroups(Subsystem):
     def set_members(self, numbers: dict[int, None]) -> None:
         self.pulls.set_members(tuple([number for number in numbers if number != self._node]))
 
-    def reborn(self, node: int) -> None:
-        self.pulls.reborn(node)
-        self.supply.reborn(node)
+    def node_restarted(self, node: int) -> None:
+        self.pulls.node_restarted(node)
+        self.supply.node_restarted(node)
 
     def connected(self, node: int) -> None:
         self.pulls.connected(node)

@@ -55,7 +55,7 @@ class FrameReceiver:
         self._groups = groups
         self._qos2 = qos2
         self._operator_rpc = operator_rpc
-        self._told_of_births = overriding(subsystems, lambda kind: kind.reborn)
+        self._notified_of_restarts = overriding(subsystems, lambda kind: kind.node_restarted)
 
     def received(self, envelope: Envelope, now: float) -> None:
         view = self._view
@@ -74,11 +74,11 @@ class FrameReceiver:
         if transport is None:
             return
         if envelope.incarnation > transport.link.target_incarnation:
-            reborn = transport.link.target_incarnation != 0
+            restarted = transport.link.target_incarnation != 0
             transport.link.reset_sender(envelope.incarnation)
-            if reborn:
-                for each in self._told_of_births:
-                    each.reborn(envelope.source)
+            if restarted:
+                for each in self._notified_of_restarts:
+                    each.node_restarted(envelope.source)
         self._take(transport, envelope, quorum, routes, now)
 
     def _take(

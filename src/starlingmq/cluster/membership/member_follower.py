@@ -37,7 +37,7 @@ class MemberFollower:
         self._connections = connections
         self._facts = facts
         self._subsystems = subsystems
-        self._told_of_members = overriding(subsystems, lambda kind: kind.set_members)
+        self._notified_of_members = overriding(subsystems, lambda kind: kind.set_members)
         self._problem = ""
 
     def start(self, now: float) -> None:
@@ -94,7 +94,7 @@ class MemberFollower:
         peers = self._view.others()
         self._connections.set_peers(peers, routes)
         numbers = dict.fromkeys((self._view.number, *[member.number for member in peers]))
-        for each in self._told_of_members:
+        for each in self._notified_of_members:
             each.set_members(numbers)
         self._ready.peers = tuple({member.number: member for member in peers}.values())
 

@@ -177,7 +177,7 @@ class CutMarkers:
             for found in wanting.values():
                 found.pop(inbound, None)
 
-    def reborn(self, node: int) -> None:
+    def node_restarted(self, node: int) -> None:
         """A restarted node may not know this node's requests, so they are repeated; it repeats its own. Markers that it
         had already sent are requested again too: a node without storage loses markers that had not reached the former
         owners."""

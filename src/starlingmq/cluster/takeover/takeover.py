@@ -239,7 +239,7 @@ class Takeovers:
         self._ownership.enter(self.migrations.me, incarnation)
         for node in self.migrations.members:
             if node != self.migrations.me:
-                self.reborn(node)
+                self.node_restarted(node)
 
     def set_members(self, members: Iterable[int]) -> None:
         """``members``: the numbers of all nodes, including this one."""
@@ -264,10 +264,10 @@ class Takeovers:
                 self._delivery.deliver(inbound.session)
             self._source.members_changed()
 
-    def reborn(self, node: int) -> None:
+    def node_restarted(self, node: int) -> None:
         """That node has restarted, possibly without the sessions that it was handing over to this one."""
-        self._cut_markers.reborn(node)
-        self._source.reborn(node)
+        self._cut_markers.node_restarted(node)
+        self._source.node_restarted(node)
         for inbound in self.migrations.from_node(node):
             self.migrations.say(node, inbound.asking())
 

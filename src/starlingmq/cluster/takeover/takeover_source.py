@@ -356,7 +356,7 @@ class TakeoverSource:
                     session.moving.marked = {}
         self._migrations.with_output.update(dict.fromkeys(self._migrations.outbound_sessions.values()))
 
-    def reborn(self, node: int) -> None:
+    def node_restarted(self, node: int) -> None:
         """Asks a restarted node whether it still waits for the sessions that this node was handing over."""
         for outbound in self._migrations.outbound_sessions.values():
             if outbound.target == node and node != self._migrations.me:

@@ -38,8 +38,8 @@ class TakeoverSubsystem(Subsystem):
     def set_members(self, numbers: dict[int, None]) -> None:
         self._takeovers.set_members(numbers)
 
-    def reborn(self, node: int) -> None:
-        self._takeovers.reborn(node)
+    def node_restarted(self, node: int) -> None:
+        self._takeovers.node_restarted(node)
 
     def answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, TxnAnswer):

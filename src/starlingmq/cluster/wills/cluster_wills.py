@@ -219,7 +219,7 @@ class ClusterWills(Subsystem):
         self._wills.change(client_id)
         return pending
 
-    def reborn(self, node: int) -> None:
+    def node_restarted(self, node: int) -> None:
         """That node was restarted: the wills that it had to settle before the restart are no longer left to it."""
         for name in self.table.held:
             entry = self.table.entry(name)
