@@ -41,7 +41,7 @@ INFOS_PER_TURN: Final = 1000  # to connected clients
 LEAVING: Final = (Reason.SERVER_SHUTTING_DOWN, Reason.USE_ANOTHER_SERVER)
 
 
-class TellJob(Job):
+class SendInfoJob(Job):
     """Sends INFO again to the clients of ``left``, some per turn."""
 
     owner: Nats
@@ -53,7 +53,7 @@ class TellJob(Job):
 
     def step(self) -> bool:
         for _ in range(min(INFOS_PER_TURN, len(self.left))):
-            self.owner.tell(self.left.pop())
+            self.owner.send_info(self.left.pop())
         return not self.left
 
 
@@ -74,7 +74,7 @@ class Nats(NatsPort):
     clients: dict[int, Client]  # by the number of the connection, the oldest first
     waiting: list[Client]  # they published while the routes of a new node are incomplete
     _connections: int
-    _telling: TellJob | None  # the present job
+    _sending_info: SendInfoJob | None  # the present job
 
     def __init__(
         self,
@@ -104,10 +104,10 @@ class Nats(NatsPort):
         self.runs = PublishRuns(ctx, router, self.spellings)
         self.subscribing = NatsSubscribing(ctx, router, subscribing, self.errors)
         self.clients = {}
-        self.leaving = LameDuck(ctx, ending, self.clients, self.tell_all)
+        self.leaving = LameDuck(ctx, ending, self.clients, self.send_info_to_all)
         self.waiting = []
         self._connections = 0
-        self._telling = None
+        self._sending_info = None
         self.config = config
         self.configure(config)
 
@@ -120,7 +120,7 @@ class Nats(NatsPort):
         self.reader.line_max = config.max_control_line
         self.reader.payload_max = config.max_payload
         if news:
-            self.tell_all()
+            self.send_info_to_all()
 
     def open(self, client: Client) -> None:
         """A connection begins: the server speaks first."""
@@ -138,20 +138,20 @@ class Nats(NatsPort):
     def reach(self, own: tuple[str, ...], others: list[str]) -> None:
         """Set the URLs of listeners at which clients reach this node and the others. Clients are told of changes."""
         if self.info.reach(own, others, self.leaving.begun):
-            self.tell_all()
+            self.send_info_to_all()
 
-    def tell_all(self) -> None:
+    def send_info_to_all(self) -> None:
         left = list(self.clients.values())
         left.reverse()
-        job = self._telling
+        job = self._sending_info
         if job is not None and job.left:
             job.left = left
             return
-        job = self._telling = TellJob(self, left)
+        job = self._sending_info = SendInfoJob(self, left)
         if not job.step():
             self.ctx.jobs.append(job)
 
-    def tell(self, client: Client) -> None:
+    def send_info(self, client: Client) -> None:
         nats = cast(NatsClient, client.protocol_handler)
         if nats.protocol != 0 and client.state == OPEN:
             self.ctx.send(client, self.info.frame(client, nats, self.leaving.begun))
@@ -164,12 +164,12 @@ class Nats(NatsPort):
         size = len(data)
         pos = 0
         client.last_packet = ctx.now
-        nats.heard(client)
+        nats.input_received(client)
         try:
             while pos < size:
                 kind = reader.read(data, pos)
                 if client.state == NEW and kind != CONNECT and (kind != MORE or reader.missing != 0):
-                    self.entry.come_in_unasked(client, nats)
+                    self.entry.admit_without_connect(client, nats)
                     if client.state == CLOSED:
                         return
                 if kind == MORE:

@@ -25,19 +25,21 @@ class LameDuck:
     _ctx: Context
     _ending: Ending
     _clients: dict[int, Client]
-    _tell_all: Callable[[], None]
+    _send_info_to_all: Callable[[], None]
     _end: float
     _each: float  # seconds per client
 
-    def __init__(self, ctx: Context, ending: Ending, clients: dict[int, Client], tell_all: Callable[[], None]) -> None:
-        """``clients``: all clients, the oldest first. ``tell_all`` sends them INFO again."""
+    def __init__(
+        self, ctx: Context, ending: Ending, clients: dict[int, Client], send_info_to_all: Callable[[], None]
+    ) -> None:
+        """``clients``: all clients, the oldest first. ``send_info_to_all`` sends them INFO again."""
         self.due_at = 0.0
         self.begun = False
         self.closed = 0
         self._ctx = ctx
         self._ending = ending
         self._clients = clients
-        self._tell_all = tell_all
+        self._send_info_to_all = send_info_to_all
         self._end = 0.0
         self._each = 0.0
 
@@ -51,14 +53,14 @@ class LameDuck:
         if not self.begun:
             self.begun = True
             self.closed = 0
-            self._tell_all()
+            self._send_info_to_all()
 
     def cancel(self) -> None:
         """The node stays: close no more clients, and tell all of them."""
         if self.begun:
             self.begun = False
             self.due_at = self._end = 0.0
-            self._tell_all()
+            self._send_info_to_all()
 
     def tick(self) -> None:
         now = self._ctx.now

@@ -183,7 +183,7 @@ class NatsClient(ProtocolHandler):
         self.owner.ping(client, self)
         return False
 
-    def heard(self, client: Client) -> None:
+    def input_received(self, client: Client) -> None:
         """Input arrived: no PING is open any more."""
         if self.pings_out != 0:
             self.pings_out = 0

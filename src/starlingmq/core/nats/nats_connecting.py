@@ -52,13 +52,13 @@ class NatsConnecting:
         self.keys = keys
         self.config = config
 
-    def asks(self) -> bool:
+    def requires_login(self) -> bool:
         """Whether a client has to authenticate."""
         return self.ctx.ask_authenticate or not self.ctx.allow_anonymous or len(self.keys.known) != 0
 
-    def come_in_unasked(self, client: Client, nats: NatsClient) -> None:
+    def admit_without_connect(self, client: Client, nats: NatsClient) -> None:
         """A first command without CONNECT, which suffices where no login is required."""
-        if self.asks():
+        if self.requires_login():
             self.errors.fail(client, AUTHORIZATION_VIOLATION)
         else:
             client.rules = self.ctx.rules
@@ -99,7 +99,7 @@ class NatsConnecting:
         client.username = client.certificate_name if client.identity else user or ""
         if self.ctx.ask_authenticate:
             self._ask(client, user, None if password is None else password.encode(), "")
-        elif self.asks():
+        elif self.requires_login():
             why = "" if self.ctx.allow_anonymous else why_refused(user is not None or password is not None)
             self.errors.fail(client, AUTHORIZATION_VIOLATION, why)
         else:

@@ -38,7 +38,7 @@ class NatsErrors:
         self.ctx = ctx
         self.ending = ending
 
-    def say(self, client: Client, text: str) -> None:
+    def send(self, client: Client, text: str) -> None:
         """Send an error after which the connection continues."""
         self.ctx.counters.error("nats")
         self.ctx.send(client, error_frame(text))
@@ -70,18 +70,18 @@ class NatsErrors:
         if self.ctx.audit is not None:
             self.ctx.audit.refused(client.client_id, topic_of(subject), b"", 0, counted)
         shown = subject.decode(errors="replace")
-        self.say(client, f'Permissions Violation for Publish to "{shown}"{": " + why if why else ""}')
+        self.send(client, f'Permissions Violation for Publish to "{shown}"{": " + why if why else ""}')
 
     def may_not_subscribe(self, client: Client, subject: bytes, queue: bytes) -> None:
         shown = f'"{subject.decode(errors="replace")}"'
         if queue:
             shown += f' using queue "{queue.decode(errors="replace")}"'
-        self.say(client, f"Permissions Violation for Subscription to {shown}")
+        self.send(client, f"Permissions Violation for Subscription to {shown}")
 
     def no_topic(self, client: Client, pedantic: bool, subject: bytes) -> None:
         """The subject of a publish has no topic."""
         if pedantic:
             self.ctx.drop("no_topic", client.client_id)
-            self.say(client, INVALID_PUBLISH_SUBJECT)
+            self.send(client, INVALID_PUBLISH_SUBJECT)
         else:
             self.may_not_publish(client, subject, "no_topic", INVALID_PUBLISH_SUBJECT)

@@ -21,7 +21,7 @@ from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import NatsErrors
-from starlingmq.core.nats.no_responders import lonely, say_no_responders
+from starlingmq.core.nats.no_responders import has_no_receivers, send_no_responders
 from starlingmq.core.nats.subject_cache import SubjectCache
 from starlingmq.core.nats.system_requests import USER_INFO, SystemRequests
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
@@ -150,15 +150,15 @@ class NatsPublishing:
                 ctx.send_stored(client, OK_FRAME)
             else:
                 ctx.send(client, OK_FRAME)
-        if reply and nats.no_responders and lonely(route):
-            say_no_responders(ctx, self.router, client, reply)
+        if reply and nats.no_responders and has_no_receivers(route):
+            send_no_responders(ctx, self.router, client, reply)
             return
         if message.retain:  # set by a hook
             found = self.publishing.route(message, session)
         else:
             found = self.delivery.fan_out(message, route, session)
         if found == len(route.streams) and reply and nats.no_responders:  # a stream does not answer
-            say_no_responders(ctx, self.router, client, reply)
+            send_no_responders(ctx, self.router, client, reply)
 
     def _turn_down(self, client: Client, message: Message, verdict: int) -> None:
         """Send the refusal of a message in the protocol of NATS."""

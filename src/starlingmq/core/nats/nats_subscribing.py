@@ -61,7 +61,7 @@ class NatsSubscribing:
         filter = filter_of(subject)
         limits = ctx.limits
         if not filter:
-            self.errors.say(client, INVALID_SUBJECT)
+            self.errors.send(client, INVALID_SUBJECT)
             return
         if (
             filter.startswith(b"$share/")
@@ -72,7 +72,7 @@ class NatsSubscribing:
             self.errors.may_not_subscribe(client, subject, name)
             return
         if limits.subscriptions_per_client != 0 and len(nats.subscriptions) >= limits.subscriptions_per_client:
-            self.errors.say(client, "Maximum Subscriptions Exceeded")
+            self.errors.send(client, "Maximum Subscriptions Exceeded")
             return
         if ctx.isolated:
             self.errors.isolated(client)

@@ -11,7 +11,7 @@ from starlingmq.wire.nats_subjects import subject_of
 from starlingmq.wire.reasons import MqttError
 
 
-def lonely(route: Route) -> bool:
+def has_no_receivers(route: Route) -> bool:
     """Whether no receiver can answer: there are at most groups whose members were lost, and which may return too
     late."""
     if route.subscriptions or route.streams:
@@ -19,7 +19,7 @@ def lonely(route: Route) -> bool:
     return not any(group.somebody() for group in route.groups)
 
 
-def say_no_responders(ctx: Context, router: Router, client: Client, reply: bytes) -> None:
+def send_no_responders(ctx: Context, router: Router, client: Client, reply: bytes) -> None:
     """Send the status to this client's subscription for its reply topic, if there can be one."""
     try:
         route = router.resolve(reply)

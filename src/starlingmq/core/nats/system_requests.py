@@ -21,7 +21,7 @@ from starlingmq.core.connection import OPEN
 from starlingmq.core.context import Context
 from starlingmq.core.message import Message
 from starlingmq.core.nats.nats_client import NatsClient
-from starlingmq.core.nats.no_responders import say_no_responders
+from starlingmq.core.nats.no_responders import send_no_responders
 from starlingmq.core.ready import SystemRequest
 from starlingmq.core.routing.router import Router
 from starlingmq.core.session.session import Client
@@ -63,7 +63,7 @@ class SystemRequests:
         request = _read(client, topic, reply, message.payload)
         if request is None:
             if nats.no_responders:
-                say_no_responders(self.ctx, self.router, client, reply)
+                send_no_responders(self.ctx, self.router, client, reply)
         elif nats.requests >= CLIENT_MAX or (request.kind != "USER" and self.open >= NODE_MAX):
             self._deliver(client, reply, BUSY)
         else:
@@ -88,7 +88,7 @@ class SystemRequests:
         if request.kind != "USER":
             self.open -= 1
         if not request.answered and nats.no_responders and client.state == OPEN:
-            say_no_responders(self.ctx, self.router, client, request.reply)
+            send_no_responders(self.ctx, self.router, client, request.reply)
 
     def _deliver(self, client: Client, reply: bytes, data: bytes) -> None:
         session = client.session
