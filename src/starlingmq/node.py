@@ -286,7 +286,9 @@ class Broker:
         try:
             from starlingmq.otel.tracing import Tracing
         except ImportError as error:
-            raise ConfigError(f"tracing.endpoint: needs {error.name}; run pip install 'starlingmq[otel]'") from None
+            raise ConfigError(
+                f"tracing.endpoint: needs {error.name}; run pip install '.[otel]' in the sources"
+            ) from None
         if self._tracing is not None and self._tracing.goes_on_with(config.tracing):
             return self._tracing
         assert self._driver is not None
@@ -449,7 +451,7 @@ def _load_http() -> None:
     try:
         importlib.import_module("starlingmq.api.listening")
     except ImportError as error:
-        raise ConfigError(f"listeners: http:// needs {error.name}; run pip install 'starlingmq[http]'") from None
+        raise ConfigError(f"listeners: http:// needs {error.name}; run pip install '.[http]' in the sources") from None
 
 
 def freeze() -> None:

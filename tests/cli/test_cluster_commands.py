@@ -351,7 +351,7 @@ def test_a_new_cluster_leaves_out_services_whose_packages_are_not_installed(
     monkeypatch.setitem(local_cluster.PACKAGES, "streams", ("a_package_of_nobody",))
     monkeypatch.setattr(cluster_command, "_run", run_nothing)
     cluster_command.up(tmp_path, 1, 0)
-    assert told == [["no streams: install a_package_of_nobody (pip install 'starlingmq[streams]')"]]
+    assert told == [["no streams: install a_package_of_nobody (pip install '.[streams]' in the sources)"]]
     settings = yaml.safe_load((tmp_path / "n1" / "starlingmq.yaml").read_text())
     assert "streams" not in settings
     assert [url.partition("://")[0] for url in settings["listeners"]] == ["mqtt", "nats", "http"]

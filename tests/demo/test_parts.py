@@ -113,7 +113,7 @@ def test_missing_programs_are_one_line_each_and_the_rest_continues(monkeypatch: 
         "no NATS workers",
         "no Spark, so no pipelines and no audit",
     ]
-    assert "pip install 'starlingmq[spark]'" in found.missing[-1]
+    assert "pip install '.[spark]' in the sources" in found.missing[-1]
     monkeypatch.setattr(stage, "_there", lambda name: name != "grpc" and there(name))
     with pytest.raises(CommandError, match="the demo needs grpc; run pip install"):
         equipment(True)

@@ -189,7 +189,7 @@ async def test_without_the_package_one_line_says_what_to_install(monkeypatch: py
     for name in [name for name in sys.modules if name.startswith(("starlingmq.otel", "opentelemetry"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ConfigError, match=r"pip install 'starlingmq\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[otel\]' in the sources"):
         await Broker(settings({"endpoint": "http://127.0.0.1:4318/v1/traces"})).start()
 
 

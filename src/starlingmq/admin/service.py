@@ -144,7 +144,7 @@ class AdminService:
         try:  # the module is imported in a thread, and only when it is needed
             figures = await asyncio.to_thread(importlib.import_module, "starlingmq.admin.metric_values")
         except ImportError as error:
-            raise AdminError(409, f"metrics need {error.name}; run pip install 'starlingmq[http]'") from None
+            raise AdminError(409, f"metrics need {error.name}; run pip install '.[http]' in the sources") from None
         reply: MetricsReply = await figures.metrics(figures.MetricValues(self))
         return reply
 

@@ -96,7 +96,7 @@ def _passwords(auth: AuthConfig, hashing: Hashing | None) -> Passwords:
         from starlingmq.auth.password_file import read_passwords
         from starlingmq.auth.passwords import Passwords
     except ImportError as error:
-        raise ConfigError(f"auth.api.users: {error}; run pip install 'starlingmq[auth]'") from None
+        raise ConfigError(f"auth.api.users: {error}; run pip install '.[auth]' in the sources") from None
     users = read_passwords(auth.password.file)
     for name in auth.api.users:
         if name not in users.hashes:

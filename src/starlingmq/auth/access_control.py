@@ -86,7 +86,7 @@ class AccessControl:
         try:
             from starlingmq.auth.passwords import Hashing
         except ImportError as error:
-            raise ConfigError(f"auth.password: {error}; run pip install 'starlingmq[auth]'") from None
+            raise ConfigError(f"auth.password: {error}; run pip install '.[auth]' in the sources") from None
         return Hashing(self.bans, config.password.waiting_per_address)
 
     def make_chain(self, config: Config, hashing: Hashing | None) -> Chain | None:

@@ -273,7 +273,7 @@ def make_methods(
         return _make_methods(config, bans, hashing, lines)
     except ImportError as error:
         wanted = ", ".join(methods_of(config))
-        raise ConfigError(f"auth.methods: {wanted}: {error}; run pip install 'starlingmq[auth]'") from None
+        raise ConfigError(f"auth.methods: {wanted}: {error}; run pip install '.[auth]' in the sources") from None
 
 
 def _make_methods(

@@ -80,7 +80,7 @@ def up(
             wanted[offer] = not settings_files(data_dir) and offer not in lacking
     paths = prepare(data_dir, nodes, base_port, [offer for offer, asked in wanted.items() if asked])
     notes = [
-        f"no {offer}: install {', '.join(names)} (pip install 'starlingmq[{offer}]')"
+        f"no {offer}: install {', '.join(names)} (pip install '.[{offer}]' in the sources)"
         for offer, names in lacking.items()
         if not wanted[offer]
     ]

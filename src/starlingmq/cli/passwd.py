@@ -26,7 +26,7 @@ def command(
         from starlingmq.auth.password_file import PasswordFile, read_passwords
     except ImportError as error:
         raise ConfigError(
-            f"hashing passwords needs more packages ({error}); run pip install 'starlingmq[auth]'"
+            f"hashing passwords needs more packages ({error}); run pip install '.[auth]' in the sources"
         ) from None
     users = read_passwords(file) if file.exists() else PasswordFile()
     if list_:

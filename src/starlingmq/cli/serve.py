@@ -82,7 +82,7 @@ def _make_first_user(config: Config) -> None:
     try:
         from starlingmq.auth.first_user import make_first_user
     except ImportError as error:
-        raise ConfigError(f"auth.password.first_user: {error}; run pip install 'starlingmq[auth]'") from None
+        raise ConfigError(f"auth.password.first_user: {error}; run pip install '.[auth]' in the sources") from None
     password = make_first_user(config.auth.password)
     if password is not None:
         print(

@@ -52,13 +52,13 @@ def equipment(spark_wanted: bool) -> Equipment:
     """Detect the components. Raises CommandError if a cluster cannot run."""
     lacking = _lacking("grpc", "google.protobuf")
     if lacking:
-        raise CommandError(f"the demo needs {', '.join(lacking)}; run pip install 'starlingmq[demo]'")
+        raise CommandError(f"the demo needs {', '.join(lacking)}; run pip install '.[demo]' in the sources")
     if shutil.which("etcd") is None:
         raise CommandError("the demo needs etcd; run apt-get install etcd-server")
     missing = []
     dashboard = not (lacking := _lacking("litestar", "uvicorn", "prometheus_client"))
     if lacking:
-        missing.append(f"no dashboard: it needs {', '.join(lacking)} (pip install 'starlingmq[http]')")
+        missing.append(f"no dashboard: it needs {', '.join(lacking)} (pip install '.[http]' in the sources)")
     nats = not (lacking := _lacking("nats"))
     if lacking:
         missing.append("no NATS workers: they need nats-py (pip install nats-py)")
@@ -67,7 +67,7 @@ def equipment(spark_wanted: bool) -> Equipment:
         missing.append("no Spark, as requested: no pipelines and no delivery audit")
     elif lacking:
         missing.append(
-            f"no Spark, so no pipelines and no audit: {', '.join(lacking)} (pip install 'starlingmq[spark]')"
+            f"no Spark, so no pipelines and no audit: {', '.join(lacking)} (pip install '.[spark]' in the sources)"
         )
     elif not _java():
         missing.append("no Spark, so no pipelines and no audit: Java 17 (apt-get install openjdk-17-jre-headless)")

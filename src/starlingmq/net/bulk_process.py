@@ -56,7 +56,7 @@ class BulkProcess:
         streams = self.config.streams
         if importlib.util.find_spec("pyarrow") is None:
             raise ConfigError(
-                "streams.listen: needs pyarrow; run pip install 'starlingmq[streams]', or leave streams.listen empty"
+                "streams.listen: needs pyarrow; run pip install '.[streams]' in the sources, or leave it empty"
             )
         host, port = split_address(streams.listen, "streams.listen")
         settings = self._settings(host, port)

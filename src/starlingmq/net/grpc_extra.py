@@ -22,7 +22,7 @@ try:
     import grpc.aio
 except ImportError as error:
     raise ClusterExtraMissing(
-        f"a cluster needs grpcio and protobuf ({error}); run pip install 'starlingmq[cluster]'"
+        f"a cluster needs grpcio and protobuf ({error}); run pip install '.[cluster]' in the sources"
     ) from None
 
 __all__ = ["google", "grpc", "task_is_cancelled"]

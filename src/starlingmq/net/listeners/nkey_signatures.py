@@ -14,7 +14,7 @@ def verifier(needed: bool) -> Verify | None:
     except ImportError:
         if needed:
             raise ConfigError(
-                "nats.nkeys: verifying signatures needs PyNaCl; run pip install 'starlingmq[nkeys]'"
+                "nats.nkeys: verifying signatures needs PyNaCl; run pip install '.[nkeys]' in the sources"
             ) from None
         return None
 
