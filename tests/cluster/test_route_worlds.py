@@ -48,7 +48,7 @@ BUGS: dict[str, list[Replacement]] = {
             "        facts.append((log_key(first), encode_records(records)))\n",
         ),
     ],
-    "what was cut off is not stored again": [("routes", "        self._facts += found.mended\n", "")],
+    "what was cut off is not stored again": [("routes", "        self._facts += found.repaired\n", "")],
     "snapshot without replacing": [("peer_routes", "if key not in target:", "if False:")],
     "replaced under the old vector": [
         (

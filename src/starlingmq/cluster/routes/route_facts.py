@@ -96,7 +96,7 @@ class RecoveredRoutes:
     own: dict[bytes, int]
     tables: dict[int, dict[bytes, int]]
     vector: dict[int, State]
-    mended: list[Fact]  # entries that a crash had cut off
+    repaired: list[Fact]  # entries that a crash had cut off
 
     def __init__(self) -> None:
         self.history = []
@@ -106,7 +106,7 @@ class RecoveredRoutes:
         self.own = {}
         self.tables = {}
         self.vector = {}
-        self.mended = []
+        self.repaired = []
 
 
 def last_epoch(facts: dict[bytes, bytes]) -> int:
@@ -146,7 +146,7 @@ def read_facts(facts: dict[bytes, bytes], me: int, incarnation: int) -> Recovere
             changes[node] = decode_records(value, 16)
     _read_log(found, chunks)
     for node, records in changes.items():
-        _apply(found.tables.setdefault(node, {}), records, table_prefix(node), found.mended)
+        _apply(found.tables.setdefault(node, {}), records, table_prefix(node), found.repaired)
     return found
 
 
@@ -157,7 +157,7 @@ def _read_log(found: RecoveredRoutes, chunks: dict[int, list[RouteRecord]]) -> N
         if first != found.log_first + len(found.log):
             raise FactError("the log of routes has a gap")
         found.log.extend(chunks[first])
-    _apply(found.own, found.log, b"o", found.mended)
+    _apply(found.own, found.log, b"o", found.repaired)
 
 
 def in_history(history: Sequence[State], state: State) -> bool:
@@ -172,7 +172,7 @@ def in_history(history: Sequence[State], state: State) -> bool:
     return False
 
 
-def _apply(table: dict[bytes, int], records: list[RouteRecord], prefix: bytes, mended: list[Fact]) -> None:
+def _apply(table: dict[bytes, int], records: list[RouteRecord], prefix: bytes, repaired: list[Fact]) -> None:
     stored = {record.key: table.get(record.key, 0) for record in records}
     for record in records:
         if record.value:
@@ -182,4 +182,4 @@ def _apply(table: dict[bytes, int], records: list[RouteRecord], prefix: bytes, m
     for key, before in stored.items():
         value = table.get(key, 0)
         if value != before:
-            mended.append((prefix + key, encode_value(value) if value else None))
+            repaired.append((prefix + key, encode_value(value) if value else None))

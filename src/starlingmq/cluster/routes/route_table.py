@@ -58,7 +58,7 @@ class RouteTable:
         except FactError:
             found = RecoveredRoutes()
             self._facts += [(key, None) for key in sorted(facts)]
-        self._facts += found.mended
+        self._facts += found.repaired
         self._own = OwnRoutes(me, incarnation, found, log_length, self._facts)
         self._peers: dict[int, PeerRoutes] = {}
         self._busy: dict[int, PeerRoutes] = {}  # nodes with work for take_changes, in turn
