@@ -320,63 +320,6 @@ def test_a_message_acknowledged_before_a_later_connect_is_delivered_although_tha
     assert client.receive() == []
 
 
-def older_elsewhere() -> tuple[Fleet, int]:
-    """The second node has a session. The first node has claimed it since, and is connected, but none of its messages
-    arrive: the second node cannot know that the first one waits for the session."""
-    fleet = Fleet(3)
-    client = lasting(fleet, 1)
-    subscribe(client, b"old", 1)
-    client.drop()
-    home, there, other = [node.cluster.number for node in fleet.nodes]
-    fleet.mute = {(home, there), (home, other)}
-    connecting(fleet, 0)
-    fleet.advance(0.2)
-    assert fleet[0].cluster.takeovers.has("c") and fleet[1].state.ctx.sessions["c"].subscription_count() == 1
-    return fleet, home
-
-
-@pytest.mark.parametrize("place", [1, 2])
-def test_a_connect_reports_the_loss_of_a_session_whose_node_left_while_an_earlier_connect_waited(place: int) -> None:
-    """The claim of the first CONNECT at the second node gave the older session there a later epoch than that of the
-    session at the first node. When the first node becomes unreachable, etcd has not answered the claim of a second
-    CONNECT at the second node."""
-    fleet, home = older_elsewhere()
-    connecting(fleet, 1)
-    fleet.advance(0.5)
-    for node in (fleet[1], fleet[2]):
-        fleet.cut(home, node.cluster.number)
-    fleet.advance(1.0, 0.05)
-    fleet.etcd.cut("n2")
-    client = connecting(fleet, 1)
-    fleet.advance(2.0, 0.05)
-    assert client.receive() == [] and fleet[1].cluster.ownership.claiming("c")
-    assert fleet[1].cluster.takeovers.migrations.is_unreachable(home)
-    if place != 1:
-        client = connecting(fleet, place)
-    fleet.etcd.heal("n2", fleet.now)
-    fleet.advance(3.0)
-    assert not client.expect(Connack).session_present, "the first node may have a later session"
-
-
-def test_a_connect_reports_a_loss_that_was_decided_while_its_claim_was_outstanding() -> None:
-    """The second CONNECT comes when the first one waits only for the wills."""
-    fleet, home = older_elsewhere()
-    connecting(fleet, 1)
-    fleet.advance(0.5)
-    for node in (fleet[1], fleet[2]):
-        fleet.cut(home, node.cluster.number)
-    migrations = fleet[1].cluster.takeovers.migrations
-    while not migrations.settling:
-        fleet.advance(0.001, 0.001)
-    (inbound,) = migrations.of("c")
-    client = connecting(fleet, 1)
-    while not inbound.open:
-        fleet.advance(0.001, 0.001)
-    assert client.receive() == [] and fleet[1].cluster.ownership.claiming("c")
-    fleet.advance(3.0)
-    assert not client.expect(Connack).session_present, "the first node may have a later session"
-
-
 def test_a_session_whose_client_knows_of_the_loss_arrives_without_another_packet_of_the_client() -> None:
     """The client sends nothing after it has connected to a third node before the cut markers of its reset arrived."""
     fleet, client = lost()

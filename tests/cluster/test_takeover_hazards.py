@@ -13,10 +13,9 @@ from tests.cluster.test_takeover import LASTING, PUBACK, PUBREC, lasting, publis
 from tests.cluster.test_takeover_crashes import clients_of, made
 from tests.sim.world import LIVENESS_MAX
 
-from starlingmq.cluster.takeover import takeover_target
+from starlingmq.cluster.takeover import takeover_target, waiting_connects
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_claims import InboundClaims
-from starlingmq.cluster.takeover.lost_sessions import LostSessions
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.core.routing.peer_receivers import PeerReceivers
@@ -221,7 +220,7 @@ MISTAKES: dict[str, Mistake] = {
         TakeoverSource, "_is_newer", lambda *_: False, a_claim_that_arrives_after_a_later_one_is_refused
     ),
     "a session is present though a later one may be": Mistake(
-        LostSessions, "lose", lambda *_: None, a_session_is_absent_while_a_later_one_may_be_unreachable
+        waiting_connects, "unheard_of", lambda *_: [], a_session_is_absent_while_a_later_one_may_be_unreachable
     ),
     "a node that owes messages is told only once": Mistake(
         TakeoverTarget, "tell_owner", lambda *_: None, a_node_that_owes_messages_is_told_repeatedly

@@ -11,7 +11,6 @@ from typing import Final
 
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.core.context import Context
-from starlingmq.core.ready import SESSION_PUT, Write
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_reset import LOST, sends_session_lost
 
@@ -26,20 +25,6 @@ class LostSessions:
         self.counts = {}
         self._name_of = name_of
         self._ctx = ctx
-
-    def lose(self, session: Session) -> None:
-        """Starts a session reset: CONNACK says session present 0 until the client has noticed."""
-        session.require_reset()
-        if self._ctx.recording and session.expiry != 0:
-            session.kept = True
-            self._ctx.write(Write(SESSION_PUT, session))
-
-    def leaves(self, client_id: str, inbound_sessions: Iterable[InboundSession]) -> None:
-        """Before a session is handed over to another node. If no CONNECT has got it here yet, it may be older than that
-        of a source which cannot be reached. Its epoch does not show that, so its next owner has to be told."""
-        session = self._ctx.sessions.get(client_id)
-        if session is not None and unheard_of([inbound for inbound in inbound_sessions if not inbound.open], 0):
-            self.lose(session)
 
     def note(self, session: Session, unheard: list[int]) -> None:
         """After the CONNACK of the session. ``unheard``: the result of ``unheard_of`` before it."""

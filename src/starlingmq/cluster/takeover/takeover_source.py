@@ -94,11 +94,12 @@ class TakeoverSource:
     def describe_again(self, outbound: OutboundSession) -> None:
         """A target that knows the description ignores all but the filters of former owners. One that does not know it
         could not accept any message of the session."""
-        migrations, ghost = self._migrations, outbound.session
-        if ghost.ended:
+        migrations = self._migrations
+        if outbound.session.ended:
             return
-        held, left = OWES if ghost.placeholder else max(ghost.epoch, 1), self._left(ghost)
-        migrations.say(outbound.target, description(migrations, outbound, held, ghost.expiry, left))
+        ghost = outbound.session
+        held = OWES if ghost.placeholder else max(ghost.epoch, 1)
+        migrations.say(outbound.target, description(migrations, outbound, held, ghost.expiry, self._left(ghost)))
         if outbound.state is OutboundState.QUEUE:
             migrations.say(outbound.target, Whole(outbound.client_id, outbound.epoch))
 
@@ -122,7 +123,6 @@ class TakeoverSource:
         self._give(node, said.client_id, said.epoch, True, why)
 
     def _hand_over(self, node: int, said: Takeover) -> None:
-        self._migrations.lost.leaves(said.client_id, self._inbound(node, said.client_id))
         self._give(node, said.client_id, said.epoch, False, "session_ended")
 
     def stays(self, session: Session, user: str | None) -> bool:

@@ -12,6 +12,7 @@ from starlingmq.cluster.takeover.inbound_states import ResetAction, ResetEvent, 
 from starlingmq.cluster.takeover.lost_sessions import unheard_of
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.core.connection import WORKING
+from starlingmq.core.ready import SESSION_PUT, Write
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_user import ANOTHER_USER, KEPT_FOR_ANOTHER, is_anothers
 from starlingmq.core.session.trail import Trail
@@ -31,12 +32,12 @@ class WaitingConnects:
         inbound_sessions = migrations.of(client_id)
         if not all(inbound.open for inbound in inbound_sessions):
             return
+        if migrations.ownership.claiming(client_id) or client_id in migrations.postponed:
+            return  # the waiting CONNECT came after this claim, and belongs to the next claim
         session = ctx.sessions.get(client_id)
         unheard = unheard_of(inbound_sessions, held)
         if session is not None and unheard:
-            migrations.lost.lose(session)  # the next claim takes the epoch of the session here for the latest one
-        if migrations.ownership.claiming(client_id) or client_id in migrations.postponed:
-            return  # the waiting CONNECT came after this claim, and belongs to the next claim
+            self._lose(session)
         unknown = session is None
         came = migrations.broker.connecting.claimed(
             client_id, max(epoch, *[inbound.owned for inbound in inbound_sessions], 0)
@@ -47,7 +48,7 @@ class WaitingConnects:
                 migrations.ownership.release(client_id, migrations.me, epoch)
             return
         if unknown and unheard:
-            migrations.lost.lose(session)
+            self._lose(session)
             session.connack_sent_to = session.client
         if came:
             migrations.lost.note(session, unheard)
@@ -66,6 +67,13 @@ class WaitingConnects:
             session.trail = Trail(*inbound.newest, False)  # that node could not be reached
             session.trail.backlog = backlog
             session.floor = 0
+
+    def _lose(self, session: Session) -> None:
+        """Starts a session reset: CONNACK says session present 0 until the client has noticed."""
+        session.require_reset()
+        if self._ctx.recording and session.expiry != 0:
+            session.kept = True
+            self._ctx.write(Write(SESSION_PUT, session))
 
     # Refused
 
