@@ -13,13 +13,29 @@ from compiling.modules import PACKAGE, ROOT, compiled_parts
 from tests.boundaries import held_by
 from tests.patience import TimeOuts
 
-WHOLE: Final = ("bulk", "conformance", "fuzz", "spark")
+WHOLE: Final = (
+    "bulk",
+    "conformance",
+    "fuzz",
+    "nats/test_lame_duck.py",
+    "spark",
+    "storage/test_filling.py",
+    "storage/test_full_disk.py",
+    "storage/test_kill.py",
+)
 """These tests use the whole broker from outside: running them compiled is enough."""
 
 NOT_COMPILED: Final = (
     "docs",
     "examples",
     "security",
+    "sim/test_etcd_model.py",
+    "storage/test_data_dir.py",
+    "storage/test_journal_faults.py",
+    "storage/test_keys.py",
+    "storage/test_private.py",
+    "storage/test_rocks_crash.py",
+    "storage/test_rocks_faults.py",
     "test_cli_basics.py",
     "test_compiling.py",
     "test_config.py",
@@ -51,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    assert all((here / name).exists() for name in (*WHOLE, *NOT_COMPILED)), "a test has moved"
     interpreted_parts = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_dir()} - compiled_parts()
     cold = interpreted_parts.union(NOT_COMPILED).difference(WHOLE)
     boundaries = held_by()
@@ -58,15 +75,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if interpreted and item.get_closest_marker("compiled_only"):
             item.add_marker(pytest.mark.skip(reason="STARLINGMQ_PURE is set: nothing is compiled"))
-        place = item.path.relative_to(here).parts[0]
-        if place not in cold:
+        path = item.path.relative_to(here)
+        place = path.parts[0]
+        places = {place, path.as_posix()}
+        if places.isdisjoint(cold):
             item.add_marker(pytest.mark.hot)
         name = getattr(item, "originalname", item.name)
-        file = f"tests/{item.path.relative_to(here)}"
+        file = f"tests/{path}"
         if place == "security" or not boundaries.isdisjoint([(file, ""), (file, name)]):
             item.add_marker(pytest.mark.security)
         patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
-        if place in WHOLE or (item.path.stem.endswith(WORLDS) and not patches):
+        if not places.isdisjoint(WHOLE) or (item.path.stem.endswith(WORLDS) and not patches):
             item.add_marker(pytest.mark.whole)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)  # long tests first: none is left at the end
