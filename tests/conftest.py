@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -65,6 +65,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(TimeOuts())
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Replaces the scheduler of ``--dist loadfile``. None: that of pytest-xdist."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.scheduling import ByFile  # not where pytest-xdist is not installed
+
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     assert all((here / name).exists() for name in (*WHOLE, *NOT_COMPILED)), "a test has moved"
@@ -88,4 +98,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not places.isdisjoint(WHOLE) or (item.path.stem.endswith(WORLDS) and not patches):
             item.add_marker(pytest.mark.whole)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)  # long tests first: none is left at the end
+    # Long tests first, so that none is left at the end; those with Spark are one lot, the longest.
+    items.sort(key=lambda item: (item.path not in slow, item.path.parent.name != "spark"))
