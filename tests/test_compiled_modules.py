@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +22,9 @@ MAY_BE_INTERPRETED: Final = ("config", "nkeys")
 """Interpreted modules that the compiled packages import and do not call for each message."""
 
 
-def hot_names() -> set[str]:
-    return {module_name(path) for path in hot_modules()}
+@cache
+def hot_names() -> frozenset[str]:
+    return frozenset(module_name(path) for path in hot_modules())
 
 
 def loaded_from(name: str) -> Path:
