@@ -13,7 +13,7 @@ import starlingmq
 from starlingmq.cluster.takeover.inbound import ASK_SECONDS
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.outbound_states import OutboundState
-from starlingmq.cluster.takeover.transfer_frames import Head, Said, Takeover, Whole
+from starlingmq.cluster.takeover.transfer_frames import Head, Takeover, TransferFrame, Whole
 from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.session import MOVED_PREFIX, NEVER
@@ -37,7 +37,7 @@ def test_a_target_that_lost_the_description_of_a_session_gets_it_again_after_a_r
     assert list(migrations.outbound_sessions) and not second.output
     outbound = next(iter(migrations.outbound_sessions.values()))
     said: list[object] = []
-    with patch.object(Migrations, "say", lambda self, node, frame: said.append(frame)):
+    with patch.object(Migrations, "send", lambda self, node, frame: said.append(frame)):
         if restarted == 0:
             fleet[0].cluster.takeovers._resume()
         else:
@@ -56,16 +56,16 @@ def test_a_target_that_misses_the_description_of_a_connected_source_asks_it_agai
     first = lasting(fleet, 0)
     subscribe(first, b"t", 1)
     first.drop()
-    dropped: list[Said] = []
-    say = Migrations.say
+    dropped: list[TransferFrame] = []
+    say = Migrations.send
 
-    def lose_the_first(migrations: Migrations, node: int, said: Said) -> None:
+    def lose_the_first(migrations: Migrations, node: int, said: TransferFrame) -> None:
         if isinstance(said, Head) and not dropped:
             dropped.append(said)
         else:
             say(migrations, node, said)
 
-    with patch.object(Migrations, "say", lose_the_first):
+    with patch.object(Migrations, "send", lose_the_first):
         second = fleet[1].open(5, "c")
         second.send(Connect(5, "c", False, properties=LASTING))
         fleet.advance(1.0)
@@ -80,15 +80,15 @@ def test_a_silent_source_is_asked_ever_more_seldom_and_only_while_it_is_connecte
     fleet = Fleet(3)
     lasting(fleet, 0).drop()
     asked: list[float] = []
-    say = Migrations.say
+    say = Migrations.send
 
-    def answer_nothing(migrations: Migrations, node: int, said: Said) -> None:
+    def answer_nothing(migrations: Migrations, node: int, said: TransferFrame) -> None:
         if isinstance(said, Takeover):
             asked.append(fleet[1].state.ctx.now)
         elif not isinstance(said, Head):
             say(migrations, node, said)
 
-    with patch.object(Migrations, "say", answer_nothing):
+    with patch.object(Migrations, "send", answer_nothing):
         fleet[1].open(5, "c").send(Connect(5, "c", False, properties=LASTING))
         fleet.advance(200.0, 0.25)
         pauses = [round(later - earlier) for earlier, later in pairwise(asked)]

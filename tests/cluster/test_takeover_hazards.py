@@ -223,7 +223,7 @@ MISTAKES: dict[str, Mistake] = {
         waiting_connects, "unheard_of", lambda *_: [], a_session_is_absent_while_a_later_one_may_be_unreachable
     ),
     "a node that owes messages is told only once": Mistake(
-        TakeoverTarget, "tell_owner", lambda *_: None, a_node_that_owes_messages_is_told_repeatedly
+        TakeoverTarget, "send_former_filters", lambda *_: None, a_node_that_owes_messages_is_told_repeatedly
     ),
     "control messages are processed again after a crash": Mistake(
         PeerReceivers, "_take_control", unnoted, a_control_message_is_processed_once_despite_a_crash

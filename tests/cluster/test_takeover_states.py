@@ -40,9 +40,9 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Part,
     Parts,
     Passed,
-    Said,
     SubscriptionFrame,
     Takeover,
+    TransferFrame,
     Whole,
     encode,
     pack,
@@ -84,7 +84,7 @@ class Target:
         assert self.state() is state
         self.migrations.store()
 
-    def hear(self, *said: Said) -> None:
+    def hear(self, *said: TransferFrame) -> None:
         self.takeovers.take(self.source, pack([encode(each) for each in said]))
 
     def state(self) -> SourceState:
@@ -172,7 +172,7 @@ def test_an_event_of_an_inbound_session_leads_to_the_state_of_its_row(
     assert (inbound in migrations.settling) == (row.next is InboundState.SETTLING)
     assert (inbound in migrations.of("c")) == (row.next is not InboundState.FINISHED)
     assert (inbound in migrations._changed) == (InboundAction.STORE in row.actions)
-    assert (at.source in inbound.wills.said) == (InboundAction.EXPECT_WILLS in row.actions)
+    assert (at.source in inbound.wills.reported) == (InboundAction.EXPECT_WILLS in row.actions)
 
 
 @of(RESET_TABLE)

@@ -15,7 +15,7 @@ from starlingmq.cluster.takeover.inbound_states import INBOUND_TABLE, SOURCE_TAB
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.outbound_states import OUTBOUND_TABLE, OutboundState
 from starlingmq.cluster.takeover.state_table import StateTable
-from starlingmq.cluster.takeover.transfer_frames import Passed, Said
+from starlingmq.cluster.takeover.transfer_frames import Passed, TransferFrame
 from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import PUBLISHED, RELEASED, Outgoing
 from starlingmq.core.session.qos import Inbound, SendWindow
@@ -246,10 +246,10 @@ def takeover() -> str:
     said: list[tuple[str, str, str]] = []
     fleet = Fleet(3)
     names = {2: "former owner", 1: "new owner", 3: "every other node"}
-    methods = {name: getattr(Migrations, name) for name in ("say", "say_at_once")}
+    methods = {name: getattr(Migrations, name) for name in ("send", "send_now")}
 
-    def listening(name: str) -> Callable[[Migrations, int, Said], None]:
-        def listen(migrations: Migrations, node: int, message: Said) -> None:
+    def listening(name: str) -> Callable[[Migrations, int, TransferFrame], None]:
+        def listen(migrations: Migrations, node: int, message: TransferFrame) -> None:
             if node != migrations.me:
                 done = ", done" if isinstance(message, Passed) and message.done else ""
                 told(names[migrations.me], names[node], type(message).__name__ + done)

@@ -156,7 +156,7 @@ class ClusterState:
         self._replay_notices = ReplayNotices(broker.ctx, view.name_of)
         self._make_takeovers()
         rate = config.drain_rate
-        self.drain = Drain(broker, self.node_directory, self.takeovers.say, self.takeovers.handing_over, rate)
+        self.drain = Drain(broker, self.node_directory, self.takeovers.send, self.takeovers.handing_over, rate)
         self.rebalancing = Rebalancing(broker, self.node_directory, rate)
         self.groups = QueueGroups(broker, config.name, view.is_connected)
         self.isolation = Isolation(broker, config.isolation_timeout, rate)
@@ -190,7 +190,7 @@ class ClusterState:
             view.known_of,
             self._publishers.awaited,
             view.name_of,
-            self._heard_of_drain,
+            self._drain_frame_received,
             self.wills,
         )
         timeout, limit = config.takeover_timeout, config.takeover_limit
@@ -305,14 +305,14 @@ class ClusterState:
         """Makes all nodes send clients to nodes with fewer clients."""
         self._has_events = True
         for node in self.node_directory.welcoming():
-            self.takeovers.say(node, Rebalance(rate))
+            self.takeovers.send(node, Rebalance(rate))
         self.rebalancing.begin(now, rate)
 
-    def _heard_of_drain(self, node: int, said: Declined | Rebalance) -> None:
-        if isinstance(said, Rebalance):
-            self.rebalancing.begin(self.broker.ctx.now, said.rate)
+    def _drain_frame_received(self, node: int, frame: Declined | Rebalance) -> None:
+        if isinstance(frame, Rebalance):
+            self.rebalancing.begin(self.broker.ctx.now, frame.rate)
         else:
-            self.drain.refused(node, said.client_ids)
+            self.drain.refused(node, frame.client_ids)
 
     def forget(self, name: str, force: bool, now: float) -> str:
         """Removes a node that will not return. Returns "" or the reason for a refusal."""

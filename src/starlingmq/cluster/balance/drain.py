@@ -27,7 +27,7 @@ from typing import Final
 
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.subsystem import Subsystem
-from starlingmq.cluster.takeover.transfer_frames import Offer, Said
+from starlingmq.cluster.takeover.transfer_frames import Offer, TransferFrame
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import CLOSED
 from starlingmq.core.session.session import MOVED_PREFIX, NATS_PREFIX, Client, Session
@@ -50,7 +50,7 @@ class Offered:
 
 
 class Drain(Subsystem):
-    """``say`` sends to a node; ``handing_over`` counts sessions that are leaving and do not wait for an absent node.
+    """``send`` sends to a node; ``handing_over`` counts sessions that are leaving and do not wait for an absent node.
     ``rate``: clients, and sessions, per second; higher when ``begin`` sets a time limit that needs it."""
 
     active: bool
@@ -66,7 +66,7 @@ class Drain(Subsystem):
         self,
         broker: BrokerState,
         node_directory: NodeDirectory,
-        say: Callable[[int, Said], None],
+        send: Callable[[int, TransferFrame], None],
         handing_over: Callable[[], int],
         rate: int,
     ) -> None:
@@ -75,7 +75,7 @@ class Drain(Subsystem):
         self._broker = broker
         self._ctx = broker.ctx
         self._node_directory = node_directory
-        self._say = say
+        self._send = send
         self._handing_over = handing_over
         self._rate = rate
         self._busy_at = -inf  # when a client or a session was last leaving
@@ -240,7 +240,7 @@ class Drain(Subsystem):
             self._given[node] = self._given.get(node, 0) + 1
             entries.setdefault(node, []).append((client_id, session.epoch))
         for node, offers in entries.items():
-            self._say(node, Offer(offers))
+            self._send(node, Offer(offers))
 
     def _choose(self, client_id: str, nodes: list[int]) -> int:
         tried = self._tried.get(client_id, {})

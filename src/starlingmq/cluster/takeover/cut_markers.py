@@ -90,7 +90,7 @@ class CutMarkers:
         if own:
             self.put(node, barrier)
         else:
-            self._migrations.say(node, barrier)
+            self._migrations.send(node, barrier)
 
     # Putting
 
@@ -103,7 +103,7 @@ class CutMarkers:
         mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
         for target in migrations.members:  # nodes with state of an earlier owner need the marker too
             if target != migrations.me:
-                migrations.say_at_once(target, mark)
+                migrations.send_now(target, mark)
         self.came(migrations.me, mark)
 
     def _put_late(self, node: int) -> None:
@@ -117,18 +117,18 @@ class CutMarkers:
 
     # A mark is here
 
-    def came(self, node: int, said: Mark) -> None:
+    def came(self, node: int, frame: Mark) -> None:
         migrations = self._migrations
-        for client_id, epoch in said.entries:
-            if said.owner != migrations.me:
-                asked = Takeover(client_id, epoch, client_id in said.clean, False, said.users.get(client_id))
-                self._came_for(node, said.owner, asked)
+        for client_id, epoch in frame.entries:
+            if frame.owner != migrations.me:
+                asked = Takeover(client_id, epoch, client_id in frame.clean, False, frame.users.get(client_id))
+                self._came_for(node, frame.owner, asked)
             deferred = migrations.deferred.get(client_id)
             if deferred is not None and deferred[1].epoch <= epoch:
                 migrations.mark_early((client_id, deferred[1].epoch), node)
             for outbound in migrations.outbound_of.get(client_id, ()):
                 if outbound.is_earlier(epoch):
-                    migrations.mark(outbound, node, epoch > outbound.epoch and said.owner != outbound.target)
+                    migrations.mark(outbound, node, epoch > outbound.epoch and frame.owner != outbound.target)
             for inbound in migrations.of(client_id):
                 if inbound.later.get(node, inbound.epoch) < epoch:
                     self._delivery.overtaken(inbound, node, epoch)

@@ -21,12 +21,12 @@ class DrainOffers:
         self._ownership = ownership
         self._invited: dict[str, tuple[int, int]] = {}  # client id -> (node that has it, its epoch there)
 
-    def offered(self, node: int, said: Offer) -> list[str]:
+    def offered(self, node: int, frame: Offer) -> list[str]:
         """Claims the offered client ids. Returns those that are declined."""
         ctx = self._ctx
         if ctx.isolated or ctx.connect_admission.shut or ctx.refusing or ctx.catching_up:
-            return [client_id for client_id, _ in said.entries]
-        for client_id, epoch in said.entries:
+            return [client_id for client_id, _ in frame.entries]
+        for client_id, epoch in frame.entries:
             session = ctx.sessions.get(client_id)
             if client_id.startswith((NODE_PREFIX, NATS_PREFIX, MOVED_PREFIX, GROUP_PREFIX)):
                 continue

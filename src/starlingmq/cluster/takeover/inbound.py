@@ -53,24 +53,24 @@ class Source:
 class EarlierWills:
     """Wills that the client left at other nodes. A CONNECT waits until all of them are settled."""
 
-    said: dict[int, int]  # node that may have a will -> its ``Head.will``, or UNREPORTED
+    reported: dict[int, int]  # node that may have a will -> its ``Head.will``, or UNREPORTED
     settled: dict[int, None]  # nodes that etcd no longer allows to publish the will
     # node with a will and no other state -> epoch of the owner key to delete once the will is settled
     unreleased: dict[int, int]
 
     def __init__(self) -> None:
-        self.said = {}
+        self.reported = {}
         self.settled = {}
         self.unreleased = {}
 
     def expect(self, nodes: Iterable[int], will: int = 0) -> None:
         for node in nodes:
-            self.said.setdefault(node, will)
+            self.reported.setdefault(node, will)
 
     def answered(self, node: int, kept: bool) -> None:
         """The node reports no will. ``kept``: it keeps the session, and so does not tell."""
-        if self.said.get(node) == UNREPORTED:
-            self.said[node] = 0 if kept else CANCELLED
+        if self.reported.get(node) == UNREPORTED:
+            self.reported[node] = 0 if kept else CANCELLED
 
 
 class InboundSession:

@@ -164,7 +164,7 @@ class InboundClaims:
         migrations.changed(inbound)
         offered = answered.offer is not None
         for node, had in others.items():
-            migrations.say(node, Takeover(client_id, epoch, clean or had < owned.floor, offered, user))
+            migrations.send(node, Takeover(client_id, epoch, clean or had < owned.floor, offered, user))
 
     def _is_older(self, owned: Owned) -> bool:
         """Whether another node has a later session than this one. The client that asked here is gone, so the session
@@ -261,7 +261,7 @@ class InboundClaims:
             del migrations.deferred[client_id]
             migrations.refused += 1
             migrations.take_early((client_id, deferred[1].epoch))
-            migrations.say(deferred[0], Head(client_id, deferred[1].epoch, OVERTAKEN))
+            migrations.send(deferred[0], Head(client_id, deferred[1].epoch, OVERTAKEN))
 
     def _has(self, client_id: str) -> bool:
         migrations = self._migrations

@@ -118,21 +118,21 @@ class InboundDelivery:
 
     # Messages that a source hands over
 
-    def put(self, node: int, inbound: InboundSession, said: Parts) -> None:
+    def put(self, node: int, inbound: InboundSession, frame: Parts) -> None:
         session = inbound.session
         if session is None or session.ended:
-            self.drop(said)
+            self.drop(frame)
             return
-        for part in said.parts:
+        for part in frame.parts:
             self._part(session, part, node == inbound.best)
 
-    def drop(self, said: Parts) -> None:
+    def drop(self, frame: Parts) -> None:
         """Drops messages whose session has ended."""
-        self._ctx.drop("session_ended", said.client_id, len(said.parts))
+        self._ctx.drop("session_ended", frame.client_id, len(frame.parts))
         if self._ctx.audit is not None:
-            for part in said.parts:
+            for part in frame.parts:
                 if part.packet_id == 0:  # otherwise the message has been delivered once
-                    self._ctx.audit.dropped_on_its_way(said.client_id, part.topic, part.id, part.qos, "session_ended")
+                    self._ctx.audit.dropped_on_its_way(frame.client_id, part.topic, part.id, part.qos, "session_ended")
 
     def _part(self, session: Session, part: Part, own: bool) -> None:
         """Takes over one message. ``own``: the source has the client's session, so that its packet ids are valid

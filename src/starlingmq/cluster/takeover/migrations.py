@@ -19,8 +19,8 @@ from starlingmq.cluster.takeover.ownership import Owned, Ownership
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.transfer_frames import (
     BATCH_BYTES,
-    Said,
     Takeover,
+    TransferFrame,
     encode,
     encode_inbound,
     encode_marks,
@@ -102,7 +102,7 @@ class Migrations:
         self._changed_outbound: dict[OutboundSession, None] = {}
         self._outbox: dict[int, list[bytes]] = {}
         self._sizes: dict[int, int] = {}
-        self._own: deque[Said] = deque()
+        self._own: deque[TransferFrame] = deque()
 
     # Nodes
 
@@ -271,21 +271,21 @@ class Migrations:
 
     # Sending
 
-    def say(self, node: int, said: Said) -> None:
+    def send(self, node: int, frame: TransferFrame) -> None:
         """Sends a frame to a node in this turn. The node may be this one."""
         if node == self.me:
-            self._own.append(said)
+            self._own.append(frame)
             return
-        encoded = encode(said)
+        encoded = encode(frame)
         self._outbox.setdefault(node, []).append(encoded)
         size = self._sizes.get(node, 0) + len(encoded)
         self._sizes[node] = size
         if size > BATCH_BYTES:
             self.flush(node)
 
-    def say_at_once(self, node: int, said: Said) -> None:
+    def send_now(self, node: int, frame: TransferFrame) -> None:
         """Sends a frame ahead of all messages that enter here afterwards."""
-        self.broker.peers.tell(node, pack([encode(said)]))
+        self.broker.peers.tell(node, pack([encode(frame)]))
 
     def flush(self, node: int) -> None:
         batch = self._outbox.pop(node, None)
@@ -297,7 +297,7 @@ class Migrations:
         for node in list(self._outbox):
             self.flush(node)
 
-    def take_own(self) -> Said | None:
+    def take_own(self) -> TransferFrame | None:
         """The next frame that this node has sent to itself."""
         return self._own.popleft() if self._own else None
 

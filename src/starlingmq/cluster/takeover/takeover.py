@@ -49,9 +49,9 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Offer,
     Rebalance,
     ReleaseKey,
-    Said,
     Takeover,
     TransferError,
+    TransferFrame,
     Unknown,
     decode_inbound,
     decode_marks,
@@ -218,7 +218,7 @@ class Takeovers:
                 inbound = InboundSession.restored(decode_inbound(fact), by_number)
                 migrations.add(inbound)
                 for node in inbound.asked():  # the source may have deferred the request, and have crashed since
-                    migrations.say(node, inbound.asking())
+                    migrations.send(node, inbound.asking())
 
     def _resume(self) -> None:
         """Once the members are known, continues the migrations of earlier incarnations."""
@@ -269,7 +269,7 @@ class Takeovers:
         self._cut_markers.node_restarted(node)
         self._source.node_restarted(node)
         for inbound in self.migrations.from_node(node):
-            self.migrations.say(node, inbound.asking())
+            self.migrations.send(node, inbound.asking())
 
     def changed(self) -> None:
         """A node has connected or disconnected."""
@@ -286,44 +286,44 @@ class Takeovers:
 
     # Messages between nodes
 
-    def say(self, node: int, said: Said) -> None:
+    def send(self, node: int, frame: TransferFrame) -> None:
         """Sends to a node, in order with everything else it is sent about sessions."""
-        self.migrations.say(node, said)
+        self.migrations.send(node, frame)
 
     def take(self, node: int, payload: bytes) -> None:
         """Handles a message of another node."""
         try:
-            all_said = unpack(payload)
+            frames = unpack(payload)
         except TransferError as error:
             self.migrations.notices.append(f"node {node}: {error}")
             return
-        for said in all_said:
+        for frame in frames:
             try:
-                self._heard(node, said)
+                self._received(node, frame)
             except NoTransition as error:
                 self.migrations.notices.append(f"message of node {node} was ignored: {error}")
 
-    def _heard(self, node: int, said: Said) -> None:
-        if isinstance(said, Takeover):
-            self._source.asked(node, said)
-        elif isinstance(said, Barrier):
-            self._cut_markers.put(node, said)
-        elif isinstance(said, Mark):
-            self._cut_markers.came(node, said)
-        elif isinstance(said, Unknown):
-            self._source.unknown(node, said.client_id, said.epoch)
-        elif isinstance(said, ReleaseKey):
-            self._look_at_rewritten(said.client_id, self.migrations.me, said.epoch)
-        elif isinstance(said, Offer):
-            orphaned = [client_id for client_id, _ in said.entries if client_id in self.orphaned]
-            wanted = [entry for entry in said.entries if entry[0] not in self.orphaned]
+    def _received(self, node: int, frame: TransferFrame) -> None:
+        if isinstance(frame, Takeover):
+            self._source.asked(node, frame)
+        elif isinstance(frame, Barrier):
+            self._cut_markers.put(node, frame)
+        elif isinstance(frame, Mark):
+            self._cut_markers.came(node, frame)
+        elif isinstance(frame, Unknown):
+            self._source.unknown(node, frame.client_id, frame.epoch)
+        elif isinstance(frame, ReleaseKey):
+            self._look_at_rewritten(frame.client_id, self.migrations.me, frame.epoch)
+        elif isinstance(frame, Offer):
+            orphaned = [client_id for client_id, _ in frame.entries if client_id in self.orphaned]
+            wanted = [entry for entry in frame.entries if entry[0] not in self.orphaned]
             declined = orphaned + self.offers.offered(node, Offer(wanted))
             if declined:
-                self.say(node, Declined(declined))
-        elif isinstance(said, Declined | Rebalance):
-            self.migrations.ports.on_drain(node, said)
+                self.send(node, Declined(declined))
+        elif isinstance(frame, Declined | Rebalance):
+            self.migrations.ports.on_drain(node, frame)
         else:
-            self._target.heard(node, said)
+            self._target.received(node, frame)
 
     # Turns
 
@@ -350,7 +350,7 @@ class Takeovers:
                 self._connects.noticed(session, now)
         for inbound in (*migrations.due(now), *migrations.settling):
             migrations.touch(inbound)
-        self._hear_own()
+        self._receive_own()
         while migrations.touched:
             touched, migrations.touched = migrations.touched, {}
             for inbound in touched:
@@ -364,7 +364,7 @@ class Takeovers:
                     self._source.look_at(inbound.client_id)
                 if migrations.postponed:
                     self._answers.look_at_postponed(inbound.client_id, now)
-            self._hear_own()
+            self._receive_own()
         self.suback_hold.look(now)
         self._look_at_claims(now)
 
@@ -374,16 +374,16 @@ class Takeovers:
         migrations = self.migrations
         self._cut_markers.ask(version, route_epoch)
         busy = self._source.give_on(now)
-        self._hear_own()  # a message to this node itself is stored in the turn in which it leaves the session
+        self._receive_own()  # a message to this node itself is stored in the turn in which it leaves the session
         migrations.store()
         migrations.flush_all()
         return busy or len(migrations.touched) != 0 or len(migrations.with_output) != 0
 
-    def _hear_own(self) -> None:
-        said = self.migrations.take_own()
-        while said is not None:
-            self._heard(self.migrations.me, said)
-            said = self.migrations.take_own()
+    def _receive_own(self) -> None:
+        frame = self.migrations.take_own()
+        while frame is not None:
+            self._received(self.migrations.me, frame)
+            frame = self.migrations.take_own()
 
     def _look_at_orphaned(self) -> None:
         for client_id, ours in self.orphaned.take_decided():
@@ -402,7 +402,7 @@ class Takeovers:
         """An owner key that was to be deleted belongs to a later claim. Only the node of that claim knows whether it
         uses the claim."""
         if node != self.migrations.me and node in self.migrations.members:
-            self.say(node, ReleaseKey(client_id, epoch))
+            self.send(node, ReleaseKey(client_id, epoch))
         elif node != self.migrations.me or not self.has(client_id):
             self._ownership.release(client_id, node, epoch)
 

@@ -56,26 +56,26 @@ class TakeoverSource:
 
     # Requests
 
-    def asked(self, node: int, said: Takeover) -> None:
+    def asked(self, node: int, frame: Takeover) -> None:
         """Another node owns this client id, and requests the session."""
-        for action in REQUEST_TABLE[self.decide(node, said)]:
-            self._by_request[action](node, said)
+        for action in REQUEST_TABLE[self.decide(node, frame)]:
+            self._by_request[action](node, frame)
 
-    def decide(self, node: int, said: Takeover) -> RequestDecision:
+    def decide(self, node: int, frame: Takeover) -> RequestDecision:
         migrations = self._migrations
         if node not in migrations.members:
             return RequestDecision.NO_MEMBER
-        if (said.client_id, said.epoch) in migrations.outbound_sessions:
+        if (frame.client_id, frame.epoch) in migrations.outbound_sessions:
             return RequestDecision.REPEATED
-        session = self._ctx.sessions.get(said.client_id)
-        inbound_sessions = self._inbound(node, said.client_id)
-        if session is not None and self.stays(session, said.user):
+        session = self._ctx.sessions.get(frame.client_id)
+        inbound_sessions = self._inbound(node, frame.client_id)
+        if session is not None and self.stays(session, frame.user):
             return RequestDecision.RESERVED
-        if said.offered and session is not None and session.client is not None:
+        if frame.offered and session is not None and session.client is not None:
             return RequestDecision.RETURNED
-        if self._is_newer(said.client_id, said.epoch, inbound_sessions, session):
+        if self._is_newer(frame.client_id, frame.epoch, inbound_sessions, session):
             return RequestDecision.OLDER
-        if said.clean or self._is_anothers(node, said):
+        if frame.clean or self._is_anothers(node, frame):
             return RequestDecision.DISCARDED
         if any(inbound.wanted() for inbound in inbound_sessions):
             return RequestDecision.INCOMPLETE
@@ -85,9 +85,9 @@ class TakeoverSource:
         """Inbound sessions that a request of that node concerns: none if it is this node's own."""
         return [] if node == self._migrations.me else self._migrations.of(client_id)
 
-    def _repeat(self, node: int, said: Takeover) -> None:
+    def _repeat(self, node: int, frame: Takeover) -> None:
         """The target does not know that the session is on its way: it has lost the description, or was restarted."""
-        outbound = self._migrations.outbound_sessions[said.client_id, said.epoch]
+        outbound = self._migrations.outbound_sessions[frame.client_id, frame.epoch]
         if outbound.target == node:
             self.describe_again(outbound)
 
@@ -99,31 +99,31 @@ class TakeoverSource:
             return
         ghost = outbound.session
         held = OWES if ghost.placeholder else max(ghost.epoch, 1)
-        migrations.say(outbound.target, description(migrations, outbound, held, ghost.expiry, self._left(ghost)))
+        migrations.send(outbound.target, description(migrations, outbound, held, ghost.expiry, self._left(ghost)))
         if outbound.state is OutboundState.QUEUE:
-            migrations.say(outbound.target, Whole(outbound.client_id, outbound.epoch))
+            migrations.send(outbound.target, Whole(outbound.client_id, outbound.epoch))
 
-    def _note_epoch(self, node: int, said: Takeover) -> None:
-        migrations, client_id = self._migrations, said.client_id
+    def _note_epoch(self, node: int, frame: Takeover) -> None:
+        migrations, client_id = self._migrations, frame.client_id
         if migrations.ownership.claiming(client_id) or client_id in migrations.postponed:
-            migrations.overtaken[client_id] = max(said.epoch, migrations.overtaken.get(client_id, 0))
+            migrations.overtaken[client_id] = max(frame.epoch, migrations.overtaken.get(client_id, 0))
 
-    def _refuse(self, node: int, said: Takeover) -> None:
-        migrations, client_id = self._migrations, said.client_id
+    def _refuse(self, node: int, frame: Takeover) -> None:
+        migrations, client_id = self._migrations, frame.client_id
         migrations.refused += 1
-        migrations.take_early((client_id, said.epoch))
-        migrations.say(node, Head(client_id, said.epoch, OVERTAKEN, owner=self._kept_for(client_id)))
+        migrations.take_early((client_id, frame.epoch))
+        migrations.send(node, Head(client_id, frame.epoch, OVERTAKEN, owner=self._kept_for(client_id)))
 
-    def _refuse_connect(self, node: int, said: Takeover) -> None:
-        if not self._migrations.ownership.claiming(said.client_id):
-            self._migrations.broker.connecting.overtaken(said.client_id, said.epoch)
+    def _refuse_connect(self, node: int, frame: Takeover) -> None:
+        if not self._migrations.ownership.claiming(frame.client_id):
+            self._migrations.broker.connecting.overtaken(frame.client_id, frame.epoch)
 
-    def _end(self, node: int, said: Takeover) -> None:
-        why = ANOTHER_USER if self._is_anothers(node, said) else "session_ended"
-        self._give(node, said.client_id, said.epoch, True, why)
+    def _end(self, node: int, frame: Takeover) -> None:
+        why = ANOTHER_USER if self._is_anothers(node, frame) else "session_ended"
+        self._give(node, frame.client_id, frame.epoch, True, why)
 
-    def _hand_over(self, node: int, said: Takeover) -> None:
-        self._give(node, said.client_id, said.epoch, False, "session_ended")
+    def _hand_over(self, node: int, frame: Takeover) -> None:
+        self._give(node, frame.client_id, frame.epoch, False, "session_ended")
 
     def stays(self, session: Session, user: str | None) -> bool:
         """Whether the session stays here, reserved for its user, while another user asks for it."""
@@ -142,16 +142,16 @@ class TakeoverSource:
             session = max(leaving, key=lambda outbound: outbound.epoch).session
         return None if session is None else session.owner
 
-    def _is_anothers(self, node: int, said: Takeover) -> bool:
+    def _is_anothers(self, node: int, frame: Takeover) -> bool:
         """Whether the session here, or the one moving here, belongs to another user."""
-        session = self._ctx.sessions.get(said.client_id)
-        inbound_sessions = self._inbound(node, said.client_id)
+        session = self._ctx.sessions.get(frame.client_id)
+        inbound_sessions = self._inbound(node, frame.client_id)
         owner = None
         if session is not None:
             owner = session.owner
         elif inbound_sessions:
             owner = max(inbound_sessions, key=_epoch).user
-        return is_anothers(self._ctx.session_owner, owner, said.user)
+        return is_anothers(self._ctx.session_owner, owner, frame.user)
 
     def _is_newer(
         self, client_id: str, epoch: int, inbound_sessions: list[InboundSession], session: Session | None
@@ -165,29 +165,29 @@ class TakeoverSource:
         leaving = self._migrations.outbound_of.get(client_id, [])
         return any(inbound.owned > epoch for inbound in inbound_sessions) or any(each.epoch > epoch for each in leaving)
 
-    def _defer(self, node: int, said: Takeover) -> None:
+    def _defer(self, node: int, frame: Takeover) -> None:
         """The session has not arrived completely. If several nodes want it, the newest owner gets it."""
         migrations = self._migrations
-        earlier = migrations.deferred.get(said.client_id)
-        if earlier is not None and earlier[1].epoch > said.epoch:
-            migrations.say(node, Head(said.client_id, said.epoch, OVERTAKEN))
+        earlier = migrations.deferred.get(frame.client_id)
+        if earlier is not None and earlier[1].epoch > frame.epoch:
+            migrations.send(node, Head(frame.client_id, frame.epoch, OVERTAKEN))
             return
-        if earlier is not None and earlier[1].epoch < said.epoch:
-            migrations.say(earlier[0], Head(said.client_id, earlier[1].epoch, OVERTAKEN))
-            migrations.take_early((said.client_id, earlier[1].epoch))
-        migrations.deferred[said.client_id] = (node, said)
+        if earlier is not None and earlier[1].epoch < frame.epoch:
+            migrations.send(earlier[0], Head(frame.client_id, earlier[1].epoch, OVERTAKEN))
+            migrations.take_early((frame.client_id, earlier[1].epoch))
+        migrations.deferred[frame.client_id] = (node, frame)
 
-    def _discard(self, node: int, said: Takeover) -> None:
+    def _discard(self, node: int, frame: Takeover) -> None:
         """The new owner starts with a clean session: this node no longer waits for parts that have not arrived. It
         happens now, because a client that returns here in the meantime must not find the old session."""
-        migrations, client_id = self._migrations, said.client_id
+        migrations, client_id = self._migrations, frame.client_id
         for inbound in self._inbound(node, client_id):
             inbound.discarded = True
             self._target.step(inbound, InboundEvent.CALLED_OFF)
         earlier = migrations.deferred.get(client_id)
-        if earlier is not None and earlier[1].epoch < said.epoch:
+        if earlier is not None and earlier[1].epoch < frame.epoch:
             del migrations.deferred[client_id]
-            migrations.say(earlier[0], Head(client_id, earlier[1].epoch, OVERTAKEN))
+            migrations.send(earlier[0], Head(client_id, earlier[1].epoch, OVERTAKEN))
             migrations.take_early((client_id, earlier[1].epoch))
 
     def look_at(self, client_id: str) -> None:
@@ -216,7 +216,7 @@ class TakeoverSource:
             migrations.take_early((client_id, epoch))
             nothing = Head(client_id, epoch, PASSED_ON if client_id in migrations.outbound_of else NOTHING)
             nothing.willed, nothing.will = willed, will or CANCELLED
-            migrations.say(node, nothing)
+            migrations.send(node, nothing)
             return
         for inbound in late:
             if inbound.session is None or inbound.session.ended:
@@ -235,7 +235,7 @@ class TakeoverSource:
         head.needs_reset = head.needs_reset and ghost is session
         head.reset_confirmed = head.needs_reset and ghost.reset_confirmed
         head.willed, head.will = willed, will or CANCELLED
-        migrations.say(node, head)
+        migrations.send(node, head)
 
     def _left(self, session: Session | None) -> float:
         """Seconds until the session expires; 0.0: it does not."""
@@ -325,13 +325,13 @@ class TakeoverSource:
         migrations, mover = self._migrations, self._migrations.broker.mover
         client_id, epoch = outbound.client_id, outbound.epoch
         if action is OutboundAction.SEND_PARTS:
-            migrations.say(outbound.target, Parts(client_id, epoch, parts))
+            migrations.send(outbound.target, Parts(client_id, epoch, parts))
         elif action is OutboundAction.SEND_WHOLE:
-            migrations.say(outbound.target, Whole(client_id, epoch))
+            migrations.send(outbound.target, Whole(client_id, epoch))
         elif action in (OutboundAction.SEND_PASSED, OutboundAction.ASK):
-            migrations.say(outbound.target, Passed(client_id, epoch, nodes, False))
+            migrations.send(outbound.target, Passed(client_id, epoch, nodes, False))
         elif action is OutboundAction.SEND_DONE:
-            migrations.say(outbound.target, Passed(client_id, epoch, nodes, True))
+            migrations.send(outbound.target, Passed(client_id, epoch, nodes, True))
         elif action is OutboundAction.REMOVE:
             migrations.remove_outbound(outbound)
         elif action is OutboundAction.END:
@@ -436,7 +436,7 @@ class TakeoverSource:
         migrations.add(inbound)
         migrations.changed(inbound)
         self._delivery.attach(inbound)
-        self._target.tell_owner(inbound)
+        self._target.send_former_filters(inbound)
 
 
 def _part(outgoing: Outgoing, now: float) -> Part:

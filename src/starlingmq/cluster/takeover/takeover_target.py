@@ -52,12 +52,12 @@ class TakeoverTarget:
             SourceAction.ADOPT: self._adopt,
             SourceAction.PUT: self._put,
             SourceAction.NOTE_PASSED: self._note_passed,
-            SourceAction.ASK: lambda inbound, node, epoch, said: migrations.say(node, inbound.asking()),
+            SourceAction.ASK: lambda inbound, node, epoch, frame: migrations.send(node, inbound.asking()),
             SourceAction.NOTE_LATE: self._note_late,
             SourceAction.RELEASE: self._release,
             SourceAction.YIELD: self._yield,
-            SourceAction.DELIVER: lambda inbound, node, epoch, said: delivery.deliver(inbound.session),
-            SourceAction.STORE: lambda inbound, node, epoch, said: migrations.changed(inbound),
+            SourceAction.DELIVER: lambda inbound, node, epoch, frame: delivery.deliver(inbound.session),
+            SourceAction.STORE: lambda inbound, node, epoch, frame: migrations.changed(inbound),
             SourceAction.STORE_IF_BEST: self._store_if_best,
         }
         self._by_session: Final[dict[InboundAction, Callable[[InboundSession], None]]] = {
@@ -112,9 +112,9 @@ class TakeoverTarget:
         publish."""
         migrations, earlier, wills = self._migrations, inbound.wills, self._migrations.ports.wills
         late = inbound.late()
-        nodes = [node for node in dict.fromkeys((*late, *earlier.said)) if node != migrations.me]
+        nodes = [node for node in dict.fromkeys((*late, *earlier.reported)) if node != migrations.me]
         for node in nodes:
-            will = earlier.said.get(node, 0)
+            will = earlier.reported.get(node, 0)
             if will == UNREPORTED and node in late:
                 will = 0
             if node not in earlier.settled and wills.settling.settle(
@@ -141,17 +141,17 @@ class TakeoverTarget:
 
     # Events of a source
 
-    def heard(self, node: int, said: FromSource) -> None:
-        inbound = self._migrations.inbound_sessions.get(said.client_id, {}).get(said.epoch)
+    def received(self, node: int, frame: FromSource) -> None:
+        inbound = self._migrations.inbound_sessions.get(frame.client_id, {}).get(frame.epoch)
         if inbound is None:
-            self._unexpected(node, said)
+            self._unexpected(node, frame)
             return
-        if isinstance(said, Head) and not said.willed:
-            inbound.wills.answered(node, said.held == OVERTAKEN)
+        if isinstance(frame, Head) and not frame.willed:
+            inbound.wills.answered(node, frame.held == OVERTAKEN)
         known = len(inbound.former), inbound.unknown()
-        self._step_source(inbound, node, _event(said), said)
+        self._step_source(inbound, node, _event(frame), frame)
         if known != (len(inbound.former), inbound.unknown()):
-            self.tell_owner(inbound)
+            self.send_former_filters(inbound)
 
     def late(self, inbound: InboundSession, node: int) -> None:
         """Stops waiting for a source that is not connected."""
@@ -167,86 +167,86 @@ class TakeoverTarget:
         self._step_source(inbound, self._migrations.me, SourceEvent.DROPPED)
 
     def _step_source(
-        self, inbound: InboundSession, node: int, event: SourceEvent, said: FromSource | None = None
+        self, inbound: InboundSession, node: int, event: SourceEvent, frame: FromSource | None = None
     ) -> None:
         epoch = inbound.epoch_of(node)
         for action in self._migrations.step_source(inbound, node, event):
-            self._by_source[action](inbound, node, epoch, said)
+            self._by_source[action](inbound, node, epoch, frame)
 
-    def _unexpected(self, node: int, said: FromSource) -> None:
+    def _unexpected(self, node: int, frame: FromSource) -> None:
         """A message about a session for which this node does not wait, or no longer."""
         self._migrations.refused += 1
-        if isinstance(said, Parts):
-            self._delivery.drop(said)
-        elif (isinstance(said, Passed) and not said.done) or (isinstance(said, Head) and said.held > NOTHING):
-            self._migrations.say(node, Unknown(said.client_id, said.epoch))
+        if isinstance(frame, Parts):
+            self._delivery.drop(frame)
+        elif (isinstance(frame, Passed) and not frame.done) or (isinstance(frame, Head) and frame.held > NOTHING):
+            self._migrations.send(node, Unknown(frame.client_id, frame.epoch))
 
     # Actions on a source: ``epoch`` is that of the source's owner key
 
-    def _learn(self, inbound: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
-        assert isinstance(said, Head)
-        inbound.learn(node, said)
+    def _learn(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        assert isinstance(frame, Head)
+        inbound.learn(node, frame)
 
-    def _put(self, inbound: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
-        assert isinstance(said, Parts)
-        self._delivery.put(node, inbound, said)
+    def _put(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        assert isinstance(frame, Parts)
+        self._delivery.put(node, inbound, frame)
 
-    def _note_passed(self, inbound: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
-        assert isinstance(said, Passed)
-        inbound.sources[node].passed.update(dict.fromkeys(said.nodes))
+    def _note_passed(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        assert isinstance(frame, Passed)
+        inbound.sources[node].passed.update(dict.fromkeys(frame.nodes))
 
-    def _note_late(self, inbound: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
+    def _note_late(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
         source = inbound.sources[node]
         if not source.late:
             source.late = True
             self._migrations.touch(inbound)
             self._delivery.deliver(inbound.session)
 
-    def _store_if_best(self, inbound: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
+    def _store_if_best(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
         if node == inbound.best:
             self._migrations.changed(inbound)
         else:
             self._migrations.touch(inbound)
 
-    def _release(self, inbound: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
+    def _release(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
         """Deletes the owner key of a source that has no state left. If the source has a will, the will must be settled
         first, and the next CONNECT must still find the key."""
         migrations = self._migrations
-        if isinstance(said, Head) and said.willed and not inbound.open:
-            inbound.wills.said[node] = said.will
+        if isinstance(frame, Head) and frame.willed and not inbound.open:
+            inbound.wills.reported[node] = frame.will
             inbound.wills.unreleased[node] = epoch
         elif inbound.state is InboundState.ABANDONED and node in migrations.members:
-            migrations.say(node, ReleaseKey(inbound.client_id, epoch))
+            migrations.send(node, ReleaseKey(inbound.client_id, epoch))
         else:
             migrations.ownership.release(inbound.client_id, node, epoch)
 
-    def _yield(self, inbound: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
-        assert isinstance(said, Head)
+    def _yield(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        assert isinstance(frame, Head)
         if not self._migrations.ownership.claiming(inbound.client_id):
-            self._connects.refuse(inbound, said.owner)
+            self._connects.refuse(inbound, frame.owner)
         if inbound.open:
-            self._connects.give_way(inbound, said.owner)
+            self._connects.give_way(inbound, frame.owner)
 
-    def _adopt(self, inbound: InboundSession, node: int, epoch: int, said: FromSource | None) -> None:
+    def _adopt(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
         """The client gets this source's session if it has the highest epoch so far. Otherwise the source only owes
         messages."""
-        assert isinstance(said, Head)
-        if is_anothers(self._ctx.session_owner, said.owner, inbound.user):  # the source did not know which user asks
+        assert isinstance(frame, Head)
+        if is_anothers(self._ctx.session_owner, frame.owner, inbound.user):  # the source did not know which user asks
             inbound.discarded = True
             if inbound.session is not None:
                 self._delivery.detach(inbound, inbound.session)
                 inbound.session = None
-        if said.willed:
-            inbound.wills.said[node] = said.will
+        if frame.willed:
+            inbound.wills.reported[node] = frame.will
         there = inbound.session or self._ctx.sessions.get(inbound.client_id)
         none = there is None or there.ended
         if inbound.discarded or _goes_on(inbound.session):
             pass  # its messages are dropped as they arrive, or are owed to a later owner
-        elif (not inbound.open or none) and said.held > inbound.best_held:
-            inbound.best, inbound.best_held = node, said.held
-            self._come(inbound, said, said.floor, self._trail(inbound, epoch, said))
+        elif (not inbound.open or none) and frame.held > inbound.best_held:
+            inbound.best, inbound.best_held = node, frame.held
+            self._come(inbound, frame, frame.floor, self._trail(inbound, epoch, frame))
         elif none:  # it only owes messages, and no session here can receive them
-            owes = Head(said.client_id, said.epoch, said.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
+            owes = Head(frame.client_id, frame.epoch, frame.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
             owes.needs_reset = True
             self._come(inbound, owes, 0, Trail(*inbound.newest, False))
             assert inbound.session is not None
@@ -287,7 +287,7 @@ class TakeoverTarget:
             return Trail(*inbound.newest, False)
         return Trail(*head.trail)
 
-    def tell_owner(self, inbound: InboundSession) -> None:
+    def send_former_filters(self, inbound: InboundSession) -> None:
         """Sends the filters of all former owners to the node that receives the session from here: messages for those
         filters that reach it before the cut markers are delivered by the former owners."""
         migrations, session = self._migrations, inbound.session
@@ -297,17 +297,17 @@ class TakeoverTarget:
             return
         former, unknown = migrations.former(inbound.client_id, session)
         head = Head(inbound.client_id, outbound.epoch, OWES, former=list(former), unknown=unknown)
-        migrations.say(outbound.target, head)
+        migrations.send(outbound.target, head)
 
 
-def _event(said: FromSource) -> SourceEvent:
-    if isinstance(said, Head):
-        if said.held == OVERTAKEN:
+def _event(frame: FromSource) -> SourceEvent:
+    if isinstance(frame, Head):
+        if frame.held == OVERTAKEN:
             return SourceEvent.OVERTAKEN
-        return SourceEvent.NOTHING if said.held in (NOTHING, PASSED_ON) else SourceEvent.HEAD
-    if isinstance(said, Passed):
-        return SourceEvent.DONE if said.done else SourceEvent.PASSED
-    return SourceEvent.PARTS if isinstance(said, Parts) else SourceEvent.WHOLE
+        return SourceEvent.NOTHING if frame.held in (NOTHING, PASSED_ON) else SourceEvent.HEAD
+    if isinstance(frame, Passed):
+        return SourceEvent.DONE if frame.done else SourceEvent.PASSED
+    return SourceEvent.PARTS if isinstance(frame, Parts) else SourceEvent.WHOLE
 
 
 def _goes_on(session: Session | None) -> bool:

@@ -167,28 +167,30 @@ class Rebalance(msgspec.Struct, array_like=True, tag=22):
     rate: int
 
 
-Said = Takeover | Head | Parts | Whole | Passed | Barrier | Mark | Unknown | ReleaseKey | Offer | Declined | Rebalance
+TransferFrame = (
+    Takeover | Head | Parts | Whole | Passed | Barrier | Mark | Unknown | ReleaseKey | Offer | Declined | Rebalance
+)
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: Any = msgspec.msgpack.Decoder(list[Said])
+_decoder: Any = msgspec.msgpack.Decoder(list[TransferFrame])
 
 
-def encode(said: Said) -> bytes:
-    return _encoder.encode(said)
+def encode(frame: TransferFrame) -> bytes:
+    return _encoder.encode(frame)
 
 
-def pack(said: list[bytes]) -> bytes:
+def pack(frames: list[bytes]) -> bytes:
     """Encoded frames as one message."""
-    return _encoder.encode([msgspec.Raw(each) for each in said])
+    return _encoder.encode([msgspec.Raw(each) for each in frames])
 
 
-def unpack(payload: bytes) -> list[Said]:
+def unpack(payload: bytes) -> list[TransferFrame]:
     """The frames of a message, in order. Raises TransferError."""
     try:
-        said: list[Said] = _decoder.decode(payload)
+        frames: list[TransferFrame] = _decoder.decode(payload)
     except msgspec.MsgspecError as error:
         raise TransferError(f"a frame about sessions is malformed: {error}") from error
-    return said
+    return frames
 
 
 class InboundSessionValue(msgspec.Struct, array_like=True):
