@@ -319,7 +319,7 @@ def wills_of_this_node_are_not_waited_for() -> Any:
 
 
 def wills_at_this_node_are_due_only_with_the_connack() -> Any:
-    return patch.object(Connecting, "make_way", lambda self, client_id: None)
+    return patch.object(Connecting, "settle_will_for_connect", lambda self, client_id: None)
 
 
 def no_record_is_written_where_none_is() -> Any:

@@ -182,7 +182,7 @@ def test_a_node_that_waits_only_for_a_marker_does_so_after_a_crash() -> None:
     roamer.ending = True
     roamer.cut()
     session = session_of(new)
-    assert session is not None and session.moving is not None and session.moving.formers, "it is over too early"
+    assert session is not None and session.moving is not None and session.moving.former_filters, "it is over too early"
     new.crash(False)
     world.start_if_wanted(new)
     world.pass_time(0.5)

@@ -102,7 +102,7 @@ class Target:
 
 
 EVENTS: Final[dict[SourceEvent, Callable[[Target], None]]] = {
-    SourceEvent.HEAD: lambda at: at.hear(Head("c", EPOCH, HELD, granted=[GRANTED], former=[b"u"])),
+    SourceEvent.HEAD: lambda at: at.hear(Head("c", EPOCH, HELD, granted=[GRANTED], former_filters=[b"u"])),
     SourceEvent.NOTHING: lambda at: at.hear(Head("c", EPOCH, NOTHING)),
     SourceEvent.OVERTAKEN: lambda at: at.hear(Head("c", EPOCH, OVERTAKEN)),
     SourceEvent.PARTS: lambda at: at.hear(Parts("c", EPOCH, [PART])),
@@ -120,7 +120,7 @@ def outcome(at: Target, row: SourceRow) -> bool:
     """The effect of each event, seen from outside of the table."""
     before = row.state is not SourceState.GONE
     if row.event is SourceEvent.HEAD:
-        return (b"u" in at.inbound.former) == before
+        return (b"u" in at.inbound.former_filters) == before
     if row.event is SourceEvent.PARTS:
         return at.waiting() == 1
     if row.event is SourceEvent.WHOLE:

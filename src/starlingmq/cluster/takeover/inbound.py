@@ -39,14 +39,14 @@ class Source:
     state: SourceState
     epoch: int  # of the source's owner key
     late: bool  # the source is not connected, so nothing waits for it
-    vague: bool  # the source does not know all filters of former owners
+    filters_unknown: bool  # the source does not know all filters of former owners
     passed: dict[int, None]  # nodes whose messages before their cut markers the source has handed over completely
 
     def __init__(self, epoch: int, state: SourceState = SourceState.ASKED, late: bool = False) -> None:
         self.state = state
         self.epoch = epoch
         self.late = late
-        self.vague = False
+        self.filters_unknown = False
         self.passed = {}
 
 
@@ -87,7 +87,7 @@ class InboundSession:
     marks: dict[int, None]  # nodes whose cut marker has arrived
     later: dict[int, int]  # nodes whose cut marker for a later owner has arrived -> its epoch
     newest: tuple[int, int]  # (node, epoch) of the previous owner
-    former: dict[bytes, None]  # filters of former owners, without shared groups
+    former_filters: dict[bytes, None]  # filters of former owners, without shared groups
     discarded: bool  # the session is not wanted: clean start, or it belongs to another user
     user: str | None  # the user who connected; None: no client has connected, or sessions are not bound to users
     session: Session | None  # None until this node has one
@@ -110,7 +110,7 @@ class InboundSession:
         self.marks = {}
         self.later = {}
         self.newest = (0, 0)
-        self.former = {}
+        self.former_filters = {}
         self.discarded = False
         self.user = None
         self.session = None
@@ -200,8 +200,8 @@ class InboundSession:
         return all(source.late for source in self.sources.values())
 
     def unknown(self) -> bool:
-        """Whether a source may know filters that are missing in ``former``."""
-        return any(source.vague or source.state is SourceState.ASKED for source in self.sources.values())
+        """Whether a source may know filters that are missing in ``former_filters``."""
+        return any(source.filters_unknown or source.state is SourceState.ASKED for source in self.sources.values())
 
     def awaited(self) -> bool:
         """Whether the client has to wait for a source."""
@@ -224,7 +224,7 @@ class InboundSession:
             return False  # no session here receives the messages after the markers
         if session.needs_reset and not session.reset_confirmed:
             return False  # the client still relies on the messages that the sources receive
-        if self.former:
+        if self.former_filters:
             return True
         return any(source.late or source.state in HANDING_OVER for source in self.sources.values())
 
@@ -240,7 +240,7 @@ class InboundSession:
         node."""
         if self.sources:
             return False
-        return self.session is None or self.session.ended or len(self.former) == 0 or self.marked_by(members)
+        return self.session is None or self.session.ended or len(self.former_filters) == 0 or self.marked_by(members)
 
     def ordered(self, node: int) -> bool:
         """Whether all messages of ``node`` from before its cut marker are here. Late sources do not count."""
@@ -250,7 +250,7 @@ class InboundSession:
         """The delivery stage of messages that enter the cluster at ``node``, for this session."""
         if node in self.marks:
             return OPEN if self.ordered(node) else MARKED
-        return UNMARKED if self.sources or self.former else OPEN
+        return UNMARKED if self.sources or self.former_filters else OPEN
 
     # Messages of the sources
 
@@ -262,9 +262,9 @@ class InboundSession:
         """Adds the filters of this source, and of former owners whose messages still go to it."""
         for granted in head.granted:
             if not granted.whole.startswith(b"$share/"):
-                self.former[granted.whole] = None
-        self.former.update(dict.fromkeys(head.former))
-        self.sources[node].vague = head.unknown
+                self.former_filters[granted.whole] = None
+        self.former_filters.update(dict.fromkeys(head.former_filters))
+        self.sources[node].filters_unknown = head.unknown
 
     # Storing
 
@@ -280,8 +280,8 @@ class InboundSession:
             self.owned,
             0 if self.session is None else self.session.number,
             self.state is InboundState.OPEN,
-            list(self.former),
-            [node for node, source in self.sources.items() if source.vague],
+            list(self.former_filters),
+            [node for node, source in self.sources.items() if source.filters_unknown],
             self.discarded,
             self.later,
             self.user,
@@ -303,7 +303,7 @@ class InboundSession:
             inbound.sources[node] = Source(held, SourceState.QUEUE if whole else SourceState.WINDOW)
         for node, source in inbound.sources.items():
             source.late = opened
-            source.vague = node in value.vague
+            source.filters_unknown = node in value.filters_unknown
         inbound.session = session
         inbound.marks = dict.fromkeys(value.marks)
         inbound.best, inbound.best_held, inbound.owned = value.best, value.best_held, value.owned
@@ -311,6 +311,6 @@ class InboundSession:
         inbound.later = value.later
         inbound.user = value.user
         inbound.wills.expect(inbound.sources)
-        inbound.former = dict.fromkeys(value.former)
+        inbound.former_filters = dict.fromkeys(value.former_filters)
         inbound.newest = (0, value.owned)  # the owners in between were not stored
         return inbound

@@ -93,7 +93,7 @@ class InboundClaims:
 
     def decide(self, answered: AnsweredClaim) -> ClaimDecision:
         owned = answered.owned
-        unwanted = answered.claim is None and not owned.firm
+        unwanted = answered.claim is None and not owned.unconditional
         if answered.overtaken > owned.epoch:
             return ClaimDecision.OVERTAKEN
         if unwanted and not self._has(owned.client_id):
@@ -118,7 +118,7 @@ class InboundClaims:
         self._migrations.broker.connecting.overtaken(answered.owned.client_id, answered.overtaken)
 
     def _claim_again(self, answered: AnsweredClaim) -> None:
-        self._migrations.ownership.claim_again(answered.owned.client_id, answered.owned.firm)
+        self._migrations.ownership.claim_again(answered.owned.client_id, answered.owned.unconditional)
 
     def _postpone(self, answered: AnsweredClaim) -> None:
         self._migrations.postponed[answered.owned.client_id] = answered.owned
@@ -134,7 +134,7 @@ class InboundClaims:
 
     def _prepare(self, answered: AnsweredClaim) -> None:
         if answered.claim is not None:
-            self._migrations.broker.connecting.make_way(answered.owned.client_id)
+            self._migrations.broker.connecting.settle_will_for_connect(answered.owned.client_id)
 
     def _request(self, answered: AnsweredClaim) -> None:
         """Every other node with an owner key may have state of the session."""

@@ -36,7 +36,7 @@ class InboundDelivery:
         if moving is None:
             moving = session.moving = MigrationState(inbound.client_id)
         moving.sources[inbound.epoch] = None
-        self._heed(inbound)
+        self._apply_later_owners(inbound)
         if session.client is not None:
             session.client.plain = False
         self.deliver(session)
@@ -56,9 +56,9 @@ class InboundDelivery:
         yet."""
         inbound.later[node] = epoch
         self._migrations.changed(inbound)
-        self._heed(inbound)
+        self._apply_later_owners(inbound)
 
-    def _heed(self, inbound: InboundSession) -> None:
+    def _apply_later_owners(self, inbound: InboundSession) -> None:
         session = inbound.session
         moving = None if session is None else session.moving
         if session is None or moving is None or session.ended:
@@ -82,9 +82,9 @@ class InboundDelivery:
             return
         moving, delivery = session.moving, self._migrations.broker.delivery
         inbound_sessions = [inbound for inbound in self._migrations.of(moving.client_id) if inbound.session is session]
-        formers = {inbound.epoch: inbound.former for inbound in inbound_sessions}
+        former_filters = {inbound.epoch: inbound.former_filters for inbound in inbound_sessions}
         unknown = {inbound.epoch: None for inbound in inbound_sessions if inbound.unknown()}
-        for held in moving.learn(formers, unknown):
+        for held in moving.learn(former_filters, unknown):
             self._ctx.note(QUEUE_DELETE, session, held.outgoing)
         members = self._migrations.members
         for node in members:

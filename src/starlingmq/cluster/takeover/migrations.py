@@ -187,14 +187,14 @@ class Migrations:
     def resetting(self) -> list[InboundSession]:
         return list(self._resetting)
 
-    def former(self, client_id: str, session: Session) -> tuple[dict[bytes, None], bool]:
+    def former_filters(self, client_id: str, session: Session) -> tuple[dict[bytes, None], bool]:
         """Filters of former owners that still owe messages to a session that is here or is leaving, without shared
         groups; and whether a former owner may have more filters."""
         former: dict[bytes, None] = {}
         unknown = False
         for inbound in self.of(client_id):
             if inbound.session is session:
-                former.update(inbound.former)
+                former.update(inbound.former_filters)
                 unknown = unknown or inbound.unknown()
         return former, unknown
 

@@ -79,7 +79,7 @@ class OutboundSession:
             self.mark(node, node in stored[end:])
         self.changed = False
 
-    def unpassed(self, inbound_sessions: Iterable[InboundSession]) -> list[int]:
+    def newly_passed(self, inbound_sessions: Iterable[InboundSession]) -> list[int]:
         """Nodes whose earlier messages are complete, as the new owner does not know yet: none of them is at this node
         or still reaches the target through it. ``inbound_sessions``: those of this client id. Messages that an
         earlier owner still has of a node come before those that the new owner gets from that node directly."""

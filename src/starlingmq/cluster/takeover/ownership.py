@@ -42,7 +42,7 @@ class Owned:
     others: dict[int, int]
     floor: int = 0
     clean: bool = False  # the claim was written as a clean start: everything older is to be discarded
-    firm: bool = True  # it was claimed for more than a waiting CONNECT
+    unconditional: bool = True  # it was claimed for more than a waiting CONNECT
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Ownership:
         self._claiming: dict[str, None] = {}  # requested, not answered
         self._again: dict[str, None] = {}  # of ``_claiming``: claimed again in the meantime
         self._written: dict[str, None] = {}  # to be claimed again: the key is, or may be, written already
-        self._firm: dict[str, None] = {}  # those of all these that are claimed even if no CONNECT waits
+        self._unconditional: dict[str, None] = {}  # those of all these that are claimed even if no CONNECT waits
         self._releases: deque[tuple[str, int, int]] = deque()
         self._under_way: dict[str, UnderWay] = {}
         self._owned: dict[str, Owned] = {}  # answers that were not taken yet
@@ -104,20 +104,20 @@ class Ownership:
         """This node's number is known."""
         self._node, self._incarnation = node, incarnation
 
-    def claim(self, client_id: str, firm: bool = True) -> None:
+    def claim(self, client_id: str, unconditional: bool = True) -> None:
         """Claims the client id with the next transaction. The answer to an outstanding transaction does not count for
-        this claim. ``firm``: claims it even if no CONNECT waits for it by then."""
-        if firm:
-            self._firm[client_id] = None
+        this claim. ``unconditional``: claims it even if no CONNECT waits for it by then."""
+        if unconditional:
+            self._unconditional[client_id] = None
         if client_id in self._claiming:
             self._again[client_id] = None
         else:
             self._claims[client_id] = None
 
-    def claim_again(self, client_id: str, firm: bool) -> None:
+    def claim_again(self, client_id: str, unconditional: bool) -> None:
         """Claims the client id even if no CONNECT waits for it: the content of this node's key has to be changed."""
         self._written[client_id] = None
-        self.claim(client_id, firm)
+        self.claim(client_id, unconditional)
 
     def claiming(self, client_id: str) -> bool:
         """Whether a claim is outstanding, or its answer was not taken yet."""
@@ -126,7 +126,7 @@ class Ownership:
     def claiming_anyway(self, client_id: str) -> bool:
         """Whether it is being claimed even if no CONNECT waits."""
         owned = self._owned.get(client_id)
-        return client_id in self._firm or (owned is not None and owned.firm)
+        return client_id in self._unconditional or (owned is not None and owned.unconditional)
 
     def release(self, client_id: str, node: int, epoch: int) -> None:
         """Deletes the key of a node that has no state of the client id left: this node, or one that is no longer a
@@ -183,7 +183,7 @@ class Ownership:
     def _drop_unwanted(self) -> bool:
         """Drops the next claims whose clients have gone. Returns whether any claims are left."""
         for client_id in list(islice(self._claims, CLAIMS_PER_TXN)):
-            if not (client_id in self._firm or client_id in self._written or self._ports.wanted(client_id)):
+            if not (client_id in self._unconditional or client_id in self._written or self._ports.wanted(client_id)):
                 del self._claims[client_id]
         return len(self._claims) != 0
 
@@ -239,10 +239,10 @@ class Ownership:
                 self._claims[client_id] = self._written[client_id] = None
                 continue
             others, floor = self._others(client_id, found)
-            clean, firm = client_id in under_way.clean, client_id in self._firm
-            self._firm.pop(client_id, None)
+            clean, unconditional = client_id in under_way.clean, client_id in self._unconditional
+            self._unconditional.pop(client_id, None)
             self._written.pop(client_id, None)
-            self._owned[client_id] = Owned(client_id, answer.revision, others, floor, clean, firm)
+            self._owned[client_id] = Owned(client_id, answer.revision, others, floor, clean, unconditional)
         if under_way.releases and not answer.succeeded:
             there = {entry.key: entry.mod_revision for found in answer.found for entry in found}
             for client_id, node, epoch in under_way.releases:

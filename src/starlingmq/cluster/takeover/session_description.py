@@ -9,18 +9,18 @@ from starlingmq.cluster.takeover.transfer_frames import CANCELLED, Head, Subscri
 
 def description(migrations: Migrations, outbound: OutboundSession, held: int, expiry: int, left: float) -> Head:
     """``held``, ``expiry`` and ``left`` are the fields of Head of these names. No will is reported."""
-    ghost = outbound.session
+    migrating = outbound.session
     granted = [
         SubscriptionFrame(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids)
-        for g in migrations.broker.mover.granted(ghost)
+        for g in migrations.broker.mover.granted(migrating)
     ]
-    last_id = 0 if ghost.window is None else ghost.window.last_id
-    trail = None if ghost.trail is None else (ghost.trail.node, ghost.trail.epoch, ghost.trail.sure)
-    epoch, needs_reset = outbound.epoch, ghost.needs_reset
-    head = Head(outbound.client_id, epoch, held, expiry, left, last_id, granted, ghost.floor, trail, needs_reset)
+    last_id = 0 if migrating.window is None else migrating.window.last_id
+    trail = None if migrating.trail is None else (migrating.trail.node, migrating.trail.epoch, migrating.trail.sure)
+    epoch, needs_reset = outbound.epoch, migrating.needs_reset
+    head = Head(outbound.client_id, epoch, held, expiry, left, last_id, granted, migrating.floor, trail, needs_reset)
     head.will = CANCELLED
-    head.owner = ghost.owner
-    head.reset_confirmed = needs_reset and ghost.reset_confirmed
-    former, head.unknown = migrations.former(outbound.client_id, ghost)
-    head.former = list(former)
+    head.owner = migrating.owner
+    head.reset_confirmed = needs_reset and migrating.reset_confirmed
+    former, head.unknown = migrations.former_filters(outbound.client_id, migrating)
+    head.former_filters = list(former)
     return head

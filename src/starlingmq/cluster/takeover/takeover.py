@@ -338,7 +338,7 @@ class Takeovers:
             if client_id in self.orphaned:
                 self._wanted_orphans[client_id] = None
             else:
-                self._ownership.claim(client_id, firm=False)
+                self._ownership.claim(client_id, unconditional=False)
         self._look_at_orphaned()
         for owned in self._ownership.take_owned():
             self._wanted_orphans.pop(owned.client_id, None)

@@ -94,12 +94,11 @@ class TakeoverSource:
     def describe_again(self, outbound: OutboundSession) -> None:
         """A target that knows the description ignores all but the filters of former owners. One that does not know it
         could not accept any message of the session."""
-        migrations = self._migrations
-        if outbound.session.ended:
+        migrations, session = self._migrations, outbound.session
+        if session.ended:
             return
-        ghost = outbound.session
-        held = OWES if ghost.placeholder else max(ghost.epoch, 1)
-        migrations.send(outbound.target, description(migrations, outbound, held, ghost.expiry, self._left(ghost)))
+        held = OWES if session.placeholder else max(session.epoch, 1)
+        migrations.send(outbound.target, description(migrations, outbound, held, session.expiry, self._left(session)))
         if outbound.state is OutboundState.QUEUE:
             migrations.send(outbound.target, Whole(outbound.client_id, outbound.epoch))
 
@@ -205,24 +204,24 @@ class TakeoverSource:
         expiry = 0 if session is None else session.expiry
         left = self._left(session)
         late = [inbound for inbound in migrations.of(client_id) if inbound.epoch != epoch and not inbound.discarded]
-        willed = session is not None and session.will is not None
-        ghost = mover.leave(client_id, node, epoch, clean, why)
+        had_will = session is not None and session.will is not None
+        migrating = mover.leave(client_id, node, epoch, clean, why)
         will = migrations.ports.wills.leave(client_id, node)
-        willed = willed or will != 0
-        if ghost is None and not clean and any(inbound.session is None for inbound in late):
-            ghost = mover.nobody(client_id, node, epoch)  # the messages of late sources go there
+        had_will = had_will or will != 0
+        if migrating is None and not clean and any(inbound.session is None for inbound in late):
+            migrating = mover.nobody(client_id, node, epoch)  # the messages of late sources go there
             held = OWES
-        if ghost is None:
+        if migrating is None:
             migrations.take_early((client_id, epoch))
             nothing = Head(client_id, epoch, PASSED_ON if client_id in migrations.outbound_of else NOTHING)
-            nothing.willed, nothing.will = willed, will or CANCELLED
+            nothing.had_will, nothing.will = had_will, will or CANCELLED
             migrations.send(node, nothing)
             return
         for inbound in late:
             if inbound.session is None or inbound.session.ended:
-                inbound.session = ghost
+                inbound.session = migrating
                 self._delivery.attach(inbound)
-        outbound = OutboundSession(ghost, node, epoch, client_id)
+        outbound = OutboundSession(migrating, node, epoch, client_id)
         migrations.add_outbound(outbound)
         for marked in migrations.take_early((client_id, epoch)):
             migrations.mark(outbound, marked, False)
@@ -232,9 +231,9 @@ class TakeoverSource:
                     migrations.mark(outbound, marked, later > outbound.epoch)
         migrations.note(outbound)
         head = description(migrations, outbound, held, expiry, left)
-        head.needs_reset = head.needs_reset and ghost is session
-        head.reset_confirmed = head.needs_reset and ghost.reset_confirmed
-        head.willed, head.will = willed, will or CANCELLED
+        head.needs_reset = head.needs_reset and migrating is session
+        head.reset_confirmed = head.needs_reset and migrating.reset_confirmed
+        head.had_will, head.will = had_will, will or CANCELLED
         migrations.send(node, head)
 
     def _left(self, session: Session | None) -> float:
@@ -294,7 +293,7 @@ class TakeoverSource:
         sent = self._send(outbound, mover.take_queue(session), now)
         if session.queue is not None:
             return sent
-        nodes = outbound.unpassed(migrations.of(outbound.client_id))
+        nodes = outbound.newly_passed(migrations.of(outbound.client_id))
         if self._is_complete(outbound):
             self._step(outbound, OutboundEvent.COMPLETE, nodes=nodes)
         elif nodes:
@@ -412,11 +411,11 @@ class TakeoverSource:
 
     def _owe(self, outbound: OutboundSession) -> None:
         """Hands the session over to this node itself, for the client's newer session."""
-        migrations, ghost, there = self._migrations, outbound.session, self._newer_session(outbound)
+        migrations, migrating, there = self._migrations, outbound.session, self._newer_session(outbound)
         assert there is not None
         client_id, epoch = outbound.client_id, outbound.epoch
-        migrations.broker.mover.redirect(ghost, migrations.me)
-        again = OutboundSession(ghost, migrations.me, epoch, client_id)
+        migrations.broker.mover.redirect(migrating, migrations.me)
+        again = OutboundSession(migrating, migrations.me, epoch, client_id)
         again.later = outbound.later
         migrations.add_outbound(again)
         migrations.note(again)
@@ -424,15 +423,15 @@ class TakeoverSource:
         if inbound is None:
             inbound = InboundSession(client_id, epoch, {}, InboundState.OPEN)
         inbound.owned = max(there.epoch, inbound.owned)
-        source = inbound.sources[migrations.me] = Source(ghost.epoch, SourceState.QUEUE, late=True)
+        source = inbound.sources[migrations.me] = Source(migrating.epoch, SourceState.QUEUE, late=True)
         inbound.session = there
-        for granted in migrations.broker.mover.granted(ghost):
+        for granted in migrations.broker.mover.granted(migrating):
             if not granted.whole.startswith(b"$share/"):
-                inbound.former[granted.whole] = None
-        former, source.vague = migrations.former(client_id, ghost)
-        inbound.former.update(former)
-        assert ghost.moving is not None
-        inbound.marks = dict(ghost.moving.marked)  # no other node receives the messages after these markers
+                inbound.former_filters[granted.whole] = None
+        former, source.filters_unknown = migrations.former_filters(client_id, migrating)
+        inbound.former_filters.update(former)
+        assert migrating.moving is not None
+        inbound.marks = dict(migrating.moving.marked)  # no other node receives the messages after these markers
         migrations.add(inbound)
         migrations.changed(inbound)
         self._delivery.attach(inbound)

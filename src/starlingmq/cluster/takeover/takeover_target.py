@@ -146,11 +146,11 @@ class TakeoverTarget:
         if inbound is None:
             self._unexpected(node, frame)
             return
-        if isinstance(frame, Head) and not frame.willed:
+        if isinstance(frame, Head) and not frame.had_will:
             inbound.wills.answered(node, frame.held == OVERTAKEN)
-        known = len(inbound.former), inbound.unknown()
+        known = len(inbound.former_filters), inbound.unknown()
         self._step_source(inbound, node, _event(frame), frame)
-        if known != (len(inbound.former), inbound.unknown()):
+        if known != (len(inbound.former_filters), inbound.unknown()):
             self.send_former_filters(inbound)
 
     def late(self, inbound: InboundSession, node: int) -> None:
@@ -212,7 +212,7 @@ class TakeoverTarget:
         """Deletes the owner key of a source that has no state left. If the source has a will, the will must be settled
         first, and the next CONNECT must still find the key."""
         migrations = self._migrations
-        if isinstance(frame, Head) and frame.willed and not inbound.open:
+        if isinstance(frame, Head) and frame.had_will and not inbound.open:
             inbound.wills.reported[node] = frame.will
             inbound.wills.unreleased[node] = epoch
         elif inbound.state is InboundState.ABANDONED and node in migrations.members:
@@ -236,7 +236,7 @@ class TakeoverTarget:
             if inbound.session is not None:
                 self._delivery.detach(inbound, inbound.session)
                 inbound.session = None
-        if frame.willed:
+        if frame.had_will:
             inbound.wills.reported[node] = frame.will
         there = inbound.session or self._ctx.sessions.get(inbound.client_id)
         none = there is None or there.ended
@@ -295,8 +295,8 @@ class TakeoverTarget:
         outbound = None if moving is None else migrations.outbound_sessions.get((moving.client_id, moving.epoch))
         if session is None or outbound is None or outbound.session is not session:
             return
-        former, unknown = migrations.former(inbound.client_id, session)
-        head = Head(inbound.client_id, outbound.epoch, OWES, former=list(former), unknown=unknown)
+        former, unknown = migrations.former_filters(inbound.client_id, session)
+        head = Head(inbound.client_id, outbound.epoch, OWES, former_filters=list(former), unknown=unknown)
         migrations.send(outbound.target, head)
 
 

@@ -69,8 +69,8 @@ class Takeover(msgspec.Struct, array_like=True, tag=1):
 class Head(msgspec.Struct, array_like=True, tag=2):
     """Former owner to new owner: description of the session. ``held`` is its epoch there, or one of the constants
     above. ``needs_reset``: the client must be told that this is not its earlier session (``Session.needs_reset``),
-    unless it is known to have noticed (``reset_confirmed``). The frame is repeated when ``former`` has grown; only
-    ``former`` and ``unknown`` of a repetition count."""
+    unless it is known to have noticed (``reset_confirmed``). The frame is repeated when ``former_filters`` has grown;
+    only ``former_filters`` and ``unknown`` of a repetition count."""
 
     client_id: str
     epoch: int
@@ -82,9 +82,9 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     floor: int = 0
     trail: tuple[int, int, bool] | None = (0, 0, False)  # where its QoS 2 handshakes are (core.session.session)
     needs_reset: bool = False
-    former: list[bytes] = []  # filters of sessions that are moving to the sender, without shared groups ...
+    former_filters: list[bytes] = []  # filters of sessions that are moving to the sender, without shared groups ...
     unknown: bool = False  # ... as far as they are known
-    willed: bool = False  # it had a will that the client's return has cancelled, or made due: see ``will``
+    had_will: bool = False  # it had a will that the client's return has cancelled, or made due: see ``will``
     # its user. With OVERTAKEN: the session is reserved for that user (auth.session_owner: refuse)
     owner: str | None = None
     will: int = 0  # id of the will that is due; CANCELLED; 0: the sender is of an earlier version
@@ -206,8 +206,8 @@ class InboundSessionValue(msgspec.Struct, array_like=True):
     owned: int
     session: int  # its number; 0: none at this node
     open: bool
-    former: list[bytes]
-    vague: list[int]
+    former_filters: list[bytes]
+    filters_unknown: list[int]
     discarded: bool = False
     later: dict[int, int] = {}
     user: str | None = None

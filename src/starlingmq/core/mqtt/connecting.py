@@ -255,7 +255,7 @@ class Connecting:
         self._begin(client, connect, session, claim.auth_data, epoch)
         return True
 
-    def make_way(self, client_id: str) -> None:
+    def settle_will_for_connect(self, client_id: str) -> None:
         """A waiting CONNECT will get this session: the will that the client left here is published or cancelled now,
         before the CONNECT is answered."""
         ctx = self.ctx

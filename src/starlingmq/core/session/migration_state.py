@@ -7,7 +7,7 @@ is duplicated.
 At the former owner (``target`` is set) a session hands over what it has and still receives; it accepts nothing from a
 node whose marker has come (``marked``). At the new owner (``sources`` is not empty), a message from a node
 
-- before its marker belongs to the former owner if that had subscribed to it (``formers``), and is ignored here.
+- before its marker belongs to the former owner if that had subscribed to it (``former_filters``), and is ignored here.
   Otherwise it is accepted: the client has subscribed meanwhile. While the former subscriptions are unknown
   (``unknown``), the message is held;
 - after its marker is held until the former owner has handed over all earlier messages of that node, so that nothing is
@@ -53,7 +53,7 @@ class MigrationState:
     marked: dict[int, None]  # nodes whose messages belong to the target from now on
     sources: dict[int, None]  # epochs of the migrations to this node
     stages: dict[int, int]  # node -> MARKED or OPEN, for migrations to this node
-    formers: dict[int, dict[bytes, None]]  # epoch -> subscriptions of its former owners, without shared groups
+    former_filters: dict[int, dict[bytes, None]]  # epoch -> subscriptions of its former owners, without shared groups
     unknown: dict[int, None]  # epochs of which some former owner has not sent its subscriptions yet
     unmarked: dict[int, tuple[int, ...]]  # node -> epochs for which its marker has not come, while it has for others
     behind: dict[int, None]  # nodes of which a former owner still has messages from before their marker
@@ -70,7 +70,7 @@ class MigrationState:
         self.marked = {}
         self.sources = {}
         self.stages = {}
-        self.formers = {}
+        self.former_filters = {}
         self.unknown = {}
         self.unmarked = {}
         self.behind = {}
@@ -101,7 +101,7 @@ class MigrationState:
     def _theirs(self, before: tuple[int, ...], outgoing: Outgoing) -> bool:
         topic = outgoing.message.topic
         for epoch in before:
-            former = self.formers.get(epoch)
+            former = self.former_filters.get(epoch)
             if former is not None and (topic in former or any(matches(filter, topic) for filter in former)):
                 return True
         return False
@@ -110,10 +110,10 @@ class MigrationState:
         """Whether nothing unknown prevents delivering a message now that does not belong to a former owner."""
         return node not in self.behind and not any(epoch in self.unknown for epoch in before)
 
-    def learn(self, formers: dict[int, dict[bytes, None]], unknown: dict[int, None]) -> list[Held]:
+    def learn(self, former_filters: dict[int, dict[bytes, None]], unknown: dict[int, None]) -> list[Held]:
         """Set the subscriptions of former owners. Returns held messages of before a marker that belong to them after
         all."""
-        self.formers = formers
+        self.former_filters = former_filters
         self.unknown = unknown
         theirs = [held for held in self.held if self._theirs(held.before, held.outgoing)]
         if theirs:
@@ -142,7 +142,7 @@ class MigrationState:
         self.held = []
         self.sources = {}
         self.stages = {}
-        self.formers = {}
+        self.former_filters = {}
         self.unknown = {}
         self.unmarked = {}
         self.behind = {}
