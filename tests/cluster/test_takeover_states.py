@@ -209,7 +209,7 @@ class Home:
         self.takeovers.take(self.target, pack([encode(Takeover("c", EPOCH, False))]))
         (self.outbound,) = self.takeovers.migrations.outbound_sessions.values()
         if newer:
-            session = self.node.state.mover.come("c", EPOCH + 10, 60, 60.0, [], 0, False, False, None)
+            session = self.node.state.mover.arrive("c", EPOCH + 10, 60, 60.0, [], 0, False, False, None)
             assert session.epoch > EPOCH
         if state is OutboundState.QUEUE:
             self.takeovers._source._step(self.outbound, OutboundEvent.WINDOW_EMPTY)

@@ -67,7 +67,7 @@ class GroupAsTheListSays(RuleBasedStateMachine):
         session = self.sessions[number]
         session.client = None if wanted == AWAY else Client("", "", 0.0)
         session.queue = None
-        self.group.come(session)
+        self.group.member_connected(session)
         if wanted == BUSY and session.client is not None:
             session.client.blocked = not by_queue
             if by_queue:

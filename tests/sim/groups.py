@@ -34,7 +34,7 @@ def at_rest(world: World) -> list[str]:
         if node.process is None:
             continue
         for group in node.process.state.router.groups():
-            if not group.somebody():
+            if not group.has_members():
                 continue
             seen = figures(group)
             if seen["waiting_here"] or seen["lent"]:

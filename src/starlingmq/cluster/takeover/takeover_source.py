@@ -336,7 +336,7 @@ class TakeoverSource:
         elif action is OutboundAction.END:
             mover.left(outbound.session)
         elif action is OutboundAction.KEEP:
-            mover.stay(outbound.session, outbound.later)
+            mover.keep_here(outbound.session, outbound.later)
         elif action is OutboundAction.OWE:
             self._owe(outbound)
 

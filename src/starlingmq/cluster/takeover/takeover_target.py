@@ -244,24 +244,24 @@ class TakeoverTarget:
             pass  # its messages are dropped as they arrive, or are owed to a later owner
         elif (not inbound.open or none) and frame.held > inbound.best_held:
             inbound.best, inbound.best_held = node, frame.held
-            self._come(inbound, frame, frame.floor, self._trail(inbound, epoch, frame))
+            self._arrive(inbound, frame, frame.floor, self._trail(inbound, epoch, frame))
         elif none:  # it only owes messages, and no session here can receive them
             owes = Head(frame.client_id, frame.epoch, frame.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
             owes.needs_reset = True
-            self._come(inbound, owes, 0, Trail(*inbound.newest, False))
+            self._arrive(inbound, owes, 0, Trail(*inbound.newest, False))
             assert inbound.session is not None
             inbound.session.placeholder = True
         elif inbound.session is None or inbound.session.ended:
             inbound.session = there  # another source has provided the session: it receives the owed messages
         self._delivery.attach(inbound)
 
-    def _come(self, inbound: InboundSession, head: Head, floor: int, trail: Trail | None) -> None:
+    def _arrive(self, inbound: InboundSession, head: Head, floor: int, trail: Trail | None) -> None:
         left = head.left if head.left > 0.0 else float(head.expiry)
         granted = [
             session_transfer.Granted(g.whole, g.qos, g.no_local, g.retain_as_published, g.ids) for g in head.granted
         ]
         earlier = inbound.session
-        session = inbound.session = self._migrations.broker.mover.come(
+        session = inbound.session = self._migrations.broker.mover.arrive(
             inbound.client_id,
             inbound.owned,
             head.expiry,

@@ -126,7 +126,7 @@ class Group(GroupMembers):
         owed = 0 if line.window is None else len(line.window.owed)
         return owed if line.queue is None else owed + len(line.queue)
 
-    def somebody(self) -> bool:
+    def has_members(self) -> bool:
         """Whether there is a member on any node."""
         for member in self.members:
             if not member.session.ended:
@@ -136,7 +136,7 @@ class Group(GroupMembers):
     def keeps(self) -> bool:
         """Whether messages of NATS clients wait as long as those of MQTT clients: some member is at QoS 1 or 2, or no
         member has ever decided it."""
-        return self.keepers != 0 or len(self.keeping) != 0 or not self.somebody()
+        return self.keepers != 0 or len(self.keeping) != 0 or not self.has_members()
 
     # Other nodes
 

@@ -205,7 +205,7 @@ class GroupEngine(GroupQueues):
             return False
         if found is not group:
             outgoing.ticket = 0  # that group queue does not exist any more
-        if outgoing.message.qos == 0 and not found.somebody():
+        if outgoing.message.qos == 0 and not found.has_members():
             self.settle(outgoing)
             return False
         found.redelivered += 1
@@ -224,11 +224,11 @@ class GroupEngine(GroupQueues):
 
     # Advancing the group queue
 
-    def come(self, session: Session) -> None:
+    def session_connected(self, session: Session) -> None:
         shares = session.shares
         if shares is not None:
             for each in shares:
-                cast(Group, each).come(session)
+                cast(Group, each).member_connected(session)
             for each in shares:
                 group = cast(Group, each)
                 if group.line is not None or self.news is not None:

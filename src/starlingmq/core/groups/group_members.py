@@ -68,7 +68,7 @@ class GroupMembers(Subscriber):
         if client is not None and client.session is not None and client.session is not session:
             self.strike(client.session)
 
-    def come(self, session: Session) -> None:
+    def member_connected(self, session: Session) -> None:
         """A member has a connection again."""
         index = self._indexes.get(session.client_id, -1)
         if index >= 0 and self.members[index].session is session:

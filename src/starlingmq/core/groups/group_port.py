@@ -31,7 +31,7 @@ class GroupPort:
         """A member has left without acknowledging this message; False if its group has ended, too."""
         raise NotImplementedError
 
-    def come(self, session: Session) -> None:
+    def session_connected(self, session: Session) -> None:
         """A member has a connection again."""
         raise NotImplementedError
 

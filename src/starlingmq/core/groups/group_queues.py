@@ -81,7 +81,7 @@ class GroupQueues(GroupPort):
     def line_up(self, group: Group, message: Message, publisher: Session | None) -> bool:
         ctx = self.ctx
         if message.qos == 0 and (
-            not group.somebody() or (not ctx.store_qos0 and not group.nodes and group.online() == 0)
+            not group.has_members() or (not ctx.store_qos0 and not group.nodes and group.online() == 0)
         ):
             ctx.drop("offline_qos0", "")
             self.tell_dropped(group, message, "offline_qos0")
@@ -109,7 +109,7 @@ class GroupQueues(GroupPort):
         self._arm_sweep()
         if not waited:
             self.changed(group)
-        return group.somebody()
+        return group.has_members()
 
     def too_old(self, group: Group, message: Message) -> bool:
         """Whether a message of a NATS client has waited for longer than the members of a group want it."""
@@ -150,7 +150,7 @@ class GroupQueues(GroupPort):
 
     def changed(self, group: Group) -> None:
         line = group.line
-        if line is not None and line.queue is not None and line.queue.qos0 != 0 and not group.somebody():
+        if line is not None and line.queue is not None and line.queue.qos0 != 0 and not group.has_members():
             self._drop_qos0(line, line.queue)
         self.advancing[group] = None
         if self.news is not None:

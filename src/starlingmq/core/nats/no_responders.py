@@ -16,7 +16,7 @@ def has_no_receivers(route: Route) -> bool:
     late."""
     if route.subscriptions or route.streams:
         return False
-    return not any(group.somebody() for group in route.groups)
+    return not any(group.has_members() for group in route.groups)
 
 
 def send_no_responders(ctx: Context, router: Router, client: Client, reply: bytes) -> None:

@@ -288,7 +288,7 @@ class SessionDelivery(Transmission):
     def resume(self, session: Session, client: Client) -> None:
         """After a reconnection: all unacknowledged messages in their first order, then the queue [MQTT-4.4.0-1]."""
         if session.shares is not None:
-            self.sharing.come(session)
+            self.sharing.session_connected(session)
         window = session.window
         if window is not None:
             window.limit = client.window_limit

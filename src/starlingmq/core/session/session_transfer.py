@@ -194,7 +194,7 @@ class SessionTransfer:
             self.ctx.load(session)
         return taken
 
-    def stay(self, session: Session, later: dict[int, None]) -> None:
+    def keep_here(self, session: Session, later: dict[int, None]) -> None:
         """Its new owner is no member any more, and its client id is free: the session continues here. If some of its
         window was handed over, its client cannot continue it. ``later``: nodes whose messages belong to a still later
         owner."""
@@ -230,7 +230,7 @@ class SessionTransfer:
 
     # Arriving
 
-    def come(
+    def arrive(
         self,
         client_id: str,
         epoch: int,
