@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from starlingmq.cluster.retained.large_retained import LargeRetained
-from starlingmq.cluster.retained.retained_records import Keep, RetainedValue, Said
+from starlingmq.cluster.retained.retained_records import Keep, RetainedFrame, RetainedValue
 
 
 class CopyHolders:
@@ -15,12 +15,12 @@ class CopyHolders:
         self,
         copies: LargeRetained,
         connected: Callable[[int], bool],
-        say: Callable[[int, Said], None],
+        send: Callable[[int, RetainedFrame], None],
         count: int,
     ) -> None:
         self._copies = copies
         self._connected = connected
-        self._say = say
+        self._send = send
         self._count = count
         self._others: list[int] = []
 
@@ -46,7 +46,7 @@ class CopyHolders:
             beside = tuple([holder for holder in value.holders if holder != gone])
             more = self.choose(topic, beside)[:1]
             for node in more:
-                self._say(node, Keep(topic, whole))
+                self._send(node, Keep(topic, whole))
             yield topic, held_by(value, (*beside, *more)), revision
 
 

@@ -17,8 +17,8 @@ from starlingmq.cluster.retained.retained_records import (
     Fetched,
     Keep,
     RetainedError,
+    RetainedFrame,
     RetainedValue,
-    Said,
     decode_value,
     encode_value,
     message_of,
@@ -48,7 +48,7 @@ class Fetching:
 
 class LargeRetained:
     """``connected``: whether a node is connected. ``covered``: whether a topic shows a message published here, so that
-    newer records of etcd are not visible yet. ``say``: sends to a node. ``reached``: that of ``RetainedOutbox``."""
+    newer records of etcd are not visible yet. ``send``: sends to a node. ``reached``: that of ``RetainedOutbox``."""
 
     fetched: int  # payloads received from other nodes
     fetches: int  # payloads requested from other nodes
@@ -59,7 +59,7 @@ class LargeRetained:
         broker: BrokerState,
         connected: Callable[[int], bool],
         covered: Callable[[bytes], bool],
-        say: Callable[[int, Said], None],
+        send: Callable[[int, RetainedFrame], None],
         reached: dict[int, int],
         room: int,
     ) -> None:
@@ -70,7 +70,7 @@ class LargeRetained:
         self._ctx = broker.ctx
         self._connected = connected
         self._covered = covered
-        self._say = say
+        self._send = send
         self._reached = reached
         self._room = room
         self._me = 0
@@ -189,14 +189,14 @@ class LargeRetained:
 
     # Messages between nodes
 
-    def take(self, node: int, said: Said) -> None:
-        if isinstance(said, Keep):
-            self._keep(said.topic, said.value)
-        elif isinstance(said, Fetch):
-            wanted = RetainedValue(said.origin, said.sequence, 0, b"", "", 0.0, 0.0, b"")
-            self._say(node, Fetched(said.topic, said.origin, said.sequence, self.whole(said.topic, wanted)))
+    def take(self, node: int, frame: RetainedFrame) -> None:
+        if isinstance(frame, Keep):
+            self._keep(frame.topic, frame.value)
+        elif isinstance(frame, Fetch):
+            wanted = RetainedValue(frame.origin, frame.sequence, 0, b"", "", 0.0, 0.0, b"")
+            self._send(node, Fetched(frame.topic, frame.origin, frame.sequence, self.whole(frame.topic, wanted)))
         else:
-            self._came(node, said)
+            self._fetched_received(node, frame)
 
     def _keep(self, topic: bytes, value: RetainedValue) -> None:
         key = (topic, value.origin)
@@ -244,14 +244,14 @@ class LargeRetained:
             fetching.asked = fetching.left.pop(0)
             if self._connected(fetching.asked):
                 self.fetches += 1
-                self._say(fetching.asked, Fetch(topic, fetching.pointer.origin, fetching.pointer.sequence))
+                self._send(fetching.asked, Fetch(topic, fetching.pointer.origin, fetching.pointer.sequence))
                 return
         fetching.asked = 0
 
-    def _came(self, node: int, said: Fetched) -> None:
-        topic, value = said.topic, said.value
+    def _fetched_received(self, node: int, frame: Fetched) -> None:
+        topic, value = frame.topic, frame.value
         fetching = self._fetching.get(topic)
-        if fetching is None or (said.origin, said.sequence) != _id(fetching.pointer):
+        if fetching is None or (frame.origin, frame.sequence) != _id(fetching.pointer):
             return
         if value is None:
             if fetching.asked == node:

@@ -61,11 +61,11 @@ class Fetched(msgspec.Struct, array_like=True, tag=3):
     value: RetainedValue | None
 
 
-Said = Keep | Fetch | Fetched
+RetainedFrame = Keep | Fetch | Fetched
 
 _encoder = msgspec.msgpack.Encoder()
 _value = msgspec.msgpack.Decoder(RetainedValue)
-_said: Any = msgspec.msgpack.Decoder(Said)
+_frame_decoder: Any = msgspec.msgpack.Decoder(RetainedFrame)
 
 
 def prefix(cluster: str) -> bytes:
@@ -120,14 +120,14 @@ def decode_value(data: bytes) -> RetainedValue:
         raise RetainedError(f"the record of a retained message in etcd is malformed: {error}") from error
 
 
-def encode_said(said: Said) -> bytes:
-    return TAG + _encoder.encode(said)
+def encode_frame(frame: RetainedFrame) -> bytes:
+    return TAG + _encoder.encode(frame)
 
 
-def decode_said(payload: bytes) -> Said:
+def decode_frame(payload: bytes) -> RetainedFrame:
     """Raises RetainedError."""
     try:
-        said: Said = _said.decode(payload[len(TAG) :])
+        frame: RetainedFrame = _frame_decoder.decode(payload[len(TAG) :])
     except msgspec.MsgspecError as error:
         raise RetainedError(f"a frame about retained messages is malformed: {error}") from error
-    return said
+    return frame

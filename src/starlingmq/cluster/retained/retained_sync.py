@@ -33,11 +33,11 @@ from starlingmq.cluster.retained.retained_records import (
     MARK,
     Keep,
     RetainedError,
+    RetainedFrame,
     RetainedValue,
-    Said,
-    decode_said,
+    decode_frame,
     decode_value,
-    encode_said,
+    encode_frame,
     encode_value,
     mark_key,
     message_of,
@@ -85,9 +85,9 @@ class RetainedSync(Subsystem):
         self._stored_up_to = 0  # requested
         self._seen_up_to = 0  # sequence of the last retained message published here, as of the last whole turn
         self.copies = LargeRetained(
-            broker, connected, self._covered, self._say, self._retaining.reached, config.retained_cache
+            broker, connected, self._covered, self._send, self._retaining.reached, config.retained_cache
         )
-        self._holders = CopyHolders(self.copies, connected, self._say, config.retained_copies)
+        self._holders = CopyHolders(self.copies, connected, self._send, config.retained_copies)
         quota = config.etcd.quota
         self.writer = RetainedWriter(
             self._keys, config.retained_window, quota / CHANGES_PART, config.etcd.compaction_retention
@@ -383,7 +383,7 @@ class RetainedSync(Subsystem):
             return encode_value(value_of(message, ()))
         holders = self._holders.choose(topic)
         for node in holders:
-            self._say(node, Keep(topic, value_of(message, ())))
+            self._send(node, Keep(topic, value_of(message, ())))
         return encode_value(value_of(message, (self._me, *holders)))
 
     def _undelete(self, topic: bytes, sequence: int) -> None:
@@ -409,16 +409,16 @@ class RetainedSync(Subsystem):
 
     # Messages between nodes
 
-    def _say(self, node: int, said: Said) -> None:
-        self._broker.peers.tell(node, encode_said(said))
+    def _send(self, node: int, frame: RetainedFrame) -> None:
+        self._broker.peers.tell(node, encode_frame(frame))
 
     def take(self, node: int, payload: bytes) -> None:
         try:
-            said = decode_said(payload)
+            frame = decode_frame(payload)
         except RetainedError as error:
             self._notices.append(f"node {node}: {error}")
             return
-        self.copies.take(node, said)
+        self.copies.take(node, frame)
 
     # Output
 
