@@ -86,7 +86,7 @@ class Broker:
         self._listener_set = ListenerSet(())
         self._admission = ConnectionCounts(self.config.limits)
         self._admission.is_banned = self._access.is_banned
-        self._admission.tell = self._refused
+        self._admission.report = self._refused
         self._closed = asyncio.Event()
         self._one_stop = asyncio.Lock()
         self._driver: Driver | None = None

@@ -63,7 +63,7 @@ class Town:
                 wake_at = members.wake_at()
                 if wake_at and wake_at <= self.now:
                     members.tick(self.now)
-                members.heard_by(self.vouching(members) if self.talking else frozenset(), self.now)
+                members.known_by(self.vouching(members) if self.talking else frozenset(), self.now)
                 self.changes[key] += [(change.kind, change.member.name) for change in members.take_changes()]
                 for request in members.take_requests():
                     self.requests[key].append(request)
@@ -106,7 +106,7 @@ def test_a_node_that_joins_is_seen_and_not_counted_until_a_majority_knows_of_the
     town.run(2 * SETTLE)
     assert state(c) == "joining" and c.me is not None and not c.me.registered
     assert a.joining == b.joining == (c.me,) and len(a.membership.members) == 2
-    c.heard_by(frozenset([1]), town.now)  # one of two is no majority
+    c.known_by(frozenset([1]), town.now)  # one of two is no majority
     assert state(c) == "joining" and c.wake_at() == 0.0
     town.talking = True
     town.run()
@@ -131,7 +131,7 @@ def test_heartbeats_from_before_a_membership_change_do_not_count() -> None:
     b, c = town.start("b"), town.start("c")
     town.run()
     town.talking = True
-    b.heard_by(frozenset([1]), town.now)
+    b.known_by(frozenset([1]), town.now)
     for request in b.take_requests():
         town.sessions["b"].request(request, town.now)
     town.talking = False
@@ -356,7 +356,7 @@ def test_forgetting_is_refused_with_one_line_that_says_why() -> None:
     assert a.forget("x", True, False, town.now) == "there is no member x"
     assert a.forget("a", True, False, town.now) == "a node cannot forget itself; let it leave"
     assert a.forget("c", False, False, town.now).startswith("no majority of the cluster is connected")
-    a.heard_by(frozenset(), town.now)
+    a.known_by(frozenset(), town.now)
     assert (
         a.forget("c", True, False, town.now)
         == "not all nodes know the last membership change yet; try again in a moment"

@@ -269,7 +269,7 @@ def test_messages_of_a_node_that_was_restored_from_a_backup_are_not_taken_for_ea
     peers.restore({1: 5 << SEQUENCE_SHIFT | 7}, {})
     assert peers.add(4, None, None, first=1, since=5).highest == 0
     assert peers.add(5, None, None, first=1, since=6).highest == 5 << SEQUENCE_SHIFT | 7
-    assert peers.heard() == {4: 0, 5: 5 << SEQUENCE_SHIFT | 7, 1: 5 << SEQUENCE_SHIFT | 7}
+    assert peers.last_sequences() == {4: 0, 5: 5 << SEQUENCE_SHIFT | 7, 1: 5 << SEQUENCE_SHIFT | 7}
 
 
 @pytest.mark.slow

@@ -72,8 +72,8 @@ class AsksNobody(Members):
 class KeepsWhoItHeard(Members):
     """Heartbeats heard under the earlier membership count for the new one."""
 
-    def heard_by(self, numbers: frozenset[int], now: float) -> None:
-        super().heard_by(numbers | self._heard, now)
+    def known_by(self, numbers: frozenset[int], now: float) -> None:
+        super().known_by(numbers | self._heard, now)
 
     def _look(self, now: float) -> None:
         heard = self._heard

@@ -136,7 +136,7 @@ def test_nodes_vouch_for_the_memberships_they_have_and_removed_nodes_are_disconn
     beat = node.quorum.beat(0.0)
     node.hear(2, 0.1, taken=beat, revision=4)
     node.hear(3, 0.1, taken=beat, revision=5)
-    assert node.quorum.vouching(4) == {2, 3} and node.quorum.vouching(5) == {3}
+    assert node.quorum.nodes_with_membership(4) == {2, 3} and node.quorum.nodes_with_membership(5) == {3}
     node.set_members(2, revision=6)
     assert node.quorum.connected() == {2} and node.quorum.take_changes()[-1] == ConnectionChange(3, 1, False)
 

@@ -75,7 +75,7 @@ BUGS: dict[str, list[Replacement]] = {
     ],
     "applied in another epoch": [("routes", "if peer is None or not self._counts(peer.applied):", "if peer is None:")],
     "log shortened by what is not sent": [
-        ("own_routes", "min(self.version - self._log_length, self.told)", "self.version - self._log_length"),
+        ("own_routes", "min(self.version - self._log_length, self.sent_version)", "self.version - self._log_length"),
     ],
     "asked once and never again": [("routes", "ASK_AGAIN: Final = 1.0", "ASK_AGAIN: Final = 1e9")],
     "restart tells nothing": [("own_routes", "        self.originate(records)\n", "")],

@@ -91,7 +91,7 @@ class Node:
         if members.membership.revision != self.seen.revision or members.joining != self.seen_joining:
             self.seen, self.seen_joining = members.membership, members.joining
             quorum.set_members(members.membership, members.joining, now)
-        members.heard_by(quorum.vouching(members.membership.revision), now)
+        members.known_by(quorum.nodes_with_membership(members.membership.revision), now)
         if members.state not in ("joining", "registered"):
             return
         number = quorum.beat(now)

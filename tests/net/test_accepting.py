@@ -76,7 +76,7 @@ async def test_silent_connections_to_a_tls_port_are_bounded_by_address_and_keep_
 ) -> None:
     admission = ConnectionCounts(LimitsConfig(connections_per_address=5))
     told: list[Notice] = []
-    admission.tell = told.append
+    admission.report = told.append
     listener = await listen(f"{scheme}://127.0.0.1:0", tls=certificates.server(), options={"admission": admission})
     silent = [await knock(listener) for _ in range(100)]
     async with within(PATIENCE):

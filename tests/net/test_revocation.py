@@ -108,7 +108,7 @@ async def test_a_revoked_certificate_gets_an_alert_and_others_come_in(
     tls = certificates.server(ca=certificates.ca, require_client_cert=True, crl=(str(crl),))
     listener = await listen(f"{scheme}://127.0.0.1:0", tls=tls)
     told: list[str] = []
-    listener.gate.admission.tell = lambda notice: told.append(notice.detail)
+    listener.gate.admission.report = lambda notice: told.append(notice.detail)
     context = client_context(certificates, bad)
     context.maximum_version = version
     assert (await alert_of(listener.address, context)).endswith("ALERT_CERTIFICATE_REVOKED")
@@ -126,7 +126,7 @@ async def test_a_list_that_has_expired_lets_nobody_in(listen: Open, certificates
     tls = certificates.server(ca=certificates.ca, crl=(str(crl),))
     listener = await listen("mqtts://127.0.0.1:0", tls=tls)
     told: list[str] = []
-    listener.gate.admission.tell = lambda notice: told.append(notice.detail)
+    listener.gate.admission.report = lambda notice: told.append(notice.detail)
     context = client_context(certificates, certificates.issue("good.example"))
     assert "ALERT" in await alert_of(listener.address, context)
     await until_empty(listener)

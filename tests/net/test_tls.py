@@ -122,7 +122,7 @@ async def test_an_expired_client_certificate_gets_an_alert_and_one_line_in_the_l
     tls = certificates.server(ca=certificates.ca, require_client_cert=True)
     listener = await listen("mqtts://127.0.0.1:0", tls=tls)
     told: list[str] = []
-    listener.gate.admission.tell = lambda notice: told.append(notice.detail)
+    listener.gate.admission.report = lambda notice: told.append(notice.detail)
     expired = certificates.issue("expired.example", ended=datetime.now(UTC) - timedelta(hours=1))
     assert (await alert_of(listener.address, client_context(certificates, expired))).endswith(
         "ALERT_CERTIFICATE_EXPIRED"

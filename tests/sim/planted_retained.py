@@ -78,7 +78,7 @@ def messages_on_their_way_are_not_waited_for() -> Any:
 
 
 def routes_do_not_tell_the_retained_sequence() -> Any:
-    return patch.object(RetainedOutbox, "tell", lambda self, node, sequence: None)
+    return patch.object(RetainedOutbox, "note_accepted", lambda self, node, sequence: None)
 
 
 def a_payload_is_asked_of_one_node_only() -> Any:

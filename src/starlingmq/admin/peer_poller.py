@@ -36,7 +36,7 @@ class PeerPoller:
         self._rpc = rpc
         self._bans = bans
         self._streams = streams
-        self._told: dict[int, int] = {}  # node -> its incarnation at the last exchange
+        self._exchanged: dict[int, int] = {}  # node -> its incarnation at the last exchange
         self._task: asyncio.Task[None] | None = None
 
     def actions(self) -> dict[str, Action]:
@@ -58,7 +58,7 @@ class PeerPoller:
                 continue
             there = [status for status in state.status() if status.connected]
             connected = {status.member.number for status in there}
-            self._told = {number: life for number, life in self._told.items() if number in connected}
+            self._exchanged = {number: life for number, life in self._exchanged.items() if number in connected}
             names = {status.member.name for status in state.status()}
             self.round_trips = {name: seen for name, seen in self.round_trips.items() if name in names}
             await asyncio.gather(*(self._visit(status) for status in there))
@@ -74,9 +74,9 @@ class PeerPoller:
                 return
             took = self._latest[name] = loop.time() - began
             self.round_trips.setdefault(name, Histogram()).add(took)
-            if self._told.get(number) != status.member.incarnation:
+            if self._exchanged.get(number) != status.member.incarnation:
                 await self._exchange(name)
-                self._told[number] = status.member.incarnation
+                self._exchanged[number] = status.member.incarnation
         except AdminError as error:
             log.info("exchanging bans and stream definitions with node %s failed and is retried: %s", name, error)
         except Exception:

@@ -67,7 +67,7 @@ class HttpListener:
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._beginning: set[asyncio.Task[None]] = set()
-        self._told = float("-inf")
+        self._logged_at = float("-inf")
 
     async def open(self, app: App, handshake_timeout: float) -> None:
         """``handshake_timeout`` in seconds. Raises ListenerError."""
@@ -132,7 +132,7 @@ class HttpListener:
                 sock, _ = await loop.sock_accept(listening)
             except OSError as error:
                 if error.errno in SHORTAGES:
-                    self._tell(f"cannot accept connections ({error.strerror}); raise the limit of open files")
+                    self._log_rarely(f"cannot accept connections ({error.strerror}); raise the limit of open files")
                     self.connection_limit.evict()
                     await asyncio.sleep(SHORTAGE_SECONDS)
                 continue  # or the connection is closed already
@@ -156,7 +156,7 @@ class HttpListener:
                 pass
         entered = self.connection_limit.enter(connection)
         if not entered or self.connection_limit.evicted != before:
-            self._tell("too many connections; the ones that have been idle longest are closed")
+            self._log_rarely("too many connections; the ones that have been idle longest are closed")
         if not entered:
             sock.close()
             return
@@ -186,8 +186,8 @@ class HttpListener:
             self.connection_limit.leave(connection)
             sock.close()
 
-    def _tell(self, text: str) -> None:
+    def _log_rarely(self, text: str) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._told >= TELL_SECONDS:
-            self._told = now
+        if now - self._logged_at >= TELL_SECONDS:
+            self._logged_at = now
             log.warning("%s: %s", self.address, text)

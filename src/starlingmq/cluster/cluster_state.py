@@ -351,7 +351,7 @@ class ClusterState:
         quorum.tick(now)
         if self._connections.follow(quorum, routes):
             self.takeovers.changed()
-            self._follower.heard(quorum, now)
+            self._follower.connections_changed(quorum, now)
         for each in self._looking:
             each.look(now)
         for each in self._turning:
@@ -360,7 +360,7 @@ class ClusterState:
             each.finish(now)
         for each in self._with_frames:
             for target, body in each.take_frames():
-                self._sender.tell(target, body)
+                self._sender.send_if_known(target, body)
         for each in self._with_notices:
             self._ready.notices += each.take_notices()
         self._ready.news += self.reports.take_news()
@@ -370,7 +370,7 @@ class ClusterState:
         """The output for the shell; to be called after the frames of the core's Ready were written."""
         now = self.broker.ctx.now
         for number, reply in self.qos2.take_replies():
-            self._sender.tell(number, reply)
+            self._sender.send_if_known(number, reply)
         self._sender.send_data(now)
         ready = self._ready
         if self._quiet:

@@ -225,7 +225,7 @@ class BrokerState(PacketIntake):
     def drained(self, client: Client, now: float) -> None:
         self.ctx.now = now
         client.blocked = False
-        client.heard = 0
+        client.bytes_while_blocked = 0
         self.ctx.unhalt(client, DEAF)
         if client.protocol_handler is not None:
             client.protocol_handler.drained(client)

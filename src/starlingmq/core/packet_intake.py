@@ -114,8 +114,8 @@ class PacketIntake:
         """Count what a client sends while it does not read: no answer is much larger than its request, so this bounds
         the answers, too. Above ``limits.write_buffer`` the client is not read, until it reads or its keep alive
         expires."""
-        client.heard += len(data)
-        if client.heard <= self.ctx.write_buffer:
+        client.bytes_while_blocked += len(data)
+        if client.bytes_while_blocked <= self.ctx.write_buffer:
             return False
         if client.chunks is not None:
             client.rest = b"".join(client.chunks)

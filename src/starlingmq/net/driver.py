@@ -252,18 +252,18 @@ class Driver(ClientOwner):
             self._loader.name(self.state.ctx.audit)
         if ready.events and self.on_event is not None:
             for event in ready.events:
-                self._tell(self.on_event, event)
+                self._notify(self.on_event, event)
         if ready.requests and self.on_request is not None:
             for request in ready.requests:
-                self._tell(self.on_request, request)
+                self._notify(self.on_request, request)
         if ready.notices and self.on_notice is not None:
             for notice in ready.notices:
-                self._tell(self.on_notice, notice)
+                self._notify(self.on_notice, notice)
 
     def _await(self, ticket: CommitTicket | None) -> None:
         awaited, self._awaited = self._awaited, []
         if ticket is None:
-            _tell_all(awaited, True)
+            _settle_all(awaited, True)
         else:
             ticket.awaited = awaited
 
@@ -289,7 +289,7 @@ class Driver(ClientOwner):
             else:
                 client.transport.resume_reading()
 
-    def _tell(self, listener: Callable[[Any], None], what: object) -> None:
+    def _notify(self, listener: Callable[[Any], None], what: object) -> None:
         try:
             listener(what)
         except Exception:
@@ -343,7 +343,7 @@ class Driver(ClientOwner):
             for client, data in ticket.frames:
                 self._release(client, data, ticket.refused)
             if ticket.awaited:
-                _tell_all(ticket.awaited, not (ticket.refused or ticket.failed))
+                _settle_all(ticket.awaited, not (ticket.refused or ticket.failed))
 
     def _release(self, client: Client, data: bytes, refused: bool) -> None:
         """Send frames whose commit is complete; refusals instead if nothing was stored."""
@@ -428,7 +428,7 @@ class Driver(ClientOwner):
             if client.transport is not None:
                 client.transport.abort()
         self._hook_calls.cancel()
-        _tell_all(self._awaited, False)
+        _settle_all(self._awaited, False)
         await self._wait_deserted(CUT_SECONDS)
         await self._hook_calls.wait()
 
@@ -437,7 +437,7 @@ class Driver(ClientOwner):
             await asyncio.wait_for(self._deserted.wait(), timeout)
 
 
-def _tell_all(awaited: list[asyncio.Future[bool]], stored: bool) -> None:
+def _settle_all(awaited: list[asyncio.Future[bool]], stored: bool) -> None:
     for future in awaited:
         if not future.done():
             future.set_result(stored)

@@ -138,7 +138,7 @@ class Checkpointer:
         yield from self.sweep.run(state)
         begin = self.writer.next
         changes = self.changes.take()
-        highest = encode_highest(state.peers.heard())
+        highest = encode_highest(state.peers.last_sequences())
         positions = self.streams.positions()
         try:
             yield from self.thread.run(self.journal.sync)

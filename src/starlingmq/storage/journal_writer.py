@@ -140,12 +140,12 @@ class JournalWriter:
         if self.state is not None:
             written = self.journal.next
             self.state.ctx.storage_failed(self._safe if self.durability == "power" else written, written)
-        self._tell()
+        self._report_state()
 
-    def _tell(self) -> None:
+    def _report_state(self) -> None:
         """Have the core publish the state of the storage, if it publishes such figures."""
         if self.state is not None:
-            self.state.ctx.storage.tell(str(self.health), self.health.failures)
+            self.state.ctx.storage.set_state(str(self.health), self.health.failures)
 
     def records_lost(self, error: RecordsLost) -> None:
         """A waiting turn may depend on the lost records. The state in memory is right, so a checkpoint writes all of
@@ -168,7 +168,7 @@ class JournalWriter:
         if isinstance(error, RecordsLost):
             self.records_lost(error)
         self.health.fails(error, False)
-        self._tell()
+        self._report_state()
 
     def checkpoint_written(self) -> None:
         self._note(JournalEvent.CHECKPOINT_WRITTEN)
@@ -176,14 +176,14 @@ class JournalWriter:
             self._recover()
         else:
             self.health.works()
-            self._tell()
+            self._report_state()
 
     def _recover(self) -> None:
         """A fault has ended. If it was the last one, storing works again."""
         if self.faults or not self.health.refusing:
             return
         self.health.works()
-        self._tell()
+        self._report_state()
         if self.state is not None:
             self.state.ctx.storage_works()
             if self.durability == "power":  # postponed syncs may cover records that came after the last sync began

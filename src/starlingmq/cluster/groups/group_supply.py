@@ -32,8 +32,8 @@ class Chooser:
     fresh: dict[bytes, None]  # groups that have changed since the last answer
     news: dict[bytes, None]  # groups that have changed since the last own report
     lined: dict[bytes, None]  # groups that have messages waiting here, as was reported
-    told: dict[bytes, GroupState]  # the states in answers
-    said: dict[bytes, GroupState]  # the states in answers or own reports
+    answered_states: dict[bytes, GroupState]  # the states in answers
+    reported_states: dict[bytes, GroupState]  # the states in answers or own reports
 
     def __init__(self) -> None:
         self.groups = {}
@@ -47,12 +47,12 @@ class Chooser:
         self.fresh = dict.fromkeys(self.groups)
         self.news = dict.fromkeys(self.groups)
         self.lined = {}
-        self.told = {}
-        self.said = {}
+        self.answered_states = {}
+        self.reported_states = {}
 
     def forget(self, share: bytes) -> None:
         del self.groups[share]
-        for told in (self.fresh, self.news, self.lined, self.told, self.said):
+        for told in (self.fresh, self.news, self.lined, self.answered_states, self.reported_states):
             told.pop(share, None)
 
 
@@ -71,7 +71,7 @@ class GroupSupply:
         self._follow = follow
         self._me = 0
         self._choosers: dict[int, Chooser] = {}
-        self._restless: dict[int, None] = {}  # choosers with changes to report
+        self._unreported: dict[int, None] = {}  # choosers with changes to report
         self._more = False  # changes were left for the next turn
         self._out: list[tuple[int, Body]] = []
 
@@ -81,16 +81,16 @@ class GroupSupply:
     def node_restarted(self, node: int) -> None:
         if node in self._choosers:
             self._choosers[node].begin(0)
-            self._restless[node] = None
+            self._unreported[node] = None
 
     def connected(self, node: int) -> None:
         """There is a new stream to that node: unanswered reports on the previous one may be lost."""
         chooser = self._choosers.get(node)
         if chooser is not None:
             for share in chooser.fresh:
-                chooser.said.pop(share, None)
+                chooser.reported_states.pop(share, None)
                 chooser.news[share] = None
-            self._restless[node] = None
+            self._unreported[node] = None
 
     def serve(self, node: int, share: bytes, group: Group) -> None:
         """That node is the primary of a group from now on."""
@@ -114,7 +114,7 @@ class GroupSupply:
         chooser = self._choosers.get(group.chooser)
         if chooser is not None and share in chooser.groups:
             chooser.fresh[share] = chooser.news[share] = None
-            self._restless[group.chooser] = None
+            self._unreported[group.chooser] = None
 
     # Answers
 
@@ -136,14 +136,14 @@ class GroupSupply:
             if group is None or share in states:
                 continue
             state = self._state(group, ())
-            told = chooser.told.get(share)
+            told = chooser.answered_states.get(share)
             if state.waiting != 0 or told is None or _news(told, state):
                 states[share] = state
             else:
                 chooser.fresh.pop(share, None)
         for share, state in states.items():
             if share in chooser.groups:
-                chooser.told[share] = chooser.said[share] = state
+                chooser.answered_states[share] = chooser.reported_states[share] = state
                 chooser.fresh.pop(share, None)
                 chooser.lined.pop(share, None)
                 if state.waiting != 0:
@@ -191,10 +191,10 @@ class GroupSupply:
     def turn(self) -> None:
         """Reports changes to the primaries on its own: one frame for each, however many groups."""
         self._more = False
-        if not self._restless:
+        if not self._unreported:
             return
         notify = self._broker.ctx.groups.notify
-        for node in list(self._restless):
+        for node in list(self._unreported):
             chooser = self._choosers[node]
             if not notify:
                 chooser.news.clear()
@@ -205,14 +205,14 @@ class GroupSupply:
             if chooser.news:
                 self._more = True
             else:
-                del self._restless[node]
+                del self._unreported[node]
 
     def _notify(self, node: int, chooser: Chooser) -> None:
         states: list[GroupState] = []
         for share in list(islice(chooser.news, STATES_PER_FRAME)):
             del chooser.news[share]
             state = self._state(chooser.groups[share], ())
-            said = chooser.said.get(share)
+            said = chooser.reported_states.get(share)
             if (
                 said is None
                 or (state.waiting != 0) != (said.waiting != 0)
@@ -220,7 +220,7 @@ class GroupSupply:
                 or (state.room != 0) != (said.room != 0)
                 or (state.wants and not said.wants)
             ):
-                chooser.said[share] = state
+                chooser.reported_states[share] = state
                 states.append(state)
         if states:
             self._out.append((node, GroupReport(0, tuple(states))))
@@ -234,5 +234,5 @@ class GroupSupply:
         return out
 
 
-def _news(told: GroupState, state: GroupState) -> bool:
-    return told.online != state.online or told.room != state.room or told.wants != state.wants
+def _news(reported: GroupState, state: GroupState) -> bool:
+    return reported.online != state.online or reported.room != state.room or reported.wants != state.wants

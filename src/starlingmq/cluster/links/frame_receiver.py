@@ -106,18 +106,18 @@ class FrameReceiver:
                 self._groups.received(envelope.source, source, body, now)
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
-            self._tell_retained(envelope.source, body.retained)
+            self._note_retained(envelope.source, body.retained)
             if quorum.is_connected(envelope.source):
-                self._node_directory.heard(envelope.source, body)
+                self._node_directory.heartbeat_received(envelope.source, body)
             self._view.members.adopt(body.membership, now)
             self._follower.follow(now)
         else:
             routes.received(envelope.source, body, now)
             if isinstance(body, RouteApplied):
-                self._tell_retained(envelope.source, body.retained)
+                self._note_retained(envelope.source, body.retained)
 
-    def _tell_retained(self, number: int, sequence: int) -> None:
+    def _note_retained(self, number: int, sequence: int) -> None:
         """Retained messages of that node up to ``sequence`` were published before the event that its frame reports."""
         retaining = self._ctx.cluster.retained
         if retaining is not None:
-            retaining.tell(number, sequence)
+            retaining.note_accepted(number, sequence)

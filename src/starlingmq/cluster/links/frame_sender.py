@@ -30,7 +30,7 @@ class FrameSender:
         if hop is not None:
             self._ready.now.append((hop, self._envelope(number, body)))
 
-    def tell(self, target: int | None, body: Body) -> None:
+    def send_if_known(self, target: int | None, body: Body) -> None:
         """Sends to one node if it is known; None: to all nodes."""
         transports = self._view.transports
         for number in transports if target is None else (target,):

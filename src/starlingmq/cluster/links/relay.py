@@ -25,7 +25,7 @@ class Relay:
     def next_hop(self, target: int) -> int | None:
         """The next hop of a frame for ``target``; None: there is no path now."""
         quorum = self._quorum
-        if quorum.says_hears_directly(target):
+        if quorum.reports_hearing_directly(target):
             self._through.pop(target, None)
             return target
         chosen = self._through.get(target, 0)
@@ -42,10 +42,10 @@ class Relay:
         """The next hops of a heartbeat for ``target``: every path that may work, while the direct path is not known to
         work. A relay of unknown state may hear this node; only one that says it does not is left out."""
         quorum = self._quorum
-        if quorum.says_hears_directly(target):
+        if quorum.reports_hearing_directly(target):
             return [target]
         thirds = [third for third in quorum.numbers() if third != target]
-        return [target, *[third for third in thirds if not quorum.says_deaf(third)]]
+        return [target, *[third for third in thirds if not quorum.reports_deaf(third)]]
 
     def pass_on(self, envelope: Envelope) -> int | None:
         """The next hop of a frame that arrived here for another node, now marked ``relayed``; None: it is dropped."""
@@ -57,8 +57,8 @@ class Relay:
     def _leads(self, third: int, target: int) -> bool:
         """Whether a frame given to ``third`` reaches ``target``, as far as this node knows."""
         quorum = self._quorum
-        if third == target or not quorum.says_hears_directly(third):
+        if third == target or not quorum.reports_hearing_directly(third):
             return False
         if quorum.hears(target):
-            return quorum.says_hears(target, third)
-        return quorum.says_connected(third, target)
+            return quorum.reports_hearing(target, third)
+        return quorum.reports_connected(third, target)

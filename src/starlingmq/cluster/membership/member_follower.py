@@ -50,9 +50,9 @@ class MemberFollower:
             self._view.members.tick(now)
             self.follow(now)
 
-    def heard(self, quorum: Quorum, now: float) -> None:
+    def connections_changed(self, quorum: Quorum, now: float) -> None:
         """Connections to other nodes have changed."""
-        self._view.members.heard_by(quorum.vouching(self._view.members.membership.revision), now)
+        self._view.members.known_by(quorum.nodes_with_membership(self._view.members.membership.revision), now)
         self.follow(now)
 
     def follow(self, now: float) -> None:
@@ -73,10 +73,10 @@ class MemberFollower:
                 if view.counts_since == 0 and quorum.counts():
                     view.counts_since = members.membership.revision
                     self._connections.begin_to_count(now)
-            members.heard_by(quorum.vouching(members.membership.revision), now)
-        self._tell()
+            members.known_by(quorum.nodes_with_membership(members.membership.revision), now)
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         members, ready = self._view.members, self._ready
         ready.requests += members.take_requests()
         for result in members.take_results():

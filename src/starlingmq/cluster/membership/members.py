@@ -148,9 +148,9 @@ class Members:
             self._adopted = membership
             self._look(now)
 
-    def heard_by(self, numbers: frozenset[int], now: float) -> None:
-        """``numbers``: connected nodes that are known to have this ``membership`` (``Quorum.vouching`` of its
-        revision)."""
+    def known_by(self, numbers: frozenset[int], now: float) -> None:
+        """``numbers``: connected nodes that are known to have this ``membership``
+        (``Quorum.nodes_with_membership`` of its revision)."""
         self._heard = numbers
         if self._known_at < 0 and self._knowing() > len(self.membership.members) // 2:
             self._known_at = now

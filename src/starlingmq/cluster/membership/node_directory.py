@@ -27,22 +27,26 @@ class NodeDirectory(Subsystem):
         self.changed = False
         self._broker = broker
         self._connect_admission = broker.ctx.connect_admission
-        self._told: dict[int, Heartbeat] = {}  # by number: the last heartbeat of each connected node
+        self._heartbeats: dict[int, Heartbeat] = {}  # by number: the last heartbeat of each connected node
 
     def open_own(self, urls: Iterable[str]) -> None:
         self.own = tuple(urls)
         self._look()
 
-    def heard(self, node: int, heartbeat: Heartbeat) -> None:
+    def heartbeat_received(self, node: int, heartbeat: Heartbeat) -> None:
         """A heartbeat of a connected node."""
-        before = self._told.get(node)
-        self._told[node] = heartbeat
-        if before is None or _wants(before) != _wants(heartbeat) or before.listeners != heartbeat.listeners:
+        before = self._heartbeats.get(node)
+        self._heartbeats[node] = heartbeat
+        if (
+            before is None
+            or _accepts_clients(before) != _accepts_clients(heartbeat)
+            or before.listeners != heartbeat.listeners
+        ):
             self._look()
 
     def lost(self, node: int) -> None:
         """The node is not connected any more."""
-        if self._told.pop(node, None) is not None:
+        if self._heartbeats.pop(node, None) is not None:
             self._look()
 
     def _look(self) -> None:
@@ -65,29 +69,33 @@ class NodeDirectory(Subsystem):
         return self.changed
 
     def drains(self, node: int) -> bool:
-        told = self._told.get(node)
-        return told is not None and told.draining
+        heartbeat = self._heartbeats.get(node)
+        return heartbeat is not None and heartbeat.draining
 
     def clients(self, node: int) -> int:
         """The number of clients at that node, as of its last heartbeat."""
-        told = self._told.get(node)
-        return 0 if told is None else told.clients
+        heartbeat = self._heartbeats.get(node)
+        return 0 if heartbeat is None else heartbeat.clients
 
     def welcoming(self) -> list[int]:
         """Numbers of the other connected nodes that serve and accept clients."""
-        return [node for node in sorted(self._told) if _wants(self._told[node])]
+        return [node for node in sorted(self._heartbeats) if _accepts_clients(self._heartbeats[node])]
 
     def undecided(self) -> bool:
         """Whether a connected node is not draining: even if it does not serve yet, it may do so soon."""
-        return any(not told.draining for told in self._told.values())
+        return any(not heartbeat.draining for heartbeat in self._heartbeats.values())
 
     def open(self) -> dict[int, tuple[str, ...]]:
         """By number: the listeners of each node in ``welcoming``."""
-        return {node: self._told[node].listeners for node in self.welcoming()}
+        return {node: self._heartbeats[node].listeners for node in self.welcoming()}
 
-    def told(self) -> dict[int, tuple[str, ...]]:
+    def reachable_at(self) -> dict[int, tuple[str, ...]]:
         """Where connected nodes are reached, by number: also those that drain, but not those that still start."""
-        return {node: told.listeners for node, told in self._told.items() if told.serving or told.draining}
+        return {
+            node: heartbeat.listeners
+            for node, heartbeat in self._heartbeats.items()
+            if heartbeat.serving or heartbeat.draining
+        }
 
     def fitting(self, listener: str) -> dict[int, str]:
         """By node: ``host:port`` of a listener there with the same protocol as ``listener``, a URL of this node. Leaves
@@ -101,7 +109,7 @@ class NodeDirectory(Subsystem):
         return found
 
 
-def _wants(heartbeat: Heartbeat) -> bool:
+def _accepts_clients(heartbeat: Heartbeat) -> bool:
     return heartbeat.serving and not heartbeat.draining
 
 

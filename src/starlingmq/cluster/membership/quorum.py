@@ -51,7 +51,7 @@ class QuorumPeer:
     hears_relayed: dict[int, int]
     is_connected_to: frozenset[int]
     misses: dict[int, int]
-    told_at: float  # when that heartbeat arrived
+    heartbeat_at: float  # when that heartbeat arrived
     revision: int  # of the membership that it knows
     missed: bool  # this node misses it (see above)
     dead: bool  # so do all others
@@ -69,7 +69,7 @@ class QuorumPeer:
         self.hears_relayed = {}
         self.is_connected_to = frozenset()
         self.misses = {}
-        self.told_at = NEVER
+        self.heartbeat_at = NEVER
         self.missed = self.dead = False
 
 
@@ -185,7 +185,7 @@ class Quorum:
         peer.hears_relayed = heartbeat.relayed
         peer.is_connected_to = heartbeat.connected
         peer.revision = heartbeat.membership.revision
-        peer.told_at = now
+        peer.heartbeat_at = now
         if heartbeat.gone != peer.misses:
             peer.misses = heartbeat.gone
             self._look_at_missed(now)
@@ -307,7 +307,7 @@ class Quorum:
     def connected(self) -> frozenset[int]:
         return frozenset([peer.number for peer in self._peers.values() if peer.connected])
 
-    def vouching(self, revision: int) -> frozenset[int]:
+    def nodes_with_membership(self, revision: int) -> frozenset[int]:
         """Connected nodes, registered or not, that know the membership of that revision or a newer one. While this node
         is joining, only those that report a connection to it: they have to reach it from the moment at which it is
         registered."""
@@ -352,7 +352,8 @@ class Quorum:
         if peer.direct or peer.relayed or not self.counts() or len(others) < len(self._registered) // 2:
             return False
         return all(
-            each.told_at > since and number not in each.hears and number not in each.hears_relayed for each in others
+            each.heartbeat_at > since and number not in each.hears and number not in each.hears_relayed
+            for each in others
         )
 
     def hears(self, number: int) -> bool:
@@ -391,17 +392,19 @@ class Quorum:
         peer = self._peers.get(number)
         return peer is not None and peer.rests_on != NEVER
 
-    def says_deaf(self, number: int) -> bool:
+    def reports_deaf(self, number: int) -> bool:
         """Whether ``number`` is heard, and its last heartbeat said that it does not hear this node directly."""
         peer = self._peers.get(number)
-        return peer is not None and peer.heartbeat > 0 and self.hears(number) and not self.says_hears_directly(number)
+        return (
+            peer is not None and peer.heartbeat > 0 and self.hears(number) and not self.reports_hearing_directly(number)
+        )
 
-    def says_hears_directly(self, number: int) -> bool:
+    def reports_hearing_directly(self, number: int) -> bool:
         """Whether ``number`` is heard, and its last heartbeat said that it hears this node directly."""
         peer = self._peers.get(number)
         return peer is not None and self.hears(number) and peer.hears.get(self._me.number, 0) == self._me.incarnation
 
-    def says_hears(self, number: int, other: int) -> bool:
+    def reports_hearing(self, number: int, other: int) -> bool:
         """Whether ``number`` is heard, and its last heartbeat said that it hears the current incarnation of ``other``
         directly."""
         peer = self._peers.get(number)
@@ -410,6 +413,6 @@ class Quorum:
             return False
         return peer.hears.get(other, 0) == third.incarnation
 
-    def says_connected(self, number: int, other: int) -> bool:
+    def reports_connected(self, number: int, other: int) -> bool:
         peer = self._peers.get(number)
         return peer is not None and self.hears(number) and other in peer.is_connected_to

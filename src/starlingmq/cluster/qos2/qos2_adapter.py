@@ -206,9 +206,9 @@ class Qos2Adapter(Subsystem):
             asked = question.asked
             assert asked is not None
             if outcome == remote_qos2.COMPLETED:
-                self.counters.told_completed += 1
+                self.counters.answered_completed += 1
             elif outcome != remote_qos2.CANCELLED:
-                self.counters.told_unknown += 1
+                self.counters.answered_unknown += 1
             self._broker.resolved(asked.client, asked.session, asked.packet_id, outcome)
 
     def take_frames(self) -> list[tuple[int, HandshakeCall]]:

@@ -140,7 +140,7 @@ class RetainedSync(Subsystem):
         self._holders.set_others([node for node in numbers if node != self._me])
         for node in before:
             if node not in numbers:
-                self._retaining.told.pop(node, None)
+                self._retaining.accepted_by.pop(node, None)
                 for topic, value, revision in self._holders.replace(node):
                     self._amendments.add(CasUpdate(self._keys + topic, revision, encode_value(value)))
 
@@ -410,7 +410,7 @@ class RetainedSync(Subsystem):
     # Messages between nodes
 
     def _send(self, node: int, frame: RetainedFrame) -> None:
-        self._broker.peers.tell(node, encode_frame(frame))
+        self._broker.peers.send(node, encode_frame(frame))
 
     def take(self, node: int, payload: bytes) -> None:
         try:

@@ -38,7 +38,7 @@ class RouteAnswer:
 
     target: int
     asked: State
-    told: int  # version up to which the log was sent, of an answer from the log
+    sent_version: int  # version up to which the log was sent, of an answer from the log
     state: State  # of a snapshot
     table: dict[bytes, int] | None  # a copy as of ``state``, shared by nodes that ask at the same time
     entries: Iterator[tuple[bytes, int]]
@@ -48,7 +48,7 @@ class RouteAnswer:
     def __init__(self, target: int, asked: State) -> None:
         self.target = target
         self.asked = asked
-        self.told = asked[1]
+        self.sent_version = asked[1]
         self.table = None
 
     def snapshot(self, state: State, table: dict[bytes, int]) -> None:
@@ -66,7 +66,7 @@ class OwnRoutes:
     version: int
     table: dict[bytes, int]
     history: list[State]
-    told: int  # version up to which the records were sent to all
+    sent_version: int  # version up to which the records were sent to all
 
     def __init__(self, me: int, incarnation: int, found: RecoveredRoutes, log_length: int, facts: list[Fact]) -> None:
         self.epoch = incarnation
@@ -76,7 +76,7 @@ class OwnRoutes:
         self._chunks = found.chunks
         self._log_length = log_length
         self.version = found.log_first + len(found.log) - 1
-        self.told = self.version
+        self.sent_version = self.version
         self.history = [*found.history, (incarnation, self.version + 1)][-HISTORY_LENGTH:]
         self._facts = facts
         self._answers: dict[int, RouteAnswer] = {}
@@ -92,7 +92,7 @@ class OwnRoutes:
         records += [(key, value) for key, value in current.items() if table.get(key, 0) != value]
         self.originate(records)
         if len(self.history) == 1:
-            self.told = self.version  # no node has a state of this epoch: all will ask for a snapshot
+            self.sent_version = self.version  # no node has a state of this epoch: all will ask for a snapshot
 
     def originate(self, records: list[tuple[bytes, int]]) -> int:
         """Assigns versions to the records that differ from the table. Takes 2 us per record: pass many records in
@@ -127,7 +127,7 @@ class OwnRoutes:
         if len(self._log) * 4 <= self._log_length * 5:
             return
         chunks = self._chunks
-        last = min(self.version - self._log_length, self.told)  # the last version that may be dropped
+        last = min(self.version - self._log_length, self.sent_version)  # the last version that may be dropped
         dropped = 0
         while dropped + 1 < len(chunks) and chunks[dropped + 1] - 1 <= last:
             self._facts.append((log_key(chunks[dropped]), None))
@@ -160,20 +160,20 @@ class OwnRoutes:
         self._answers.pop(number, None)
 
     def pending(self) -> bool:
-        return self.told < self.version or len(self._answers) != 0
+        return self.sent_version < self.version or len(self._answers) != 0
 
     def take_out(self, limit: int, out: list[tuple[int | None, Body]]) -> None:
         """Frames of about ``limit`` records together: first new records, then one frame for each asking node in
         turn."""
-        while self.told < self.version and limit > 0:
-            body = self._records(self.told + 1)
-            self.told += len(body.records)
+        while self.sent_version < self.version and limit > 0:
+            body = self._records(self.sent_version + 1)
+            self.sent_version += len(body.records)
             limit -= len(body.records)
             out.append((None, body))
         while self._answers and limit > 0:
             target = next(iter(self._answers))
             answer = self._answers.pop(target)
-            if answer.table is None and not self._reaches(answer.told):
+            if answer.table is None and not self._reaches(answer.sent_version):
                 self._answer_by_snapshot(answer)
             limit -= self._answer(answer, out)
         self._trim()
@@ -186,10 +186,10 @@ class OwnRoutes:
             if not piece.last:
                 self._answers[answer.target] = answer
             return len(piece.records) + 1
-        body = self._records(answer.told + 1)
-        answer.told += len(body.records)
+        body = self._records(answer.sent_version + 1)
+        answer.sent_version += len(body.records)
         out.append((answer.target, body))
-        if answer.told < self.told:
+        if answer.sent_version < self.sent_version:
             self._answers[answer.target] = answer
         return len(body.records) + 1
 

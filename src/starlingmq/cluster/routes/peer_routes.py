@@ -35,7 +35,7 @@ class PeerRoutes:
     number: int
     table: dict[bytes, int]
     state: State
-    heard: State  # the newest state that the node is known to have
+    newest_known: State  # the newest state that the node is known to have
     vector: dict[int, State]  # the states of other nodes' routes that it has, by its last heartbeat
     named: State  # the newest state in its heartbeats, since this node started
     incarnation: int  # of its last heartbeat
@@ -51,7 +51,7 @@ class PeerRoutes:
         self.number = number
         self.table = table
         self.state = state
-        self.heard = UNKNOWN
+        self.newest_known = UNKNOWN
         self.vector = {}
         self.named = UNKNOWN
         self.incarnation = 0
@@ -91,7 +91,7 @@ class PeerRoutes:
     def received_records(self, body: RouteRecords) -> None:
         count = len(body.records)
         end = (body.epoch, body.first + count - 1)
-        self.heard = max(self.heard, end)
+        self.newest_known = max(self.newest_known, end)
         if end > self.state and self._inbox_records + count <= INBOX_RECORDS:
             self._inbox.append(body)
             self._inbox_records += count
@@ -119,7 +119,7 @@ class PeerRoutes:
             self._ready = collected
             self._ready_state = state
             self._forget_pieces()
-        self.heard = max(self.heard, state)
+        self.newest_known = max(self.newest_known, state)
         return True
 
     def _forget_pieces(self) -> None:

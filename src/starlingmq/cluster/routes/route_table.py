@@ -185,7 +185,7 @@ class RouteTable:
             peer.moved_at = NEVER  # nothing that it sent before is still on its way
         peer.applied = max(peer.applied, applied)
         peer.named = max(peer.named, (heartbeat.epoch, heartbeat.version))
-        peer.heard = max(peer.heard, peer.named)
+        peer.newest_known = max(peer.newest_known, peer.named)
         peer.vector = heartbeat.vector
         if now - peer.moved_at >= (ASK_AGAIN if peer.asked else PATIENCE):
             self._ask(peer)
@@ -213,7 +213,7 @@ class RouteTable:
         return peer
 
     def _ask(self, peer: PeerRoutes) -> None:
-        if peer.state < peer.heard and not peer.busy():
+        if peer.state < peer.newest_known and not peer.busy():
             peer.asked = True
             peer.moved_at = self._now
             self._asks[peer.number] = peer
@@ -270,7 +270,7 @@ class RouteTable:
             peer.moved_at = self._now
             peer.lacking_since = NEVER
             self._owed[peer.number] = peer
-            if peer.state >= peer.heard:
+            if peer.state >= peer.newest_known:
                 peer.asked = False
         if peer.gap and not peer.busy():
             peer.gap = False

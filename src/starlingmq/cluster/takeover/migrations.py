@@ -285,13 +285,13 @@ class Migrations:
 
     def send_now(self, node: int, frame: TransferFrame) -> None:
         """Sends a frame ahead of all messages that enter here afterwards."""
-        self.broker.peers.tell(node, pack([encode(frame)]))
+        self.broker.peers.send(node, pack([encode(frame)]))
 
     def flush(self, node: int) -> None:
         batch = self._outbox.pop(node, None)
         self._sizes.pop(node, None)
         if batch is not None:
-            self.broker.peers.tell(node, pack(batch))
+            self.broker.peers.send(node, pack(batch))
 
     def flush_all(self) -> None:
         for node in list(self._outbox):

@@ -19,7 +19,7 @@ class StorageReport:
         self.stored_before = 0
         self.written_before = 0
 
-    def tell(self, state: str, failures: int) -> None:
+    def set_state(self, state: str, failures: int) -> None:
         """Set the state."""
         self.state = state
         self.failures = failures

@@ -64,7 +64,7 @@ class MessageEntry:
             return
         if not group:
             if message.retain and ctx.cluster.retained is not None:
-                ctx.cluster.retained.tell(source.node, message.sequence)
+                ctx.cluster.retained.note_accepted(source.node, message.sequence)
             self.delivery.fan_out(message, route, source)
             return
         found = self.router.group(group)
@@ -89,7 +89,7 @@ class MessageEntry:
             ctx.drop("beyond_limits_here", source.client_id)
             return
         if message.retain and ctx.cluster.retained is not None:
-            ctx.cluster.retained.tell(source.node, message.sequence)
+            ctx.cluster.retained.note_accepted(source.node, message.sequence)
         kept: list[Subscription] = []
         for subscription in route.subscriptions:
             session = subscription.session

@@ -42,7 +42,7 @@ class Audit:
     base: BaseContext
     node: str
     asked: bool
-    telling: bool  # events are published
+    publishing: bool  # events are published
     watches: list[MessageWatch]
     sampler: Sampler | None
     life: int  # the time of its creation in microseconds: ids and numbers rise from there, also over restarts
@@ -54,7 +54,7 @@ class Audit:
         self.base = base
         self.node = ""
         self.asked = False
-        self.telling = False
+        self.publishing = False
         self.watches = []
         self.sampler = None
         self.life = int(base.now * 1e6)
@@ -72,9 +72,9 @@ class Audit:
         if sampler is not None:
             self.watches.append(sampler)
 
-    def tell(self, telling: bool) -> None:
+    def set_publishing(self, publishing: bool) -> None:
         """Set whether events are published."""
-        self.telling = telling
+        self.publishing = publishing
         self._events = {}
         self._unnamed = []
 
@@ -96,7 +96,7 @@ class Audit:
 
     def identify(self, message: Message) -> None:
         """Give a new message an id, if it is to have events. Called once, where the message enters."""
-        wanted = self.telling
+        wanted = self.publishing
         for watch in self.watches:
             wanted = watch.wants(message, self.base.now) or wanted
         mark = b"" if self.sampler is None else self.sampler.mark(message, self.base.now)
@@ -185,7 +185,7 @@ class Audit:
                 event = self.event("dropped", client_id, message.topic, message.id, qos)
                 event["reason"] = reason
             return
-        if not self.telling:
+        if not self.publishing:
             return
         event = {"offset": message.offset, "client": client_id, "qos": qos, "reason": reason}
         self._unnamed.append(event)

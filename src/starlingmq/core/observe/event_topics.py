@@ -72,18 +72,18 @@ class EventTopics:
         """Called once per turn, before everything else."""
         ctx = self.ctx
         audit = self.audit
-        telling = audit.asked or self.router.event_filters != 0
-        wanted = telling or len(audit.watches) != 0
+        publishing = audit.asked or self.router.event_filters != 0
+        wanted = publishing or len(audit.watches) != 0
         if wanted != (ctx.audit is not None):
             ctx.audit = audit if wanted else None
             audit.take()
-        if telling != audit.telling:
-            audit.tell(telling)
-            self.due_at = ctx.now + CENSUS_SECONDS if telling else 0.0
-            if telling:
+        if publishing != audit.publishing:
+            audit.set_publishing(publishing)
+            self.due_at = ctx.now + CENSUS_SECONDS if publishing else 0.0
+            if publishing:
                 event = audit.event("began", "", b"", b"", 0)
                 event["reason"] = "turned_on" if self._ticked else "started"
-        elif telling and ctx.now >= self.due_at:
+        elif publishing and ctx.now >= self.due_at:
             self.due_at = ctx.now + CENSUS_SECONDS
             if self._census is None:
                 self._census = Census(self, audit.next_number())
@@ -101,7 +101,7 @@ class EventTopics:
         for kind, told in audit.take().items():
             for watch in audit.watches:
                 watch.take(kind, told)
-            if not audit.telling:
+            if not audit.publishing:
                 continue
             for first in range(0, len(told), EVENTS_MAX):
                 self._batch += 1

@@ -51,7 +51,7 @@ class Forwarding:
         message.origin = ctx.node
         self._pass_to_node(session, Outgoing(message, message.qos, message.retain, key, None), stored, None)
 
-    def tell(self, session: Session, payload: bytes) -> None:
+    def send_to_node(self, session: Session, payload: bytes) -> None:
         """A message for the node itself (see cluster.takeover.takeover), in order with its other messages, and as
         reliable."""
         ctx = self.ctx

@@ -110,13 +110,13 @@ class PeerReceivers:
             else:
                 self.facts[key] = value
 
-    def heard(self) -> dict[int, int]:
+    def last_sequences(self) -> dict[int, int]:
         """The sequence of the last message from each node, for the store."""
-        heard = dict(self.highest)
+        sequences = dict(self.highest)
         for number, peer in self.by_number.items():
-            heard[number] = peer.highest
-            heard[peer.first] = max(heard.get(peer.first, 0), peer.highest)
-        return heard
+            sequences[number] = peer.highest
+            sequences[peer.first] = max(sequences.get(peer.first, 0), peer.highest)
+        return sequences
 
     def join(self, node: int, incarnation: int) -> None:
         self.ctx.node = node
@@ -185,11 +185,11 @@ class PeerReceivers:
             if session.node not in members and session.node not in self.by_number:
                 self.ending.end(session)
 
-    def tell(self, number: int, payload: bytes) -> bool:
+    def send(self, number: int, payload: bytes) -> bool:
         """Send a message to the node itself; False if it is not a member."""
         peer = self.by_number.get(number)
         if peer is not None:
-            self.delivery.forwarding.tell(peer.session, payload)
+            self.delivery.forwarding.send_to_node(peer.session, payload)
         return peer is not None
 
     def up(self, peer: PeerReceiver) -> None:

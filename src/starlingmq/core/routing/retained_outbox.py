@@ -68,7 +68,7 @@ class RetainedOutbox:
     full: bool  # no more is accepted for now
     crowded: bool  # only topics that have a retained message are accepted
     complete: bool  # all retained messages of the cluster are here
-    told: dict[int, int]  # node -> the last sequence that it is known to have accepted ...
+    accepted_by: dict[int, int]  # node -> the last sequence that it is known to have accepted ...
     reached: dict[int, int]  # ... and up to which its messages are here
     connected: dict[int, None]
     expired: list[bytes]  # topics
@@ -87,7 +87,7 @@ class RetainedOutbox:
         self.full = False
         self.crowded = False
         self.complete = False
-        self.told = {}
+        self.accepted_by = {}
         self.reached = {}
         self.connected = {}
         self.expired = []
@@ -107,14 +107,14 @@ class RetainedOutbox:
         self.changed = {}
         return changed
 
-    def tell(self, node: int, sequence: int) -> None:
+    def note_accepted(self, node: int, sequence: int) -> None:
         """That node has accepted the retained message of this sequence, and all earlier ones of its own."""
-        if sequence > self.told.get(node, 0):
-            self.told[node] = sequence
+        if sequence > self.accepted_by.get(node, 0):
+            self.accepted_by[node] = sequence
 
     def needs(self) -> dict[int, int]:
         """The sequences up to which messages are on their way here, as far as this node knows."""
-        return {node: sequence for node, sequence in self.told.items() if sequence > self.reached.get(node, 0)}
+        return {node: sequence for node, sequence in self.accepted_by.items() if sequence > self.reached.get(node, 0)}
 
     def missing(self, needs: dict[int, int]) -> list[int]:
         """The connected nodes from which a part of it is still to come."""

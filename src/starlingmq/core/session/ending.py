@@ -43,7 +43,7 @@ class Ending:
         if client.version == 5:
             properties = self._why(client, detail)
             self._refer(client, reason, properties)
-            self._say(client, encode(Connack(False, reason, properties), 5), encode(Connack(False, reason), 5))
+            self._send_last(client, encode(Connack(False, reason, properties), 5), encode(Connack(False, reason), 5))
         else:
             code = connack_return_code(reason)
             if code > 0:
@@ -80,7 +80,7 @@ class Ending:
         if client.state == OPEN and client.version == 5:
             properties = self._why(client, detail)
             self._refer(client, reason, properties)
-            self._say(client, encode(Disconnect(reason, properties), 5), encode(Disconnect(reason), 5))
+            self._send_last(client, encode(Disconnect(reason, properties), 5), encode(Disconnect(reason), 5))
         self.close(client, Reason(reason).name.lower())
 
     def _refer(self, client: Client, reason: int, properties: Properties) -> None:
@@ -95,7 +95,7 @@ class Ending:
         if client.state == OPEN and client.version == 5 and reference:
             reason = self.ctx.connect_admission.reason()
             whole = encode(Disconnect(reason, {prop.SERVER_REFERENCE: reference}), 5)
-            self._say(client, whole, encode(Disconnect(reason), 5))
+            self._send_last(client, whole, encode(Disconnect(reason), 5))
             self.close(client, Reason(reason).name.lower())
         else:
             self.fail(client, self.ctx.connect_admission.reason(), "this node does not accept clients at the moment")
@@ -103,7 +103,7 @@ class Ending:
     def _why(self, client: Client, detail: str) -> Properties:
         return {prop.REASON_STRING: detail} if client.problem_information and detail else {}
 
-    def _say(self, client: Client, frame: bytes, short: bytes) -> None:
+    def _send_last(self, client: Client, frame: bytes, short: bytes) -> None:
         """Send a last frame: the whole, the short form, or none, as the client's Maximum Packet Size allows
         [MQTT-3.14.2-3]."""
         limit = client.max_packet

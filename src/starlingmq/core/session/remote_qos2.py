@@ -67,8 +67,8 @@ class RemoteQos2:
     completed: int
     unknown: int
     later: int
-    told_completed: int  # answers to clients
-    told_unknown: int
+    answered_completed: int  # answers to clients
+    answered_unknown: int
     timed_out: int  # of those: because a node was unreachable
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class RemoteQos2:
         self.questions = self.windows = self.calls = self.entries = 0
         self.hits = self.broadcasts = 0
         self.held = self.completed = self.unknown = self.later = 0
-        self.told_completed = self.told_unknown = self.timed_out = 0
+        self.answered_completed = self.answered_unknown = self.timed_out = 0
 
     def figures(self) -> dict[str, int]:
         return {
@@ -91,8 +91,8 @@ class RemoteQos2:
             "answers/completed": self.completed,
             "answers/unknown": self.unknown,
             "answers/later": self.later,
-            "clients/completed": self.told_completed,
-            "clients/unknown": self.told_unknown,
+            "clients/completed": self.answered_completed,
+            "clients/unknown": self.answered_unknown,
             "clients/timed_out": self.timed_out,
         }
 

@@ -68,7 +68,7 @@ class Client:
     waiting: int  # turns with unstored writes that hold frames of this connection
     dirty: bool
     blocked: bool  # the buffer of the transport is over its limit
-    heard: int  # bytes read from it while it was blocked
+    bytes_while_blocked: int  # bytes read from it while it was blocked
     published: int  # messages that it published
     bytes_in: int
     greeted: int  # number of them when CONNACK was sent: later ones may show that it has read CONNACK
@@ -129,7 +129,7 @@ class Client:
         self.waiting = 0
         self.dirty = False
         self.blocked = False
-        self.heard = 0
+        self.bytes_while_blocked = 0
         self.published = 0
         self.bytes_in = 0
         self.greeted = 0

@@ -56,7 +56,7 @@ class EtcdProcess:
         self.bootstrapped = False  # the other members know this member, and its disk is empty
         self.quiet = False  # it is about to stop, as others are: its warnings do not matter
         self._process = process
-        self._told: dict[str, float] = {}
+        self._logged_until: dict[str, float] = {}
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
@@ -108,9 +108,9 @@ class EtcdProcess:
                 continue
             if not line:
                 return
-            self._tell(line.decode(errors="replace").strip())
+            self._log_line(line.decode(errors="replace").strip())
 
-    def _tell(self, line: str) -> None:
+    def _log_line(self, line: str) -> None:
         level, text = parse_line(line)
         if not text or text in NO_NEWS:
             return
@@ -121,10 +121,10 @@ class EtcdProcess:
             self.bootstrapped = self.bootstrapped or BOOTSTRAPPED in text
         if level < logging.ERROR or self.quiet:
             level = logging.DEBUG  # it warns of much that needs no action; the node reports what affects it
-        if self._told.get(text, now) <= now:
-            if len(self._told) > 1000:
-                self._told.clear()
-            self._told[text] = now + SAME_LINE_SECONDS
+        if self._logged_until.get(text, now) <= now:
+            if len(self._logged_until) > 1000:
+                self._logged_until.clear()
+            self._logged_until[text] = now + SAME_LINE_SECONDS
             log.log(level, "etcd: %s", text)
 
 

@@ -28,7 +28,7 @@ ADDRESS_TURNED_AWAY: Final = 32
 
 
 class ConnectionCounts:
-    """One per process. ``is_banned`` checks an address; ``tell`` gets refusals, for the log."""
+    """One per process. ``is_banned`` checks an address; ``report`` gets refusals, for the log."""
 
     def __init__(self, limits: LimitsConfig | None = None, descriptors: Descriptors | None = None) -> None:
         self.limits = limits or LimitsConfig()
@@ -36,7 +36,7 @@ class ConnectionCounts:
         self.connections = 0
         self.addresses: dict[str, int] = {}
         self.is_banned: Callable[[str], bool] = _nobody
-        self.tell: Callable[[Notice], None] = _to_nobody
+        self.report: Callable[[Notice], None] = _to_nobody
 
     def enter(self, peer: str, exempt: bool, any_ban: bool) -> str:
         """Count a connection. Returns "", or why it is refused and not counted.

@@ -107,4 +107,4 @@ class ListenerGate:
         """Count a refusal; with a ``peer`` it is logged."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
         if peer:
-            self.admission.tell(Notice(reason, "", peer, detail))
+            self.admission.report(Notice(reason, "", peer, detail))

@@ -129,12 +129,12 @@ class Cluster:
     def listeners_elsewhere(self) -> list[str]:
         """The client addresses that the connected nodes have announced."""
         assert self.state is not None
-        return [url for urls in self.state.node_directory.told().values() for url in urls]
+        return [url for urls in self.state.node_directory.reachable_at().values() for url in urls]
 
     def members_away(self) -> list[str]:
         """Names of the registered members that this node does not hear."""
         assert self.state is not None
-        told = self.state.node_directory.told()
+        told = self.state.node_directory.reachable_at()
         members = [status.member for status in self.state.status()]
         return [member.name for member in members if member.registered and member.number not in told]
 
