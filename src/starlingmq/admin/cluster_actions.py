@@ -30,7 +30,7 @@ from starlingmq.admin.list_pages import (
 )
 from starlingmq.admin.live_settings import Reloaded, ReloadRequest
 from starlingmq.admin.node_rpc import Missing, NodeRpc
-from starlingmq.admin.operator_bans import BanChange, BanNews, BansHeard, BansReply, BansToHear, ListedBans
+from starlingmq.admin.operator_bans import BanChange, BanNews, BansReceived, BansReply, BanUpdate, ListedBans
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import Overview
 from starlingmq.admin.sessions import (
@@ -259,19 +259,19 @@ class ClusterActions:
         return ListedBans(self._rpc.name, bans, answers.missing)
 
     async def _ban(self, report: Report, request: BanChange) -> BanResult:
-        return await self._tell(report, request)
+        return await self._distribute(report, request)
 
     async def _lift(self, report: Report, request: BanChange) -> BanResult:
-        result = await self._tell(report, replace(request, seconds=0.0))
+        result = await self._distribute(report, replace(request, seconds=0.0))
         if not result.lifted:
             away = ", ".join(one.node for one in result.missing)
             raise AdminError(404, "no such ban" + (f" (these nodes do not answer: {away})" if away else ""))
         return result
 
-    async def _tell(self, report: Report, request: BanChange) -> BanResult:
+    async def _distribute(self, report: Report, request: BanChange) -> BanResult:
         """Send the news to all nodes. Nodes that are missing now receive it when they are connected again."""
         news = await ask(self._rpc.actions["bans.said"], report, request, BanNews)
-        answers = await self._rpc.everywhere("bans.hear", BansToHear(news.said, request.by), BansHeard)
+        answers = await self._rpc.everywhere("bans.hear", BanUpdate(news.said, request.by), BansReceived)
         return BanResult(list(answers.results), any(one.lifted for one in answers.results.values()), answers.missing)
 
     # Streams

@@ -35,14 +35,14 @@ from starlingmq.wire.reasons import Reason
 log = logging.getLogger("starlingmq.admin")
 
 FILE: Final = "bans.json"
-SAID_MAX: Final = 10_000  # entries; further bans are refused
+ENTRIES_MAX: Final = 10_000  # entries; further bans are refused
 LIFTED_SECONDS: Final = 30 * 86400.0  # a lifted ban is kept so long, for nodes that were away
 SECONDS_MAX: Final = 10 * 365 * 86400
 
 MakeBan = Callable[[Kind, str, float, str], Ban]
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True):
+class BanEntry(msgspec.Struct, frozen=True, array_like=True):
     """The newest entry for a name. Times are Unix seconds; with ``until`` in the past the ban was lifted."""
 
     kind: Kind
@@ -52,7 +52,7 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
     disconnect: bool
     at: float
 
-    def newer(self, other: Said | None) -> bool:
+    def newer(self, other: BanEntry | None) -> bool:
         """Whether this entry replaces the other one. All nodes decide alike."""
         return other is None or (self.at, self.until, self.reason) > (other.at, other.until, other.reason)
 
@@ -98,22 +98,22 @@ class BanChange(Struct, frozen=True):
 class BanNews(Struct, frozen=True):
     """Entries that all nodes must receive."""
 
-    said: list[Said]
+    said: list[BanEntry]
 
 
-class BansToHear(Struct, frozen=True):
+class BanUpdate(Struct, frozen=True):
     """Entries of another node. ``all``: the reply shall have all entries of this node."""
 
-    said: list[Said] = []
+    said: list[BanEntry] = []
     by: str = ""
     all: bool = False
 
 
-class BansHeard(Struct, frozen=True):
-    """``lifted``: a ban has ended on this node. ``said``: all entries of this node, if they were requested."""
+class BansReceived(Struct, frozen=True):
+    """``lifted``: a ban has ended on this node. ``make_entry``: all entries of this node, if they were requested."""
 
     lifted: bool
-    said: list[Said] = []
+    said: list[BanEntry] = []
 
 
 class BanActions:
@@ -125,15 +125,15 @@ class BanActions:
         self._bans = bans
         self._make = make
         self._path = None if directory is None else directory / FILE
-        self._said: dict[tuple[Kind, str], Said] = {}
+        self._entries: dict[tuple[Kind, str], BanEntry] = {}
         self._writing = asyncio.Lock()
         self._read()
 
     def actions(self) -> dict[str, Action]:
         return {
             "bans": typed(NoArguments, self.list_bans),
-            "bans.said": typed(BanChange, self.said),
-            "bans.hear": typed(BansToHear, self.hear_of),
+            "bans.said": typed(BanChange, self.make_entry),
+            "bans.hear": typed(BanUpdate, self.receive),
         }
 
     # Requests to this node
@@ -143,12 +143,14 @@ class BanActions:
         now = monotonic()
         return BansReply(
             [
-                BanInfo(ban.kind, ban.name, round(ban.until - now, 1), ban.reason, (ban.kind, ban.name) in self._said)
+                BanInfo(
+                    ban.kind, ban.name, round(ban.until - now, 1), ban.reason, (ban.kind, ban.name) in self._entries
+                )
                 for ban in self._bans.all(now)
             ]
         )
 
-    async def said(self, report: Report, request: BanChange) -> BanNews:
+    async def make_entry(self, report: Report, request: BanChange) -> BanNews:
         """Make the entry for a request of an operator at this node. Raises AdminError."""
         if not 0 <= request.seconds <= SECONDS_MAX:  # refuses nan, too
             raise AdminError(400, f"seconds: must be 0 to {SECONDS_MAX:,}")
@@ -157,55 +159,55 @@ class BanActions:
             raise AdminError(400, f"kind: must be one of {', '.join(KINDS)}")
         now = self._driver.clock()
         self._forget(now)
-        before = self._said.get((kind, request.name))
-        if before is None and len(self._said) >= SAID_MAX:
-            raise AdminError(507, f"the limit of {SAID_MAX:,} bans is reached; lift some first")
+        before = self._entries.get((kind, request.name))
+        if before is None and len(self._entries) >= ENTRIES_MAX:
+            raise AdminError(507, f"the limit of {ENTRIES_MAX:,} bans is reached; lift some first")
         at = now if before is None or now > before.at else before.at + 1e-3
         until = at + request.seconds if request.seconds else 0.0
-        return BanNews([Said(kind, request.name, until, request.reason, request.disconnect, at)])
+        return BanNews([BanEntry(kind, request.name, until, request.reason, request.disconnect, at)])
 
-    async def hear_of(self, report: Report, request: BansToHear) -> BansHeard:
+    async def receive(self, report: Report, request: BanUpdate) -> BansReceived:
         """Take over the entries that are newer than those of this node."""
-        lifted = await self.hear(request.said)
+        lifted = await self.merge(request.said)
         if request.said and request.by:
             now = self._driver.clock()
             log.info("%s: %s", name_of(request.by), "; ".join(_words(one, now) for one in request.said[:10]))
-        return BansHeard(lifted, self.all() if request.all else [])
+        return BansReceived(lifted, self.all() if request.all else [])
 
-    def all(self) -> list[Said]:
+    def all(self) -> list[BanEntry]:
         self._forget(self._driver.clock())
-        return list(self._said.values())
+        return list(self._entries.values())
 
-    async def hear(self, told: Iterable[Said]) -> bool:
+    async def merge(self, entries: Iterable[BanEntry]) -> bool:
         """Take over newer entries. Returns whether a ban on this node has ended by one of them."""
         now = self._driver.clock()
         new = [
             one
-            for one in told
-            if one.newer(self._said.get((one.kind, one.name)))
+            for one in entries
+            if one.newer(self._entries.get((one.kind, one.name)))
             and one.remembered_until() > now
-            and ((one.kind, one.name) in self._said or len(self._said) < SAID_MAX)
+            and ((one.kind, one.name) in self._entries or len(self._entries) < ENTRIES_MAX)
         ]
         lifted = False
         for one in new:
-            self._said[one.kind, one.name] = one
+            self._entries[one.kind, one.name] = one
             lifted = self._apply(one, now) or lifted
         if new:
             await self._write()
             await self._disconnect([one for one in new if one.disconnect and one.until > now])
         return lifted
 
-    def _apply(self, one: Said, now: float) -> bool:
+    def _apply(self, one: BanEntry, now: float) -> bool:
         if one.until > now:
             self._make(one.kind, one.name, one.until - now, one.reason)
             return False
         return self._bans.lift(one.kind, one.name)
 
     def _forget(self, now: float) -> None:
-        for whom in [whom for whom, one in self._said.items() if one.remembered_until() <= now]:
-            del self._said[whom]
+        for whom in [whom for whom, one in self._entries.items() if one.remembered_until() <= now]:
+            del self._entries[whom]
 
-    async def _disconnect(self, banned: list[Said]) -> None:
+    async def _disconnect(self, banned: list[BanEntry]) -> None:
         """Close the connections of banned clients. Looks at ``PIECE`` clients per turn."""
         names = {(one.kind, network_key(one.name) if one.kind == "address" else one.name) for one in banned}
         for index, client in enumerate(list(self._driver.clients) if names else ()):
@@ -225,14 +227,14 @@ class BanActions:
         if self._path is None or not self._path.exists():
             return
         try:
-            said = msgspec.json.decode(self._path.read_bytes(), type=list[Said])
+            said = msgspec.json.decode(self._path.read_bytes(), type=list[BanEntry])
         except (OSError, msgspec.MsgspecError) as error:
             log.error("stored bans cannot be read and are ignored: %s: %s", self._path, error)
             return
         now = self._driver.clock()
         for one in said:
             if one.remembered_until() > now:
-                self._said[one.kind, one.name] = one
+                self._entries[one.kind, one.name] = one
                 self._apply(one, now)
 
     async def _write(self) -> None:
@@ -250,7 +252,7 @@ class BanActions:
                 )
 
 
-def _words(one: Said, now: float) -> str:
+def _words(one: BanEntry, now: float) -> str:
     if one.until <= now:
         return f"the ban of {one.kind} {one.name!r} was lifted"
     return f"{one.kind} {one.name!r} is banned for {one.until - now:.0f} s"

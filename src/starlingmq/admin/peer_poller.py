@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlingmq.admin.link_views import LinkInfo, LinksReply
 from starlingmq.admin.node_rpc import NodeRpc
-from starlingmq.admin.operator_bans import BanActions, BansHeard, BansToHear
+from starlingmq.admin.operator_bans import BanActions, BansReceived, BanUpdate
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.stream_gossip import StreamGossip
 from starlingmq.admin.typed_actions import NoArguments, typed
@@ -84,9 +84,9 @@ class PeerPoller:
 
     async def _exchange(self, name: str) -> None:
         """Afterwards both nodes have the newest entries of both."""
-        request = BansToHear(self._bans.all(), all=True)
-        reply = await self._rpc.ask(name, "bans.hear", request, BansHeard, ANSWER_SECONDS)
-        await self._bans.hear(reply.said)
+        request = BanUpdate(self._bans.all(), all=True)
+        reply = await self._rpc.ask(name, "bans.hear", request, BansReceived, ANSWER_SECONDS)
+        await self._bans.merge(reply.said)
         if self._streams is not None:
             await self._streams.exchange(self._rpc, name, ANSWER_SECONDS)
 

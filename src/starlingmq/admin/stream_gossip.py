@@ -54,7 +54,7 @@ class StreamGossip:
         self._entries = {entry.name: entry for entry in found}
 
     def actions(self) -> dict[str, Action]:
-        return {"stream.word": typed(GossipRequest, self.word), "stream.hear": typed(GossipNews, self.hear_of)}
+        return {"stream.word": typed(GossipRequest, self.word), "stream.hear": typed(GossipNews, self.receive)}
 
     async def word(self, report: Report, request: GossipRequest) -> GossipNews:
         """Make the entry for a request of an operator at this node."""
@@ -63,9 +63,9 @@ class StreamGossip:
         made = {name: text for name, text in texts(NewStream.of(request)).items() if text}
         return GossipNews([GossipEntry(request.name, at, {} if request.deleted else made)])
 
-    async def hear_of(self, report: Report, request: GossipNews) -> GossipNews:
+    async def receive(self, report: Report, request: GossipNews) -> GossipNews:
         """Apply the entries that are newer than those of this node. Returns all entries of this node."""
-        await self._hear(request.said)
+        await self._merge(request.said)
         return GossipNews(list(self._entries.values()))
 
     async def exchange(self, rpc: NodeRpc, node: str, seconds: float) -> None:
@@ -78,12 +78,12 @@ class StreamGossip:
         except AdminError as error:
             log.debug("exchanging stream definitions with node %s failed: %s", node, error)
             return
-        await self._hear(reply.said)
+        await self._merge(reply.said)
 
-    async def _hear(self, told: Iterable[GossipEntry]) -> None:
+    async def _merge(self, entries: Iterable[GossipEntry]) -> None:
         async with self._turn:
             new = 0
-            for entry in told:
+            for entry in entries:
                 before = self._entries.get(entry.name)
                 if before is not None and entry.at <= before.at:
                     continue
