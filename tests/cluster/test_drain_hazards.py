@@ -91,7 +91,7 @@ def a_draining_node_delivers_before_it_ends() -> None:
 
 MISTAKES: dict[str, Mistake] = {
     "the node ends before its sessions are gone": Mistake(
-        Drain, "_hopeful", lambda *_: False, a_drain_waits_until_its_offers_are_taken
+        Drain, "_may_accept", lambda *_: False, a_drain_waits_until_its_offers_are_taken
     ),
     "the node ends while a session is on its way": Mistake(
         Takeovers, "handing_over", lambda _: 0, messages_that_reach_a_draining_node_are_passed_on

@@ -80,10 +80,10 @@ def tick(**more: int) -> Tick:
 
 def test_a_scene_is_told_by_what_changed_in_it() -> None:
     figures = Figures()
-    figures.hear(tick())
+    figures.update(tick())
     figures.begin()
     assert figures.noticed()[0] == "no client lost its connection"
-    figures.hear(tick(**{"came back": 2}))
+    figures.update(tick(**{"came back": 2}))
     lost, arrived = figures.noticed()
     assert lost == "2 clients lost their connection; half of them reconnected within 2.0 s, the last one after 2.0 s"
     assert arrived == "2 readings arrived: half within 1.5 s, 99 % within 1.5 s, the slowest after 1.5 s"

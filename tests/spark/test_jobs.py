@@ -18,7 +18,7 @@ from starlingmq.pipeline import archive as archiving
 from starlingmq.pipeline.archive import Archive, ArchiveError
 from starlingmq.pipeline.config import PipelineConfig
 from starlingmq.pipeline.replay import Replay, Target, in_order
-from starlingmq.pipeline.run import Pipeline, said
+from starlingmq.pipeline.run import Pipeline, error_line
 from starlingmq.pipeline.traffic import OTHERS, look_at
 from starlingmq.pipeline.traffic_page import page
 from starlingmq.spark.row_publishing import PublishError
@@ -145,7 +145,7 @@ def test_an_archive_refuses_batches_of_another_query(spark: SparkSession, broker
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
-            return said(error)
+            return error_line(error)
         return ""
 
     broker.publish([b"%d" % number for number in range(20)])

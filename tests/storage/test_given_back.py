@@ -19,6 +19,6 @@ def test_exactly_the_freed_offsets_are_known_as_freed(ranges: list[tuple[int, in
     gc: Any = SimpleNamespace(_given=[0, 0], _marked=None)
     gone: set[int] = set()
     for first, count in ranges:
-        JournalGc._forgo(gc, first, first + count)
+        JournalGc._withdraw_offsets(gc, first, first + count)
         gone |= set(range(first, first + count))
         assert {offset for offset in range(60) if not JournalGc.keep(gc, offset)} == gone

@@ -65,12 +65,13 @@ def gauge(name: str, text: str, values: dict[str, float], label: str) -> Metric:
 
 
 class MetricValues:
-    """A collector of prometheus-client: all metrics of one broker as of now. The caller sets ``survey`` before."""
+    """A collector of prometheus-client: all metrics of one broker as of now. The caller sets ``session_totals``
+    before."""
 
     def __init__(self, service: AdminService) -> None:
         self.local_node = service.local_node
         self.service = service
-        self.survey = SessionTotals()
+        self.session_totals = SessionTotals()
         self.process = ProcessCollector(registry=None)
 
     def round_trips(self) -> dict[str, Histogram]:
@@ -192,7 +193,7 @@ class MetricValues:
             open_,
             "listener",
         )
-        came = self.survey.by_listener
+        came = self.session_totals.by_listener
         published = {name: float(one.published) for name, one in came.items()}
         yield counter(
             "starlingmq_listener_messages_received",
@@ -225,7 +226,7 @@ class MetricValues:
         yield refused
 
     def _holdings(self) -> Iterator[Metric]:
-        state, survey = self.local_node.state, self.survey
+        state, survey = self.local_node.state, self.session_totals
         figures = state.sys.figures()
         now = {
             "clients_connected": (
@@ -462,6 +463,6 @@ def _by_qos(total: int, qos1: int, qos2: int) -> dict[str, float]:
 
 async def metrics(values: MetricValues) -> MetricsReply:
     """All metrics as of now."""
-    values.survey = await values.service.surveyor.survey()
+    values.session_totals = await values.service.session_totals_job.count()
     samples = [Sample(one.name, one.labels, one.value) for family in values.collect() for one in family.samples]
     return MetricsReply(values.local_node.name, samples)

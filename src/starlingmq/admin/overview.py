@@ -41,16 +41,16 @@ class Overview(Struct, frozen=True):
 
 
 class OverviewActions:
-    def __init__(self, local_node: LocalNode, surveyor: SessionTotalsJob) -> None:
+    def __init__(self, local_node: LocalNode, session_totals_job: SessionTotalsJob) -> None:
         self.local_node = local_node
-        self.surveyor = surveyor
+        self.session_totals_job = session_totals_job
 
     def actions(self) -> dict[str, Action]:
         return {"overview": typed(NoArguments, self.overview)}
 
     async def overview(self, report: Report, request: NoArguments) -> Overview:
         local_node = self.local_node
-        survey = await self.surveyor.survey()
+        survey = await self.session_totals_job.count()
         counters = local_node.state.ctx.counters
         now = local_node.driver.clock()
         seen = {

@@ -71,7 +71,7 @@ class AdminService:
     def __init__(self, local_node: LocalNode, actions: Mapping[str, Action], streams: StreamAdmin | None) -> None:
         self.local_node = local_node
         self._given = actions
-        self.surveyor = SessionTotalsJob(local_node.state)
+        self.session_totals_job = SessionTotalsJob(local_node.state)
         self._log = LogTail()
         store = directory_of(local_node.driver.store)
         directory = None if store is None else store.data_dir.path
@@ -79,7 +79,7 @@ class AdminService:
         local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
         local |= SessionActions(local_node.driver).actions()
         local |= MessageActions(local_node.driver).actions()
-        local |= OverviewActions(local_node, self.surveyor).actions()
+        local |= OverviewActions(local_node, self.session_totals_job).actions()
         local |= SettingActions(local_node).actions()
         self._watches = WatchActions(local_node.driver, local_node.state.audit)
         self._activity = NodeActivity(local_node.driver)

@@ -25,7 +25,7 @@ class SessionTotalsJob:
         self._good_until = 0.0
         self._task: asyncio.Task[SessionTotals] | None = None
 
-    async def survey(self) -> SessionTotals:
+    async def count(self) -> SessionTotals:
         loop = asyncio.get_running_loop()
         if loop.time() < self._good_until:
             return self._last

@@ -23,7 +23,7 @@ def routes(served: Served, prefix: str) -> list[HTTPRouteHandler]:
 
     @get("/metrics", summary="Get all metrics in Prometheus format", tags=["metrics"], media_type=CONTENT_TYPE)
     async def metrics() -> Response[bytes]:
-        figures.survey = await served.service.surveyor.survey()
+        figures.session_totals = await served.service.session_totals_job.count()
         return Response(generate_latest(registry), media_type=CONTENT_TYPE)
 
     @get(f"{prefix}/metrics", summary="Get all metrics as JSON", tags=["metrics"])

@@ -38,7 +38,7 @@ DELAY_MAX: Final = 5.0  # seconds
 
 Kind = Literal["address", "user", "client"]
 KINDS: Final[tuple[Kind, ...]] = ("address", "user", "client")
-Whom = tuple[Kind, str]
+BanKey = tuple[Kind, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class Counted:
 
 class AutomaticBans:
     def __init__(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
-        self._by_hand: OrderedDict[Whom, Ban] = OrderedDict()
-        self._automatic: OrderedDict[Whom, Ban] = OrderedDict()
+        self._by_hand: OrderedDict[BanKey, Ban] = OrderedDict()
+        self._automatic: OrderedDict[BanKey, Ban] = OrderedDict()
         self.configure(failures, flapping)
 
     def configure(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
@@ -97,7 +97,7 @@ class AutomaticBans:
 
     def lift(self, kind: Kind, name: str) -> bool:
         """Returns whether there was such a ban."""
-        whom = _whom(kind, name)
+        whom = _ban_key(kind, name)
         for counted in (self._failed_from,) if kind == "address" else (self._failed_as, self._came):
             counted.forget(whom[1])
         by_hand, automatic = self._by_hand.pop(whom, None), self._automatic.pop(whom, None)
@@ -109,7 +109,7 @@ class AutomaticBans:
         for kind, name in zip(KINDS, (address, user, client), strict=True):
             if not name:
                 continue
-            whom = _whom(kind, name)
+            whom = _ban_key(kind, name)
             for bans in (self._by_hand, self._automatic):
                 ban = bans.get(whom)
                 if ban is None:
@@ -155,8 +155,8 @@ class AutomaticBans:
         ban = Ban("address", key, now + self._failures.ban, "too many failed logins", True)
         return delay, self._remember(self._automatic, ban)
 
-    def _remember(self, bans: OrderedDict[Whom, Ban], ban: Ban) -> Ban:
-        whom = _whom(ban.kind, ban.name)
+    def _remember(self, bans: OrderedDict[BanKey, Ban], ban: Ban) -> Ban:
+        whom = _ban_key(ban.kind, ban.name)
         bans[whom] = ban
         bans.move_to_end(whom)
         if len(bans) > KNOWN_MAX:
@@ -164,7 +164,7 @@ class AutomaticBans:
         return ban
 
 
-def _whom(kind: Kind, name: str) -> Whom:
+def _ban_key(kind: Kind, name: str) -> BanKey:
     return kind, network_key(name) if kind == "address" else _short(name)
 
 

@@ -39,7 +39,7 @@ class StreamPosition(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     again: int = 0
 
-    def told(self) -> dict[str, Any]:
+    def as_json_dict(self) -> dict[str, Any]:
         """Return the JSON that Spark stores: equal positions have equal text."""
         found: dict[str, Any] = {"version": VERSION}
         for name in ("offsets", "streams", "waiting"):
@@ -57,12 +57,12 @@ class StreamPosition(msgspec.Struct, frozen=True, kw_only=True):
         return (self.offsets[node], last) if mine in ("", others) or not others else (last, last)
 
 
-def position_of(told: Mapping[str, Any]) -> StreamPosition:
+def position_of(stored: Mapping[str, Any]) -> StreamPosition:
     """Parse a position. Raises PositionError."""
-    version = told.get("version")
-    if not isinstance(told.get("offsets"), Mapping):
+    version = stored.get("version")
+    if not isinstance(stored.get("offsets"), Mapping):
         try:
-            offsets = msgspec.convert(dict(told), dict[str, int])
+            offsets = msgspec.convert(dict(stored), dict[str, int])
         except msgspec.ValidationError as error:
             raise PositionError(f"the checkpoint has an invalid position of the stream: {error}") from None
         return StreamPosition(version=1, lost=offsets.pop(LOST, 0), offsets=offsets)
@@ -72,6 +72,6 @@ def position_of(told: Mapping[str, Any]) -> StreamPosition:
             "use the release that wrote it, or a later one"
         )
     try:
-        return msgspec.convert(dict(told), StreamPosition)
+        return msgspec.convert(dict(stored), StreamPosition)
     except msgspec.ValidationError as error:
         raise PositionError(f"the checkpoint has an invalid position of the stream: {error}") from None

@@ -76,7 +76,7 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
     """
     from pyspark.errors import PySparkException
 
-    from starlingmq.pipeline.run import said
+    from starlingmq.pipeline.run import error_line
 
     over = Event()
     tracker = spark.sparkContext.statusTracker()
@@ -100,7 +100,7 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
         try:
             yield
         except PySparkException as error:
-            raise CommandError(f"{what} failed: {said(error)}") from None
+            raise CommandError(f"{what} failed: {error_line(error)}") from None
         finally:
             over.set()
             looking.join()

@@ -40,7 +40,7 @@ class Cast:
 
     def __init__(self, on_told: Callable[[Told], None]) -> None:
         self.nodes: dict[str, Child] = {}
-        self.said: dict[str, deque[str]] = {}  # last lines of each process
+        self.output_lines: dict[str, deque[str]] = {}  # last lines of each process
         self._on_told = on_told
         self._proxies: dict[str, Proxy] = {}
         self._children: dict[str, Child] = {}
@@ -106,7 +106,7 @@ class Cast:
         token = ("--token-file", str(self._stage.token))
         child = await self._start("audit", ("audit", "--stream", stream, *servers, *token, "--json"), PIPELINE)
         await child.ended.wait()
-        for line in self.said["audit"]:
+        for line in self.output_lines["audit"]:
             if line.startswith("{"):
                 found: dict[str, Any] = msgspec.json.decode(line)
                 return found
@@ -114,25 +114,25 @@ class Cast:
 
     async def _start(self, name: str, words: tuple[str, ...] | list[str], program: tuple[str, ...]) -> Child:
         self._logs[name] = (self._stage.directory / "log" / name).open("a", encoding="utf-8")
-        self.said[name] = deque(maxlen=SAID_MAX)
-        child = Child(name, words, self._heard, self._stage.environment, program, line_bytes=LINE_BYTES_MAX)
+        self.output_lines[name] = deque(maxlen=SAID_MAX)
+        child = Child(name, words, self._line_received, self._stage.environment, program, line_bytes=LINE_BYTES_MAX)
         self._children[name] = child
         await child.start()
         self._sessions.append(child.pid)
         return child
 
-    def _heard(self, name: str, line: str) -> None:
+    def _line_received(self, name: str, line: str) -> None:
         if name in ("fleet", "workers") and line.startswith("{"):
             with suppress(msgspec.MsgspecError):
                 self._on_told(self._decoder.decode(line))
                 return
-        self.said[name].append(line)
+        self.output_lines[name].append(line)
         self._logs[name].write(f"{line}\n")
         self._logs[name].flush()
 
     def why(self, child: Child) -> str:
         """Return how a process has ended, with its last error line."""
-        said = self.said[child.name]
+        said = self.output_lines[child.name]
         errors = [line for line in said if "error" in line.lower()] or list(said)
         return f"{child.name} {how_it_ended(child)}: {(errors[-1][:WHY_MAX] if errors else 'it logged nothing')}"
 

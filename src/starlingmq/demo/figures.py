@@ -26,7 +26,7 @@ class Figures:
         self._answers: list[int] = []
         self._rate = 0
 
-    def hear(self, told: Tick | DemoOutcome | WorkersTick) -> None:
+    def update(self, told: Tick | DemoOutcome | WorkersTick) -> None:
         if isinstance(told, WorkersTick):
             self.workers = told
         elif isinstance(told, DemoOutcome):

@@ -96,7 +96,7 @@ class Show:
         self._directory = directory
         self._narrator = narrator
         self._figures = Figures()
-        self._cast = Cast(self._hear)
+        self._cast = Cast(self._update)
         self._seconds = wanted.minutes * 60
         self._fleet: Child | None = None
         self._pipelines: dict[str, Child] = {}
@@ -121,8 +121,8 @@ class Show:
         self._narrator.status("stopping all processes (Ctrl-C again: immediately)")
         return await self._cast.stop(hurry)
 
-    def _hear(self, told: Tick | DemoOutcome | WorkersTick) -> None:
-        self._figures.hear(told)
+    def _update(self, told: Tick | DemoOutcome | WorkersTick) -> None:
+        self._figures.update(told)
         if isinstance(told, Tick):
             self._narrator.status(self._figures.status())
             if told.alert and not self._reported:

@@ -177,7 +177,7 @@ class Pipeline:
             found: DataFrame = make()
             return found
         except (*OF_SPARK, OptionError) as error:
-            raise PipelineError(f"{self.path}: {where}: {said(error)}") from None
+            raise PipelineError(f"{self.path}: {where}: {error_line(error)}") from None
 
     def _step(self, index: int, sql: str) -> DataFrame:
         try:
@@ -188,7 +188,7 @@ class Pipeline:
             line_match = LINE_NUMBER.search(str(error))
             line = sql_line(self.path, index) + (int(line_match[1]) - 1 if line_match else 0)
             name = self.config.steps[index].name
-            raise PipelineError(f"{self.path}:{line}: step {name}: {said(error)}") from None
+            raise PipelineError(f"{self.path}:{line}: step {name}: {error_line(error)}") from None
 
     def _check_sink(self, result: DataFrame) -> None:
         sink = self.config.sink
@@ -244,7 +244,7 @@ class Pipeline:
         try:
             return writer.start()
         except OF_SPARK as error:
-            raise PipelineError(f"{self.path}: sink: {said(error)}") from None
+            raise PipelineError(f"{self.path}: sink: {error_line(error)}") from None
 
     @staticmethod
     def _writer(result: DataFrame, sink: SinkConfig) -> DataStreamWriter:
@@ -310,7 +310,7 @@ def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig
     return found.withColumns({"payload": F.base64("payload"), "properties": F.to_json("properties")})
 
 
-def said(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Return Spark's error message in one line, without the query and the plan."""
     told = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
     text = told.split("== SQL")[0].split("JVM stacktrace")[0].split(";\n")[0]
@@ -323,4 +323,4 @@ def said(error: Exception) -> str:
 def failure(path: str | Path, query: StreamingQuery) -> PipelineError | None:
     """Return why a query has failed; "" if it has not."""
     error = query.exception()
-    return None if error is None else PipelineError(f"{path}: {query.name}: {said(error)}")
+    return None if error is None else PipelineError(f"{path}: {query.name}: {error_line(error)}")

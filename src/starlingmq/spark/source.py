@@ -156,7 +156,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._book
 
     def initialOffset(self) -> Told:
-        return begin_at(self.book, self.book.bounds()).told()
+        return begin_at(self.book, self.book.bounds()).as_json_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.options.rows_max:
@@ -171,11 +171,13 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bounds = self.book.bounds()
         except StreamError:
             return None
-        return StreamPosition(offsets={node: each.next for node, each in bounds.items()}, streams=ids(bounds)).told()
+        return StreamPosition(
+            offsets={node: each.next for node, each in bounds.items()}, streams=ids(bounds)
+        ).as_json_dict()
 
     def latestOffset(self, start: Told, limit: ReadLimit) -> Told:
         begin = position_of(start)
-        return NextBatch(self.book, begin, self.book.bounds(begin.offsets)).until(self._target, limit).told()
+        return NextBatch(self.book, begin, self.book.bounds(begin.offsets)).until(self._target, limit).as_json_dict()
 
     def partitions(self, start: Told, end: Told) -> Sequence[InputPartition]:
         return parts(self.book, position_of(start), position_of(end))

@@ -61,9 +61,9 @@ class JournalGc:
             self._marked = None
         oldest = self._oldest
         doomed = [segment for segment in segments if segment.next <= checkpoint and segment.first not in needed]
-        self._forgo(0, oldest)
+        self._withdraw_offsets(0, oldest)
         for segment in doomed:
-            self._forgo(segment.first, segment.next)
+            self._withdraw_offsets(segment.first, segment.next)
         self.journal.trim(oldest)
         for segment in doomed:
             grown = (
@@ -73,7 +73,7 @@ class JournalGc:
                 self.journal.drop(segment.first)
                 yield
 
-    def _forgo(self, first: int, next: int) -> None:
+    def _withdraw_offsets(self, first: int, next: int) -> None:
         """From now on no message may refer to these offsets. A retained message in memory may still know one of
         them."""
         begin, end = bisect_left(self._given, first), bisect_right(self._given, next)

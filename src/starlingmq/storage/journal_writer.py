@@ -159,7 +159,7 @@ class JournalWriter:
             )
         self._note(JournalEvent.RECORDS_LOST)
         self._refuse(error)
-        self._let_down()
+        self._fail_waiting()
         if self.state is not None:
             self.state.ctx.storage.lose(sum(last - first + 1 for first, last in error.ranges))
         self.rewrite()
@@ -253,11 +253,11 @@ class JournalWriter:
     def _doubt(self, error: OSError) -> None:
         self._note(JournalEvent.SYNC_IN_DOUBT)
         self._refuse(error)
-        self._let_down()
+        self._fail_waiting()
         self._sync_state = SyncState.RETRYING
         self._resync = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._sync_again)
 
-    def _let_down(self) -> None:
+    def _fail_waiting(self) -> None:
         """Fail all turns that wait for records in doubt."""
         waiting = self._syncing_for + self._unsynced
         self._syncing_for, self._unsynced = [], []

@@ -80,7 +80,7 @@ class Drain(Subsystem):
         self._rate = rate
         self._busy_at = -inf  # when a client or a session was last leaving
         self._kept = 0  # sessions with a delayed will that are not waited for
-        self._hope_at = 0.0  # when a node last accepted sessions
+        self._accepted_at = 0.0  # when a node last accepted sessions
         self._ends = inf
         self._may = 0.0  # unused part of the rate
         self._since = 0.0
@@ -104,7 +104,7 @@ class Drain(Subsystem):
         self.done = False
         self._busy_at = -inf
         self.moved = self.closed = self.handed = self.declined = 0
-        self._hope_at = self._since = now
+        self._accepted_at = self._since = now
         self._may = self._look_at = 0.0
         self._find(now)
         nats = self._broker.nats
@@ -138,16 +138,18 @@ class Drain(Subsystem):
             self._offer(nodes, now)
             if not self._sessions and not self._offered and now >= self._look_at:
                 self._find(now)
-        hopeful = self._hopeful(nodes, now)
-        if hopeful and (self._clients or self._offered or self._handing_over()):
+        may_accept = self._may_accept(nodes, now)
+        if may_accept and (self._clients or self._offered or self._handing_over()):
             self._busy_at = now
         idle = not self._clients and not self._offered and not self.clients_left and not self._handing_over()
-        if not hopeful and self._ends != inf:
+        if not may_accept and self._ends != inf:
             self.done = (
                 not self._handing_over()
             )  # clients that are still here are told that the whole cluster is stopping
         else:
-            self.done = idle and (not hopeful or (self.sessions_left <= self._kept and now >= self._busy_at + LINGER))
+            self.done = idle and (
+                not may_accept or (self.sessions_left <= self._kept and now >= self._busy_at + LINGER)
+            )
 
     def wake_at(self, now: float) -> float:
         if not self.active:
@@ -189,13 +191,13 @@ class Drain(Subsystem):
                 if now >= when + GRACE:
                     self._sessions.append(session.client_id)
 
-    def _hopeful(self, nodes: list[int], now: float) -> bool:
+    def _may_accept(self, nodes: list[int], now: float) -> bool:
         """Whether a node may still take a session: connected nodes that do not drain are waited for, for a limited
         time."""
         if nodes and not self._ctx.isolated:
-            self._hope_at = now
+            self._accepted_at = now
             return True
-        return now < self._hope_at + HOPE_SECONDS and self._node_directory.undecided()
+        return now < self._accepted_at + HOPE_SECONDS and self._node_directory.undecided()
 
     # Clients
 

@@ -62,7 +62,7 @@ class GroupPrimaries:
         self._incarnation = 0
         self._primaries: dict[bytes, Primary] = {}  # by $share/name/filter
         self._wanted: dict[bytes, None] = {}
-        self._todo: dict[bytes, None] = {}  # wanted and free, or held by this node and not wanted
+        self._pending: dict[bytes, None] = {}  # wanted and free, or held by this node and not wanted
         self._asked: dict[bytes, int] = {}  # groups that wait for the watch to reach this revision
         self._changed: dict[bytes, None] = {}
         self._begun = False  # a group exists; etcd is not asked before
@@ -105,9 +105,9 @@ class GroupPrimaries:
         stale = primary.node == self._node and primary.epoch != 0 and primary.incarnation != self._incarnation
         given_up = self.is_ours(primary) and share not in self._wanted
         if vacant or stale or given_up:
-            self._todo[share] = None
+            self._pending[share] = None
         else:
-            self._todo.pop(share, None)
+            self._pending.pop(share, None)
 
     # etcd
 
@@ -188,7 +188,7 @@ class GroupPrimaries:
             self._asked.clear()
             requests.append(self._txn([], (), (Get(self._prefix, prefix=True),)))
             return requests
-        names = list(islice((share for share in self._todo if share not in self._asked), self._batch))
+        names = list(islice((share for share in self._pending if share not in self._asked), self._batch))
         if names:
             compares: list[Compare] = []
             writes: list[Put | Delete] = []
@@ -214,4 +214,4 @@ class GroupPrimaries:
         """When ``take_requests`` has to be called without an event; 0.0: never."""
         if self._tag or self._node == 0 or not self._begun:
             return 0.0
-        return self._retry.at if self._todo or not self._watching else 0.0
+        return self._retry.at if self._pending or not self._watching else 0.0

@@ -26,15 +26,15 @@ class ReplayJob(Job):
 
     owner: RetainedReplays
     session: Session
-    todo: deque[Subscription]
-    cursor: RetainedCursor | None  # of the first one in ``todo``
+    pending: deque[Subscription]
+    cursor: RetainedCursor | None  # of the first one in ``pending``
     waiting: bool  # not among the jobs: continues with ``RetainedReplays.drained`` or ``RetainedReplays.came``
     wanted: int  # payloads that are expected from other nodes
 
     def __init__(self, owner: RetainedReplays, session: Session) -> None:
         self.owner = owner
         self.session = session
-        self.todo = deque()
+        self.pending = deque()
         self.cursor = None
         self.waiting = False
         self.wanted = 0
@@ -45,16 +45,16 @@ class ReplayJob(Job):
         if session.ended or client is None or session.replay is not self:
             return True
         left = REPLAYED_PER_TURN
-        while self.todo and left > 0:
+        while self.pending and left > 0:
             full = client.blocked or client.size > self.owner.ctx.write_buffer or self._queued()
             if full or self.wanted >= WANTED_MAX:
                 self.waiting = True
                 return True
-            left -= self._piece(self.todo[0])
-        if not self.todo and self.wanted == 0:
+            left -= self._piece(self.pending[0])
+        if not self.pending and self.wanted == 0:
             session.replay = None
-        self.waiting = not self.todo and self.wanted != 0
-        return not self.todo
+        self.waiting = not self.pending and self.wanted != 0
+        return not self.pending
 
     def _piece(self, subscription: Subscription) -> int:
         """Continue with a subscription. Returns the cost, in filters and messages."""
@@ -92,7 +92,7 @@ class ReplayJob(Job):
         self.owner.delivery.offer(self.session, Outgoing(message, qos, True, subscription.ids, None), None)
 
     def _next(self) -> None:
-        self.todo.popleft()
+        self.pending.popleft()
         self.cursor = None
 
     def _queued(self) -> bool:
@@ -173,7 +173,7 @@ class RetainedReplays:
             self.ctx.drop("retained_unreachable", session.client_id)
         elif session.subscription(wanted.subscription.filter) is wanted.subscription:
             job.give(wanted.subscription, message)
-        if job.todo:
+        if job.pending:
             if job.waiting and job.wanted < WANTED_MAX // 2:
                 job.waiting = False
                 self.ctx.jobs.append(job)
@@ -185,10 +185,10 @@ class RetainedReplays:
         if not isinstance(job, ReplayJob):
             job = session.replay = ReplayJob(self, session)
             self.ctx.jobs.append(job)
-        elif job.waiting and not job.todo:
+        elif job.waiting and not job.pending:
             job.waiting = False
             self.ctx.jobs.append(job)
-        job.todo.append(subscription)
+        job.pending.append(subscription)
 
     def drained(self, session: Session) -> None:
         """The client accepts messages again: continue its replay."""

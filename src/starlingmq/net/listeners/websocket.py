@@ -69,8 +69,8 @@ class WebSocketConnection(asyncio.Protocol):
 
     # fmt: off
     __slots__ = (
-        "blocked", "client", "deadline", "driver", "early", "exempt", "frames", "full", "gate", "goes_on", "held",
-        "made", "more", "owed_pong", "peer", "request", "state", "stream",
+        "blocked", "client", "deadline", "driver", "early", "exempt", "frames", "full", "gate", "held",
+        "made", "more", "owed_pong", "peer", "request", "resume_handle", "state", "stream",
     )
     # fmt: on
 
@@ -92,7 +92,7 @@ class WebSocketConnection(asyncio.Protocol):
         self.owed_pong: bytes | None = None
         self.held = False  # the driver accepts no more for now
         self.more = False  # frames that were read wait for their turn
-        self.goes_on: asyncio.Handle | None = None
+        self.resume_handle: asyncio.Handle | None = None
         self.deadline: asyncio.TimerHandle | None = None
 
     # Callbacks of the transport.
@@ -119,8 +119,8 @@ class WebSocketConnection(asyncio.Protocol):
         self.state = LINGER
         if self.deadline is not None:
             self.deadline.cancel()
-        if self.goes_on is not None:
-            self.goes_on.cancel()
+        if self.resume_handle is not None:
+            self.resume_handle.cancel()
         self.gate.leave(self.peer, self.exempt)
         if self.client is not None:
             client, self.client = self.client, None
@@ -260,7 +260,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._flow()
 
     def _go_on(self) -> None:
-        self.goes_on = None
+        self.resume_handle = None
         if self.held and self.state == OPEN:
             return  # until ``resume_reading``
         self.more = False
@@ -275,8 +275,8 @@ class WebSocketConnection(asyncio.Protocol):
         if self.state == LINGER:
             self.more = False
         held = self.held and self.state <= OPEN
-        if self.more and not held and self.goes_on is None:
-            self.goes_on = asyncio.get_running_loop().call_soon(self._go_on)
+        if self.more and not held and self.resume_handle is None:
+            self.resume_handle = asyncio.get_running_loop().call_soon(self._go_on)
         if self.more or held:
             self.stream.pause_reading()
         else:
