@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
     "a slow owner is given up": (TakeoverTarget, "look_at", gives_up_a_slow_owner, SlowWorld, 2),
     "what is held is forgotten by the next owner": (
         OutboundSession,
-        "unpassed",
+        "newly_passed",
         says_too_early_that_all_is_there,
         SlowWorld,
         26,
