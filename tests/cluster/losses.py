@@ -59,6 +59,7 @@ class Loss:
     client: str
     node: str  # that said so
     before: str  # see ``Memory.accepted``
+    since: float = 0.0  # seconds since the epoch, when the client read its CONNACK before this one
 
     def __str__(self) -> str:
         return f"{self.client} at {self.node}, {datetime.fromtimestamp(self.at):%H:%M:%S.%f}"
@@ -105,10 +106,15 @@ class Losses:
             elif lines[-1].owners:
                 self.counts[self._fault(loss, lines[-1].owners)] += 1
             else:
-                self._again(loss)
+                self._again(loss, logs)
 
-    def _again(self, loss: Loss) -> None:
-        """The client had been told of this loss before."""
+    def _again(self, loss: Loss, logs: dict[str, list[Line]]) -> None:
+        """The client had been told of this loss before. It may have left without reading that CONNACK: then it was
+        another loss than the one that it has read of."""
+        lines = [line for log in logs.values() for line in log if line.client == loss.client and line.owners]
+        if loss.before and any(loss.since < line.at <= loss.at for line in lines):
+            self.counts["told again, it had left before it read the first CONNACK"] += 1
+            return
         self.counts[f"told again, {loss.before or 'it had not read the first CONNACK'}"] += 1
         if loss.before == "answered since" and not self._met(loss.at, ("kill",)):
             self.wrong[f"{loss}: its session is lost once more, though it was answered since it was told"] += 1

@@ -45,6 +45,7 @@ class Roamer(Person):
         self.asked_at = 0.0  # its last CONNECT
         self.history: deque[str] = deque(maxlen=VISITS_TOLD)
         self._memory = Memory()
+        self._greeted_at = 0.0  # seconds since the epoch, when it read its last CONNACK that was no refusal
         self._found = True
         self._sent_to: Node | None = None
         self._here: asyncio.Task[None] | None = None
@@ -89,8 +90,9 @@ class Roamer(Person):
         if not await super().greet(peer):
             return False
         before = self._memory.accepted(self._found)
+        since, self._greeted_at = self._greeted_at, time.time()
         if not self._found:
-            self.load.losses.append(Loss(time.time(), self.name, self.node.name, before))
+            self.load.losses.append(Loss(self._greeted_at, self.name, self.node.name, before, since))
         return True
 
     def _listen(self, peer: Peer) -> None:

@@ -39,6 +39,17 @@ def test_a_loss_that_is_told_again_to_a_client_that_was_answered_is_wrong() -> N
     assert not judged("it had sent nothing", ()).wrong
 
 
+def test_a_client_that_left_before_it_read_of_a_later_loss_may_be_told_again() -> None:
+    for at, excused in ((99.0, False), (105.5, True), (106.5, False)):
+        losses = Losses(())
+        loss = Loss(106.0, "c", "n2", "answered since", 100.0)
+        losses.judge([loss], {"n1": [Line(at, "c", ("n3",))], "n2": [Line(105.8, "c", ())]})
+        assert bool(losses.wrong) is not excused, at
+        losses = Losses(())
+        losses.judge([loss], {"n1": [Line(at, "another", ("n3",))], "n2": [Line(105.8, "c", ())]})
+        assert losses.wrong, "another client's loss explains nothing"
+
+
 def test_a_loss_without_a_line_in_the_log_of_its_node_is_wrong() -> None:
     losses = Losses([KILLED])
     losses.judge([Loss(106.0, "c", "n2", "")], {"n2": [Line(106.0, "another", ("n1",)), Line(60.0, "c", ("n1",))]})
