@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.fleet import Fleet
-from tests.cluster.test_slow_takeovers import connecting
+from tests.cluster.test_slow_takeovers import CONFIG, connecting
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 from tests.harness import FakeClient
 
@@ -19,6 +19,7 @@ from starlingmq.wire.mqtt import (
     SubscribeRequest,
 )
 from starlingmq.wire.packets import Pingreq
+from starlingmq.wire.reasons import Reason
 
 
 def lost(subscribed: bool = True, nodes: int = 4, version: int = 5) -> tuple[Fleet, FakeClient]:
@@ -82,6 +83,31 @@ def test_a_client_that_leaves_before_its_suback_is_told_once_and_subscribes_to_a
     subscribe(client, b"other", 1)
     publish(publisher, b"t", b"of the lost session")
     publish(publisher, b"other", b"of this one")
+    assert published(client.receive()) == [b"of this one"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_subscribe_that_waits_too_long_for_a_slow_node_is_to_come_again(version: int) -> None:
+    """No message of the lost session comes as one of the new subscription, however slow the node is."""
+    fleet, client = lost(version=version)
+    publisher = fleet.connect(3, "p")
+    slow = fleet[3].cluster.number
+    fleet.mute = {(slow, node.cluster.number) for node in fleet.nodes}
+    publish(publisher, b"t", b"of the lost session", 0)
+    client.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(CONFIG.takeover_limit + 1.0, 0.5)
+    if version == 5:
+        assert client.expect(Disconnect).reason == Reason.SERVER_BUSY
+    assert client.closed
+    client = lasting(fleet, 1, version=version)
+    assert client.connack.session_present
+    client.send(Subscribe(2, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(1.0, 0.05)
+    assert client.receive() == [], "the marker of the slow node is still missing"
+    fleet.speak()
+    fleet.advance(1.0, 0.05)
+    assert client.expect(Suback).reasons == [1]
+    publish(publisher, b"t", b"of this one", 1)
     assert published(client.receive()) == [b"of this one"]
 
 

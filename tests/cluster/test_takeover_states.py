@@ -187,8 +187,10 @@ def test_an_event_of_a_session_reset_leads_to_the_state_of_its_row(row: Row[Rese
     with counting() as taken:
         if row.event is ResetEvent.NOTICED:
             connects.noticed(session, 2.0)
-        else:
+        elif row.event is ResetEvent.LATE:
             connects.look_at_reset(inbound, False, inbound.reset_until)
+        else:
+            connects.look_at_reset(inbound, True, 2.0)
     assert taken[row] == 1
     assert inbound.reset is row.next
     assert (inbound in at.migrations.resetting()) == (row.next is ResetState.PENDING)

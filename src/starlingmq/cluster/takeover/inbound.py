@@ -92,7 +92,7 @@ class InboundSession:
     user: str | None  # the user who connected; None: no client has connected, or sessions are not bound to users
     session: Session | None  # None until this node has one
     reset: ResetState
-    reset_until: float  # while PENDING: the time after which it no longer waits for cut markers
+    reset_until: float  # while PENDING: when cut markers that are missing are late
     ask_at: float  # when sources whose answer is missing are asked again; 0.0: no answer is missing
     ask_seconds: float  # from the last request to that time
 

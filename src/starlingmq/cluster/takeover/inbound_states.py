@@ -23,7 +23,8 @@ The session as a whole, in ``INBOUND_TABLE``::
 A session reset that the client has noticed, in ``RESET_TABLE``::
 
     NONE    --client has noticed-----> PENDING    its new subscriptions wait for the cut markers of the connected nodes
-    PENDING --cut markers, deadline--> NONE       its earlier subscriptions are removed, its SUBSCRIBE is processed
+    PENDING --cut markers------------> NONE       its earlier subscriptions are removed, its SUBSCRIBE is processed
+    PENDING --late-------------------> PENDING    a marker is late: a client whose SUBSCRIBE waits is to come again
 
 Invariants:
 
@@ -110,11 +111,13 @@ class ResetState(Enum):
 
 class ResetEvent(Enum):
     NOTICED = "the client has noticed"
-    DUE = "cut markers, or the deadline"
+    DUE = "cut markers"
+    LATE = "a cut marker has been missing for long"
 
 
 class ResetAction(Enum):
-    WATCH = "look at it whenever a node connects or disconnects, and at its deadline"
+    WATCH = "look at it whenever a node connects or disconnects, and when a cut marker is late"
+    SEND_AWAY = "close a connection whose SUBSCRIBE waits, as busy"
     SUBSCRIBE = "remove the earlier subscriptions, process the SUBSCRIBE"
 
 
@@ -199,6 +202,7 @@ RESET_TABLE: Final[StateTable[ResetState, ResetEvent, ResetAction]] = StateTable
     [
         goes(ResetState.NONE, ResetEvent.NOTICED, ResetState.PENDING, ResetAction.WATCH),
         goes(ResetState.PENDING, ResetEvent.NOTICED, ResetState.PENDING, ResetAction.WATCH),
+        goes(ResetState.PENDING, ResetEvent.LATE, ResetState.PENDING, ResetAction.WATCH, ResetAction.SEND_AWAY),
         goes(ResetState.PENDING, ResetEvent.DUE, ResetState.NONE, ResetAction.SUBSCRIBE),
     ],
 )

@@ -117,16 +117,31 @@ class WaitingConnects:
     def look_at_reset(self, inbound: InboundSession, over: bool, now: float) -> None:
         if inbound.reset is not ResetState.PENDING:
             return
-        if over or now >= inbound.reset_until or inbound.marked_by(self._migrations.connected_members()):
+        if over or inbound.marked_by(self._migrations.connected_members()):
             self._step(inbound, ResetEvent.DUE, now)
+        elif now >= inbound.reset_until:
+            self._step(inbound, ResetEvent.LATE, now)
 
     def _step(self, inbound: InboundSession, event: ResetEvent, now: float) -> None:
         for action in inbound.step_reset(event):
             if action is ResetAction.WATCH:
                 self._migrations.watch_reset(inbound, now + self._migrations.limit)
+            elif action is ResetAction.SEND_AWAY:
+                self._send_away(inbound)
             elif action is ResetAction.SUBSCRIBE:
                 self._migrations.unwatch_reset(inbound)
                 self._subscribe(inbound)
+
+    def _send_away(self, inbound: InboundSession) -> None:
+        """The client gets no SUBACK: without the markers, messages of its earlier subscriptions could come as those of
+        its new ones. It finds its session when it comes again."""
+        session = inbound.session
+        moving = None if session is None else session.moving
+        if session is None or moving is None or moving.subscribe is None:
+            return
+        moving.subscribe, client = None, session.client
+        if client is not None and moving.subscriber is client:
+            self._migrations.broker.ending.fail(client, Reason.SERVER_BUSY, "a slow node delays its SUBACK")
 
     def _subscribe(self, inbound: InboundSession) -> None:
         session = inbound.session
