@@ -46,6 +46,9 @@ HOLDINGS: Final = b"h"
 RETAINED: Final = b"r"
 FACT: Final = b"f"
 
+META_COPY: Final = b"mcopy"
+"""In a copy of another node's store: the state it has (MessagePack: incarnation of the owner, count of batches)."""
+
 _HEAD: Final = 9  # a letter and a session number
 
 

@@ -157,6 +157,24 @@ class RocksJournal:
             self._marks.append((offset, total))
         return begin
 
+    def go_on_at(self, offset: int) -> None:
+        """Go on at this offset, which is above ``next``; what lies between was given back by the journal that this one
+        is a copy of."""
+        self._next = offset
+
+    def cut_to(self, offset: int) -> None:
+        """Forget the records from this offset on, which is not above ``next``; it is given again. Raises OSError."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(_key(offset), _key(self._next) + b"\0")
+        self._database.write(batch)
+        self._first = min(self._first, offset)
+        self._cut = self._looked = self._first
+        self._cut_bytes = self._bytes_before
+        self._marks.clear()
+        self._next, self._bytes, self._mark, self._mark_total = self._find_end()
+        self._next = max(self._next, offset)
+        self._begin = self._next
+
     def read(self, offset: int, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
         found: list[tuple[int, bytes]] = []
         left = max_bytes

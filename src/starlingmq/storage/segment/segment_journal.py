@@ -26,6 +26,7 @@ from starlingmq.storage.segment.segment_format import (
     SegmentHeader,
     decode_header,
     doubt_name,
+    gone_name,
     index_name,
     log_name,
 )
@@ -93,6 +94,19 @@ class SegmentJournal:
         segment_set.damages.add(Damage(path, segment_set.next, offset - 1, 0, what))
         segment_set.next = offset
 
+    def go_on_at(self, offset: int) -> None:
+        """Go on at this offset, which is above ``next``; what lies between was given back by the journal that this one
+        is a copy of. Raises OSError."""
+        segment_set = self._segment_set
+        with segment_set.lock:
+            last = segment_set.segments[-1] if segment_set.segments else None
+            if last is not None:
+                segment_set.mark_gone(segment_set.next, offset)
+            segment_set.next = offset
+            if last is not None:
+                segment_set.begin()  # at once: the marker is true only with a segment behind it
+                segment_set.seal(last)
+
     def cut_to(self, offset: int) -> None:
         """Remove the records from this offset on, which is not above ``next``. The offset will be used again. Raises
         OSError.
@@ -104,7 +118,12 @@ class SegmentJournal:
         files, directory = self._files, segment_set.directory
         header = SegmentHeader(offset, files.now(), segment_set.salt).encode()
         later = [first for first in segment_set.firsts if first > offset]
+        skipped = [span for span in segment_set.gone if span[1] > offset]
         self.close()
+        for span in skipped:  # these offsets are given again: segments that begin there are not to be thrown away
+            remove_if_there(files, segment_set.path(gone_name(*span)))
+        if skipped:
+            files.sync_directory(directory)
         for name in (index_name(offset), doubt_name(offset)):
             remove_if_there(files, segment_set.path(name))
         files.close(write_whole(files, segment_set.path(log_name(offset)), header, sync=True))

@@ -236,7 +236,7 @@ class SegmentSet:
             if self.removing:
                 self.settle_names()
         else:
-            self._mark_gone(segment.first, following)
+            self.mark_gone(segment.first, following)
         remove_if_there(self.files, self.path(index_name(segment.first)))
         remove_if_there(self.files, segment.path)
         if segment.doubted or segment.torn:
@@ -244,8 +244,10 @@ class SegmentSet:
         self.removals += front
         self.forget(segment)
 
-    def _mark_gone(self, first: int, following: int) -> None:
-        """The marker absorbs the one before it and those after it, so that there are never more markers than
+    def mark_gone(self, first: int, following: int) -> None:
+        """Note that the offsets from ``first`` to ``following`` - 1 are missing on purpose.
+
+        The marker absorbs the one before it and those after it, so that there are never more markers than
         segments."""
         begin = next((known[0] for known in self.gone if known[1] == first), first)
         wanted = (begin, following)

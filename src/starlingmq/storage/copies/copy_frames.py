@@ -1,0 +1,179 @@
+"""What a node sends to the followers that keep a copy of its data directory, and what they answer.
+
+The owner of a data directory sends *groups*, in the order in which it changed its own directory. A group has a number
+(``lsn``, counted from 1 in each life of the owner) and the operations of one turn. A follower that has stored a group
+has stored all groups before it, so one number acknowledges all of them.
+
+A group is u64 lsn, u32 bytes of operations, operations. An operation is u8 kind, u32 bytes, payload. All numbers are
+little-endian.
+
+    APPEND    records of the journal: u64 offset of the first, lengths, records
+    STREAM    records of a stream: u64 number of the stream, u64 offset of the first, lengths, records
+    KV        changes of the key-value store, applied together: per change u32 bytes of the key, i32 bytes of the value
+              (-1: the key is deleted), key, value
+    KEEP      MessagePack ``Kept``: what the owner still has; a follower deletes everything else
+    DEFINE    MessagePack list of ``Definition``: all streams of the owner
+    CONSUMERS MessagePack: number of a stream, content of its CONSUMERS file
+    KV_BEGIN  empty: the KV operations that follow are the whole store, until KV_END
+    KV_END    empty
+
+Lengths are u32 how many, then u32 bytes of each. Offsets may skip what the owner has given back already.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+APPEND: Final = 1
+STREAM: Final = 2
+KV: Final = 3
+KEEP: Final = 4
+DEFINE: Final = 5
+CONSUMERS: Final = 6
+KV_BEGIN: Final = 7
+KV_END: Final = 8
+
+_GROUP: Final = struct.Struct("<QI")
+_OPERATION: Final = struct.Struct("<BI")
+_OFFSET: Final = struct.Struct("<Q")
+_STREAM: Final = struct.Struct("<QQ")
+_COUNT: Final = struct.Struct("<I")
+_CHANGE: Final = struct.Struct("<Ii")
+
+
+class CopyFrameError(ValueError):
+    """Bytes that are no group: the other side is broken, or speaks another version."""
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """``journal``: first and next offset of each segment; of an engine without segments one range. ``streams``: by
+    number of the stream, the first offset that is kept."""
+
+    journal: tuple[tuple[int, int], ...]
+    streams: dict[int, int]
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """What a follower has of a data directory. ``incarnation``: the life of the owner that it was copied from last.
+    ``kv``: which state of the key-value store it has, as (incarnation, count of batches); (0, 0): none that is whole.
+    ``streams``: next offset by number."""
+
+    generation: int
+    incarnation: int
+    journal: int  # next offset
+    kv: tuple[int, int]
+    streams: dict[int, int]
+
+
+def encode_group(lsn: int, operations: Sequence[bytes]) -> bytes:
+    return b"".join((_GROUP.pack(lsn, sum(map(len, operations))), *operations))
+
+
+def append(offset: int, records: Sequence[bytes]) -> bytes:
+    return _operation(APPEND, _OFFSET.pack(offset), records)
+
+
+def stream(number: int, offset: int, records: Sequence[bytes]) -> bytes:
+    return _operation(STREAM, _STREAM.pack(number, offset), records)
+
+
+def kv(changes: Mapping[bytes, bytes | None]) -> bytes:
+    parts: list[bytes] = []
+    for key, value in changes.items():
+        if value is None:
+            parts += (_CHANGE.pack(len(key), -1), key)
+        else:
+            parts += (_CHANGE.pack(len(key), len(value)), key, value)
+    payload = b"".join(parts)
+    return _OPERATION.pack(KV, len(payload)) + payload
+
+
+def plain(kind: int, payload: bytes = b"") -> bytes:
+    """KEEP, DEFINE, CONSUMERS, KV_BEGIN and KV_END."""
+    return _OPERATION.pack(kind, len(payload)) + payload
+
+
+def _operation(kind: int, head: bytes, records: Sequence[bytes]) -> bytes:
+    lengths = struct.pack(f"<{1 + len(records)}I", len(records), *map(len, records))
+    size = len(head) + len(lengths) + sum(map(len, records))
+    return b"".join((_OPERATION.pack(kind, size), head, lengths, *records))
+
+
+def groups(data: bytes) -> Iterator[tuple[int, memoryview]]:
+    """The groups in a message: their numbers, and their operations. Raises CopyFrameError."""
+    view = memoryview(data)
+    at = 0
+    while at < len(view):
+        lsn, size = _unpack(_GROUP, view, at)
+        at += _GROUP.size
+        if at + size > len(view):
+            raise CopyFrameError(f"group {lsn} ends after {len(view) - at} of {size} bytes")
+        yield lsn, view[at : at + size]
+        at += size
+
+
+def operations(group: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Kind and payload of each operation. Raises CopyFrameError."""
+    at = 0
+    while at < len(group):
+        kind, size = _unpack(_OPERATION, group, at)
+        at += _OPERATION.size
+        if at + size > len(group):
+            raise CopyFrameError(f"an operation of kind {kind} ends after {len(group) - at} of {size} bytes")
+        yield kind, group[at : at + size]
+        at += size
+
+
+def appended(payload: memoryview) -> tuple[int, list[bytes]]:
+    """Offset and records of APPEND. Raises CopyFrameError."""
+    (offset,) = _unpack(_OFFSET, payload, 0)
+    return offset, _records(payload, _OFFSET.size)
+
+
+def streamed(payload: memoryview) -> tuple[int, int, list[bytes]]:
+    """Number, offset and records of STREAM. Raises CopyFrameError."""
+    number, offset = _unpack(_STREAM, payload, 0)
+    return number, offset, _records(payload, _STREAM.size)
+
+
+def changed(payload: memoryview) -> dict[bytes, bytes | None]:
+    """The changes of KV. Raises CopyFrameError."""
+    changes: dict[bytes, bytes | None] = {}
+    at = 0
+    while at < len(payload):
+        of_key, of_value = _unpack(_CHANGE, payload, at)
+        at += _CHANGE.size
+        end = at + of_key + max(of_value, 0)
+        if end > len(payload):
+            raise CopyFrameError("a change of the key-value store is cut off")
+        key = bytes(payload[at : at + of_key])
+        changes[key] = None if of_value < 0 else bytes(payload[at + of_key : end])
+        at = end
+    return changes
+
+
+def _records(payload: memoryview, at: int) -> list[bytes]:
+    (count,) = _unpack(_COUNT, payload, at)
+    at += _COUNT.size
+    if at + 4 * count > len(payload):
+        raise CopyFrameError(f"the lengths of {count} records are cut off")
+    lengths = struct.unpack_from(f"<{count}I", payload, at)
+    at += 4 * count
+    if at + sum(lengths) != len(payload):
+        raise CopyFrameError(f"{count} records do not fill {len(payload)} bytes")
+    found: list[bytes] = []
+    for length in lengths:
+        found.append(bytes(payload[at : at + length]))
+        at += length
+    return found
+
+
+def _unpack(form: struct.Struct, view: memoryview, at: int) -> tuple[int, ...]:
+    try:
+        return form.unpack_from(view, at)
+    except struct.error as error:
+        raise CopyFrameError(str(error)) from None
