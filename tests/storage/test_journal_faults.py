@@ -6,7 +6,7 @@ import pytest
 
 from starlingmq.storage.journal_faults import BEGINS, ENDS, NO_FAULT, JournalEvent, JournalFault, after_event
 
-ALL = JournalFault.UNWRITTEN | JournalFault.UNSYNCED | JournalFault.LOST
+ALL = JournalFault.UNWRITTEN | JournalFault.UNSYNCED | JournalFault.LOST | JournalFault.UNCOPIED
 
 
 @pytest.mark.parametrize("fault", JournalFault)

@@ -1,5 +1,6 @@
 """Writes checkpoints into the key-value store, one piece per turn. Afterwards the journal frees what is no longer
-needed.
+needed. With copies on other nodes it does so once they have the checkpoint, so that a follower in step always finds
+here what it lacks.
 
 No message is written to the key-value store by itself: a checkpoint has what changed since the last one, as of a
 journal offset. A start replays the journal from that offset.
@@ -12,6 +13,7 @@ from typing import Final
 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.session.session import Session
+from starlingmq.storage.copies.copied import Copies
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.journal_gc import JournalGc
 from starlingmq.storage.journal_writer import JournalWriter
@@ -70,9 +72,11 @@ class Checkpointer:
         self.careful = careful
         self.piece = piece
         self.changes = UnsavedChanges()
+        self.copies: Copies | None = None
         self.count = 0
         self.failure = ""
         self._work: Iterator[None] | None = None
+        self._keeping: tuple[int, int] | None = None  # copies that need this group; then the journal before this offset
         self._at = clock()
         self._next = journal.next
         self._size = journal.size
@@ -100,6 +104,15 @@ class Checkpointer:
 
     def begin(self, state: BrokerState) -> None:
         self._work = self._checkpoint(state)
+
+    def may_give_back(self) -> bool:
+        """Whether followers have the last checkpoint now, and the journal before it can be freed."""
+        return self._keeping is not None and self.copies is not None and self.copies.is_copied(self._keeping[0])
+
+    def begin_to_give_back(self, state: BrokerState) -> None:
+        assert self._keeping is not None
+        self._work = self._give_back(state, self._keeping[1])
+        self._keeping = None
 
     def step(self) -> bool:
         """Write one piece of the current checkpoint. Returns whether the next piece should follow at once."""
@@ -151,7 +164,7 @@ class Checkpointer:
             batch.put(META_HIGHEST, highest)
             batch.put(META_STREAMS, positions)
             batch.put(META_CHECKPOINT, begin.to_bytes(8, "big"))
-            self.kv.write(batch)
+            self._write(batch)
             yield from self.thread.run(self.kv.sync)
         except BaseException:
             self.changes.put_back(changes)
@@ -161,8 +174,28 @@ class Checkpointer:
         self.count += 1
         self.failure = ""
         self.writer.checkpoint_written()
-        yield from self.gc.give_back(state, begin)
+        if self.copies is None:
+            yield from self._give_back(state, begin)
+        else:
+            self._size = self.journal.size
+            self._keeping = self.copies.lsn, begin
+            if not self.may_give_back():
+                self.copies.when_copied(self.copies.lsn, self.thread.wake)
+
+    def _give_back(self, state: BrokerState, checkpoint: int) -> Iterator[None]:
+        yield from self.gc.give_back(state, checkpoint)
         self._size = self.journal.size
+        if self.copies is not None:
+            self.copies.gave_back()
+
+    def _write(self, batch: Batch) -> None:
+        copies = self.copies
+        if copies is None:
+            self.kv.write(batch)
+            return
+        copies.mark(batch)
+        self.kv.write(batch)
+        copies.wrote(batch)
 
     def _write_values(self, unsaved: UnsavedChanges) -> Iterator[None]:
         """Write all values but the deletions of ended sessions, which follow later. If a deletion came first and the
@@ -178,7 +211,7 @@ class Checkpointer:
         for start in range(0, len(changes), self.piece):
             batch = Batch()
             batch.changes.update(changes[start : start + self.piece])
-            self.kv.write(batch)
+            self._write(batch)
             yield
 
     def _write_holdings(self, dirty: list[Session]) -> Iterator[None]:
@@ -195,7 +228,7 @@ class Checkpointer:
                 # received), which only the journal has. A power failure must not lose the counterpart and keep the
                 # change.
                 yield from self.thread.run(self.journal.sync)
-            self.kv.write(batch)
+            self._write(batch)
             yield
 
     def _delete(self, session: Session, batch: Batch) -> None:

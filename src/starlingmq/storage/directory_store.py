@@ -26,10 +26,12 @@ log = logging.getLogger("starlingmq.storage")
 
 
 class DirectoryStore(DurableStore):
-    """A durable store and its data directory."""
+    """A durable store and its data directory. ``engine`` of its journal; ``segment_size`` in bytes."""
 
     data_dir: DataDir
     stream_directory: StreamDirectory
+    engine: str
+    segment_size: int
 
     async def close(self) -> None:
         await super().close()
@@ -69,6 +71,8 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
         store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size, retention, streams)
         store.data_dir = data_dir
         store.stream_directory = stream_directory
+        store.engine = journal_engine
+        store.segment_size = config.storage.segment_size
         state.ctx.record(True)
         started = clock()
         found = restore(state, kv, journal, streams, careful=durability == "power")

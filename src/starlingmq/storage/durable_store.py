@@ -20,6 +20,7 @@ from starlingmq.core.observe.counters import Histogram
 from starlingmq.core.ready import Write
 from starlingmq.core.session.session import Session
 from starlingmq.storage.checkpointer import CHECKPOINT_BYTES, Checkpointer
+from starlingmq.storage.copies.copied import Copies
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.journal_gc import JournalGc
 from starlingmq.storage.journal_writer import Durability, JournalWriter
@@ -60,6 +61,7 @@ class DurableStore:
         self.clock = clock
         self.health = StorageHealth(clock)
         self.state: BrokerState | None = None
+        self.copies: Copies | None = None
         self.thread = thread or StorageThread()
         careful = durability == "power"
         self.writer = JournalWriter(journal, self.streams, durability, self.health, self.thread, self._rewrite_all)
@@ -81,6 +83,11 @@ class DurableStore:
         self.changes = self.checkpointer.changes
         self.tidying = StreamTidying(self.streams, self.thread, clock)
         self._held = 0  # number of callers of ``hold``, during which there is no checkpoint
+
+    def copy_to(self, copies: Copies) -> None:
+        """From now on, before anything is committed, followers store everything, too."""
+        self.copies = self.writer.copies = self.checkpointer.copies = self.streams.copies = copies
+        copies.on_refusal = self.writer.copies_change
 
     def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
         self.state = state
@@ -143,9 +150,14 @@ class DurableStore:
         if self.thread.waiting is not None or self.writer.stuck:
             return False  # the journal does not have the present state yet, so a checkpoint of it would be ahead
         if not self.checkpointer.running:
-            if self._held or self.state is None or not self.checkpointer.due():
+            if self._held or self.state is None:
                 return False
-            self.checkpointer.begin(self.state)
+            if self.checkpointer.may_give_back():
+                self.checkpointer.begin_to_give_back(self.state)
+            elif self.checkpointer.due():
+                self.checkpointer.begin(self.state)
+            else:
+                return False
         return self.checkpointer.step()
 
     def replayed(self, changes: Batch, sessions: Sequence[Session]) -> None:
@@ -186,6 +198,8 @@ class DurableStore:
     async def close(self) -> None:
         """Write a last checkpoint, so that the next start has nothing to replay, and release all resources."""
         self.writer.stop_retrying()
+        if self.copies is not None:
+            self.copies.close()
         await self._finish()
         self.writer.last_try()
         if self.state is not None and not self.failure:

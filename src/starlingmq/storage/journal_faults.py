@@ -3,14 +3,16 @@
 Invariant: while there is a fault, the broker accepts nothing that must be stored; when the last fault ends, it accepts
 again. Each fault ends with an event which proves that its cause is gone, never by time alone.
 
-| event               | cause of the event                                          | UNWRITTEN | UNSYNCED | LOST   |
-|---------------------|-------------------------------------------------------------|-----------|----------|--------|
-| APPEND_FAILED       | the journal refused records; they wait in memory, in order  | begins    |          |        |
-| BACKLOG_APPENDED    | the records that waited in memory are in the journal        | ends      |          |        |
-| SYNC_IN_DOUBT       | a sync failed, or (``power``) the backlog was just appended |           | begins   |        |
-| SYNC_RETURNED       | a sync has returned                                         |           | ends     |        |
-| RECORDS_LOST        | the disk has lost records that were written                 |           |          | begins |
-| CHECKPOINT_WRITTEN  | the key-value store has all that is in memory               |           |          | ends   |
+| event               | cause of the event                                          | begins    | ends      |
+|---------------------|-------------------------------------------------------------|-----------|-----------|
+| APPEND_FAILED       | the journal refused records; they wait in memory, in order  | UNWRITTEN |           |
+| BACKLOG_APPENDED    | the records that waited in memory are in the journal        |           | UNWRITTEN |
+| SYNC_IN_DOUBT       | a sync failed, or (``power``) the backlog was just appended | UNSYNCED  |           |
+| SYNC_RETURNED       | a sync has returned                                         |           | UNSYNCED  |
+| RECORDS_LOST        | the disk has lost records that were written                 | LOST      |           |
+| CHECKPOINT_WRITTEN  | the key-value store has all that is in memory               |           | LOST      |
+| COPIES_MISSING      | fewer nodes than ``cluster.min_copies`` are in step         | UNCOPIED  |           |
+| COPIES_COMPLETE     | enough nodes are in step                                    |           | UNCOPIED  |
 
 Syncing, one sync at a time::
 
@@ -32,6 +34,7 @@ class JournalFault(Flag):
     UNWRITTEN = 1
     UNSYNCED = 2
     LOST = 4
+    UNCOPIED = 8
 
 
 class JournalEvent(Enum):
@@ -41,6 +44,8 @@ class JournalEvent(Enum):
     SYNC_RETURNED = 4
     RECORDS_LOST = 5
     CHECKPOINT_WRITTEN = 6
+    COPIES_MISSING = 7
+    COPIES_COMPLETE = 8
 
 
 class SyncState(Enum):
@@ -55,11 +60,13 @@ BEGINS: Final = {
     JournalEvent.APPEND_FAILED: JournalFault.UNWRITTEN,
     JournalEvent.SYNC_IN_DOUBT: JournalFault.UNSYNCED,
     JournalEvent.RECORDS_LOST: JournalFault.LOST,
+    JournalEvent.COPIES_MISSING: JournalFault.UNCOPIED,
 }
 ENDS: Final = {
     JournalEvent.BACKLOG_APPENDED: JournalFault.UNWRITTEN,
     JournalEvent.SYNC_RETURNED: JournalFault.UNSYNCED,
     JournalEvent.CHECKPOINT_WRITTEN: JournalFault.LOST,
+    JournalEvent.COPIES_COMPLETE: JournalFault.UNCOPIED,
 }
 
 

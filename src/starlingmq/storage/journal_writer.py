@@ -15,12 +15,13 @@ from typing import Final, Literal
 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.observe.counters import Histogram
+from starlingmq.storage.copies.copied import Copies
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.journal_faults import NO_FAULT, JournalEvent, JournalFault, SyncState, after_event
 from starlingmq.storage.segment.segment_sync import RecordsLost
 from starlingmq.storage.storage_health import StorageHealth
 from starlingmq.storage.storage_thread import StorageThread
-from starlingmq.storage.store import NotYetStored
+from starlingmq.storage.store import NotYetStored, TooFewCopies
 from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
 
 log = logging.getLogger("starlingmq.storage")
@@ -33,7 +34,7 @@ Durability = Literal["memory", "process", "power"]
 class JournalWriter:
     """``next``: the offset of the next record, after those that wait in memory. ``stuck``: the journal accepts no
     records. ``lost``: records were lost, and no checkpoint has replaced them yet. ``rewrite`` begins a checkpoint of
-    everything in memory."""
+    everything in memory. ``copies``: the followers that store everything, too; None: there are none."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class JournalWriter:
         self.thread = thread
         self.rewrite = rewrite
         self.state: BrokerState | None = None
+        self.copies: Copies | None = None
         self.next = journal.next
         self.syncs = Histogram()
         self.faults = NO_FAULT
@@ -82,16 +84,25 @@ class JournalWriter:
             self._backlog += records
             raise NotYetStored(self.failure)
         try:
-            self.journal.append(records)
+            offset = self.journal.append(records)
         except OSError as error:
             self._backlog = records
             self._fail(error)
             raise NotYetStored(self.failure) from None
         if to_streams:
             self._follow()
+        if self.copies is not None:
+            return self._copy(self.copies, offset, records)
         if self.health.refusing:
             raise NotYetStored(self.failure)
         return self._sync() if self.durability == "power" else None
+
+    def _copy(self, copies: Copies, offset: int, records: list[bytes]) -> Awaitable[None] | None:
+        """The same for records that followers store, too."""
+        copies.commit(offset, records)
+        if self.health.refusing:
+            raise NotYetStored(self.failure)
+        return copies.copied(self._sync() if self.durability == "power" else None)
 
     def _follow(self) -> bool:
         """Append pending records to the logs of streams, up to what the journal has. Returns whether that worked."""
@@ -113,12 +124,15 @@ class JournalWriter:
 
     def _try_again(self) -> None:
         try:
-            self.journal.append(self._backlog)
+            offset = self.journal.append(self._backlog)
         except OSError as error:
             self._fail(error)
             return
-        self._backlog = []
-        if not self._follow():
+        records, self._backlog = self._backlog, []
+        followed = self._follow()
+        if self.copies is not None:
+            self.copies.commit(offset, records)
+        if not followed:
             return
         self._note(JournalEvent.BACKLOG_APPENDED)
         if self.durability == "power":
@@ -139,7 +153,10 @@ class JournalWriter:
         self.health.fails(error, True)
         if self.state is not None:
             written = self.journal.next
-            self.state.ctx.storage_failed(self._safe if self.durability == "power" else written, written)
+            stored = self._safe if self.durability == "power" else written
+            if self.copies is not None:
+                stored = min(stored, self.copies.stored_before)
+            self.state.ctx.storage_failed(stored, written)
         self._report_state()
 
     def _report_state(self) -> None:
@@ -164,6 +181,15 @@ class JournalWriter:
             self.state.ctx.storage.lose(sum(last - first + 1 for first, last in error.ranges))
         self.rewrite()
 
+    def copies_change(self, refusal: str) -> None:
+        """``refusal``: why too few nodes store copies; "": enough do."""
+        if refusal:
+            self._note(JournalEvent.COPIES_MISSING)
+            self._refuse(TooFewCopies(refusal))
+        else:
+            self._note(JournalEvent.COPIES_COMPLETE)
+            self._recover()
+
     def checkpoint_failed(self, error: OSError) -> None:
         if isinstance(error, RecordsLost):
             self.records_lost(error)
@@ -180,20 +206,25 @@ class JournalWriter:
 
     def _recover(self) -> None:
         """A fault has ended. If it was the last one, storing works again."""
+        if self.faults == JournalFault.UNCOPIED and self.copies is not None:
+            self._refuse(TooFewCopies(self.copies.refusal))  # the disk works again
         if self.faults or not self.health.refusing:
             return
         self.health.works()
         self._report_state()
         if self.state is not None:
             self.state.ctx.storage_works()
-            if self.durability == "power":  # postponed syncs may cover records that came after the last sync began
-                self._sync().add_done_callback(self._go_on_after)
-            else:
+            # postponed frames may need records that came after the last sync began, or that are not copied yet
+            stored = self._sync() if self.durability == "power" else None
+            waiting = stored if self.copies is None else self.copies.copied(stored)
+            if waiting is None:
                 self.state.refusal.over()
+            else:
+                asyncio.ensure_future(waiting).add_done_callback(self._go_on_after)
             self.thread.wake()
 
-    def _go_on_after(self, synced: asyncio.Future[None]) -> None:
-        if self.state is not None and not synced.cancelled() and synced.exception() is None:
+    def _go_on_after(self, stored: asyncio.Future[None]) -> None:
+        if self.state is not None and not stored.cancelled() and stored.exception() is None:
             self.state.refusal.over()
             self.thread.wake()
 

@@ -47,7 +47,8 @@ RETAINED: Final = b"r"
 FACT: Final = b"f"
 
 META_COPY: Final = b"mcopy"
-"""In a copy of another node's store: the state it has (MessagePack: incarnation of the owner, count of batches)."""
+"""With copies on other nodes: the state of this store (MessagePack: generation, number of the batch in it). Two stores
+with the same mark have the same content."""
 
 _HEAD: Final = 9  # a letter and a session number
 

@@ -15,6 +15,10 @@ class NotYetStored(OSError):
     for that: see ``starlingmq.core.limits.storage_failure``."""
 
 
+class TooFewCopies(OSError):
+    """Fewer nodes than ``cluster.min_copies`` store what is acknowledged here. The disk of this node works."""
+
+
 class Store(Protocol):
     """Stores the writes of the core, as durably as configured.
 

@@ -1,11 +1,14 @@
 """Brings a follower to the state of its owner, while the owner serves, and then on to its turns.
 
 1. The owner holds its checkpoints: the key-value store does not change, and nothing is deleted.
-2. If the follower's key-value store is in another state, the whole store is sent.
-3. The records of the journal and of each stream that the follower lacks are sent, in pieces, at a bounded rate.
-4. When little is left, it is sent in one turn of the event loop, and from that turn on the follower gets each group.
+2. The records of the journal and of each stream that the follower lacks are sent, in pieces, at a bounded rate.
+3. If the follower's key-value store is in another state, the whole store is sent. The follower replaces its own by it
+   at the end, so it has a store that fits its journal at every moment.
+4. What has come meanwhile is sent, until little is left. That is sent in one turn of the event loop, and from that turn
+   on the follower gets each group.
 
-A follower that fails in between begins again with what it has by then.
+A follower that fails in between begins again with what it has by then. The rate bounds the first pass only; otherwise
+a follower would never reach an owner that writes faster.
 """
 
 from __future__ import annotations
@@ -16,21 +19,23 @@ from typing import Final
 
 from starlingmq.storage.copies import copy_frames as frames
 from starlingmq.storage.copies.copy_frames import Position
-from starlingmq.storage.copies.copy_source import CopySource, Outbox
+from starlingmq.storage.copies.copy_source import CopySource
+from starlingmq.storage.copies.outbox import Outbox
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal import Journal
+from starlingmq.storage.kv import after
 
-PIECE_BYTES: Final = 1 << 20
-PIECE_RECORDS: Final = 10_000
-PIECE_KEYS: Final = 1000
+PIECE_BYTES: Final = 256 << 10
+PIECE_RECORDS: Final = 2_000
+PIECE_KEYS: Final = 1_000
 LAST_BYTES: Final = 256 << 10  # sent in one turn
 
 Send = Callable[[bytes], Awaitable[None]]
 
 
 class CatchUp:
-    """``sent`` of ``total`` bytes so far; the total is an estimate. ``rate`` in bytes/s, 0: as fast as it is taken.
-    ``wake``: see ``CopySource.attach``."""
+    """``sent`` of ``total`` bytes so far; the total is an estimate. ``rate`` in bytes/s, 0: unlimited. ``wake``: see
+    ``Outbox``."""
 
     def __init__(
         self, store: DurableStore, source: CopySource, name: str, send: Send, wake: Callable[[], None], rate: float
@@ -45,105 +50,102 @@ class CatchUp:
         self._rate = rate
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
+        self._at = 0  # next offset of the journal that the follower lacks
+        self._streams: dict[int, int] = {}  # the same of each stream
 
     async def run(self, position: Position) -> Outbox:
         """The outbox of the follower, which is sent all groups from now on. Raises OSError when the owner's disk cannot
         be read, and what ``send`` raises."""
         source = self.source
+        self._at, self._streams = position.journal, dict(position.streams)
         await self.store.hold()
         try:
-            self.total = self._estimate(position)
+            self.total = self._estimate()
+            await self._pass()
             if position.kv != source.kv_state:
                 await self._send_store()
-            await self._send([*source.whole_definitions()])
-            at = position.journal
-            streams = dict(position.streams)
-            while True:
-                at, more = await self._send_journal(at)
-                for number in list(source.streams.by_number):
-                    more = await self._send_stream(number, streams) or more
-                if not more:
-                    break
-            return self._finish(at, streams)
+            self._rate = 0.0
+            while self._estimate() > LAST_BYTES:
+                await self._pass()
+            return self._finish()
         finally:
             self.store.release()
+
+    async def _pass(self) -> None:
+        """Send what there is by now. The journal comes first, since a stream may lack what the journal has."""
+        source = self.source
+        end = source.journal.next  # no turn is half written now
+        numbers = list(source.streams.by_number)
+        await self._send(source.definitions())
+        while self._at < end and (runs := _read(source.journal, self._at, end)):
+            await self._send([frames.append(offset, records) for offset, records in runs])
+            self._at = _end(runs)
+        self._at = max(self._at, end)
+        await self._send([frames.append(self._at, [])])  # what was left out is not there
+        for number in numbers:
+            await self._pass_stream(number)
+        await self._send([frames.plain(frames.BOUNDARY)])
+
+    async def _pass_stream(self, number: int) -> None:
+        known = self.source.streams.by_number
+        end = known[number].journal.next if number in known else 0
+        while number in known and (at := self._streams.get(number, 0)) < end:
+            runs = _read(known[number].journal, at, end)
+            if not runs:
+                break
+            await self._send([frames.stream(number, offset, records) for offset, records in runs])
+            self._streams[number] = _end(runs)
 
     async def _send_store(self) -> None:
         await self._send([frames.plain(frames.KV_BEGIN)])
         start = b""
         while found := self.store.kv.scan(start, None, PIECE_KEYS):
             await self._send([frames.kv(dict(found))])
-            start = found[-1][0] + b"\0"
-        await self._send([self.source.mark_operation(), frames.plain(frames.KV_END)])
+            start = after(found[-1][0])
+        await self._send([frames.plain(frames.KV_END)])
 
-    async def _send_journal(self, at: int) -> tuple[int, bool]:
-        """Send records until little is left. The next offset, and whether anything was sent."""
-        began = at
-        journal = self.source.journal
-        while _left(journal, at) and (runs := _read(journal, at)):
-            await self._send([frames.append(offset, records) for offset, records in runs])
-            at = runs[-1][0] + len(runs[-1][1])
-        return at, at != began
-
-    async def _send_stream(self, number: int, streams: dict[int, int]) -> bool:
-        log = self.source.streams.by_number.get(number)
-        began = streams.get(number, 0)
-        while log is not None and _left(log.journal, streams.get(number, 0)):
-            runs = _read(log.journal, streams.get(number, 0))
-            if not runs:
-                break
-            await self._send([frames.stream(number, offset, records) for offset, records in runs])
-            streams[number] = runs[-1][0] + len(runs[-1][1])
-        return streams.get(number, 0) != began
-
-    def _finish(self, at: int, streams: dict[int, int]) -> Outbox:
+    def _finish(self) -> Outbox:
         """All that is left, in this turn of the event loop."""
         source = self.source
-        operations = source.whole_definitions()
-        operations += [frames.append(offset, records) for offset, records in _read_all(source.journal, at)]
+        operations = source.definitions()
+        operations += [frames.append(*run) for run in _read_all(source.journal, self._at)]
+        operations.append(frames.append(source.journal.next, []))
         for number, log in source.streams.by_number.items():
-            left = _read_all(log.journal, streams.get(number, 0))
+            left = _read_all(log.journal, self._streams.get(number, 0))
             operations += [frames.stream(number, offset, records) for offset, records in left]
+            operations.append(frames.stream(number, log.journal.next, []))
         operations.append(source.kept())
-        outbox = source.attach(self.name, self._wake)
-        group = frames.encode_group(source.lsn, operations)
-        self.sent += len(group)
-        outbox.put(group)
+        outbox = source.attach(self.name, self._wake, operations)
+        self.sent += outbox.waiting
         return outbox
 
     async def _send(self, operations: list[bytes]) -> None:
-        """A group that is not acknowledged by itself: its number is 0."""
         group = frames.encode_group(0, operations)
         await self._send_bytes(group)
         self.sent += len(group)
-        if self._rate:
-            ahead = self.sent / self._rate - (self._clock() - self._began)
-            await asyncio.sleep(max(0.0, ahead))
-        else:
-            await asyncio.sleep(0)
+        ahead = self.sent / self._rate - (self._clock() - self._began) if self._rate else 0.0
+        await asyncio.sleep(max(0.0, ahead))
 
-    def _estimate(self, position: Position) -> int:
-        journals: list[tuple[Journal, int]] = [(self.source.journal, position.journal)]
+    def _estimate(self) -> int:
+        """About how many bytes the follower lacks."""
+        left = _bytes_from(self.source.journal, self._at)
         for number, log in self.source.streams.by_number.items():
-            journals.append((log.journal, position.streams.get(number, 0)))
-        return sum(_bytes_from(journal, at) for journal, at in journals)
+            left += _bytes_from(log.journal, self._streams.get(number, 0))
+        return left
 
 
 def _bytes_from(journal: Journal, at: int) -> int:
-    """About how many bytes there are from that offset on."""
     first, next = journal.first, journal.next
-    return 0 if next <= first else journal.size * (next - max(at, first)) // (next - first)
+    return 0 if next <= max(at, first) else journal.size * (next - max(at, first)) // (next - first)
 
 
-def _left(journal: Journal, at: int) -> bool:
-    return _bytes_from(journal, at) > LAST_BYTES
-
-
-def _read(journal: Journal, at: int) -> list[tuple[int, list[bytes]]]:
-    """The next piece, as runs of neighbours: offset of the first, records."""
+def _read(journal: Journal, at: int, end: int) -> list[tuple[int, list[bytes]]]:
+    """The next piece of the records before ``end``, as runs of neighbours: offset of the first, records."""
     runs: list[tuple[int, list[bytes]]] = []
     following = -1
-    for offset, record in journal.read(at, PIECE_RECORDS, PIECE_BYTES):
+    for offset, record in journal.read(at, min(PIECE_RECORDS, end - at), PIECE_BYTES):
+        if offset >= end:
+            break
         if offset != following:
             runs.append((offset, []))
         runs[-1][1].append(record)
@@ -153,7 +155,12 @@ def _read(journal: Journal, at: int) -> list[tuple[int, list[bytes]]]:
 
 def _read_all(journal: Journal, at: int) -> list[tuple[int, list[bytes]]]:
     runs: list[tuple[int, list[bytes]]] = []
-    while more := _read(journal, at):
+    end = journal.next
+    while at < end and (more := _read(journal, at, end)):
         runs += more
-        at = more[-1][0] + len(more[-1][1])
+        at = _end(more)
     return runs
+
+
+def _end(runs: list[tuple[int, list[bytes]]]) -> int:
+    return runs[-1][0] + len(runs[-1][1])

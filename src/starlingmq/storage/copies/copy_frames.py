@@ -1,8 +1,9 @@
 """What a node sends to the followers that keep a copy of its data directory, and what they answer.
 
 The owner of a data directory sends *groups*, in the order in which it changed its own directory. A group has a number
-(``lsn``, counted from 1 in each life of the owner) and the operations of one turn. A follower that has stored a group
-has stored all groups before it, so one number acknowledges all of them.
+(``lsn``, counted from 1 in each life of the owner) and the operations of one turn. Numbers have no gaps. A follower
+that has stored a group has stored all groups before it, so one number acknowledges all of them. Groups with the number
+0 bring a follower up to date (``catch_up``); they are not acknowledged, and may end in the middle of a turn.
 
 A group is u64 lsn, u32 bytes of operations, operations. An operation is u8 kind, u32 bytes, payload. All numbers are
 little-endian.
@@ -12,21 +13,28 @@ little-endian.
     KV        changes of the key-value store, applied together: per change u32 bytes of the key, i32 bytes of the value
               (-1: the key is deleted), key, value
     KEEP      MessagePack ``Kept``: what the owner still has; a follower deletes everything else
-    DEFINE    MessagePack list of ``Definition``: all streams of the owner
+    DEFINE    MessagePack ``Defined``: all streams of the owner
     CONSUMERS MessagePack: number of a stream, content of its CONSUMERS file
     KV_BEGIN  empty: the KV operations that follow are the whole store, until KV_END
     KV_END    empty
+    BOUNDARY  empty: the journal ends between two turns here
 
-Lengths are u32 how many, then u32 bytes of each. Offsets may skip what the owner has given back already.
+Lengths are u32 how many, then u32 bytes of each. In groups with the number 0, offsets may skip what the owner has
+given back.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
+
+from starlingmq.storage.copies.copy_facts import Life
+from starlingmq.storage.streams.stream_logs import Definition
+
+T = TypeVar("T")
 
 APPEND: Final = 1
 STREAM: Final = 2
@@ -36,6 +44,7 @@ DEFINE: Final = 5
 CONSUMERS: Final = 6
 KV_BEGIN: Final = 7
 KV_END: Final = 8
+BOUNDARY: Final = 9
 
 _GROUP: Final = struct.Struct("<QI")
 _OPERATION: Final = struct.Struct("<BI")
@@ -57,13 +66,29 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     streams: dict[int, int]
 
 
+class Defined(msgspec.Struct, frozen=True, array_like=True):
+    """``ends``: by name, where a deleted stream ended; a stream of that name that is created later begins there."""
+
+    streams: list[Definition]
+    ends: dict[str, int]
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """What an owner says first. ``engine`` of its journal; ``segment_size`` in bytes."""
+
+    owner: str
+    generation: int
+    engine: str
+    segment_size: int
+    lives: tuple[Life, ...]
+
+
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """What a follower has of a data directory. ``incarnation``: the life of the owner that it was copied from last.
-    ``kv``: which state of the key-value store it has, as (incarnation, count of batches); (0, 0): none that is whole.
-    ``streams``: next offset by number."""
+    """What a follower has of a data directory. ``generation``: of the life by which it was written last. ``kv``: which
+    state of the key-value store it has, as (generation, count of batches); (0, 0): none that is whole. ``streams``:
+    next offset by number."""
 
     generation: int
-    incarnation: int
     journal: int  # next offset
     kv: tuple[int, int]
     streams: dict[int, int]
@@ -93,8 +118,21 @@ def kv(changes: Mapping[bytes, bytes | None]) -> bytes:
 
 
 def plain(kind: int, payload: bytes = b"") -> bytes:
-    """KEEP, DEFINE, CONSUMERS, KV_BEGIN and KV_END."""
+    """KV_BEGIN, KV_END and BOUNDARY."""
     return _OPERATION.pack(kind, len(payload)) + payload
+
+
+def packed(kind: int, content: object) -> bytes:
+    """KEEP, DEFINE and CONSUMERS."""
+    return plain(kind, msgspec.msgpack.encode(content))
+
+
+def decode(payload: bytes | memoryview, kind: type[T]) -> T:
+    """Raises CopyFrameError."""
+    try:
+        return msgspec.msgpack.decode(payload, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CopyFrameError(str(error)) from None
 
 
 def _operation(kind: int, head: bytes, records: Sequence[bytes]) -> bytes:

@@ -1,159 +1,136 @@
 """The owner's side of copies: what each turn changed goes to all followers, and what is acknowledged waits for them.
 
 The law: a turn is *copied* once each node in ``required`` has acknowledged its group. ``required`` only loses a node
-after etcd has confirmed that the node is not in step any more (``cluster.copies.in_step``), so whoever may be named
-successor has everything that was acknowledged to a client.
+after etcd has confirmed that the node is not in step any more (``cluster.copies``), so a successor has everything that
+was acknowledged to a client.
 
-    commit ---> group n ---> outbox of each follower ---> acknowledged(follower, n)
+    commit ---> group n ---> outbox of each follower ---> acknowledge(follower, n)
        |                                                          |
        +--- copied(local) waits until n <= all of ``required`` <--+
 
-Nothing is dropped for a follower that is slow. Its outbox ends when it holds ``OUTBOX_BYTES``: the follower then goes
-on from the owner's journal (``storage.copies.catch_up``), which is on disk.
+Nothing is dropped for a slow follower. Its outbox ends when it holds too much; the follower then goes on from the
+owner's journal (``catch_up``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
 
 import msgspec
 
 from starlingmq.storage.copies import copy_frames as frames
-from starlingmq.storage.copies.copy_frames import Kept
+from starlingmq.storage.copies.copy_facts import CopyFacts
+from starlingmq.storage.copies.copy_frames import Defined, Hello, Kept
+from starlingmq.storage.copies.outbox import Outbox
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_COPY
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.store import NotYetStored
-from starlingmq.storage.streams.stream_logs import StreamLogs
+from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
 
-OUTBOX_BYTES: Final = 64 << 20
-
-
-class Appended(Protocol):
-    """A stream with what it has for its log."""
-
-    number: int
-    next: int
-    pending: list[bytes]
-
-
-class Outbox:
-    """What one follower has not been sent. ``wake`` is called when there is something, or when it has ended."""
-
-    def __init__(self, name: str, wake: Callable[[], None]) -> None:
-        self.name = name
-        self.bytes = 0
-        self.ended = False
-        self._wake = wake
-        self._groups: deque[bytes] = deque()
-
-    def put(self, group: bytes) -> None:
-        if self.ended:
-            return
-        if self._groups and self.bytes + len(group) > OUTBOX_BYTES:
-            self.end()
-            return
-        self._groups.append(group)
-        self.bytes += len(group)
-        self._wake()
-
-    def take(self, size: int) -> bytes:
-        """Up to ``size`` bytes of groups, one at least if there is one."""
-        taken: list[bytes] = []
-        total = 0
-        while self._groups and (not taken or total + len(self._groups[0]) <= size):
-            taken.append(self._groups.popleft())
-            total += len(taken[-1])
-        self.bytes -= total
-        return b"".join(taken)
-
-    def end(self) -> None:
-        """Nothing more is put in."""
-        self.ended = True
-        self._groups.clear()
-        self.bytes = 0
-        self._wake()
+BROKEN: Final = "too few copies: "
 
 
 class CopySource:
-    """Of one open data directory, from its opening on. ``life`` is a number that no earlier opening had."""
+    """Of one open data directory, from the beginning of a life on. ``facts``: its COPY file. ``kv_state``: the mark in
+    its key-value store. ``ends``: where its deleted streams ended. ``clock``: monotonic seconds. ``on_refusal`` is told
+    when ``refusal`` changes."""
 
-    lsn: int  # of the last group
-
-    def __init__(self, journal: Journal, streams: StreamLogs, life: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        streams: StreamLogs,
+        facts: CopyFacts,
+        engine: str,
+        segment_size: int,
+        kv_state: tuple[int, int],
+        ends: Callable[[], dict[str, int]],
+        clock: Callable[[], float],
+    ) -> None:
         self.journal = journal
         self.streams = streams
-        self.life = life
-        self.lsn = 0
-        self.journal_end = journal.next
-        self.stream_ends = {number: log.stream.next for number, log in streams.by_number.items()}
+        self.facts = facts
+        self.kv_state = kv_state
+        self.ends = ends
+        self.clock = clock
+        self.lsn = 1  # of the last group
+        self.stored_before = journal.next  # records below this offset are copied
         self.required: Collection[str] = ()
         self.refusal = ""  # why nothing is accepted: too few nodes are in step
+        self.on_refusal: Callable[[str], None] = lambda refusal: None
         self.on_acknowledged: Callable[[str, int], None] = lambda name, lsn: None
+        self._hello = Hello(facts.owner, facts.generation, engine, segment_size, facts.lives)
         self._acknowledged: dict[str, int] = {}
         self._outboxes: dict[str, Outbox] = {}
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._batches = 0
-        self._defined = streams.version
+        self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()  # lsn, end of the journal, who waits
+        self._streamed: list[bytes] = []  # operations for streams, of this turn
+
+    def hello(self) -> bytes:
+        return msgspec.msgpack.encode(self._hello)
 
     # What the store tells
 
-    def commit(self, offset: int, records: list[bytes], streams: Iterable[tuple[int, int, list[bytes]]]) -> None:
-        """The writes of a turn: records of the journal, and per stream its number, the offset of the first record, and
-        the records."""
-        if not records:
-            return
-        self.lsn += 1
-        if not self._outboxes:
-            return
-        operations = self._definitions()
-        operations.append(frames.append(offset, records))
-        operations += [frames.stream(*each) for each in streams]
-        self._send(operations)
+    def streamed(self, number: int, offset: int, records: list[bytes]) -> None:
+        """Records were appended to a stream. They belong to the next ``commit``."""
+        if self._outboxes:
+            self._streamed.append(frames.stream(number, offset, records))
+
+    def commit(self, offset: int, records: list[bytes]) -> None:
+        """Records were appended to the journal, all those of a turn; ``offset`` of the first."""
+        operations, self._streamed = self._streamed, []
+        if records and self._outboxes:
+            operations.insert(0, frames.append(offset, records))
+        if records or operations:
+            self._send(operations)
 
     def copied(self, local: Awaitable[None] | None) -> Awaitable[None] | None:
-        """What is done once the last commit is stored here (``local``) and copied; None: it is. Raises NotYetStored."""
+        """What is done once everything up to here is stored on this node (``local``) and copied; None: it is. Raises
+        NotYetStored."""
         if self.refusal:
             raise NotYetStored(self.refusal)
         if self.is_copied(self.lsn):
+            self.stored_before = self.journal.next
             return local
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((self.lsn, future))
+        self._waiting.append((self.lsn, self.journal.next, future))
         return future if local is None else _both(local, future)
 
+    def mark(self, batch: Batch) -> None:
+        """Mark a batch that is about to be written into the key-value store."""
+        state = (self.facts.generation, self.kv_state[1] + 1)
+        batch.put(META_COPY, msgspec.msgpack.encode(state))
+
     def wrote(self, batch: Batch) -> None:
-        """A batch of the key-value store."""
-        self._batches += 1
-        self.lsn += 1
-        if self._outboxes:
-            self._send([frames.kv({**batch.changes, META_COPY: self._mark()})])
+        """A marked batch was written."""
+        self.kv_state = (self.facts.generation, self.kv_state[1] + 1)
+        self._send([frames.kv(batch.changes)] if self._outboxes else [])
 
     def gave_back(self) -> None:
-        """Segments of the journal were deleted."""
-        self.lsn += 1
-        if self._outboxes:
-            self._send([self.kept()])
+        """Segments of the journal or of streams were deleted."""
+        self._send([self.kept()] if self._outboxes else [])
 
-    def consumers_changed(self, number: int, content: bytes) -> None:
-        self.lsn += 1
-        if self._outboxes:
-            self._send([self._consumers(number, content)])
+    def defined(self) -> None:
+        """A stream was created, changed or deleted."""
+        self._send(self.definitions() if self._outboxes else [])
+
+    def consumed(self, number: int, content: bytes) -> None:
+        """The consumers of a stream have changed; ``content`` of CONSUMERS."""
+        self._send([frames.packed(frames.CONSUMERS, (number, content))] if self._outboxes else [])
 
     # What followers get
 
-    @property
-    def kv_state(self) -> tuple[int, int]:
-        return self.life, self._batches
-
-    def attach(self, name: str, wake: Callable[[], None]) -> Outbox:
-        """From here on, groups go to this follower; it has, or is being sent, all up to ``lsn``."""
+    def attach(self, name: str, wake: Callable[[], None], operations: list[bytes]) -> Outbox:
+        """From here on, groups go to this follower; ``operations`` is all that it lacks up to now. What it acknowledged
+        before does not count any more: its disk may have been replaced."""
+        if (older := self._outboxes.get(name)) is not None:
+            self.detach(older)
+        self._acknowledged[name] = 0
         outbox = Outbox(name, wake)
-        if (older := self._outboxes.pop(name, None)) is not None:
-            older.end()
         self._outboxes[name] = outbox
+        outbox.put(self.lsn, frames.encode_group(self.lsn, operations), self.clock())
         return outbox
 
     def detach(self, outbox: Outbox) -> None:
@@ -161,90 +138,110 @@ class CopySource:
         if self._outboxes.get(outbox.name) is outbox:
             del self._outboxes[outbox.name]
 
-    def attached(self) -> dict[str, int]:
-        """Bytes that wait for each follower that is sent what happens."""
-        return {name: outbox.bytes for name, outbox in self._outboxes.items()}
+    def behind(self, name: str) -> tuple[int, float] | None:
+        """Bytes and seconds by which a follower is behind; None if it is not attached."""
+        outbox = self._outboxes.get(name)
+        if outbox is None:
+            return None
+        since = outbox.since()
+        return outbox.behind, 0.0 if since is None else self.clock() - since
 
-    def whole_definitions(self) -> list[bytes]:
-        """The operations that define all streams, and say who reads them."""
+    def definitions(self) -> list[bytes]:
+        """The operations that define all streams and their consumers."""
         logs = list(self.streams.by_number.values())
-        found = [frames.plain(frames.DEFINE, msgspec.msgpack.encode([log.definition for log in logs]))]
-        for log in logs:
-            found.append(self._consumers(log.stream.number, log.consumers.encode()))
-        return found
+        defined = Defined([log.definition for log in logs], self.ends())
+        return [frames.packed(frames.DEFINE, defined), *map(self._consumers, logs)]
 
     def kept(self) -> bytes:
-        segments = self.journal.segments()
-        ranges = tuple([(segment.first, segment.next) for segment in segments])
+        ranges = tuple([(segment.first, segment.next) for segment in self.journal.segments()])
         if not ranges:
             ranges = ((self.journal.first, self.journal.next),)
         streams = {number: log.journal.first for number, log in self.streams.by_number.items()}
-        return frames.plain(frames.KEEP, msgspec.msgpack.encode(Kept(ranges, streams)))
-
-    def mark_operation(self) -> bytes:
-        """Marks a store that is received as being in the state of this one."""
-        return frames.kv({META_COPY: self._mark()})
+        return frames.packed(frames.KEEP, Kept(ranges, streams))
 
     # What followers have
 
-    def acknowledge(self, name: str, lsn: int) -> None:
-        """That follower has stored all groups up to this one."""
-        if lsn > self._acknowledged.get(name, 0):
-            self._acknowledged[name] = lsn
-            self._settle()
-            self.on_acknowledged(name, lsn)
+    def acknowledge(self, outbox: Outbox, lsn: int) -> None:
+        """The follower has stored all groups up to this one. A late acknowledgement on an earlier connection does not
+        count."""
+        name = outbox.name
+        if outbox.ended or self._outboxes.get(name) is not outbox or lsn <= self._acknowledged[name] or lsn > self.lsn:
+            return
+        self._acknowledged[name] = lsn
+        outbox.acknowledged(lsn)
+        self._settle()
+        self.on_acknowledged(name, lsn)
 
     def acknowledged(self, name: str) -> int:
         return self._acknowledged.get(name, 0)
 
     def require(self, names: Collection[str], refusal: str) -> None:
-        """From here on, groups count as copied once these have them. ``refusal``: why nothing is accepted, or ""."""
+        """From here on, groups count as copied once these nodes have them. ``refusal``: why nothing is accepted, or
+        ""."""
         self.required = names
-        self.refusal = refusal
-        if refusal:
-            waiting, self._waiting = self._waiting, deque()
-            for _, future in waiting:
-                if not future.done():
-                    future.set_exception(NotYetStored(refusal))
-                    future.exception()  # of some of them nobody waits
+        before, self.refusal = self.refusal, refusal and BROKEN + refusal
         self._settle()
+        if self.refusal:
+            self._give_up()
+        if self.refusal != before:
+            self.on_refusal(self.refusal)
 
     def is_copied(self, lsn: int) -> bool:
         acknowledged = self._acknowledged
-        return all(acknowledged.get(name, 0) >= lsn for name in self.required)
+        for name in self.required:
+            if acknowledged.get(name, 0) < lsn:
+                return False
+        return True
 
+    @property
     def waiting(self) -> int:
-        """Commits that wait for followers."""
+        """Number of commits that wait for followers."""
         return len(self._waiting)
+
+    def when_copied(self, lsn: int, call: Callable[[], None]) -> None:
+        """Call when a group is copied that is not yet, or when the present groups are given up."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: call())
+        self._waiting.append((lsn, self.journal.next, future))
+
+    def close(self) -> None:
+        """Nobody waits any more, and nothing more is sent."""
+        for outbox in list(self._outboxes.values()):
+            self.detach(outbox)
+        self.refusal = f"{BROKEN}the node is stopping"
+        self._give_up()
 
     def _settle(self) -> None:
         waiting = self._waiting
         while waiting and self.is_copied(waiting[0][0]):
-            _, future = waiting.popleft()
+            _, end, future = waiting.popleft()
+            self.stored_before = end
             if not future.done():
                 future.set_result(None)
+
+    def _give_up(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, future in waiting:
+            if not future.done():
+                future.set_exception(NotYetStored(self.refusal))
+                future.exception()  # for some of them no caller reads the exception
 
     # Sending
 
     def _send(self, operations: list[bytes]) -> None:
+        self.lsn += 1
+        if not self._outboxes:
+            return
         group = frames.encode_group(self.lsn, operations)
+        now = self.clock()
         for outbox in list(self._outboxes.values()):
-            outbox.put(group)
+            outbox.put(self.lsn, group, now)
             if outbox.ended:
                 self.detach(outbox)
 
-    def _definitions(self) -> list[bytes]:
-        if self._defined == self.streams.version:
-            return []
-        self._defined = self.streams.version
-        return self.whole_definitions()
-
-    def _mark(self) -> bytes:
-        return msgspec.msgpack.encode(self.kv_state)
-
     @staticmethod
-    def _consumers(number: int, content: bytes) -> bytes:
-        return frames.plain(frames.CONSUMERS, msgspec.msgpack.encode((number, content)))
+    def _consumers(log: StreamLog) -> bytes:
+        return frames.packed(frames.CONSUMERS, (log.stream.number, log.consumers.encode()))
 
 
 async def _both(local: Awaitable[None], copied: asyncio.Future[None]) -> None:

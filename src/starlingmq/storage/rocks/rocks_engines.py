@@ -158,12 +158,17 @@ class RocksJournal:
         return begin
 
     def go_on_at(self, offset: int) -> None:
-        """Go on at this offset, which is above ``next``; what lies between was given back by the journal that this one
-        is a copy of."""
-        self._next = offset
+        """Continue at this offset, which is above ``next``. The journal that this one is a copy of has given back what
+        lies between. Raises OSError."""
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_mark_key(offset - 1), self._bytes.to_bytes(8, "big"))
+        self._database.write(batch)
+        self._next = self._mark = offset
+        self._mark_total = self._bytes
 
     def cut_to(self, offset: int) -> None:
-        """Forget the records from this offset on, which is not above ``next``; it is given again. Raises OSError."""
+        """Remove the records from this offset on, which is not above ``next``. The offset will be used again. Raises
+        OSError."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(_key(offset), _key(self._next) + b"\0")
         self._database.write(batch)

@@ -95,17 +95,18 @@ class SegmentJournal:
         segment_set.next = offset
 
     def go_on_at(self, offset: int) -> None:
-        """Go on at this offset, which is above ``next``; what lies between was given back by the journal that this one
-        is a copy of. Raises OSError."""
+        """Continue at this offset, which is above ``next``. The journal that this one is a copy of has given back what
+        lies between. Raises OSError."""
         segment_set = self._segment_set
+        if not segment_set.segments:
+            self.cut_to(offset)
+            return
         with segment_set.lock:
-            last = segment_set.segments[-1] if segment_set.segments else None
-            if last is not None:
-                segment_set.mark_gone(segment_set.next, offset)
+            last = segment_set.segments[-1]
+            segment_set.mark_gone(segment_set.next, offset)
             segment_set.next = offset
-            if last is not None:
-                segment_set.begin()  # at once: the marker is true only with a segment behind it
-                segment_set.seal(last)
+            segment_set.begin()  # at once: the marker is true only with a segment behind it
+            segment_set.seal(last)
 
     def cut_to(self, offset: int) -> None:
         """Remove the records from this offset on, which is not above ``next``. The offset will be used again. Raises

@@ -117,6 +117,7 @@ class StreamAdmin:
         log = self.directory.open(definition)
         log.show(log.stream.next)
         self.logs.add(log)
+        self.logs.defined()
         self.state.router.add_stream(log.stream)
         return log
 
@@ -139,6 +140,7 @@ class StreamAdmin:
             if definition != there:
                 self.directory.write(definition)
                 log.define(definition)
+                self.logs.defined()
                 self.state.router.remove_stream(log.stream)
                 log.stream.filters = [topic.encode() for topic in definition.topics]
                 self.state.router.add_stream(log.stream)
@@ -163,6 +165,7 @@ class StreamAdmin:
             await asyncio.to_thread(log.give_up, before)
         finally:
             self.store.release()
+        self.logs.gave_back()
         self.logs.weigh()
         return StreamTrimmed(log.stream.name, log.journal.first, log.journal.first - first)
 
@@ -175,6 +178,7 @@ class StreamAdmin:
                 self.logs.remove(log)
                 log.close()
                 await asyncio.to_thread(self.directory.delete, log.stream.name, log.stream.next)
+                self.logs.defined()
         finally:
             self.store.release()
         return StreamDeleted(log.stream.name)
@@ -186,6 +190,7 @@ class StreamAdmin:
             raise StreamActionError(f"a consumer needs a name of 1 to {NAME_BYTES_MAX} printable bytes and an offset")
         now = time.time()
         log.consumers.heard(Consumer(consumer, next, now, pins, now + PIN_SECONDS if pins else 0.0))
+        self.logs.consumed(log)
         return ConsumerLag(log.stream.name, max(0, log.shown - next))
 
     def nodes(self) -> ReadableNodes:
@@ -197,4 +202,5 @@ class StreamAdmin:
         log = self.find(name)
         if not log.consumers.forget(consumer):
             raise StreamActionError(f"stream {log.stream.name} has no consumer {consumer!r}")
+        self.logs.consumed(log)
         return ConsumerForgotten(log.stream.name, consumer)

@@ -45,11 +45,14 @@ class Consumers:
         """The lowest offset that a pin holds."""
         return min((one.next for one in self.by_name.values() if one.pins and one.until > now), default=otherwise)
 
+    def encode(self) -> bytes:
+        return msgspec.json.encode(list(self.by_name.values()))
+
     def _write(self) -> None:
         if self.path is None:
             return
         new = self.path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(list(self.by_name.values())))
+        new.write_bytes(self.encode())
         os.replace(new, self.path)
 
 

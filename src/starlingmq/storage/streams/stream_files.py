@@ -128,23 +128,27 @@ class StreamDirectory:
 
     def first_offset(self, name: str) -> int:
         """Where a stream that is created now begins. Raises OSError, msgspec.MsgspecError."""
-        return self._ends().get(name, 0)
+        return self.ends().get(name, 0)
 
-    def _ends(self) -> dict[str, int]:
+    def ends(self) -> dict[str, int]:
+        """Where deleted streams ended, by name. Raises OSError, msgspec.MsgspecError."""
         try:
             return msgspec.json.decode(self.path.with_name(ENDS).read_bytes(), type=dict[str, int])
         except FileNotFoundError:
             return {}
 
+    def write_ends(self, ends: dict[str, int]) -> None:
+        _replace(self.path.with_name(ENDS), msgspec.json.encode(ends))
+        sync_directory(self.path.parent)
+
     def delete(self, name: str, end: int) -> None:
         """``end``: its next offset. Once STREAM is gone, so is the stream. Raises OSError."""
-        ends = self._ends()
+        ends = self.ends()
         ends.pop(name, None)
         ends[name] = end
         while len(ends) > ENDS_MAX:
             del ends[next(iter(ends))]
-        _replace(self.path.with_name(ENDS), msgspec.json.encode(ends))
-        sync_directory(self.path.parent)
+        self.write_ends(ends)
         directory = self.path / name
         (directory / "STREAM").unlink()
         sync_directory(directory)

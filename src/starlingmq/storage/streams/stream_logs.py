@@ -15,6 +15,7 @@ import msgspec
 
 from starlingmq.core.context import Context
 from starlingmq.core.routing.stream import Stream
+from starlingmq.storage.copies.copied import StreamCopies
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.records import encode_message
 from starlingmq.storage.segment.retention import Retention
@@ -161,6 +162,7 @@ class StreamLogs:
     def __init__(self) -> None:
         self.by_number: dict[int, StreamLog] = {}
         self.ctx: Context | None = None
+        self.copies: StreamCopies | None = None  # the followers that store everything, too
         self.lost = 0  # records lost by a failing disk
         self._waiting: dict[Stream, None] = {}  # streams with pending messages
 
@@ -181,6 +183,21 @@ class StreamLogs:
     def find(self, name: str) -> StreamLog | None:
         return next((log for log in self.by_number.values() if log.stream.name == name), None)
 
+    def defined(self) -> None:
+        """A stream was created, changed or deleted."""
+        if self.copies is not None:
+            self.copies.defined()
+
+    def gave_back(self) -> None:
+        """Records of streams were deleted."""
+        if self.copies is not None:
+            self.copies.gave_back()
+
+    def consumed(self, log: StreamLog) -> None:
+        """A consumer has reported, or was removed."""
+        if self.copies is not None:
+            self.copies.consumed(log.stream.number, log.consumers.encode())
+
     # Committing
 
     def take(self, streams: Iterable[Stream]) -> None:
@@ -192,7 +209,10 @@ class StreamLogs:
         for stream in list(self._waiting):
             log = self.by_number.get(stream.number)
             if log is not None:
+                records = stream.pending
                 log.append()
+                if self.copies is not None and records:
+                    self.copies.streamed(stream.number, log.journal.next - len(records), records)
                 self._weigh(log)
             del self._waiting[stream]
 

@@ -39,4 +39,5 @@ class StreamTidying:
         error = done.exception()
         if error is not None:
             log.error("a stream exceeds its retention, because deleting failed: %s; it is retried", error)
+        self.streams.gave_back()
         self.streams.weigh()

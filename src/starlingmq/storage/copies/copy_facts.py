@@ -1,0 +1,104 @@
+"""The file COPY of a data directory: whose data it is, and which lives of its owner it has seen.
+
+A *life* is one opening of the data for serving. It has a generation of its own, which the cluster gives once
+(``cluster.copies.copy_record``): a restart, and a successor, take a higher one. A life continues the journal where it
+was found. That may be before the end that an earlier life had reached, since a power failure may have cost the tail;
+then offsets are given again. So the law for a copy that returns:
+
+    It is cut to the lowest end at which any life after its own began. If its own life is forgotten, it begins with
+    nothing.
+
+The end of the last life alone is not enough: a copy that missed a whole life may be longer than what that life began
+with, and shorter than what it ended with.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from starlingmq.storage.maintenance.file_copy import sync_directory
+
+COPY: Final = "COPY"
+LIVES_MAX: Final = 32
+
+
+class NotWhole(Exception):
+    """The copy does not have everything: it was being received. Another node must serve."""
+
+
+class Fenced(Exception):
+    """The other side is of a generation that another one has followed."""
+
+
+class Life(msgspec.Struct, frozen=True):
+    """``journal_end``, ``stream_ends`` (by number): the next offsets when it began."""
+
+    generation: int
+    journal_end: int
+    stream_ends: dict[int, int]
+
+
+class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """``generation``: of the life by which the directory was written last; 0: none. ``fenced``: earlier generations are
+    refused. ``whole``: it has all that was acknowledged by that life when it was written. ``boundary``: while a copy
+    catches up, the last journal offset known to be between two turns of the owner; None: each record ends well."""
+
+    owner: str
+    generation: int = 0
+    fenced: int = 0
+    lives: tuple[Life, ...] = ()
+    whole: bool = False
+    boundary: int | None = None
+
+
+def read_facts(directory: Path) -> CopyFacts | None:
+    """None: there is no such file, or it is unreadable. Raises OSError."""
+    try:
+        return msgspec.json.decode((directory / COPY).read_bytes(), type=CopyFacts)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def write_facts(directory: Path, facts: CopyFacts) -> None:
+    """Durably and atomically. Raises OSError."""
+    new = directory / f"{COPY}.new"
+    with open(new, "wb") as file:
+        file.write(msgspec.json.encode(facts) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, directory / COPY)
+    sync_directory(directory)
+
+
+def begin_life(directory: Path, owner: str, life: Life) -> CopyFacts:
+    """Record that a life begins, before it writes anything else. Raises Fenced, NotWhole, OSError."""
+    facts = read_facts(directory)
+    if facts is None or facts.owner != owner:
+        facts = CopyFacts(owner=owner, whole=True)
+    if life.generation <= facts.generation or life.generation < facts.fenced:
+        raise Fenced(f"generation {life.generation} of {owner} is over: {max(facts.generation, facts.fenced)} is known")
+    if not facts.whole or facts.boundary is not None:
+        raise NotWhole(f"the copy of {owner} is not whole")
+    lives = (*facts.lives, life)[-LIVES_MAX:]
+    facts = CopyFacts(owner=owner, generation=life.generation, lives=lives, whole=True)
+    write_facts(directory, facts)
+    return facts
+
+
+def ends_after(lives: tuple[Life, ...], generation: int) -> Life | None:
+    """The ends to which a copy of that generation is cut: journal and streams that end below them are left alone. None:
+    the life of the copy is forgotten."""
+    if all(life.generation != generation for life in lives):
+        return None
+    later = [life for life in lives if life.generation > generation]
+    if not later:
+        return Life(generation, 1 << 63, {})
+    streams: dict[int, int] = {}
+    for life in later:
+        for number, end in life.stream_ends.items():
+            streams[number] = min(end, streams.get(number, end))
+    return Life(generation, min(life.journal_end for life in later), streams)

@@ -1,0 +1,68 @@
+"""A follower's side of one connection: stores what the owner sends, and says up to which group.
+
+The law: groups are stored in the order of their numbers, each once; a group that comes twice, or without the one before
+it, ends the connection. A group is acknowledged when it is as safe as ``storage.durability`` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from starlingmq.storage.copies.copy_directory import CopyDirectory
+from starlingmq.storage.copies.copy_facts import Fenced
+from starlingmq.storage.copies.copy_frames import CopyFrameError, Hello, Position, groups
+from starlingmq.storage.journal_writer import Durability
+
+
+class CopyReceiver:
+    """Of one copy and one life of its owner. One call at a time, except for ``fence``. ``stored``: number of the last
+    group that is stored; 0: the copy is not up to date yet. ``threads`` has a thread of its own for this copy."""
+
+    def __init__(self, copy: CopyDirectory, hello: Hello, durability: Durability, threads: Executor) -> None:
+        self.copy = copy
+        self.hello = hello
+        self.stored = 0
+        self._syncs = durability == "power"
+        self._threads = threads
+
+    async def begin(self) -> Position:
+        """Cut off what the owner does not have. The position afterwards. Raises Fenced, OSError."""
+        await self._run(lambda: self.copy.begin(self.hello))
+        return self.copy.position
+
+    async def receive(self, data: bytes) -> int:
+        """Store the groups of a message. The number of the last group that is stored now; 0: none is to be
+        acknowledged yet. Raises Fenced, CopyFrameError, OSError; nothing more may be received then."""
+        copy = self.copy
+        before = self.stored
+        for lsn, group in groups(data):
+            if copy.facts.fenced > self.hello.generation or copy.facts.generation != self.hello.generation:
+                raise Fenced(f"{self.hello.owner}: generation {self.hello.generation} is over")
+            if lsn != self.stored + 1 and self.stored:
+                raise CopyFrameError(f"group {lsn} came after group {self.stored}")
+            live = self.stored != 0
+            if copy.is_slow(group):
+                await self._run(lambda group=group, live=live: copy.apply(group, live))  # type: ignore[misc]
+            else:
+                copy.apply(group, live)
+            if lsn and not live:
+                await self._run(copy.caught_up)
+            self.stored = lsn
+        if self._syncs and self.stored != before:
+            await self._run(copy.sync)
+        return self.stored
+
+    async def _run(self, call: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def prepare(path: Path, owner: str, engine: str, segment_size: int) -> None:
+    """Make a copy ready to be opened as a data directory. Blocks. Raises NotWhole, OSError, DataDirError."""
+    copy = CopyDirectory(path, owner, engine, segment_size)
+    try:
+        copy.prepare()
+    finally:
+        copy.close()
