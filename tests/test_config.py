@@ -120,6 +120,15 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
             "cluster={enabled: yes, listen: ':7883'}",
             "cluster.advertise: :7883 is not an address other nodes can connect to; set cluster.advertise",
         ),
+        ("cluster.copies=6", "cluster.copies: expected int <= 5"),
+        ("cluster.copies=0", "cluster.copies: expected int >= 1"),
+        ("cluster.min_copies=2", "cluster.min_copies: 2 is more than cluster.copies, 1; lower it or raise"),
+        ("cluster={enabled: yes, copies: 2}", "cluster.copies: more than 1 requires node.data_dir"),
+        (
+            "cluster={copies: 2, copy_timeout: 1s}",
+            "cluster.copy_timeout: must not be shorter than cluster.member_timeout",
+        ),
+        ("node.zone='a/b'", "node.zone: expected str matching regex"),
         ("cluster.member_timeout=500ms", "cluster.member_timeout: must be longer than cluster.heartbeat_interval"),
         ("cluster.secret=short", "cluster.secret: 5 bytes are too few for a secret; use 16 or more"),
         ("cluster={secret: 0123456789abcdef, secret_file: a}", "cluster.secret_file: cluster.secret is set as well"),
@@ -140,6 +149,12 @@ def test_a_wrong_setting_gets_one_line_that_names_it(override: str, line: str) -
         load_config(None, [override])
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("copies", "min_copies", "required"), [(1, 0, 1), (2, 0, 1), (3, 0, 2), (3, 3, 3), (5, 1, 1)])
+def test_one_copy_less_than_wanted_is_required_unless_set(copies: int, min_copies: int, required: int) -> None:
+    config = load_config(None, [f"cluster={{copies: {copies}, min_copies: {min_copies}}}"])
+    assert config.cluster.copies_required == required
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 
 SECRET_BYTES_MIN: Final = 16
 DEFAULT_LISTEN: Final = "127.0.0.1:7883"
+COPIES_MAX: Final = 5
 
 
 class EtcdTlsConfig(Section, frozen=True):
@@ -256,6 +257,28 @@ class ClusterConfig(Section, frozen=True):
             "messages on one topic, only the last is written."
         ),
     ] = 0.02
+    copies: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=COPIES_MAX,
+            description="Number of nodes that store everything that is acknowledged, including the node that serves "
+            "it. Set it to the same value on all nodes.",
+        ),
+    ] = 1
+    min_copies: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=COPIES_MAX,
+            description="Number of nodes that must be able to store a message; with fewer, the message is refused. "
+            "0: one less than cluster.copies, and at least 1.",
+        ),
+    ] = 0
+    copy_timeout: Annotated[
+        PositiveDuration,
+        Meta(description="How long a node that stores copies may be away before another node is chosen in its place."),
+    ] = 600.0
     lease_ttl: Annotated[
         int,
         Meta(
@@ -267,9 +290,15 @@ class ClusterConfig(Section, frozen=True):
     ] = 10
     etcd: Annotated[EtcdConfig, Meta(description="The etcd that stores cluster-wide data.")] = EtcdConfig()
 
+    @property
+    def copies_required(self) -> int:
+        """The number of nodes that must be able to store a message: ``min_copies``, or its default."""
+        return self.min_copies or max(1, self.copies - 1)
 
-def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
+
+def check_cluster(cluster: ClusterConfig, node_name: str, data_dir: str | None) -> None:
     """Checks that the bounds of single settings cannot express. Raises ConfigError."""
+    _check_copies(cluster, data_dir)
     host, _ = split_address(cluster.listen, "cluster.listen")
     if cluster.member_timeout <= cluster.heartbeat_interval:
         raise ConfigError("cluster.member_timeout: must be longer than cluster.heartbeat_interval")
@@ -294,6 +323,18 @@ def check_cluster(cluster: ClusterConfig, node_name: str) -> None:
         raise ConfigError(f"node.name: must be 1 to {NAME_BYTES_MAX} bytes of printable text")
     if cluster.enabled and "/" in node_name:
         raise ConfigError(f"node.name: {node_name!r} contains a slash, which is not allowed in a cluster")
+
+
+def _check_copies(cluster: ClusterConfig, data_dir: str | None) -> None:
+    if cluster.min_copies > cluster.copies:
+        raise ConfigError(
+            f"cluster.min_copies: {cluster.min_copies} is more than cluster.copies, {cluster.copies}; lower it or "
+            "raise cluster.copies"
+        )
+    if cluster.copies > 1 and cluster.enabled and data_dir is None:
+        raise ConfigError("cluster.copies: more than 1 requires node.data_dir, where the copies are stored")
+    if cluster.copies > 1 and cluster.copy_timeout < cluster.member_timeout:
+        raise ConfigError("cluster.copy_timeout: must not be shorter than cluster.member_timeout")
 
 
 def refuse_open_cluster(cluster: ClusterConfig) -> None:

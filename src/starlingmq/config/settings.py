@@ -81,6 +81,14 @@ class NodeConfig(Section, frozen=True):
     data_dir: Annotated[
         str | None, Meta(description="Directory for all persistent data. Empty: nothing is stored on disk.")
     ] = None
+    zone: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9._-]{0,128}(?!\n)$",
+            description="Rack, zone or site of this node. Copies are stored in different zones first. Empty: all nodes "
+            "are in one zone.",
+        ),
+    ] = ""
     shutdown_timeout: Annotated[
         Duration,
         Meta(description="Time limit of a graceful shutdown; the remaining connections are closed when it expires."),
@@ -170,7 +178,7 @@ def from_tree(tree: Tree) -> Config:
     config = build(Config, tree)
     check_listeners(config.listeners)
     check_storage(config.storage, config.node.data_dir)
-    check_cluster(config.cluster, config.node.name)
+    check_cluster(config.cluster, config.node.name, config.node.data_dir)
     check_nats(config.nats)
     check_streams(config.streams, config.node.data_dir)
     check_auth(config.auth)
