@@ -10,7 +10,18 @@ import pytest
 
 from starlingmq.storage.copies import copy_frames as frames
 from starlingmq.storage.copies.copy_directory import CopyDirectory
-from starlingmq.storage.copies.copy_frames import CopyFrameError, Kept, Position
+from starlingmq.storage.copies.copy_facts import (
+    CopyFacts,
+    Fenced,
+    Life,
+    NotWhole,
+    begin_life,
+    ends_after,
+    read_facts,
+    write_facts,
+)
+from starlingmq.storage.copies.copy_files import CopyFiles
+from starlingmq.storage.copies.copy_frames import CopyFrameError, Defined, Hello, Kept, Position
 from starlingmq.storage.keys import META_COPY
 from starlingmq.storage.streams.stream_logs import Definition
 
@@ -18,7 +29,7 @@ SEGMENT = 4096
 
 
 def opened(path: Path, engine: str) -> CopyDirectory:
-    return CopyDirectory(path, "n1", engine, SEGMENT)
+    return CopyDirectory(CopyFiles(path, "n1", engine, SEGMENT))
 
 
 @pytest.fixture(params=["segment", "rocksdb"])
@@ -33,14 +44,18 @@ def copy(tmp_path: Path, engine: str) -> Iterator[CopyDirectory]:
     directory.close()
 
 
-def apply(copy: CopyDirectory, *operations: bytes) -> None:
+def apply(copy: CopyDirectory, *operations: bytes, live: bool = False) -> None:
     for lsn, group in frames.groups(frames.encode_group(7, operations)):
         assert lsn == 7
-        copy.apply(group)
+        copy.apply(group, live)
+
+
+def hello(*lives: Life) -> Hello:
+    return Hello("n1", lives[-1].generation, "segment", SEGMENT, lives)
 
 
 def records(copy: CopyDirectory) -> list[tuple[int, bytes]]:
-    return copy.journal.read(0, 1000, 1 << 20)
+    return copy.files.journal.read(0, 1000, 1 << 20)
 
 
 def mark(incarnation: int, count: int) -> bytes:
@@ -63,7 +78,7 @@ def test_offsets_that_the_owner_has_given_back_are_skipped_without_damage(tmp_pa
     copy.close()
     again = opened(tmp_path / "copy", engine)
     assert records(again) == [(3, b"d"), (10, b"k")]
-    assert not getattr(again.journal, "damage", "")
+    assert not getattr(again.files.journal, "damage", "")
     again.close()
 
 
@@ -76,11 +91,12 @@ def test_records_that_are_here_already_are_refused(copy: CopyDirectory) -> None:
 
 def test_a_new_life_cuts_off_what_its_owner_does_not_have(tmp_path: Path, engine: str) -> None:
     copy = opened(tmp_path / "copy", engine)
-    copy.begin(1, 5, 0, {})
+    first = Life(1, 0, {})
+    copy.begin(hello(first))
     apply(copy, frames.append(0, [b"a", b"b", b"c"]), frames.append(9, [b"j"]))
-    copy.begin(1, 5, 1, {})  # the same life: nothing is cut off
+    copy.begin(hello(first))  # the same life: nothing is cut off
     assert copy.position.journal == 10
-    copy.begin(1, 6, 2, {})
+    copy.begin(hello(first, Life(2, 2, {})))
     apply(copy, frames.append(2, [b"C"]))
     for number in range(3, 30):  # segments that begin where the skipped offsets were
         apply(copy, frames.append(number, [b"%d" % number * 500]))
@@ -89,7 +105,111 @@ def test_a_new_life_cuts_off_what_its_owner_does_not_have(tmp_path: Path, engine
     assert [record[:2] for _, record in records(again)] == [b"a", b"b", b"C"] + [
         b"%d" % n * 2 for n in range(3, 10)
     ] + [b"%d" % n for n in range(10, 30)]
-    assert (again.position.generation, again.position.incarnation) == (1, 6)
+    assert again.facts.generation == 2
+    again.close()
+
+
+def test_a_copy_that_missed_a_life_is_cut_to_where_that_life_began(copy: CopyDirectory) -> None:
+    first, second = Life(1, 0, {}), Life(2, 3, {})
+    copy.begin(hello(first))
+    apply(copy, frames.append(0, [b"a", b"b", b"c", b"lost by the owner"]))
+    copy.begin(hello(first, second, Life(3, 50, {})))
+    assert copy.position.journal == 3
+
+
+def test_the_ends_after_a_life_are_the_lowest_of_all_later_lives() -> None:
+    lives = (Life(4, 10, {1: 5}), Life(7, 30, {1: 9, 2: 4}), Life(8, 20, {2: 6}))
+    assert ends_after(lives, 4) == Life(4, 20, {1: 9, 2: 4})
+    assert ends_after(lives, 7) == Life(7, 20, {2: 6})
+    assert ends_after(lives, 8) == Life(8, 1 << 63, {})
+    assert ends_after(lives, 5) is None
+
+
+def test_a_copy_whose_life_is_forgotten_begins_with_nothing(copy: CopyDirectory) -> None:
+    copy.begin(hello(Life(1, 0, {})))
+    apply(copy, frames.append(0, [b"a"]), frames.kv({b"sx": b"1", META_COPY: mark(1, 1)}))
+    copy.begin(hello(Life(5, 0, {})))
+    assert copy.position == Position(5, 0, (0, 0), {})
+    assert copy.files.kv.get(b"sx") is None
+
+
+def test_an_earlier_generation_is_refused(tmp_path: Path, engine: str) -> None:
+    copy = opened(tmp_path / "copy", engine)
+    copy.begin(hello(Life(3, 0, {})))
+    with pytest.raises(Fenced):
+        copy.begin(hello(Life(2, 0, {})))
+    copy.fence(6)
+    copy.close()
+    again = opened(tmp_path / "copy", engine)
+    with pytest.raises(Fenced):
+        again.begin(hello(Life(3, 0, {}), Life(5, 0, {})))
+    again.begin(hello(Life(3, 0, {}), Life(6, 0, {})))
+    again.close()
+
+
+def test_a_life_begins_once_and_on_a_whole_copy_only(tmp_path: Path) -> None:
+    path = tmp_path / "copy"
+    path.mkdir()
+    begin_life(path, "n1", Life(4, 0, {}))
+    with pytest.raises(Fenced):
+        begin_life(path, "n1", Life(4, 0, {}))
+    facts = begin_life(path, "n1", Life(6, 9, {1: 2}))
+    assert facts == read_facts(path)
+    assert [life.generation for life in facts.lives] == [4, 6]
+    write_facts(path, CopyFacts(owner="n1", generation=6, lives=facts.lives, whole=False))
+    with pytest.raises(NotWhole):
+        begin_life(path, "n1", Life(7, 9, {}))
+
+
+def received(copy: CopyDirectory, *operations: bytes) -> None:
+    """Bring a copy up to date with these operations."""
+    apply(copy, frames.plain(frames.KV_BEGIN), frames.kv({META_COPY: mark(1, 0)}), frames.plain(frames.KV_END))
+    apply(copy, *operations)
+    copy.caught_up()
+
+
+def test_a_takeover_in_the_middle_of_a_turn_finds_the_turn_before(copy: CopyDirectory) -> None:
+    copy.begin(hello(Life(1, 0, {})))
+    received(copy, frames.append(0, [b"a", b"b"]))
+    apply(copy, frames.append(2, [b"c"]), live=True)
+    copy.begin(hello(Life(1, 0, {})))
+    apply(copy, frames.append(3, [b"first of two"]))
+    copy.prepare()
+    assert records(copy) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert copy.position.journal == 3
+
+
+def test_a_copy_that_lacks_what_its_store_may_need_is_not_opened(copy: CopyDirectory) -> None:
+    copy.begin(hello(Life(1, 0, {})))
+    received(copy, frames.append(0, [b"a", b"b"]))
+    copy.prepare()
+    copy.begin(hello(Life(1, 0, {})))
+    apply(copy, frames.append(9, [b"c"]))
+    with pytest.raises(NotWhole):
+        copy.prepare()
+    assert copy.position.kv == (0, 0)
+    apply(copy, frames.plain(frames.BOUNDARY))
+    received(copy)
+    copy.prepare()
+
+
+def test_a_gap_between_turns_is_refused(copy: CopyDirectory) -> None:
+    copy.begin(hello(Life(1, 0, {})))
+    received(copy, frames.append(0, [b"a"]))
+    with pytest.raises(CopyFrameError, match="missing"):
+        apply(copy, frames.append(2, [b"c"]), live=True)
+
+
+def test_a_store_that_was_received_replaces_the_old_one_also_after_a_crash(tmp_path: Path) -> None:
+    copy = opened(tmp_path / "copy", "segment")
+    copy.begin(hello(Life(1, 0, {})))
+    apply(copy, frames.kv({b"sold": b"1"}), frames.plain(frames.KV_BEGIN), frames.kv({b"snew": b"2"}))
+    assert copy.files.next_kv is not None
+    copy.close()
+    (tmp_path / "copy" / "kv.next").rename(tmp_path / "copy" / "kv.whole")  # as far as it got
+    again = opened(tmp_path / "copy", "segment")
+    assert again.files.kv.get(b"sold") is None
+    assert again.files.kv.get(b"snew") == b"2"
     again.close()
 
 
@@ -97,23 +217,25 @@ def test_a_store_that_is_received_replaces_the_old_one_as_a_whole(copy: CopyDire
     apply(copy, frames.kv({b"sold": b"1", b"sboth": b"1"}))
     assert copy.position.kv == (0, 0)
     apply(copy, frames.plain(frames.KV_BEGIN), frames.kv({b"sboth": b"2"}))
-    assert copy.kv.get(b"sold") == b"1"
+    assert copy.files.kv.get(b"sold") == b"1"
     apply(copy, frames.kv({META_COPY: mark(5, 3)}), frames.plain(frames.KV_END))
-    assert copy.kv.get(b"sold") is None
-    assert copy.kv.get(b"sboth") == b"2"
+    assert copy.files.kv.get(b"sold") is None
+    assert copy.files.kv.get(b"sboth") == b"2"
     assert copy.position.kv == (5, 3)
     apply(copy, frames.kv({b"sboth": None, META_COPY: mark(5, 4)}))
-    assert copy.kv.get(b"sboth") is None
+    assert copy.files.kv.get(b"sboth") is None
     assert copy.position.kv == (5, 4)
 
 
 def test_a_store_that_was_half_received_is_cleared_away(tmp_path: Path, engine: str) -> None:
     copy = opened(tmp_path / "copy", engine)
-    apply(copy, frames.kv({b"sold": b"1", META_COPY: mark(5, 3)}))
+    copy.begin(hello(Life(1, 0, {})))
+    apply(copy, frames.plain(frames.KV_BEGIN), frames.kv({b"sold": b"1", META_COPY: mark(5, 3)}))
+    apply(copy, frames.plain(frames.KV_END))
     apply(copy, frames.plain(frames.KV_BEGIN), frames.kv({b"snew": b"2", META_COPY: mark(6, 1)}))
     copy.close()
     again = opened(tmp_path / "copy", engine)
-    assert again.kv.get(b"sold") == b"1"
+    assert again.files.kv.get(b"sold") == b"1"
     assert again.position.kv == (5, 3)
     assert not (tmp_path / "copy" / "kv.next").exists()
     with pytest.raises(CopyFrameError, match="not begun"):
@@ -125,24 +247,34 @@ def test_a_follower_deletes_what_its_owner_has_deleted(tmp_path: Path) -> None:
     copy = opened(tmp_path / "copy", "segment")
     for number in range(20):
         apply(copy, frames.append(number, [b"%02d" % number * 600]))
-    firsts = [segment.first for segment in copy.journal.segments()]
+    firsts = [segment.first for segment in copy.files.journal.segments()]
     kept = Kept(((firsts[2], firsts[3]), (firsts[-1], 20)), {})
     apply(copy, frames.plain(frames.KEEP, msgspec.msgpack.encode(kept)))
-    assert [segment.first for segment in copy.journal.segments()] == [firsts[2], firsts[-1]]
+    assert [segment.first for segment in copy.files.journal.segments()] == [firsts[2], firsts[-1]]
     copy.close()
+
+
+def path_of(copy: CopyDirectory) -> Path:
+    assert isinstance(copy.files, CopyFiles)
+    return copy.files.path
 
 
 def test_streams_follow_their_definitions_and_offsets(copy: CopyDirectory) -> None:
     definition = Definition(name="all", number=4, topics=("#",))
     with pytest.raises(CopyFrameError, match="not defined"):
         apply(copy, frames.stream(4, 0, [b"x"]))
-    apply(copy, frames.plain(frames.DEFINE, msgspec.msgpack.encode([definition])), frames.stream(4, 5, [b"x", b"y"]))
-    assert copy.streams[4].journal.read(0, 10, 100) == [(5, b"x"), (6, b"y")]
-    assert copy.position == Position(0, 0, 0, (0, 0), {4: 7})
+    defined = frames.packed(frames.DEFINE, Defined([definition], {}))
+    apply(copy, defined, frames.stream(4, 5, [b"x", b"y"]))
+        copy,
+        frames.plain(frames.DEFINE, msgspec.msgpack.encode(Defined([definition], {}))),
+        frames.stream(4, 5, [b"x", b"y"]),
+    )
+    assert copy.files.streams[4].journal.read(0, 10, 100) == [(5, b"x"), (6, b"y")]
+    assert copy.position == Position(0, 0, (0, 0), {4: 7})
     apply(copy, frames.plain(frames.CONSUMERS, msgspec.msgpack.encode((4, b"[]"))))
-    assert (copy.path / "streams" / "all" / "CONSUMERS").read_bytes() == b"[]"
-    apply(copy, frames.plain(frames.DEFINE, msgspec.msgpack.encode([])))
-    assert not (copy.path / "streams" / "all").exists()
+    assert (path_of(copy) / "streams" / "all" / "CONSUMERS").read_bytes() == b"[]"
+    apply(copy, frames.plain(frames.DEFINE, msgspec.msgpack.encode(Defined([], {"all": 7}))))
+    assert not (path_of(copy) / "streams" / "all").exists()
 
 
 @pytest.mark.parametrize(

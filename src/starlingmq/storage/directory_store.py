@@ -9,6 +9,7 @@ from pathlib import Path
 
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
+from starlingmq.storage.copies.copy_facts import forget_copies, read_facts
 from starlingmq.storage.data_dir import DataDir
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal import Journal
@@ -39,7 +40,8 @@ class DirectoryStore(DurableStore):
 
 
 def open_directory(config: Config, directory: str, state: BrokerState, clock: Callable[[], float]) -> DirectoryStore:
-    """Open the store and fill ``state`` from it. Blocks, since nothing can be served before.
+    """Open the store and fill ``state`` from it. Blocks, since nothing can be served before. With copies, streams may
+    be read only after ``begin_copies``.
 
     Raises DataDirError for an unusable directory, StreamActionError for an invalid stream, OSError if the file system
     fails.
@@ -75,7 +77,16 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
         store.segment_size = config.storage.segment_size
         state.ctx.record(True)
         started = clock()
-        found = restore(state, kv, journal, streams, careful=durability == "power")
+        careful = durability == "power"
+        copies = config.cluster.enabled and config.cluster.copies > 1
+        if copies:
+            facts = read_facts(data_dir.path)
+            careful = careful or (facts is not None and facts.copied)
+        else:
+            forget_copies(data_dir.path, kv)
+        found = restore(state, kv, journal, streams, careful)
+        if not copies:
+            streams.show_all()
         for stream in streams.by_number.values():
             stream_directory.restored(stream)
         store.replayed(found.changes, found.changed)

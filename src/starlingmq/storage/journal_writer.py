@@ -100,6 +100,8 @@ class JournalWriter:
     def _copy(self, copies: Copies, offset: int, records: list[bytes]) -> Awaitable[None] | None:
         """The same for records that followers store, too."""
         copies.commit(offset, records)
+        if self.durability != "power":
+            copies.show(self.streams.mark())
         if self.health.refusing:
             raise NotYetStored(self.failure)
         return copies.copied(self._sync() if self.durability == "power" else None)
@@ -111,7 +113,7 @@ class JournalWriter:
         except OSError as error:
             self._fail(error)
             return False
-        if self.durability != "power":
+        if self.durability != "power" and self.copies is None:
             self.streams.show(self.streams.mark())
         return True
 
@@ -132,6 +134,8 @@ class JournalWriter:
         followed = self._follow()
         if self.copies is not None:
             self.copies.commit(offset, records)
+            if self.durability != "power":
+                self.copies.show(self.streams.mark())
         if not followed:
             return
         self._note(JournalEvent.BACKLOG_APPENDED)
@@ -275,7 +279,10 @@ class JournalWriter:
             else:
                 future.set_exception(error)
         self._safe = until
-        self.streams.show(marks)
+        if self.copies is None:
+            self.streams.show(marks)
+        else:
+            self.copies.show(marks)
         if JournalFault.UNSYNCED in self.faults:
             self._note(JournalEvent.SYNC_RETURNED)
             self._recover()

@@ -20,10 +20,24 @@ from typing import Final
 
 import msgspec
 
+from starlingmq.storage.keys import META_COPY
+from starlingmq.storage.kv import Batch, Kv
 from starlingmq.storage.maintenance.file_copy import sync_directory
 
 COPY: Final = "COPY"
 LIVES_MAX: Final = 32
+
+
+def forget_copies(directory: Path, kv: Kv) -> None:
+    """The directory is opened without copies: what is written from now on is in no life that a copy knows. Raises
+    OSError."""
+    if not (directory / COPY).exists():
+        return
+    batch = Batch()
+    batch.delete(META_COPY)
+    kv.write(batch)
+    kv.sync()
+    (directory / COPY).unlink()
 
 
 class NotWhole(Exception):
@@ -45,7 +59,8 @@ class Life(msgspec.Struct, frozen=True):
 class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """``generation``: of the life by which the directory was written last; 0: none. ``fenced``: earlier generations are
     refused. ``whole``: it has all that was acknowledged by that life when it was written. ``boundary``: while a copy
-    catches up, the last journal offset known to be between two turns of the owner; None: each record ends well."""
+    catches up, the last journal offset known to be between two turns of the owner; None: each record ends well.
+    ``copied``: it was written as a copy, so a stream may have more than its journal."""
 
     owner: str
     generation: int = 0
@@ -53,6 +68,7 @@ class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
     lives: tuple[Life, ...] = ()
     whole: bool = False
     boundary: int | None = None
+    copied: bool = False
 
 
 def read_facts(directory: Path) -> CopyFacts | None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
 
 import msgspec
 
-from starlingmq.storage.copies.copy_facts import COPY, Life, begin_life
+from starlingmq.storage.copies.copy_facts import Life, begin_life
 from starlingmq.storage.copies.copy_source import CopySource
 from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.keys import META_COPY
 from starlingmq.storage.kv import Batch, Kv
 
 
-def begin_copies(store: DirectoryStore, owner: str, generation: int, clock: Callable[[], float]) -> CopySource:
+def begin_copies(
+    store: DirectoryStore, owner: str, generation: int, required: Collection[str], clock: Callable[[], float]
+) -> CopySource:
     """From now on followers may store what this store does. Called after it was opened, before anything is committed.
-    ``generation``: above that of all lives before. ``clock``: monotonic seconds. Blocks. Raises Fenced, NotWhole,
-    OSError."""
+    ``generation``: above that of all lives before. ``required``: the followers in step; what was recovered is shown to
+    readers of streams once they have it. ``clock``: monotonic seconds. Blocks. Raises Fenced, NotWhole, OSError."""
     ends = {number: log.stream.next for number, log in store.streams.by_number.items()}
     facts = begin_life(store.data_dir.path, owner, Life(generation, store.journal.next, ends))
     source = CopySource(
@@ -30,7 +31,9 @@ def begin_copies(store: DirectoryStore, owner: str, generation: int, clock: Call
         store.stream_directory.ends,
         clock,
     )
+    source.required = required
     store.copy_to(source)
+    source.show(store.streams.mark())
     return source
 
 
@@ -43,15 +46,3 @@ def marked(kv: Kv, generation: int, known: bool) -> tuple[int, int]:
     batch.put(META_COPY, msgspec.msgpack.encode((generation, 0)))
     kv.write(batch)
     return generation, 0
-
-
-def forget_copies(directory: Path, kv: Kv) -> None:
-    """The data directory is opened without copies: what is written from now on is in no life that a copy knows. Raises
-    OSError."""
-    if not (directory / COPY).exists():
-        return
-    batch = Batch()
-    batch.delete(META_COPY)
-    kv.write(batch)
-    kv.sync()
-    (directory / COPY).unlink()

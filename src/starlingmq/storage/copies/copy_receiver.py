@@ -13,6 +13,7 @@ from pathlib import Path
 
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import Fenced
+from starlingmq.storage.copies.copy_files import CopyFiles
 from starlingmq.storage.copies.copy_frames import CopyFrameError, Hello, Position, groups
 from starlingmq.storage.journal_writer import Durability
 
@@ -61,7 +62,7 @@ class CopyReceiver:
 
 def prepare(path: Path, owner: str, engine: str, segment_size: int) -> None:
     """Make a copy ready to be opened as a data directory. Blocks. Raises NotWhole, OSError, DataDirError."""
-    copy = CopyDirectory(path, owner, engine, segment_size)
+    copy = CopyDirectory(CopyFiles(path, owner, engine, segment_size))
     try:
         copy.prepare()
     finally:

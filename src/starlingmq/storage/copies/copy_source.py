@@ -66,6 +66,7 @@ class CopySource:
         self._acknowledged: dict[str, int] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()  # lsn, end of the journal, who waits
+        self._unshown: deque[tuple[int, list[tuple[StreamLog, int]]]] = deque()  # lsn, ends of streams
         self._streamed: list[bytes] = []  # operations for streams, of this turn
 
     def hello(self) -> bytes:
@@ -97,6 +98,13 @@ class CopySource:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self.lsn, self.journal.next, future))
         return future if local is None else _both(local, future)
+
+    def show(self, marks: list[tuple[StreamLog, int]]) -> None:
+        """Show these records of streams to readers once everything up to here is copied."""
+        if self.is_copied(self.lsn):
+            self.streams.show(marks)
+        elif marks:
+            self._unshown.append((self.lsn, marks))
 
     def mark(self, batch: Batch) -> None:
         """Mark a batch that is about to be written into the key-value store."""
@@ -188,10 +196,7 @@ class CopySource:
 
     def is_copied(self, lsn: int) -> bool:
         acknowledged = self._acknowledged
-        for name in self.required:
-            if acknowledged.get(name, 0) < lsn:
-                return False
-        return True
+        return all(acknowledged.get(name, 0) >= lsn for name in self.required)
 
     @property
     def waiting(self) -> int:
@@ -218,6 +223,8 @@ class CopySource:
             self.stored_before = end
             if not future.done():
                 future.set_result(None)
+        while self._unshown and self.is_copied(self._unshown[0][0]):
+            self.streams.show(self._unshown.popleft()[1])
 
     def _give_up(self) -> None:
         waiting, self._waiting = self._waiting, deque()

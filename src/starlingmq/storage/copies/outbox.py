@@ -10,8 +10,8 @@ OUTBOX_BYTES: Final = 64 << 20
 
 
 class Outbox:
-    """``wake`` is called when there is something to send, or when it has ended. ``waiting``: bytes that wait to be sent;
-    ``behind``: bytes that are not acknowledged."""
+    """``wake`` is called when there is something to send, or when it has ended. ``waiting``: bytes that wait to be
+    sent; ``behind``: bytes that are not acknowledged."""
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
         self.name = name

@@ -30,6 +30,11 @@ FILES_MIN: Final = 8  # files of a stream with a size limit: the oldest eighth i
 
 
 class StreamJournal(Journal, Protocol):
+    def go_on_at(self, offset: int) -> None:
+        """Continue at this offset, which is above ``next``. The journal that this one is a copy of has given back what
+        lies between."""
+        ...
+
     def skip_to(self, offset: int) -> None:
         """Continue at this offset, which is not below ``next``. Offsets between are reported as lost."""
         ...
@@ -281,7 +286,7 @@ class StreamLogs:
         self.append()
 
     def recovered(self, ends: Mapping[int, int], careful: bool) -> None:
-        """Replay is complete: let readers read. ``ends``: the end of each stream by the journal and the checkpoint.
+        """Replay is complete. ``ends``: the end of each stream by the journal and the checkpoint.
         With ``careful``, longer logs are cut to it: records that a power failure removed from the journal but not from
         the log were not acknowledged, and will be sent again. Raises OSError."""
         for found in self.by_number.values():
@@ -290,7 +295,10 @@ class StreamLogs:
                 found.cut_to(end)
             elif found.stream.next < end:
                 found.skip_to(end)
-            found.show(found.stream.next)
+
+    def show_all(self) -> None:
+        """All that was recovered is as durable as configured: let readers read."""
+        self.show(self.mark())
 
     def close(self) -> None:
         for log in self.by_number.values():
