@@ -151,6 +151,12 @@ class CrashJournal:
         self.spans = [span for span in self.spans if span.first < offset] or [Span(offset, offset)]
         self.spans[-1].next = offset
 
+    def go_on_at(self, offset: int) -> None:
+        self.machine.step()
+        self.next = offset
+        self.ends.append(offset)
+        self.spans.append(Span(offset, offset))
+
     def roll(self) -> None:
         if self.span:
             self.spans.append(Span(self.next, self.next))

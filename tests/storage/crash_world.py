@@ -149,14 +149,23 @@ class CrashWorld(StoredWorld):
         )
         self.state.ctx.recording = True
         self.recovered = Recovered()
-        self.recovered = restore(self.state, kv, journal, streams, self.power)
+        self.recovered = restore(self.state, kv, journal, streams, self.careful())
         store.replayed(self.recovered.changes, self.recovered.changed)
         store.rewrite(self.recovered.ahead)
         self.lost += self.recovered.lost
         self.durable = store
         self.loop = SimLoop(lambda: self.now)
+        self.begin_to_serve()
         with self.loop.running():
             self.driver = Driver(self.state, store, clock=lambda: self.now)
+
+    def careful(self) -> bool:
+        """Whether a stream may have more than the journal."""
+        return self.power
+
+    def begin_to_serve(self) -> None:
+        """The store is open."""
+        self.durable.streams.show_all()
 
     def _open_streams(self) -> StreamLogs:
         streams = StreamLogs()
@@ -186,8 +195,12 @@ class CrashWorld(StoredWorld):
             journal.power_failure(self.random)
             if self.topics:
                 self.stream_journal.power_failure(self.random)
+        self.choose_disk()
         self.machine.fuse = fuse
         self.restart()
+
+    def choose_disk(self) -> None:
+        """The next process goes on with the same disk."""
 
     def all_dropped(self) -> dict[str, int]:
         whole = dict(self.gone)

@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from tests.storage.crash_engines import NEVER, Crash
 from tests.storage.crash_world import CrashWorld
@@ -45,8 +46,8 @@ class Life:
         self.bounded = random.random() < 0.15
         self.ordered = not self.bounded
         power = random.random() < 0.5
-        self.world = CrashWorld(
-            random,
+        self.world = self.make_world(
+            random=random,
             fate=Random(~seed),
             power=power,
             span=random.choice([0, 2, 5, 20]),
@@ -75,6 +76,9 @@ class Life:
         self.retained: dict[bytes, list[bytes]] = {}  # values that may be retained, the oldest first
         self.retained_known: dict[bytes, bytes] = {}
         self.invite()
+
+    def make_world(self, **settings: Any) -> CrashWorld:
+        return CrashWorld(**settings)
 
     def invite(self) -> None:
         random = self.random

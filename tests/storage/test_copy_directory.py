@@ -265,10 +265,6 @@ def test_streams_follow_their_definitions_and_offsets(copy: CopyDirectory) -> No
         apply(copy, frames.stream(4, 0, [b"x"]))
     defined = frames.packed(frames.DEFINE, Defined([definition], {}))
     apply(copy, defined, frames.stream(4, 5, [b"x", b"y"]))
-        copy,
-        frames.plain(frames.DEFINE, msgspec.msgpack.encode(Defined([definition], {}))),
-        frames.stream(4, 5, [b"x", b"y"]),
-    )
     assert copy.files.streams[4].journal.read(0, 10, 100) == [(5, b"x"), (6, b"y")]
     assert copy.position == Position(0, 0, (0, 0), {4: 7})
     apply(copy, frames.plain(frames.CONSUMERS, msgspec.msgpack.encode((4, b"[]"))))

@@ -92,7 +92,13 @@ def write_facts(directory: Path, facts: CopyFacts) -> None:
 
 def begin_life(directory: Path, owner: str, life: Life) -> CopyFacts:
     """Record that a life begins, before it writes anything else. Raises Fenced, NotWhole, OSError."""
-    facts = read_facts(directory)
+    facts = with_life(read_facts(directory), owner, life)
+    write_facts(directory, facts)
+    return facts
+
+
+def with_life(facts: CopyFacts | None, owner: str, life: Life) -> CopyFacts:
+    """The facts once a life has begun. Raises Fenced, NotWhole."""
     if facts is None or facts.owner != owner:
         facts = CopyFacts(owner=owner, whole=True)
     if life.generation <= facts.generation or life.generation < facts.fenced:
@@ -100,9 +106,7 @@ def begin_life(directory: Path, owner: str, life: Life) -> CopyFacts:
     if not facts.whole or facts.boundary is not None:
         raise NotWhole(f"the copy of {owner} is not whole")
     lives = (*facts.lives, life)[-LIVES_MAX:]
-    facts = CopyFacts(owner=owner, generation=life.generation, lives=lives, whole=True)
-    write_facts(directory, facts)
-    return facts
+    return CopyFacts(owner=owner, generation=life.generation, lives=lives, whole=True)
 
 
 def ends_after(lives: tuple[Life, ...], generation: int) -> Life | None:
