@@ -84,6 +84,7 @@ class CopyWorld(CrashWorld):
         self.generation = 0
         self.in_step: dict[str, None] = {}
         self.takeovers = 0
+        self.broken: Exception | None = None  # what ended a feed that nothing may end
         self.whole_stores = 0
         self.random = random
         self.power = power
@@ -229,6 +230,8 @@ class CopyWorld(CrashWorld):
             except FeedEnded:
                 if follower.connection is connection:
                     self.cut(follower)
+            except Exception as error:
+                self.broken = error
 
         with self.loop.running():
             connection.task = self.loop.create_task(run())
@@ -270,7 +273,7 @@ class CopyWorld(CrashWorld):
     def disturb(self, data: bytes, connection: Connection) -> bytes:
         """What a network does that doubles, drops and reorders: all of it has to be found out."""
         chance = self.random.random()
-        if chance > 0.01 or self.machine.fuse == NEVER:
+        if chance > 0.01 or self.machine.fuse > NEVER // 2 or not connection.messages:
             return data
         found = [encode_group(lsn, [bytes(group)]) for lsn, group in groups(data)]
         if chance < 0.004:
@@ -312,6 +315,8 @@ class CopyWorld(CrashWorld):
 
     def pump(self, share: float) -> bool:
         """Something happens between the nodes. Whether anything did."""
+        if self.broken is not None:
+            raise self.broken
         moved = False
         for follower in self.followers:
             for act in (self.deliver, self.acknowledge):

@@ -99,11 +99,12 @@ class SimLoop:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Be the loop that ``asyncio.get_running_loop`` finds."""
+        before = events._get_running_loop()
         events._set_running_loop(self._myself)
         try:
             yield
         finally:
-            events._set_running_loop(None)
+            events._set_running_loop(before)
 
     def run(self) -> None:
         """Until nothing is to be done right now."""
