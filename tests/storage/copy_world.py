@@ -152,12 +152,27 @@ class CopyWorld(CrashWorld):
     def choose_disk(self) -> None:
         for follower in self.followers:
             self.cut(follower)
-        heirs = [follower for follower in self.followers if follower.name in self.in_step and follower.disk.intact]
+        heirs = self._heirs()
         if heirs and self.random.random() < 0.6:
             self._hand_over(self.random.choice(heirs))
+        while (longer := self._longer()) is not None:
+            self._hand_over(longer, lost=False)
 
-    def _hand_over(self, heir: FollowerNode) -> None:
-        """The node is lost; a follower in step takes over."""
+    def _heirs(self) -> list[FollowerNode]:
+        return [follower for follower in self.followers if follower.name in self.in_step and follower.disk.intact]
+
+    def _longer(self) -> FollowerNode | None:
+        """A node in step that has more than the one that is about to serve."""
+        disk = self.own_disk()
+        if not disk.facts.generation:
+            return None
+        ends = {number: journal.next for number, journal in disk.streams.items()}
+        life = Life(self.generation + 1, disk.journal.next, ends)
+        hello = Hello("n0", life.generation, "crash", 0, (*disk.facts.lives, life))
+        return next((heir for heir in self._heirs() if heir.copy.excess(hello)), None)
+
+    def _hand_over(self, heir: FollowerNode, lost: bool = True) -> None:
+        """A follower in step takes over, since the node is ``lost`` or has less."""
         while True:
             try:
                 heir.copy.prepare()
@@ -166,14 +181,14 @@ class CopyWorld(CrashWorld):
                 self._crash_follower(heir)
         self.takeovers += 1
         del self.in_step[heir.name]
-        lost = self.own_disk()
+        own = self.own_disk()
         heir.copy.close()
         heir.disk.use(self.machine)
         if self.topics and 7 not in heir.disk.streams:  # it was not created there yet
             heir.disk.streams[7] = CrashJournal(self.machine, self._span)
         self.disk, self.kv, self.journal = heir.disk, heir.disk.kv, heir.disk.journal
         machine = self._machine()
-        old = Disk(machine, self._span) if self.random.random() < 0.5 else lost
+        old = Disk(machine, self._span) if lost and self.random.random() < 0.5 else own
         old.use(machine)
         heir.name, self.owner = self.owner, heir.name
         heir.disk, heir.proving = old, None

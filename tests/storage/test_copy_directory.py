@@ -117,12 +117,13 @@ def test_a_copy_that_missed_a_life_is_cut_to_where_that_life_began(copy: CopyDir
     assert copy.position.journal == 3
 
 
-def test_the_ends_after_a_life_are_the_lowest_of_all_later_lives() -> None:
+def test_the_ends_are_the_lowest_of_all_lives_after_the_last_common_one() -> None:
     lives = (Life(4, 10, {1: 5}), Life(7, 30, {1: 9, 2: 4}), Life(8, 20, {2: 6}))
-    assert ends_after(lives, 4) == Life(4, 20, {1: 9, 2: 4})
-    assert ends_after(lives, 7) == Life(7, 20, {2: 6})
-    assert ends_after(lives, 8) == Life(8, 1 << 63, {})
-    assert ends_after(lives, 5) is None
+    assert ends_after(lives[:1], lives) == Life(4, 20, {1: 9, 2: 4})
+    assert ends_after(lives[:2], lives) == Life(7, 20, {2: 6})
+    assert ends_after(lives, lives) == Life(8, 1 << 63, {})
+    assert ends_after((lives[0], Life(5, 15, {1: 7})), lives) == Life(4, 15, {1: 7, 2: 4})
+    assert ends_after((Life(5, 15, {}),), lives) is None
 
 
 def test_a_copy_whose_life_is_forgotten_begins_with_nothing(copy: CopyDirectory) -> None:

@@ -95,7 +95,7 @@ class CopyDirectory:
         facts = self.facts
         if hello.generation < max(facts.fenced, facts.generation):
             raise Fenced(f"{hello.owner}: generation {hello.generation} is over")
-        ends = ends_after(hello.lives, facts.generation)
+        ends = ends_after(facts.lives, hello.lives)
         if ends is None:
             self._clear()
             facts = self.facts
@@ -114,6 +114,14 @@ class CopyDirectory:
                 copied=True,
             )
         )
+
+    def excess(self, hello: Hello) -> int:
+        """Number of records of the journal that ``begin`` would remove: this copy has more than that owner."""
+        ends = ends_after(self.facts.lives, hello.lives)
+        end = self.files.journal.next
+        if self.facts.boundary is not None:
+            end = min(end, self.facts.boundary)
+        return max(0, end - (0 if ends is None else ends.journal_end))
 
     def fence(self, generation: int) -> None:
         """From now on, durably, nothing of an earlier generation is stored."""

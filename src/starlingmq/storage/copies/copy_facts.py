@@ -5,11 +5,15 @@ A *life* is one opening of the data for serving. It has a generation of its own,
 was found. That may be before the end that an earlier life had reached, since a power failure may have cost the tail;
 then offsets are given again. So the law for a copy that returns:
 
-    It is cut to the lowest end at which any life after its own began. If its own life is forgotten, it begins with
-    nothing.
+    It is cut to the lowest end at which any life began after the last one that it has in common with its owner: a life
+    of the owner that the copy has missed, or a life of the copy that the owner has missed. If they have none in common,
+    it begins with nothing.
 
 The end of the last life alone is not enough: a copy that missed a whole life may be longer than what that life began
 with, and shorter than what it ended with.
+
+A copy in step is never cut: a node serves only if no node in step has more than it (``excess``). A cut may take what
+the key-value store rests on, and then the copy is not whole until it has received another one.
 """
 
 from __future__ import annotations
@@ -109,16 +113,16 @@ def with_life(facts: CopyFacts | None, owner: str, life: Life) -> CopyFacts:
     return CopyFacts(owner=owner, generation=life.generation, lives=lives, whole=True)
 
 
-def ends_after(lives: tuple[Life, ...], generation: int) -> Life | None:
-    """The ends to which a copy of that generation is cut: journal and streams that end below them are left alone. None:
-    the life of the copy is forgotten."""
-    if all(life.generation != generation for life in lives):
+def ends_after(own: tuple[Life, ...], lives: tuple[Life, ...]) -> Life | None:
+    """The ends to which a copy that has seen its ``own`` lives is cut before it follows an owner with these ``lives``:
+    journal and streams that end below them are left alone. None: they have no life in common."""
+    common = {life.generation for life in own}.intersection(life.generation for life in lives)
+    if not common:
         return None
-    later = [life for life in lives if life.generation > generation]
-    if not later:
-        return Life(generation, 1 << 63, {})
+    generation = max(common)
+    later = [life for life in (*own, *lives) if life.generation > generation]
     streams: dict[int, int] = {}
     for life in later:
         for number, end in life.stream_ends.items():
             streams[number] = min(end, streams.get(number, end))
-    return Life(generation, min(life.journal_end for life in later), streams)
+    return Life(generation, min((life.journal_end for life in later), default=1 << 63), streams)
