@@ -11,7 +11,7 @@ from starlingmq.admin.local_node import LocalNode
 
 class Readiness(Struct, frozen=True):
     status: Literal["ok", "not_ready"]
-    storage: Annotated[str, Meta(description="ok, full or failing; null without storage.")]
+    storage: Annotated[str, Meta(description="ok, full, failing or uncopied; null without storage.")]
     cluster: Annotated[str, Meta(description="serving, isolated, joining or draining; null without a cluster.")]
     reasons: Annotated[tuple[str, ...], Meta(description="Reasons why the node is not ready.")]
 
@@ -28,7 +28,8 @@ def readiness(local_node: LocalNode) -> Readiness:
     if not local_node.serving:
         reasons.append("the node is starting or stopping and accepts no clients")
     if ctx.refusing:
-        reasons.append(f"nothing can be stored: the disk is {storage}")
+        cause = "too few nodes store copies" if storage == "uncopied" else f"the disk is {storage}"
+        reasons.append(f"nothing can be stored: {cause}")
     if cluster not in ("none", "serving"):
         reasons.append(f"this node is {cluster}")
     return Readiness("not_ready" if reasons else "ok", storage, cluster, tuple(reasons))

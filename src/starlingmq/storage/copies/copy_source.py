@@ -188,9 +188,9 @@ class CopySource:
         ""."""
         self.required = names
         before, self.refusal = self.refusal, refusal and BROKEN + refusal
-        self._settle()
         if self.refusal:
             self._give_up()
+        self._settle()
         if self.refusal != before:
             self.on_refusal(self.refusal)
 
