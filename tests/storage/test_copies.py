@@ -262,6 +262,28 @@ async def test_who_waits_for_a_copy_is_refused_when_too_few_are_left(
         assert (await writer.expect(Ack)).reason == 0x97
 
 
+async def test_what_was_postponed_is_sent_once_it_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async with serving(monkeypatch, tmp_path / "own") as served:
+        address = served.broker.address()
+        writer = await Peer.connect(address, "writer", properties=dict(HOUR))
+        async with FollowerProcess(tmp_path / "copy", served) as follower:
+            await follower.caught_up()
+            writer.send(Publish(b"t/a", b"1", 2, packet_id=1))
+            assert (await writer.expect(Ack)).type == PUBREC
+            await follower.caught_up()
+            served.source.require((), "1 of the required 2 nodes are in step")
+            follower.may_acknowledge.clear()
+            before = served.source.lsn
+            writer.send(Ack(PUBREL, 1))  # PUBCOMP waits until storing works
+            while served.source.lsn == before:
+                await asyncio.sleep(0.001)
+            served.source.require(("n2",), "")
+            await (await Peer.connect(address, "third")).close()  # several turns go by
+            assert not writer.reader._buffer, "acknowledged before it was copied"  # type: ignore[attr-defined]
+            follower.may_acknowledge.set()
+            assert (await writer.expect(Ack)).type == PUBCOMP
+
+
 async def test_without_copies_a_store_knows_nothing_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async with serving(monkeypatch, tmp_path / "own", generation=0) as served:
         assert served.store.copies is None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
+from tests.storage.copy_disk import Disk, DiskFiles
+from tests.storage.crash_engines import Machine
 
 from starlingmq.storage.copies import copy_frames as frames
 from starlingmq.storage.copies.copy_directory import CopyDirectory
@@ -22,7 +26,8 @@ from starlingmq.storage.copies.copy_facts import (
 )
 from starlingmq.storage.copies.copy_files import CopyFiles
 from starlingmq.storage.copies.copy_frames import CopyFrameError, Defined, Hello, Kept, Position
-from starlingmq.storage.keys import META_COPY
+from starlingmq.storage.copies.copy_receiver import CopyReceiver
+from starlingmq.storage.keys import META_AS_OF, META_COPY
 from starlingmq.storage.streams.stream_logs import Definition
 
 SEGMENT = 4096
@@ -192,6 +197,27 @@ def test_a_copy_that_lacks_what_its_store_may_need_is_not_opened(copy: CopyDirec
     apply(copy, frames.plain(frames.BOUNDARY))
     received(copy)
     copy.prepare()
+
+
+def test_with_power_a_checkpoint_is_never_ahead_of_the_journal() -> None:
+    disk = Disk(Machine(Random(0)), span=5)
+    copy = CopyDirectory(DiskFiles(disk), careful=True)
+    copy.begin(hello(Life(1, 0, {})))
+    received(copy, frames.append(0, [b"a"]))
+    apply(copy, frames.append(1, [b"b", b"c"]), live=True)
+    assert disk.journal.ends[-1] == 3
+    apply(copy, frames.kv({META_AS_OF: (3).to_bytes(8, "big")}), live=True)
+    assert disk.journal.ends == [3], "a power failure may take what the checkpoint rests on"
+
+
+def test_a_copy_that_has_more_than_its_owner_says_so_and_keeps_it(copy: CopyDirectory) -> None:
+    first, second = Life(1, 0, {}), Life(2, 1, {})
+    copy.begin(hello(first))
+    received(copy, frames.append(0, [b"a", b"b", b"c"]))
+    receiver = CopyReceiver(copy, hello(first, second), "process", ThreadPoolExecutor(1))
+    assert receiver.look().excess == 2
+    assert CopyReceiver(copy, hello(first), "process", ThreadPoolExecutor(1)).look().excess == 0
+    assert copy.position.journal == 3
 
 
 def test_a_gap_between_turns_is_refused(copy: CopyDirectory) -> None:

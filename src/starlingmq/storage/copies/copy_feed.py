@@ -43,6 +43,7 @@ class CopyFeed:
     async def run(self, position: Position, send: Send) -> None:
         """Send until it is cancelled. ``position``: of the follower after it has begun. ``send`` waits while the
         connection is full. Raises FeedEnded, OSError, and what ``send`` raises."""
+        self._source.forget(self.name)
         catch_up = CatchUp(self._store, self._source, self.name, send, self._more.set, self._rate)
         self._catch_up = catch_up
         outbox = self._outbox = await catch_up.run(position)

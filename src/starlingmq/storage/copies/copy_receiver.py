@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
+import msgspec
+
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import Fenced
 from starlingmq.storage.copies.copy_files import CopyFiles
@@ -28,6 +30,10 @@ class CopyReceiver:
         self.stored = 0
         self._syncs = durability == "power"
         self._threads = threads
+
+    def look(self) -> Position:
+        """What the copy has before it begins. Nothing is changed."""
+        return msgspec.structs.replace(self.copy.position, excess=self.copy.excess(self.hello))
 
     async def begin(self) -> Position:
         """Cut off what the owner does not have. The position afterwards. Raises Fenced, OSError."""

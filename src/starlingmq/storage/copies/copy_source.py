@@ -130,12 +130,16 @@ class CopySource:
 
     # What followers get
 
-    def attach(self, name: str, wake: Callable[[], None], operations: list[bytes]) -> Outbox:
-        """From here on, groups go to this follower; ``operations`` is all that it lacks up to now. What it acknowledged
-        before does not count any more: its disk may have been replaced."""
+    def forget(self, name: str) -> None:
+        """A follower begins again. What it acknowledged before does not count any more: its disk may have been
+        replaced."""
         if (older := self._outboxes.get(name)) is not None:
             self.detach(older)
         self._acknowledged[name] = 0
+
+    def attach(self, name: str, wake: Callable[[], None], operations: list[bytes]) -> Outbox:
+        """From here on, groups go to this follower; ``operations`` is all that it lacks up to now."""
+        self.forget(name)
         outbox = Outbox(name, wake)
         self._outboxes[name] = outbox
         outbox.put(self.lsn, frames.encode_group(self.lsn, operations), self.clock())
