@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from starlingmq.config.cluster_section import ClusterConfig, ClusterTlsConfig, c
 from starlingmq.net.grpc_extra import grpc
 from starlingmq.net.listeners.tls import TlsError
 from starlingmq.net.peers import peer_codec
+from starlingmq.net.peers.call_pipe import CallPipe, Pipe
 from starlingmq.net.peers.peer_handshake import (
     ACCEPTED,
     METADATA_BYTES_MAX,
@@ -33,6 +35,8 @@ from starlingmq.net.peers.peer_handshake import (
 )
 from starlingmq.net.peers.peer_stream import (
     CHALLENGE_METHOD,
+    COPY_METHOD,
+    HANDSHAKE_SECONDS,
     JOIN_METHOD,
     SERVICE,
     STARTING,
@@ -89,6 +93,8 @@ class PeerServer:
         self._random_bytes = random_bytes
         self._options = _options(settings)
         self._files = _read_files(settings.tls)
+        # serves what another node copies to this one, and returns why it ended; None: this node stores no copies
+        self.on_copy: Callable[[Proved, Pipe], Awaitable[str]] | None = None
         self._me: Identity | None = None
         self._answering: Answering | None = None
         self._server: Any = None
@@ -131,6 +137,7 @@ class PeerServer:
             CHALLENGE_METHOD: self._serve_challenge,
             JOIN_METHOD: self._serve_join,
             HOLD_METHOD: self._serve_hold,
+            COPY_METHOD: self._serve_copy,
             f"/{SERVICE}/Connect": self._serve_older,
         }
 
@@ -284,6 +291,36 @@ class PeerServer:
         await context.send_initial_metadata(((ACCEPTED, proved.accepted),))
         while isinstance(await context.read(), bytes):
             pass
+
+    async def _serve_copy(self, _: object, context: Any) -> None:
+        """Serves the connection on which another node copies its data to this one (net/peers/copy_link.py)."""
+        now = asyncio.get_running_loop().time()
+        try:
+            proved = self._listening().admit(parts(context.invocation_metadata()), context.peer(), now)
+            if self.on_copy is None:
+                raise RefusedError(f"node {self._name} stores no copies; set cluster.copies on all nodes")
+        except RefusedError as error:
+            await self._refuse(context, str(error))
+            return
+        await context.send_initial_metadata(((ACCEPTED, proved.accepted),))
+        reason = await self.on_copy(proved, CallPipe(context))
+        if reason:
+            context.set_code(grpc.StatusCode.FAILED_PRECONDITION)
+            context.set_details(reason)
+
+    @asynccontextmanager
+    async def open_copy(self, member: MemberInfo) -> AsyncIterator[Pipe]:
+        """A connection on which this node copies its data to another one. Raises RefusedError, TimeoutError, and errors
+        of gRPC."""
+        assert self._me is not None, "introduce comes first"
+        channel = self._open_channel(member.address)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                nonce = self._random_bytes(NONCE_BYTES)
+                call, _ = await shake_hands(channel, self._me, member.number, nonce, COPY_METHOD)
+            yield CallPipe(call)
+        finally:
+            await channel.close()
 
     def _listening(self) -> Answering:
         if self._answering is None:

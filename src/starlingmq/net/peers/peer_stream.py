@@ -23,6 +23,7 @@ STARTING: Final = "is still starting"  # the end of a refusal that only means "r
 SERVICE: Final = "starlingmq.peers.Link"
 CHALLENGE_METHOD: Final = f"/{SERVICE}/Challenge"
 JOIN_METHOD: Final = f"/{SERVICE}/Join"
+COPY_METHOD: Final = f"/{SERVICE}/Copy"
 OLDER: Final = "it supports only an older protocol between nodes; upgrade it"
 HANDSHAKE_SECONDS: Final = 5.0
 BACK_OFF_FIRST: Final = 0.1

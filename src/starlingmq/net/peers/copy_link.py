@@ -1,0 +1,112 @@
+"""One connection between the owner of a data directory and a follower that keeps a copy of it, after the handshake.
+
+    owner                                       follower
+      | -- HELLO (Hello) ------------------------> |  looks: nothing is changed
+      | <-- ANSWER (life, Position with excess) -- |
+      |  the cluster decides whether it may begin  |
+      | -- BEGIN (empty) ------------------------> |  cuts off what the owner does not have
+      | <-- ANSWER (life, Position) -------------- |
+      | -- groups -------------------------------> |  stores them
+      | <-- u64 number of the last stored group -- |
+
+Either side closes the connection at any error; the owner dials again, and the follower goes on with what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from starlingmq.net.peers.call_pipe import Pipe
+from starlingmq.storage.copies.copy_facts import Fenced
+from starlingmq.storage.copies.copy_feed import CopyFeed
+from starlingmq.storage.copies.copy_frames import CopyFrameError, Hello, Position, decode
+from starlingmq.storage.copies.copy_receiver import CopyReceiver
+
+BEGIN: Final = b""
+STORED: Final = Struct("<Q")
+
+
+class CopyRefused(Exception):
+    """The other side does not accept the copy, or speaks another version; one line."""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """``life``: of the follower's process."""
+
+    life: int
+    position: Position
+
+
+async def feed_follower(pipe: Pipe, hello: bytes, feed: CopyFeed, accept: Callable[[int, Position], bool]) -> None:
+    """The owner's side, until the connection ends. ``accept`` is asked with the life of the follower's process and what
+    it has, before anything of it is cut off. Raises CopyRefused, CopyFrameError, FeedEnded, OSError, and what the pipe
+    raises."""
+    await pipe.write(hello)
+    answer = await _answer(pipe)
+    if not accept(answer.life, answer.position):
+        raise CopyRefused(
+            f"follower {feed.name} may not begin: {answer.position.excess} of its records would be cut off"
+        )
+    await pipe.write(BEGIN)
+    position = (await _answer(pipe)).position
+    sending = asyncio.ensure_future(feed.run(position, pipe.write))
+    reading = asyncio.ensure_future(_read_stored(pipe, feed))
+    try:
+        await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, reading):
+            task.cancel()
+        await asyncio.wait((sending, reading))
+    for task in (reading, sending):
+        if not task.cancelled():
+            task.result()
+
+
+async def _answer(pipe: Pipe) -> Answer:
+    message = await pipe.read()
+    if message is None:
+        raise CopyRefused("the follower closed the connection")
+    return decode(message, Answer)
+
+
+async def _read_stored(pipe: Pipe, feed: CopyFeed) -> None:
+    while (message := await pipe.read()) is not None:
+        if len(message) != STORED.size:
+            raise CopyFrameError(f"an acknowledgement of {len(message)} bytes")
+        feed.acknowledge(STORED.unpack(message)[0])
+
+
+async def follow_owner(pipe: Pipe, life: int, receiver_of: Callable[[Hello], CopyReceiver]) -> None:
+    """The follower's side, until the connection ends. ``receiver_of`` raises CopyRefused. Raises it, too, and Fenced,
+    CopyFrameError, OSError, and what the pipe raises."""
+    message = await pipe.read()
+    if message is None:
+        return
+    receiver = receiver_of(decode(message, Hello))
+    await pipe.write(msgspec.msgpack.encode(Answer(life, receiver.look())))
+    if await pipe.read() != BEGIN:
+        return
+    position = await receiver.begin()
+    await pipe.write(msgspec.msgpack.encode(Answer(life, position)))
+    stored = 0
+    while (message := await pipe.read()) is not None:
+        now = await receiver.receive(message)
+        if now > stored:
+            stored = now
+            await pipe.write(STORED.pack(stored))
+
+
+async def served(pipe: Pipe, life: int, receiver_of: Callable[[Hello], CopyReceiver]) -> str:
+    """``follow_owner``; returns why it ended, one line, or "" if the owner closed the connection."""
+    try:
+        await follow_owner(pipe, life, receiver_of)
+    except (CopyRefused, Fenced, CopyFrameError) as error:
+        return str(error)
+    except OSError as error:
+        return f"the copy cannot be stored: {error}"
+    return ""
