@@ -54,25 +54,13 @@ class DiskFiles:
     def facts(self) -> CopyFacts:
         return self.disk.facts
 
-    @facts.setter
-    def facts(self, facts: CopyFacts) -> None:
-        raise NotImplementedError
-
     @property
     def kv(self) -> Kv:
         return self.disk.kv
 
-    @kv.setter
-    def kv(self, kv: Kv) -> None:
-        raise NotImplementedError
-
     @property
     def journal(self) -> CrashJournal:
         return self.disk.journal
-
-    @journal.setter
-    def journal(self, journal: CrashJournal) -> None:
-        raise NotImplementedError
 
     def write_facts(self, facts: CopyFacts) -> None:
         self.disk.machine.meet("sync")

@@ -40,7 +40,7 @@ class CopyLife(StreamLife):
             return
         follower = self.random.choice(self.world.followers)
         if chance < 0.95:
-            self.world.connect(follower)
+            self.world.dial(follower)
             self.world.run()
         elif chance < 0.97:
             self.world.cut(follower)

@@ -214,7 +214,7 @@ class CopyWorld(CrashWorld):
         follower.disk.intact = False
         self._reopen(follower)
 
-    def connect(self, follower: FollowerNode) -> None:
+    def dial(self, follower: FollowerNode) -> None:
         if follower.connection is not None:
             return
         if not follower.disk.intact:
@@ -354,7 +354,7 @@ class CopyWorld(CrashWorld):
         while True:
             super().settle()
             for follower in self.followers:
-                self.connect(follower)
+                self.dial(follower)
             if not self.pump(1.0) and not self.loop.jobs:
                 super().settle()
                 if all(follower.connection is not None for follower in self.followers) and not self.pump(1.0):
