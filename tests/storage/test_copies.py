@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,7 +16,10 @@ from tests.peer import Peer
 from tests.storage import copy_lives
 
 from starlingmq import Broker
+from starlingmq.admin.stream_actions import StreamActions
+from starlingmq.auth.readers import StreamReaders
 from starlingmq.config.settings import Config, load_config
+from starlingmq.net.control_socket import Action
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import read_facts
 from starlingmq.storage.copies.copy_feed import CopyFeed
@@ -28,6 +31,7 @@ from starlingmq.storage.copies.copy_source import CopySource
 from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.opening import open_store
 from starlingmq.storage.records import decode_message
+from starlingmq.storage.streams.stream_admin import StreamAdmin
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
@@ -225,6 +229,44 @@ def rows_of(store: DirectoryStore) -> list[tuple[int, bytes]]:
     log = store.streams.find("all")
     assert log is not None
     return [(offset, decode_message(record).payload) for offset, record in log.journal.read(0, 1000, 1 << 20)]
+
+
+async def do(actions: dict[str, Action], action: str, **request: str) -> None:
+    await actions[action](lambda what, done, total, unit: None, request)
+
+
+async def test_what_is_done_to_streams_is_copied_before_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with serving(monkeypatch, tmp_path / "own") as served:
+        writer = await Peer.connect(served.broker.address(), "writer")
+        async with FollowerProcess(tmp_path / "copy", served) as follower:
+            await follower.caught_up()
+            served.source.require(("n2",), "")
+            assert served.store.state is not None
+            admin = StreamAdmin(served.store, served.store.state, "n1", list, False)
+            actions = StreamActions(admin, cast(StreamReaders, None)).actions()
+            await do(actions, "stream.create", name="a", topics="t/#")
+            await do(actions, "stream.create", name="gone", topics="x/#")
+            streams = {log.definition.name: log for log in follower.copy.files.streams.values()}
+            assert sorted(streams) == ["a", "gone"]
+            for number in range(1, 4):
+                await publish(writer, number, 1)
+            await do(actions, "stream.commit", name="a", consumer="spark", next="2")
+            assert b'"spark"' in (tmp_path / "copy" / "streams" / "a" / "CONSUMERS").read_bytes()
+            await do(actions, "stream.delete", name="gone")
+            assert [log.definition.name for log in follower.copy.files.streams.values()] == ["a"]
+            assert streams["a"].journal.next == 3
+            await do(actions, "stream.trim", name="a")
+            await publish(writer, 4, 1)
+            assert streams["a"].journal.read(3, 10, 1000)
+            follower.may_acknowledge.clear()
+            waits = asyncio.ensure_future(do(actions, "stream.create", name="b", topics="y/#"))
+            while len(follower.copy.files.streams) < 2:
+                await asyncio.sleep(0.001)
+            assert not waits.done(), "answered before it was acknowledged"
+            follower.may_acknowledge.set()
+            await waits
 
 
 async def test_too_few_copies_refuse_what_must_be_stored_until_enough_are_in_step(

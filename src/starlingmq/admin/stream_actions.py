@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from msgspec.structs import replace
 
 from starlingmq.admin.stream_requests import (
@@ -26,6 +28,8 @@ from starlingmq.storage.streams.stream_views import (
     StreamView,
 )
 
+T = TypeVar("T")
+
 
 class StreamActions:
     def __init__(self, admin: StreamAdmin, readers: StreamReaders) -> None:
@@ -45,8 +49,13 @@ class StreamActions:
             "stream.access": typed(AccessRequest, self.access),
         }
 
+    async def _copied(self, reply: T) -> T:
+        """The reply, once the nodes that store copies have what was done."""
+        await self.admin.store.copied()
+        return reply
+
     async def create(self, report: Report, request: NewStream) -> StreamView:
-        return self.admin.create(request.settings())
+        return await self._copied(self.admin.create(request.settings()))
 
     async def list_streams(self, report: Report, request: NoArguments) -> StreamsReply:
         return StreamsReply(self.admin.views(), self.admin.node)
@@ -55,19 +64,19 @@ class StreamActions:
         return replace(self.admin.show(request.name), node=self.admin.node)
 
     async def trim(self, report: Report, request: StreamTrim) -> StreamTrimmed:
-        return await self.admin.trim(request.name, request.before)
+        return await self._copied(await self.admin.trim(request.name, request.before))
 
     async def delete(self, report: Report, request: OneStream) -> StreamDeleted:
-        return await self.admin.delete(request.name)
+        return await self._copied(await self.admin.delete(request.name))
 
     async def commit(self, report: Report, request: ConsumerPosition) -> ConsumerLag:
-        return self.admin.commit(request.name, request.consumer, request.next, request.pins)
+        return await self._copied(self.admin.commit(request.name, request.consumer, request.next, request.pins))
 
     async def nodes(self, report: Report, request: NoArguments) -> ReadableNodes:
         return self.admin.nodes()
 
     async def forget(self, report: Report, request: OneConsumer) -> ConsumerForgotten:
-        return self.admin.forget(request.name, request.consumer)
+        return await self._copied(self.admin.forget(request.name, request.consumer))
 
     async def access(self, report: Report, request: AccessRequest) -> ReaderAccess:
         return await self._readers.access(request.user, request.peer, request.streams.split("\n"))

@@ -89,6 +89,12 @@ class DurableStore:
         self.copies = self.writer.copies = self.checkpointer.copies = self.streams.copies = copies
         copies.on_refusal = self.writer.copies_change
 
+    async def copied(self) -> None:
+        """Wait until the followers in step have everything up to here. Raises NotYetStored."""
+        waiting = None if self.copies is None else self.copies.copied(None)
+        if waiting is not None:
+            await waiting
+
     def attach(self, state: BrokerState, wake: Callable[[], None]) -> None:
         self.state = state
         self.writer.state = state
