@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -208,6 +210,53 @@ def test_with_power_a_checkpoint_is_never_ahead_of_the_journal() -> None:
     assert disk.journal.ends[-1] == 3
     apply(copy, frames.kv({META_AS_OF: (3).to_bytes(8, "big")}), live=True)
     assert disk.journal.ends == [3], "a power failure may take what the checkpoint rests on"
+
+
+def test_a_copy_that_was_cut_at_any_byte_has_whole_turns_and_goes_on(tmp_path: Path) -> None:
+    turns = [[b"%d-%d" % (turn, record) for record in range(1 + turn % 3)] for turn in range(4)]
+    ends = [sum(map(len, turns[:count])) for count in range(len(turns) + 1)]
+    copy = opened(tmp_path / "whole", "segment")
+    copy.begin(hello(Life(1, 0, {})))
+    received(copy)
+    for turn, end in zip(turns, ends, strict=False):
+        apply(copy, frames.append(end, turn), live=True)
+    whole = records(copy)
+    copy.close()
+    path = next((tmp_path / "whole" / "journal").glob("*.log"))
+    for size in range(path.stat().st_size - 1, 63, -1):
+        cut = tmp_path / "cut"
+        shutil.copytree(tmp_path / "whole", cut)
+        for index in (cut / "journal").glob("*.idx"):
+            index.unlink()
+        os.truncate(cut / "journal" / path.name, size)
+        again = opened(cut, "segment")
+        count = ends.index(again.position.journal)  # between two turns
+        assert again.is_whole
+        assert records(again) == whole[: ends[count]]
+        again.begin(hello(Life(1, 0, {})))
+        apply(again, frames.append(ends[count], [record for turn in turns[count:] for record in turn]))
+        again.caught_up()
+        assert records(again) == whole
+        again.close()
+        shutil.rmtree(cut)
+
+
+def test_a_copy_that_has_lost_records_in_the_middle_is_not_whole(tmp_path: Path) -> None:
+    copy = opened(tmp_path / "copy", "segment")
+    copy.begin(hello(Life(1, 0, {})))
+    received(copy, frames.append(0, [b"first" * 50]))
+    apply(copy, frames.append(1, [b"second" * 50]), live=True)
+    assert copy.is_whole
+    copy.close()
+    path = next((tmp_path / "copy" / "journal").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    next((tmp_path / "copy" / "journal").glob("*.idx")).unlink()
+    again = opened(tmp_path / "copy", "segment")
+    assert not again.is_whole
+    assert again.position.generation == 0
+    again.close()
 
 
 def test_a_copy_that_has_more_than_its_owner_says_so_and_keeps_it(copy: CopyDirectory) -> None:

@@ -77,8 +77,11 @@ class CopyFiles:
         self.streams = {found.number: self._directory.open(found) for found in self._directory.find()}
 
     def _is_damaged(self) -> bool:
+        """Whether records are missing that were there. An append that was not completed is no damage."""
         journals = [self.journal, *(log.journal for log in self.streams.values())]
-        return bool(self._rocks.damage) or any(getattr(journal, "damage", None) for journal in journals)
+        segments = [journal for journal in journals if isinstance(journal, SegmentJournal)]
+        lost = any(damage.lost > 0 for journal in segments for damage in journal.damage)
+        return lost or bool(self._rocks.damage) or bool(isinstance(self.journal, RocksJournal) and self.journal.damage)
 
     def write_facts(self, facts: CopyFacts) -> None:
         write_facts(self.path, facts)
