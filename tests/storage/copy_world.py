@@ -84,7 +84,7 @@ class CopyWorld(CrashWorld):
         self.generation = 0
         self.in_step: dict[str, None] = {}
         self.takeovers = 0
-        self.broken: Exception | None = None  # what ended a feed that nothing may end
+        self.broken: BaseException | None = None  # a crash of the owner, or a mistake, inside a feed
         self.whole_stores = 0
         self.random = random
         self.power = power
@@ -245,7 +245,7 @@ class CopyWorld(CrashWorld):
             except FeedEnded:
                 if follower.connection is connection:
                     self.cut(follower)
-            except Exception as error:
+            except (Crash, Exception) as error:
                 self.broken = error
 
         with self.loop.running():
@@ -330,8 +330,7 @@ class CopyWorld(CrashWorld):
 
     def pump(self, share: float) -> bool:
         """Something happens between the nodes. Whether anything did."""
-        if self.broken is not None:
-            raise self.broken
+        self._surface()
         moved = False
         for follower in self.followers:
             for act in (self.deliver, self.acknowledge):
@@ -343,8 +342,14 @@ class CopyWorld(CrashWorld):
                     moved = True
         return moved
 
+    def _surface(self) -> None:
+        broken, self.broken = self.broken, None
+        if broken is not None:
+            raise broken
+
     def run(self) -> None:
         super().run()
+        self._surface()
         if self.random.random() < 0.5:
             self.pump(0.7)
             super().run()
