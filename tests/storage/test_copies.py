@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from starlingmq.config.settings import Config, load_config
 from starlingmq.net.control_socket import Action
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import read_facts
-from starlingmq.storage.copies.copy_feed import CopyFeed
+from starlingmq.storage.copies.copy_feed import CopyFeed, FeedEnded
 from starlingmq.storage.copies.copy_files import CopyFiles
 from starlingmq.storage.copies.copy_frames import Hello
 from starlingmq.storage.copies.copy_life import begin_copies
@@ -87,6 +87,8 @@ class FollowerProcess:
         self.source = served.source
         self.may_acknowledge = asyncio.Event()
         self.may_acknowledge.set()
+        self.may_receive = asyncio.Event()
+        self.may_receive.set()
         self.stored = asyncio.Event()  # set at each group
         self._messages: asyncio.Queue[bytes] = asyncio.Queue(4)
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,14 +104,16 @@ class FollowerProcess:
     async def __aexit__(self, *error: object) -> None:
         for task in self._tasks:
             task.cancel()
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, FeedEnded):
                 await task
         self.threads.shutdown()
         self.copy.close()
 
     async def _receive(self) -> None:
         while True:
-            stored = await self.receiver.receive(await self._messages.get())
+            message = await self._messages.get()
+            await self.may_receive.wait()
+            stored = await self.receiver.receive(message)
             self.stored.set()
             await self.may_acknowledge.wait()
             if stored:
@@ -324,6 +328,28 @@ async def test_what_was_postponed_is_sent_once_it_is_copied(monkeypatch: pytest.
             assert not writer.reader._buffer, "acknowledged before it was copied"  # type: ignore[attr-defined]
             follower.may_acknowledge.set()
             assert (await writer.expect(Ack)).type == PUBCOMP
+
+
+async def test_a_broker_that_stops_leaves_its_last_checkpoint_to_its_followers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        async with serving(monkeypatch, tmp_path / "own") as served:
+            await (await subscribed(served.broker.address(), "reader")).close()
+            follower = await stack.enter_async_context(FollowerProcess(tmp_path / "copy", served))
+            await follower.caught_up()
+            served.source.require(("n2",), "")
+            await publish(await Peer.connect(served.broker.address(), "writer"), 1, 1)
+            before = follower.copy.position.kv
+            flush = served.source.flush
+
+            async def flush_then(seconds: float) -> None:
+                follower.may_receive.set()
+                await flush(PATIENCE)
+
+            follower.may_receive.clear()
+            monkeypatch.setattr(served.source, "flush", flush_then)
+        assert follower.copy.position.kv == served.source.kv_state != before
 
 
 async def test_without_copies_a_store_knows_nothing_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ class MemoryLog(MemoryJournal):
     def cut_to(self, offset: int) -> None:
         raise NotImplementedError
 
+    def go_on_at(self, offset: int) -> None:
+        raise NotImplementedError
+
     def roll(self) -> None:
         pass
 

@@ -37,6 +37,7 @@ from starlingmq.storage.turn_operations import TurnEncoder
 log = logging.getLogger("starlingmq.storage")
 
 PIECE: Final = 200  # sessions or values per turn
+FLUSH_SECONDS: Final = 2.0  # for followers to store the last checkpoint, which they would otherwise receive as a whole
 
 
 class DurableStore:
@@ -204,13 +205,14 @@ class DurableStore:
     async def close(self) -> None:
         """Write a last checkpoint, so that the next start has nothing to replay, and release all resources."""
         self.writer.stop_retrying()
-        if self.copies is not None:
-            self.copies.close()
         await self._finish()
         self.writer.last_try()
         if self.state is not None and not self.failure:
             self.checkpointer.begin(self.state)
             await self._finish()
+        if self.copies is not None:
+            await self.copies.flush(FLUSH_SECONDS)
+            self.copies.close()
         try:
             await self.thread.start(self.journal.sync)
         except OSError as error:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -212,6 +213,15 @@ class CopySource:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: call())
         self._waiting.append((lsn, self.journal.next, future))
+
+    async def flush(self, seconds: float) -> None:
+        """Give the followers in step this time to store everything up to here."""
+        if self.refusal or self.is_copied(self.lsn) or any(name not in self._outboxes for name in self.required):
+            return
+        copied = asyncio.Event()
+        self.when_copied(self.lsn, copied.set)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(copied.wait(), seconds)
 
     def close(self) -> None:
         """Nobody waits any more, and nothing more is sent."""
