@@ -1,0 +1,353 @@
+"""This node's part in the copies of all origins: reads the records, finds its role for each, and proposes changes.
+
+The shell gives events (``answered``, ``opened``, ``attached``, ...), calls ``turn``, and then carries out
+``take_orders`` before ``take_requests``, without letting anything be acknowledged in between: a follower is required
+before etcd can list it.
+
+The law: nothing is served and nothing is stored for an origin before its record has been read and has this life of the
+node. A node whose disk is not the one that the record means (another disk, or an earlier state of it) removes itself
+from the nodes in step, unless no other node is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.copies.copy_record import CopyRecord, new_record, record_value
+from starlingmq.cluster.copies.copy_registry import CopyRegistry, StoringNode, node_value
+from starlingmq.cluster.copies.copy_server import CopyServer, CopySettings, Position
+from starlingmq.cluster.copies.follower_choice import copies_per_node
+from starlingmq.cluster.copies.role_table import ROLE_TABLE, Role, RoleAction, RoleEvent
+from starlingmq.cluster.copies.successors import successor
+from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
+from starlingmq.cluster.etcd.etcd_requests import (
+    Answer,
+    EtcdState,
+    Get,
+    LeaseLost,
+    Put,
+    Request,
+    Txn,
+    TxnAnswer,
+    Watch,
+    WatchEvent,
+    WatchLost,
+)
+
+TICK: Final = 0.25  # seconds between two looks at followers
+RETRY_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCopy:
+    """Stop storing for the origin, open its data, and call ``opened``."""
+
+    origin: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCopy:
+    """Stop serving the origin at once: another node may serve it."""
+
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Require:
+    """From now on, acknowledge a change of the origin once these nodes have stored it, and send it to ``followers``.
+    ``refusal``: why new changes are refused; ``serving``: whether clients are served."""
+
+    origin: str
+    nodes: tuple[str, ...]
+    followers: tuple[str, ...]
+    refusal: str
+    serving: bool
+
+
+Order = OpenCopy | CloseCopy | Require
+
+
+class CopyPorts:
+    """``is_gone``: its lease has expired and it is not heard, or all agree that it is not heard. ``is_heard``: it is
+    connected. ``is_leading``: this node is the leader of the cluster. ``written``: the number of the last change of an
+    origin."""
+
+    def __init__(
+        self,
+        is_gone: Callable[[str], bool],
+        is_heard: Callable[[str], bool],
+        is_leading: Callable[[], bool],
+        written: Callable[[str], int],
+    ) -> None:
+        self.is_gone = is_gone
+        self.is_heard = is_heard
+        self.is_leading = is_leading
+        self.written = written
+
+
+class Copies:
+    """``me``: this process; ``lives``: the lives that its disk has had since the last one that all records knew."""
+
+    def __init__(
+        self, cluster: str, me: StoringNode, lives: Collection[int], settings: CopySettings, ports: CopyPorts
+    ) -> None:
+        self.me = me
+        self.registry = CopyRegistry(cluster)
+        self.roles: dict[str, Role] = {}
+        self.servers: dict[str, CopyServer] = {}  # open origins
+        self.settled = False  # all records have this life: ``lives`` may be forgotten
+        self._lives = frozenset((*lives, me.life))
+        self._settings = settings
+        self._ports = ports
+        self._floor: dict[str, int] = {}  # origin -> nothing of an earlier generation is stored
+        self._opening: dict[str, int] = {}  # origin -> generation that is opened
+        self._restarted: set[str] = set()  # origins whose data this life took over from an earlier life of this node
+        self._cas = EtcdCas("copies change")
+        self._told: dict[str, Require] = {}
+        self._orders: list[Order] = []
+        self._notices: list[str] = []
+        self._requests: list[Request] = []
+        self._read = False
+        self._watching = False
+        self._listed = False  # the key of this node is written
+        self._tag = ""
+        self._tags = 0
+        self._retry_at = 0.0
+        self._available = True
+        self._next_tick = 0.0
+
+    # Events
+
+    def answered(self, answer: Answer, now: float) -> None:
+        """Takes the answers to requests of this module; ignores others."""
+        if isinstance(answer, TxnAnswer):
+            self._take(answer, now)
+        elif isinstance(answer, WatchEvent):
+            if answer.prefix == self.registry.prefix:
+                self.registry.apply(answer.changes)
+        elif isinstance(answer, WatchLost):
+            if answer.prefix == self.registry.prefix:
+                self._read = self._watching = False
+        elif isinstance(answer, LeaseLost):
+            self._listed = False
+        else:
+            assert isinstance(answer, EtcdState)
+            self._available = answer.available
+
+    def _take(self, answer: TxnAnswer, now: float) -> None:
+        if self._tag and answer.tag == self._tag:
+            self._tag = ""
+            if answer.error:
+                self._retry_at = now + RETRY_SECONDS
+                return
+            self._listed = True
+            self._read = True
+            self.registry.load(answer.found[-1], answer.revision)
+            if not self._watching:
+                self._watching = True
+                self._requests.append(Watch(self.registry.prefix, answer.revision + 1))
+        result = self._cas.answered(answer, now)
+        if result is None:
+            return
+        for each in result.done:
+            self.registry.set(each.key, each.value, result.revision)
+        for each, revision, value in result.void:
+            self.registry.set(each.key, value if revision else None, revision or result.revision)
+
+    def opened(self, origin: str, generation: int, position: Position, now: float) -> None:
+        """The data of the origin is open; ``position``: how much it has."""
+        if self._opening.get(origin) != generation:
+            return
+        del self._opening[origin]
+        record = self.registry.records.get(origin)
+        if record is None or record.generation != generation:
+            return  # the next turn closes it
+        restarted = origin in self._restarted
+        self.servers[origin] = CopyServer(record, position, restarted, self._settings, self._ports.is_gone, now)
+        self._next_tick = now
+
+    def attached(self, origin: str, name: str, life: int, position: Position, now: float) -> None:
+        """A follower is connected to this server, and has told how much it has."""
+        if (server := self.servers.get(origin)) is not None:
+            server.attached(name, life, position, now)
+            self._next_tick = now
+
+    def detached(self, origin: str, name: str, now: float) -> None:
+        if (server := self.servers.get(origin)) is not None:
+            server.detached(name, now)
+
+    def caught_up(self, origin: str, name: str, now: float) -> None:
+        if (server := self.servers.get(origin)) is not None:
+            server.caught_up(name)
+            self._next_tick = now
+
+    def stored(self, origin: str, name: str, number: int) -> None:
+        if (server := self.servers.get(origin)) is not None:
+            server.stored(name, number)
+
+    # What a follower asks
+
+    def accepts(self, origin: str, server: str, generation: int) -> bool:
+        """Whether this node stores what that server sends in that generation. To be asked for each group, at the moment
+        at which it is stored."""
+        if self.roles.get(origin) is not Role.FOLLOWING or generation < self._floor.get(origin, 0):
+            return False
+        record = self.registry.records[origin]
+        return generation > record.generation or server == record.server
+
+    def follows(self, origin: str, generation: int) -> None:
+        """A server with that generation has connected; the record may not have arrived here yet."""
+        self._floor[origin] = max(generation, self._floor.get(origin, 0))
+
+    # Turns
+
+    def turn(self, now: float) -> None:
+        for origin in self.registry.take_changed():
+            self._look(origin, now)
+        if not self._read:
+            return
+        self._begin_own()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK
+            for origin, server in self.servers.items():
+                server.tick(self._ports.written(origin), now)
+        self._propose(now)
+        for origin, server in self.servers.items():
+            self._tell(origin, server)
+        self.settled = self._is_settled()
+
+    def _look(self, origin: str, now: float) -> None:
+        """Compares the role of this node with a newer record."""
+        record = self.registry.records.get(origin)
+        role = self.roles.get(origin, Role.UNKNOWN)
+        row = ROLE_TABLE.step(role, self._event(origin, record))
+        self.roles[origin] = row.next
+        if row.next in (Role.FOLLOWING, Role.APART):
+            self._restarted.discard(origin)
+        for action in row.actions:
+            if action is RoleAction.CLOSE:
+                self._close(origin)
+            elif action is RoleAction.FENCE:
+                self._fence(origin, record)
+            elif record is None:
+                continue
+            elif action is RoleAction.OPEN:
+                self._opening[origin] = record.generation
+                self._orders.append(OpenCopy(origin, record.generation))
+            elif action is RoleAction.UPDATE and origin in self.servers:
+                self.servers[origin].renewed(record, now)
+
+    def _event(self, origin: str, record: CopyRecord | None) -> RoleEvent:
+        name, life = self.me.name, self.me.life
+        if record is None or name not in (record.server, *record.followers):
+            return RoleEvent.ABSENT
+        if record.is_served_by(name, life):
+            return RoleEvent.SERVES if self._has(origin, record.generation) else RoleEvent.SERVES_ANEW
+        noted = record.in_step.get(name, life)
+        if noted != life or (record.server == name and name in record.in_step):
+            return RoleEvent.RETURNS
+        return RoleEvent.FOLLOWS
+
+    def _has(self, origin: str, generation: int) -> bool:
+        """Whether this generation is open here, or is being opened."""
+        server = self.servers.get(origin)
+        return self._opening.get(origin) == generation or (
+            server is not None and server.record.generation == generation
+        )
+
+    def _fence(self, origin: str, record: CopyRecord | None) -> None:
+        if record is not None:
+            self._floor[origin] = max(record.generation, self._floor.get(origin, 0))
+
+    def _close(self, origin: str) -> None:
+        self._opening.pop(origin, None)
+        self.servers.pop(origin, None)
+        self._told.pop(origin, None)
+        self._orders.append(CloseCopy(origin))
+
+    # Proposals
+
+    def _begin_own(self) -> None:
+        """The first record of this node's own data."""
+        name = self.me.name
+        if self.roles.get(name, Role.UNKNOWN) is Role.UNKNOWN and self.registry.key(name) not in self._cas:
+            self._change(new_record(name, self.me.life))
+
+    def _propose(self, now: float) -> None:
+        records = self.registry.records
+        stored: Counter[str] | None = None
+        for origin, record in records.items():
+            if self.registry.key(origin) in self._cas:
+                continue
+            wanted: CopyRecord | None = None
+            if origin in self.servers:
+                stored = stored or copies_per_node(records.values())
+                wanted = self.servers[origin].proposal(self.registry.nodes, stored, now)
+            elif self.roles.get(origin) is Role.RETURNING:
+                wanted = self._return(record)
+            elif self._ports.is_leading():
+                served = Counter([each.server for each in records.values()])
+                wanted = successor(record, self._ports.is_gone, self._ports.is_heard, self.registry.nodes, served)
+            if wanted is not None:
+                self._change(wanted)
+
+    def _return(self, record: CopyRecord) -> CopyRecord:
+        """What this node proposes after a restart."""
+        name, life = self.me.name, self.me.life
+        if record.in_step[name] in self._lives:
+            if record.server == name:
+                self._restarted.add(record.origin)
+            return record.returned(name, life)
+        if len(record.in_step) > 1:
+            return record.without(name)
+        self._notices.append(
+            f"the data of {record.origin} on this node is not what it had when it last ran, and no other node has a "
+            "whole copy: what is missing is lost. Restore the data directory if you have it"
+        )
+        return record.returned(name, life)
+
+    def _change(self, record: CopyRecord) -> None:
+        origin = record.origin
+        self._cas.add(CasUpdate(self.registry.key(origin), self.registry.revision(origin), record_value(record)))
+
+    def _tell(self, origin: str, server: CopyServer) -> None:
+        followers = tuple([name for name in server.followers if name in server.record.followers])
+        told = Require(origin, server.required(), followers, server.refusal, server.checked)
+        if self._told.get(origin) != told:
+            self._told[origin] = told
+            self._orders.append(told)
+
+    def _is_settled(self) -> bool:
+        return self._read and not any(role is Role.RETURNING for role in self.roles.values())
+
+    # Outputs
+
+    def take_orders(self) -> list[Order]:
+        orders, self._orders = self._orders, []
+        return orders
+
+    def take_notices(self) -> list[str]:
+        notices, self._notices = self._notices, []
+        return notices + self.registry.take_problems()
+
+    def take_requests(self, now: float) -> list[Request]:
+        requests: list[Request] = []
+        if not self._tag and self._available and now >= self._retry_at and not (self._read and self._listed):
+            self._tags += 1
+            self._tag = f"copies read {self._tags}"
+            put = Put(self.registry.node_key(self.me.name), node_value(self.me), leased=True)
+            requests.append(Txn(self._tag, (), (put, Get(self.registry.prefix, prefix=True))))
+        requests += self._requests
+        self._requests = []
+        return [*requests, *self._cas.take_requests(now)]
+
+    def wake_at(self, now: float) -> float:
+        waits = [when for when in (self._retry_at, self._cas.wake_at()) if when > now]
+        if self._read:
+            waits.append(max(self._next_tick, now))
+        return min(waits, default=inf)

@@ -1,0 +1,97 @@
+"""The copies of one node's data, as etcd stores them below ``copies/<origin>``.
+
+The law of this package: *nothing that was acknowledged is lost while one disk of ``in_step`` survives, and nothing is
+accepted under two generations.* It rests on four rules:
+
+1. A record changes only by compare-and-set on its revision. ``generation`` never falls.
+2. One life (one start of the process) of one node serves under a generation. A successor and a restart each take a
+   higher one.
+3. ``in_step`` names the nodes whose disks have everything that was acknowledged. Naming a successor does not change it.
+   The server of the generation adds other nodes and removes them; a node may only remove itself, or write its new life.
+   The server acknowledges nothing before every node in ``in_step`` has stored it (``copies.copy_server``).
+4. A node that knows of a generation stores nothing more from an older one (``copies.copies``). A successor is one of
+   ``in_step``, so once it knows of its generation the earlier server can acknowledge nothing.
+
+Terms: the *origin* is the node whose data it is; the *server* is the node that serves that data now; a *follower*
+stores what the server sends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+class CopyRecordError(ValueError):
+    """The value of a key is not a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """``life``: that of the server's process which may serve under this generation. ``in_step``: by name, the life in
+    which that node's copy was last known to be whole; includes the server, unless the server found its own disk old.
+    ``followers``: the nodes that the server sends to."""
+
+    origin: str
+    generation: int
+    server: str
+    life: int
+    in_step: Mapping[str, int]
+    followers: tuple[str, ...] = ()
+
+    def is_served_by(self, name: str, life: int) -> bool:
+        return (self.server, self.life) == (name, life) and name in self.in_step
+
+    def is_stale(self) -> bool:
+        """Whether the server does not have everything that was acknowledged: another node has to serve."""
+        return self.server not in self.in_step
+
+    def handed_to(self, name: str, life: int) -> CopyRecord:
+        """Another node is named server; the earlier one becomes a follower."""
+        others = [each for each in (*self.followers, self.server) if each != name]
+        followers = tuple(dict.fromkeys(others))
+        return replace(self, generation=self.generation + 1, server=name, life=life, followers=followers)
+
+    def returned(self, name: str, life: int) -> CopyRecord:
+        """A node in step has restarted and has its disk. The server takes a new generation for its new life."""
+        in_step = {**self.in_step, name: life}
+        if name != self.server:
+            return replace(self, in_step=in_step)
+        return replace(self, generation=self.generation + 1, life=life, in_step=in_step)
+
+    def without(self, name: str) -> CopyRecord:
+        """A node is not in step any more."""
+        return replace(self, in_step={each: life for each, life in self.in_step.items() if each != name})
+
+
+def new_record(origin: str, life: int) -> CopyRecord:
+    return CopyRecord(origin, 1, origin, life, {origin: life})
+
+
+def record_value(record: CopyRecord) -> bytes:
+    facts = {
+        "generation": record.generation,
+        "server": record.server,
+        "life": record.life,
+        "in_step": dict(record.in_step),
+        "followers": list(record.followers),
+    }
+    return json.dumps(facts, sort_keys=True).encode()
+
+
+def record_from(origin: str, value: bytes) -> CopyRecord:
+    """Raises CopyRecordError."""
+    try:
+        facts: dict[str, Any] = json.loads(value)
+        in_step = {str(name): int(life) for name, life in facts["in_step"].items()}
+        followers = tuple([str(name) for name in facts["followers"]])
+        generation, life = int(facts["generation"]), int(facts["life"])
+        record = CopyRecord(origin, generation, str(facts["server"]), life, in_step, followers)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CopyRecordError(f"etcd key copies/{origin} has an invalid value: {error!r}; repair it") from None
+    known = {record.server, *followers}
+    if not in_step or not known.issuperset(in_step) or record.server in followers or generation < 1:
+        raise CopyRecordError(f"etcd key copies/{origin} has an invalid value: {value!r}; repair it")
+    return record

@@ -1,0 +1,117 @@
+"""The records of all copies, and the nodes that store copies, as etcd has them below ``copies/``.
+
+::
+
+    copies/<origin>        a ``CopyRecord``
+    copies/nodes/<name>    JSON life, machine, zone; with the lease of that node
+
+The law: of two states of a key, the one with the higher revision counts, in whatever order they arrive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from starlingmq.cluster.copies.copy_record import CopyRecord, CopyRecordError, record_from
+from starlingmq.cluster.etcd.etcd_requests import KeyChange, KeyValue
+
+
+@dataclass(frozen=True, slots=True)
+class StoringNode:
+    """A node that can store copies. ``machine``: its host; ``zone``: see ``node.zone``."""
+
+    name: str
+    life: int
+    machine: str
+    zone: str
+
+
+def node_value(node: StoringNode) -> bytes:
+    return json.dumps({"life": node.life, "machine": node.machine, "zone": node.zone}).encode()
+
+
+def _node_from(name: str, value: bytes) -> StoringNode:
+    """Raises CopyRecordError."""
+    try:
+        facts: dict[str, Any] = json.loads(value)
+        return StoringNode(name, int(facts["life"]), str(facts["machine"]), str(facts["zone"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CopyRecordError(f"etcd key copies/nodes/{name} has an invalid value: {error!r}") from None
+
+
+class CopyRegistry:
+    records: dict[str, CopyRecord]  # by origin
+    nodes: dict[str, StoringNode]  # by name; only those that have their lease
+
+    def __init__(self, cluster: str) -> None:
+        self.prefix = f"/starlingmq/{cluster}/copies/".encode()
+        self.records = {}
+        self.nodes = {}
+        self._seen: dict[bytes, int] = {}  # key -> the revision of its known state
+        self._changed: dict[str, None] = {}
+        self._problems: list[str] = []
+
+    def key(self, origin: str) -> bytes:
+        return self.prefix + origin.encode()
+
+    def node_key(self, name: str) -> bytes:
+        return self.prefix + b"nodes/" + name.encode()
+
+    def origin_of(self, key: bytes) -> str:
+        return key[len(self.prefix) :].decode()
+
+    def revision(self, origin: str) -> int:
+        """Of the last change of its record; 0: it has none."""
+        return self._seen.get(self.key(origin), 0) if origin in self.records else 0
+
+    def load(self, found: Iterable[KeyValue], revision: int) -> None:
+        """All keys as of that revision."""
+        there = {each.key: each for each in found}
+        for each in there.values():
+            self.set(each.key, each.value, each.mod_revision)
+        for key in [key for key, seen in self._seen.items() if key not in there and seen <= revision]:
+            self.set(key, None, revision)
+
+    def apply(self, changes: tuple[KeyChange, ...]) -> None:
+        for change in changes:
+            self.set(change.key, change.value, change.mod_revision)
+
+    def set(self, key: bytes, value: bytes | None, revision: int) -> None:
+        """``value`` None: the key does not exist at that revision."""
+        if revision <= self._seen.get(key, 0):
+            return
+        self._seen[key] = revision
+        name = self.origin_of(key)
+        is_node = name.startswith("nodes/")
+        try:
+            if is_node:
+                self._set_node(name.removeprefix("nodes/"), value)
+            else:
+                self._set_record(name, value)
+        except CopyRecordError as error:
+            self._problems.append(str(error))
+
+    def _set_node(self, name: str, value: bytes | None) -> None:
+        if value is None:
+            self.nodes.pop(name, None)
+        else:
+            self.nodes[name] = _node_from(name, value)
+
+    def _set_record(self, origin: str, value: bytes | None) -> None:
+        if value is None:
+            self.records.pop(origin, None)
+        else:
+            self.records[origin] = record_from(origin, value)
+        self._changed[origin] = None
+
+    def take_changed(self) -> list[str]:
+        """The origins whose records have changed."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def take_problems(self) -> list[str]:
+        problems, self._problems = self._problems, []
+        return problems

@@ -1,0 +1,260 @@
+"""The server of one origin in one generation: which followers must have a change before it is acknowledged, and which
+record it proposes.
+
+The law: a change is acknowledged once every node in ``required`` has stored it. ``required`` contains every node that a
+record in etcd lists in step, or may list because a proposal is under way (``copies.in_step_table``).
+
+``in_step`` never becomes smaller than ``min_copies`` because a node lags; new changes are refused instead. So a change
+that was accepted is on that many disks before it is acknowledged.
+
+A server that has restarted asks the nodes in step whether they have more than its own disk does (a power failure may
+have cost it the last records). If one has, it hands over to it. Until all of them have answered or have left, it does
+not serve (``checked``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.copies.copy_record import CopyRecord
+from starlingmq.cluster.copies.copy_registry import StoringNode
+from starlingmq.cluster.copies.follower_choice import next_follower
+from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerAction, FollowerEvent, FollowerState
+
+LAG_SECONDS: Final = 10.0  # how long a connected follower may hold up acknowledgements
+
+Position = tuple[int, int]
+"""The generation in which a copy was written last, and the end of its journal: the higher one has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopySettings:
+    """``copies``, ``required`` (cluster.min_copies) and ``timeout`` (cluster.copy_timeout) are the settings;
+    ``silence``: how long a follower without a connection may hold up acknowledgements."""
+
+    copies: int
+    required: int
+    timeout: float
+    silence: float
+
+
+class Follower:
+    def __init__(self, name: str, listed: bool, now: float) -> None:
+        self.name = name
+        self.state = FollowerState.IN_STEP if listed else FollowerState.FOLLOWING
+        self.life = 0  # of its process, while it is attached
+        self.proved = 0  # the life in which it proved that it has everything
+        self.live = False  # it gets each change
+        self.asked = listed  # its position is not known yet
+        self.away_since = now  # ``inf`` while it is attached
+        self.stored = 0  # number of the last change that it has stored
+        self.mark = 0  # it has to reach this number ...
+        self.mark_at = now  # ... which was written by then
+        self.late = False  # it holds up acknowledgements, and too few nodes would be left without it
+
+
+class CopyServer:
+    """``position``: of the disk when it was opened; ``restarted``: the disk was used by an earlier life of this node.
+    ``is_gone``: see ``LostNodes``."""
+
+    refusal: str  # why new changes are refused; "": they are accepted
+    checked: bool
+
+    def __init__(
+        self,
+        record: CopyRecord,
+        position: Position,
+        restarted: bool,
+        settings: CopySettings,
+        is_gone: Callable[[str], bool],
+        now: float,
+    ) -> None:
+        self.record = record
+        self.refusal = ""
+        self.checked = False
+        self._position = position
+        self._restarted = restarted
+        self._settings = settings
+        self._is_gone = is_gone
+        self._written = 0
+        self._longer: tuple[str, int] | None = None  # the node to hand over to, and its life
+        self._asked_for = ""  # the node that an operator wants to serve
+        self.followers = {
+            name: Follower(name, name in record.in_step, now)
+            for name in dict.fromkeys((*record.followers, *record.in_step))
+            if name != record.server
+        }
+        self._look_at_size()
+
+    # Inputs
+
+    def renewed(self, record: CopyRecord, now: float) -> None:
+        """A newer record of this generation."""
+        self.record = record
+        for name in record.followers:
+            if name not in self.followers:
+                self.followers[name] = Follower(name, False, now)
+        for follower in list(self.followers.values()):
+            listed = follower.name in record.in_step
+            self._step(follower, FollowerEvent.LISTED if listed else FollowerEvent.UNLISTED, now)
+            if follower.name not in record.followers and follower.state is FollowerState.FOLLOWING:
+                del self.followers[follower.name]
+        self._look_at_size()
+
+    def attached(self, name: str, life: int, position: Position, now: float) -> None:
+        """A follower is connected, and has told how much it has."""
+        follower = self.followers.get(name)
+        if follower is None:
+            return
+        if self._restarted and not self.checked and name in self.record.in_step and position > self._position:
+            self._longer = name, life
+            return
+        follower.life, follower.live = life, False
+        follower.asked, follower.away_since = False, inf
+        follower.stored = 0  # an earlier process of it may have had another disk
+        follower.mark, follower.mark_at = self._written, now
+
+    def detached(self, name: str, now: float) -> None:
+        follower = self.followers.get(name)
+        if follower is not None and follower.away_since == inf:
+            follower.away_since = now
+            follower.live = False
+
+    def caught_up(self, name: str) -> None:
+        """It gets each change from now on."""
+        follower = self.followers.get(name)
+        if follower is not None and follower.away_since == inf:
+            follower.live = True
+
+    def stored(self, name: str, number: int) -> None:
+        """The follower has stored all changes up to that number."""
+        follower = self.followers.get(name)
+        if follower is not None:
+            follower.stored = max(follower.stored, number)
+
+    def hand_over(self, name: str) -> str:
+        """Another node in step is to serve. Returns "" or the reason for a refusal."""
+        if name not in self.record.in_step:
+            return f"{name} does not have everything that {self.record.origin} has acknowledged"
+        self._asked_for = name
+        return ""
+
+    def tick(self, written: int, now: float) -> None:
+        """``written``: number of the last change. To be called now and then."""
+        self._written = written
+        for follower in self.followers.values():
+            kept_up = follower.live and follower.stored >= follower.mark
+            if follower.stored >= follower.mark and follower.state is not FollowerState.PROVING:
+                follower.mark, follower.mark_at = written, now
+            if kept_up:
+                self._step(follower, FollowerEvent.CAUGHT_UP, now)
+            if follower.live and follower.stored >= follower.mark:
+                self._step(follower, FollowerEvent.PROVED, now)
+            self._leave_behind(follower, now)
+        self._leave_spare(now)
+        self.checked = self.checked or (self._longer is None and not self._unknown())
+        self._look_at_size()
+
+    def _step(self, follower: Follower, event: FollowerEvent, now: float) -> None:
+        row = FOLLOWER_TABLE.step(follower.state, event)
+        follower.state = row.next
+        if FollowerAction.MARK in row.actions:
+            follower.mark, follower.mark_at = self._written, now
+        if FollowerAction.NOTE_LIFE in row.actions:
+            follower.proved = follower.life
+
+    def _unknown(self) -> list[Follower]:
+        return [each for each in self.followers.values() if each.asked and each.name in self.record.in_step]
+
+    # Lagging
+
+    def _lags(self, follower: Follower, now: float) -> bool:
+        """Whether it has held up acknowledgements for too long."""
+        if follower.state is FollowerState.FOLLOWING:
+            return False
+        if self.checked and follower.stored >= self._written:
+            return False
+        if follower.away_since == inf:
+            return follower.stored < follower.mark and now >= follower.mark_at + LAG_SECONDS
+        return self._is_gone(follower.name) or now >= follower.away_since + self._settings.silence
+
+    def _leave_behind(self, follower: Follower, now: float) -> None:
+        """Removes a follower that lags from the nodes in step, unless too few would be left."""
+        lags = self._lags(follower, now)
+        needed = follower.state is FollowerState.IN_STEP and self._staying() <= self._settings.required
+        follower.late = lags and needed
+        if lags and not needed:
+            self._step(follower, FollowerEvent.LAGS, now)
+
+    def _leave_spare(self, now: float) -> None:
+        """Removes a node that was replaced, or that is one too many after the number of copies was lowered."""
+        if self._staying() > self._settings.copies:
+            listed = [each for each in self.followers.values() if each.state is FollowerState.IN_STEP]
+            spare = min(reversed(listed), key=lambda each: each.away_since)
+            self._step(spare, FollowerEvent.LAGS, now)
+
+    def _staying(self) -> int:
+        """The number of nodes in step, including this one, that are not about to be removed."""
+        return 1 + sum(1 for each in self.followers.values() if each.state is FollowerState.IN_STEP)
+
+    def _look_at_size(self) -> None:
+        late = sum(1 for each in self.followers.values() if each.late)
+        count, required = len(self.record.in_step) - late, self._settings.required
+        self.refusal = ""
+        if count < required:
+            self.refusal = f"{count} of the required {required} nodes are in step"
+
+    # Results
+
+    def required(self) -> tuple[str, ...]:
+        """The followers that must store a change before it is acknowledged."""
+        return tuple([each.name for each in self.followers.values() if each.state is not FollowerState.FOLLOWING])
+
+    def proposal(self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], now: float) -> CopyRecord | None:
+        """The record that this server wants; None: the present one."""
+        record = self.record
+        target = self._longer or self._willing(nodes)
+        if target is not None and target[0] in record.in_step:
+            return record.handed_to(*target)
+        in_step = dict(record.in_step)
+        for follower in self.followers.values():
+            if follower.state is FollowerState.ENTERING:
+                in_step[follower.name] = follower.proved
+            elif follower.state is FollowerState.LEAVING:
+                in_step.pop(follower.name, None)
+        followers = self._wanted_followers(nodes, stored, in_step, now)
+        wanted = replace(record, in_step=in_step, followers=followers)
+        return None if wanted == record else wanted
+
+    def _willing(self, nodes: Mapping[str, StoringNode]) -> tuple[str, int] | None:
+        name = self._asked_for
+        return (name, nodes[name].life) if name in nodes else None
+
+    def _wanted_followers(
+        self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], in_step: Mapping[str, int], now: float
+    ) -> tuple[str, ...]:
+        """The followers, with others in place of those that were away for ``timeout``."""
+        followers = list(self.record.followers)
+        away = [name for name in followers if self._is_given_up(name, now)]
+        wanted = self._settings.copies - 1
+        while len(followers) - len(away) < wanted:
+            name = next_follower(replace(self.record, followers=tuple(followers)), away, nodes, stored)
+            if not name:
+                break
+            followers.append(name)
+        spare = [name for name in (*away, *reversed(followers)) if name not in in_step]
+        for name in dict.fromkeys(spare):
+            if len(followers) > wanted and self._may_go(name):
+                followers.remove(name)
+        return tuple(followers)
+
+    def _is_given_up(self, name: str, now: float) -> bool:
+        follower = self.followers.get(name)
+        return follower is not None and now >= follower.away_since + self._settings.timeout
+
+    def _may_go(self, name: str) -> bool:
+        follower = self.followers.get(name)
+        return follower is None or follower.state is FollowerState.FOLLOWING

@@ -1,0 +1,34 @@
+"""Names a successor for a server that is gone. Only the cluster's leader does this.
+
+The law: a successor is in step and is heard by the leader. Naming raises the generation and leaves ``in_step`` as it
+is, so an error about the earlier server costs a change of servers and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from starlingmq.cluster.copies.copy_record import CopyRecord
+from starlingmq.cluster.copies.copy_registry import StoringNode
+
+
+def successor(
+    record: CopyRecord,
+    is_gone: Callable[[str], bool],
+    is_heard: Callable[[str], bool],
+    nodes: Mapping[str, StoringNode],
+    served: Mapping[str, int],
+) -> CopyRecord | None:
+    """The record that names a successor; None: none is needed, or none is possible. ``served``: how many origins each
+    node serves; the successor is the one with the fewest."""
+    if not record.is_stale() and not is_gone(record.server):
+        return None
+    able = [
+        name
+        for name in record.in_step
+        if name != record.server and name in nodes and is_heard(name) and not is_gone(name)
+    ]
+    if not able:
+        return None
+    name = min(able, key=lambda each: (served.get(each, 0), each != record.origin, each))
+    return record.handed_to(name, nodes[name].life)
