@@ -19,7 +19,7 @@ from typing import Final
 
 from starlingmq.cluster.copies.copy_record import CopyRecord, new_record, record_value
 from starlingmq.cluster.copies.copy_registry import CopyRegistry, StoringNode, node_value
-from starlingmq.cluster.copies.copy_server import CopyServer, CopySettings, Position
+from starlingmq.cluster.copies.copy_server import CopyServer, CopySettings
 from starlingmq.cluster.copies.follower_choice import copies_per_node
 from starlingmq.cluster.copies.role_table import ROLE_TABLE, Role, RoleAction, RoleEvent
 from starlingmq.cluster.copies.successors import successor
@@ -159,8 +159,8 @@ class Copies:
         for each, revision, value in result.void:
             self.registry.set(each.key, value if revision else None, revision or result.revision)
 
-    def opened(self, origin: str, generation: int, position: Position, now: float) -> None:
-        """The data of the origin is open; ``position``: how much it has."""
+    def opened(self, origin: str, generation: int, now: float) -> None:
+        """The data of the origin is open."""
         if self._opening.get(origin) != generation:
             return
         del self._opening[origin]
@@ -168,14 +168,14 @@ class Copies:
         if record is None or record.generation != generation:
             return  # the next turn closes it
         restarted = origin in self._restarted
-        self.servers[origin] = CopyServer(record, position, restarted, self._settings, self._ports.is_gone, now)
+        self.servers[origin] = CopyServer(record, restarted, self._settings, self._ports.is_gone, now)
         self._next_tick = now
 
-    def attached(self, origin: str, name: str, life: int, position: Position, now: float) -> None:
-        """A follower is connected to this server, and has told how much it has."""
-        if (server := self.servers.get(origin)) is not None:
-            server.attached(name, life, position, now)
-            self._next_tick = now
+    def attached(self, origin: str, name: str, life: int, more: bool, now: float) -> bool:
+        """See ``CopyServer.attached``. After False, the follower must not be changed; try again later."""
+        server = self.servers.get(origin)
+        self._next_tick = now
+        return server is not None and server.attached(name, life, more, now)
 
     def detached(self, origin: str, name: str, now: float) -> None:
         if (server := self.servers.get(origin)) is not None:
@@ -247,7 +247,7 @@ class Copies:
         if record is None or name not in (record.server, *record.followers):
             return RoleEvent.ABSENT
         if record.is_served_by(name, life):
-            return RoleEvent.SERVES if self._has(origin, record.generation) else RoleEvent.SERVES_ANEW
+            return RoleEvent.SERVES if self._has(origin, record.generation) else RoleEvent.SERVES_NEWER
         noted = record.in_step.get(name, life)
         if noted != life or (record.server == name and name in record.in_step):
             return RoleEvent.RETURNS

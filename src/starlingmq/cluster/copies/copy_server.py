@@ -26,9 +26,6 @@ from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerActi
 
 LAG_SECONDS: Final = 10.0  # how long a connected follower may hold up acknowledgements
 
-Position = tuple[int, int]
-"""The generation in which a copy was written last, and the end of its journal: the higher one has more."""
-
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:
@@ -57,8 +54,7 @@ class Follower:
 
 
 class CopyServer:
-    """``position``: of the disk when it was opened; ``restarted``: the disk was used by an earlier life of this node.
-    ``is_gone``: see ``LostNodes``."""
+    """``restarted``: an earlier life of this node has written the data. ``is_gone``: see ``LostNodes``."""
 
     refusal: str  # why new changes are refused; "": they are accepted
     checked: bool
@@ -66,7 +62,6 @@ class CopyServer:
     def __init__(
         self,
         record: CopyRecord,
-        position: Position,
         restarted: bool,
         settings: CopySettings,
         is_gone: Callable[[str], bool],
@@ -75,7 +70,6 @@ class CopyServer:
         self.record = record
         self.refusal = ""
         self.checked = False
-        self._position = position
         self._restarted = restarted
         self._settings = settings
         self._is_gone = is_gone
@@ -104,18 +98,20 @@ class CopyServer:
                 del self.followers[follower.name]
         self._look_at_size()
 
-    def attached(self, name: str, life: int, position: Position, now: float) -> None:
-        """A follower is connected, and has told how much it has."""
+    def attached(self, name: str, life: int, more: bool, now: float) -> bool:
+        """A follower is connected, and has told how much it has. ``more``: it has records that it would have to delete.
+        Returns whether it may be brought to the state of this node."""
         follower = self.followers.get(name)
         if follower is None:
-            return
-        if self._restarted and not self.checked and name in self.record.in_step and position > self._position:
+            return False
+        if more and self._restarted and not self.checked and name in self.record.in_step:
             self._longer = name, life
-            return
+            return False
         follower.life, follower.live = life, False
         follower.asked, follower.away_since = False, inf
         follower.stored = 0  # an earlier process of it may have had another disk
         follower.mark, follower.mark_at = self._written, now
+        return True
 
     def detached(self, name: str, now: float) -> None:
         follower = self.followers.get(name)

@@ -32,7 +32,7 @@ class Role(Enum):
 
 class RoleEvent(Enum):
     SERVES = "serves"  # the record names this life of this node as server, in the generation known here
-    SERVES_ANEW = "serves in a newer generation"
+    SERVES_NEWER = "serves in a newer generation"
     FOLLOWS = "follows"
     RETURNS = "returns"  # the record has an earlier life of this node
     ABSENT = "absent"  # the record does not name this node, or is gone
@@ -47,19 +47,20 @@ class RoleAction(Enum):
 
 
 _R, _E, _A = Role, RoleEvent, RoleAction
+_NOT_SERVING: Final[tuple[Role, ...]] = (_R.UNKNOWN, _R.APART, _R.FOLLOWING, _R.RETURNING)
 
 ROLE_TABLE: Final[StateTable[Role, RoleEvent, RoleAction]] = StateTable(
     "the role for an origin",
     [
-        *[goes(state, _E.SERVES_ANEW, _R.SERVING, _A.FENCE, _A.OPEN) for state in Role if state is not _R.SERVING],
-        *[goes(state, _E.SERVES, _R.SERVING, _A.FENCE, _A.OPEN) for state in Role if state is not _R.SERVING],
-        *[goes(state, _E.FOLLOWS, _R.FOLLOWING, _A.FENCE) for state in Role if state is not _R.SERVING],
-        *[goes(state, _E.RETURNS, _R.RETURNING, _A.FENCE, _A.PROPOSE) for state in Role if state is not _R.SERVING],
-        *[goes(state, _E.ABSENT, _R.APART, _A.FENCE) for state in (_R.FOLLOWING, _R.RETURNING)],
+        *[goes(state, _E.SERVES_NEWER, _R.SERVING, _A.FENCE, _A.OPEN) for state in _NOT_SERVING],
+        *[goes(state, _E.SERVES, _R.SERVING, _A.FENCE, _A.OPEN) for state in _NOT_SERVING],
+        *[goes(state, _E.FOLLOWS, _R.FOLLOWING, _A.FENCE) for state in _NOT_SERVING],
+        *[goes(state, _E.RETURNS, _R.RETURNING, _A.FENCE, _A.PROPOSE) for state in _NOT_SERVING],
+        *[goes(state, _E.ABSENT, _R.APART, _A.FENCE) for state in _NOT_SERVING[2:]],
         goes(_R.UNKNOWN, _E.ABSENT, _R.APART),
         ignores(_R.APART, _E.ABSENT, "the change was about other nodes"),
         goes(_R.SERVING, _E.SERVES, _R.SERVING, _A.UPDATE),
-        goes(_R.SERVING, _E.SERVES_ANEW, _R.SERVING, _A.CLOSE, _A.FENCE, _A.OPEN),
+        goes(_R.SERVING, _E.SERVES_NEWER, _R.SERVING, _A.CLOSE, _A.FENCE, _A.OPEN),
         goes(_R.SERVING, _E.FOLLOWS, _R.FOLLOWING, _A.CLOSE, _A.FENCE),
         goes(_R.SERVING, _E.RETURNS, _R.RETURNING, _A.CLOSE, _A.FENCE, _A.PROPOSE),
         goes(_R.SERVING, _E.ABSENT, _R.APART, _A.CLOSE, _A.FENCE),
