@@ -197,7 +197,7 @@ class CopyServer:
         return 1 + sum(1 for each in self.followers.values() if each.state is FollowerState.IN_STEP)
 
     def _look_at_size(self) -> None:
-        late = sum(1 for each in self.followers.values() if each.late)
+        late = sum(1 for each in self.followers.values() if each.late and each.name in self.record.in_step)
         count, required = len(self.record.in_step) - late, self._settings.required
         self.refusal = ""
         if count < required:
@@ -239,11 +239,11 @@ class CopyServer:
         while len(followers) - len(away) < wanted:
             name = next_follower(replace(self.record, followers=tuple(followers)), away, nodes, stored)
             if not name:
-                break
+                return tuple(followers)
             followers.append(name)
-        spare = [name for name in (*away, *reversed(followers)) if name not in in_step]
-        for name in dict.fromkeys(spare):
-            if len(followers) > wanted and self._may_go(name):
+        present = [name for name in followers if name not in away]
+        for name in (*away, *reversed(present[wanted:])):
+            if name not in in_step and self._may_go(name):
                 followers.remove(name)
         return tuple(followers)
 

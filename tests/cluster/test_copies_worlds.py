@@ -1,0 +1,181 @@
+"""Nothing acknowledged is lost although disks are: worlds of copies, and mistakes made on purpose that they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.cluster.copies_process import CopyProcess, Feed, Served
+from tests.cluster.copies_world import run
+
+from starlingmq.cluster.copies import copies as copies_module
+from starlingmq.cluster.copies import copy_server as server_module
+from starlingmq.cluster.copies.copies import Copies
+from starlingmq.cluster.copies.copy_record import CopyRecord
+from starlingmq.cluster.copies.copy_registry import CopyRegistry
+from starlingmq.cluster.copies.copy_server import CopyServer, Follower
+from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerEvent, FollowerState
+from starlingmq.cluster.copies.role_table import ROLE_TABLE, Role, RoleAction, RoleEvent
+from starlingmq.cluster.copies.successors import successor
+from starlingmq.cluster.etcd.etcd_cas import EtcdCas
+from starlingmq.cluster.etcd.etcd_requests import Txn
+from starlingmq.cluster.takeover.state_table import Row, StateTable
+
+SEEDS = range(25)
+
+_S, _E = FollowerState, FollowerEvent
+
+
+def with_rows(table: StateTable[Any, Any, Any], *rows: Row[Any, Any, Any]) -> StateTable[Any, Any, Any]:
+    changed = StateTable[Any, Any, Any](table.about, ())
+    changed.rows = {**table.rows, **{(row.state, row.event): row for row in rows}}
+    return changed
+
+
+def row(state: Any, event: Any, next: Any, *actions: Any) -> Row[Any, Any, Any]:
+    return Row(state, event, next, actions, "")
+
+
+def states(*left: FollowerState) -> Callable[[CopyServer], tuple[str, ...]]:
+    """``CopyServer.required`` that leaves out followers in more states than it may."""
+    kept = set(FollowerState) - {FollowerState.FOLLOWING, *left}
+    return lambda self: tuple([each.name for each in self.followers.values() if each.state in kept])
+
+
+def names_any_follower(record: CopyRecord, *arguments: Any) -> CopyRecord | None:
+    everyone = {**dict.fromkeys(record.followers, 1), **record.in_step}
+    named = successor(replace(record, in_step=everyone), *arguments)
+    return None if named is None else replace(named, in_step=record.in_step or everyone)
+
+
+def names_and_lists(record: CopyRecord, *arguments: Any) -> CopyRecord | None:
+    named = names_any_follower(record, *arguments)
+    return None if named is None else replace(named, in_step={**named.in_step, named.server: named.life})
+
+
+def accepts_all(self: Copies, origin: str, server: str, generation: int) -> bool:
+    return self.roles.get(origin) in (Role.FOLLOWING, Role.SERVING)
+
+
+accepts = CopyProcess._accepts
+
+
+def accepts_what_was_greeted(self: CopyProcess, feed: Feed) -> bool:
+    return feed.sent >= 0 or accepts(self, feed)
+
+
+def compares_nothing(self: EtcdCas, now: float) -> list[Txn]:
+    return [Txn(each.tag, (), each.success, each.failure) for each in take_requests(self, now)]
+
+
+take_requests = EtcdCas.take_requests
+
+
+def believes_its_disk(self: Copies, record: CopyRecord) -> CopyRecord:
+    return record.returned(self.me.name, self.me.life)
+
+
+def believes_any_disk_that_was_used(self: Copies, record: CopyRecord) -> CopyRecord:
+    self._lives = frozenset((*self._lives, *range(max(self._lives)))) if len(self._lives) > 1 else self._lives
+    return returns(self, record)
+
+
+returns = Copies._return
+
+
+def keeps_its_generation(self: CopyRecord, name: str, life: int) -> CopyRecord:
+    changed = replace(self, in_step={**self.in_step, name: life})
+    return replace(changed, life=life) if name == self.server else changed
+
+
+def proves_by_its_earlier_disk(self: CopyServer, name: str, life: int, more: bool, now: float) -> bool:
+    follower = self.followers.get(name, Follower(name, False, now))
+    stored = follower.stored
+    accepted = attached(self, name, life, more, now)
+    follower.stored = stored
+    return accepted
+
+
+attached = CopyServer.attached
+
+
+def lists_the_life_of_now(self: CopyServer, *arguments: Any) -> CopyRecord | None:
+    for follower in self.followers.values():
+        follower.proved = follower.life
+    return proposal(self, *arguments)
+
+
+proposal = CopyServer.proposal
+
+
+def keeps_what_comes_last(self: CopyRegistry, key: bytes, value: bytes | None, revision: int) -> None:
+    self._seen.pop(key, None)
+    set_key(self, key, value, revision)
+
+
+set_key = CopyRegistry.set
+
+
+def removes_any(self: CopyServer) -> int:
+    return 99
+
+
+def keeps_the_tail(self: Any, generation: int, end: int) -> int:
+    return end
+
+
+def releases_by_majority(self: CopyProcess, served: Served) -> None:
+    required = served.required
+    served.required = required[: len(required) // 2]
+    try:
+        release(self, served)
+    finally:
+        served.required = required
+
+
+release = CopyProcess._release
+
+MISTAKES: dict[str, tuple[Any, str, Any]] = {
+    "it is acknowledged before the copy": (CopyServer, "required", states(*FollowerState)),
+    "half of the nodes in step are enough": (CopyProcess, "_release", releases_by_majority),
+    "a lagging follower is named": (copies_module, "successor", names_and_lists),
+    "a follower stores whatever the generation": (Copies, "accepts", accepts_all),
+    "the fence is checked when a server connects, and not later": (CopyProcess, "_accepts", accepts_what_was_greeted),
+    "the set shrinks without a trace": (
+        server_module,
+        "FOLLOWER_TABLE",
+        with_rows(FOLLOWER_TABLE, row(_S.IN_STEP, _E.LAGS, _S.FOLLOWING)),
+    ),
+    "a follower that leaves is not waited for": (CopyServer, "required", states(_S.LEAVING)),
+    "a follower is waited for once it is listed": (CopyServer, "required", states(_S.PROVING, _S.ENTERING)),
+    "a follower is listed before it has everything": (
+        server_module,
+        "FOLLOWER_TABLE",
+        with_rows(FOLLOWER_TABLE, row(_S.FOLLOWING, _E.CAUGHT_UP, _S.ENTERING)),
+    ),
+    "an unknown outcome counts as a failure": (
+        server_module,
+        "FOLLOWER_TABLE",
+        with_rows(FOLLOWER_TABLE, row(_S.ENTERING, _E.LAGS, _S.FOLLOWING)),
+    ),
+    "a change of a record compares nothing": (EtcdCas, "take_requests", compares_nothing),
+    "an empty disk is believed": (Copies, "_return", believes_its_disk),
+    "an old disk is believed": (Copies, "_return", believes_any_disk_that_was_used),
+    "a restart keeps the generation": (CopyRecord, "returned", keeps_its_generation),
+    "what an earlier disk had stored counts": (CopyServer, "attached", proves_by_its_earlier_disk),
+    "another life is listed than the one that proved it": (CopyServer, "proposal", lists_the_life_of_now),
+    "an older state of a record replaces a newer one": (CopyRegistry, "set", keeps_what_comes_last),
+    "too few are left in step": (CopyServer, "_staying", removes_any),
+    "a newer generation of its own does not close what is open": (
+        copies_module,
+        "ROLE_TABLE",
+        with_rows(ROLE_TABLE, row(Role.SERVING, RoleEvent.SERVES_NEWER, Role.SERVING, RoleAction.UPDATE)),
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_acknowledged_is_lost_with_a_disk(seed: int) -> None:
+    assert run(seed).books.seen["acknowledged"] > 0
