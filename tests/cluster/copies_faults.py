@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from tests.cluster.copies_disk import Disk
 
+from starlingmq.cluster.copies.in_step_table import FollowerState
+
 if TYPE_CHECKING:
-    from tests.cluster.copies_world import CopiesWorld
+    from tests.cluster.copies_world import CopiesWorld, ModelNode
 
 
 class Faults:
@@ -19,6 +21,7 @@ class Faults:
         self.random = random
         self.seen: Counter[str] = Counter()
         self._quiet_at = 0.0  # since then no dead process may have had a change of a record under way
+        self._stranded_until = 0.0
         self._pending: list[tuple[float, Callable[[], bool]]] = []
         kinds: list[Callable[[], bool]] = [
             self.kill,
@@ -29,6 +32,8 @@ class Faults:
             self.old_disk,
             self.lone_disk,
             self.lone_disk,
+            self.strand,
+            self.strand,
             self.cut,
             self.cut,
             self.isolate,
@@ -56,10 +61,13 @@ class Faults:
                 self.seen[each[1].__name__] += 1
             elif each[1] in (self.lose_disk, self.old_disk, self.lose_disks):
                 self._pending.append((now + 1.0, each[1]))
+        if now < self._stranded_until and self._lose_entering():
+            self.seen["lost while it was proposed"] += 1
 
     def heal(self) -> None:
         world = self.world
         self._pending.clear()
+        self._stranded_until = 0.0
         world.cuts.clear()
         world.suspected_until.clear()
         for node in world.nodes.values():
@@ -99,11 +107,13 @@ class Faults:
         return process is not None
 
     def lag(self) -> bool:
-        node = self.world.nodes[self._anyone()]
-        node.lag = self.random.choice([0.3, 3.0, 30.0])
+        self._slow_down(self.world.nodes[self._anyone()], self.random.choice([0.3, 3.0, 30.0]))
+        return True
+
+    def _slow_down(self, node: ModelNode, seconds: float) -> None:
+        node.lag = seconds
         self.world.trace.note(node.name, f"stores slowly: {node.lag}")
         self.world.schedule.after(self.random.choice([3.0, 15.0]), setattr, node, "lag", 0.0)
-        return True
 
     # Disks
 
@@ -165,6 +175,26 @@ class Faults:
                 self.world.schedule.after(self.random.choice([4.0, 20.0]), self.world.start, other)
         self.world.schedule.after(0.1, self.world.start, name)
         return True
+
+    def strand(self) -> bool:
+        """A server does not reach etcd. A follower that enters the nodes in step meanwhile loses its disk."""
+        name, seconds = self._anyone(), self.random.choice([4.0, 12.0])
+        self.world.trace.note(name, "does not reach etcd")
+        self.world.etcd.cut(name)
+        self.world.schedule.after(seconds, self.world.etcd.heal, name)
+        self._stranded_until = self.world.schedule.now + seconds
+        return True
+
+    def _lose_entering(self) -> bool:
+        world = self.world
+        for process in world.processes():
+            for server in process.copies.servers.values():
+                for follower in server.followers.values():
+                    if follower.state is FollowerState.ENTERING and self._damage(follower.name, Disk()):
+                        world.schedule.after(0.1, world.start, follower.name)
+                        self._slow_down(world.nodes[follower.name], 3.0)
+                        return True
+        return False
 
     # Networks
 

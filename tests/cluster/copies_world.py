@@ -84,7 +84,7 @@ class Books:
     def __init__(self, world: CopiesWorld) -> None:
         self.world = world
         self.acked: dict[str, set[int]] = {}
-        self.generations: dict[str, int] = {}  # the newest one that was opened
+        self.generations: set[tuple[str, int]] = set()  # those that were opened
         self.latest: dict[str, tuple[int, Log]] = {}  # the newest one that has served
         self.seen: Counter[str] = Counter()
 
@@ -102,9 +102,9 @@ class Books:
             assert item in log.items, f"{origin}: {item} was acknowledged under {served.generation} after {generation}"
 
     def opened(self, process: CopyProcess, origin: str, generation: int) -> None:
-        before = self.generations.get(origin, 0)
-        assert generation > before, f"{origin}: {process.name} opened generation {generation} after {before}"
-        self.generations[origin] = generation
+        opened = (origin, generation)
+        assert opened not in self.generations, f"{origin}: {process.name} opens generation {generation} again"
+        self.generations.add(opened)
         self.seen["opened"] += 1
 
     def serves(self, process: CopyProcess, served: Served) -> None:
@@ -228,6 +228,10 @@ class CopiesWorld:
             record = self.record(origin)
             if record is None or record.in_step == self._listed.get(origin):
                 continue
+            removed = set(self._listed.get(origin, ())).difference(record.in_step)
+            few = len(record.in_step) < self.settings.required
+            left = [name for name in removed if self._listed[origin][name] > self.nodes[name].damaged]
+            assert not (few and left), f"{origin}: {left} left the nodes in step, and too few remain: {record}"
             self._listed[origin] = dict(record.in_step)
             for name in self.whole(origin):
                 missing = self.books.acked.get(origin, set()).difference(self.nodes[name].disk.log(origin).items)
@@ -271,7 +275,8 @@ class CopiesWorld:
             serving = [each for each in self.processes() if origin in each.served]
             if [each.name for each in serving] != [record.server] or not serving[0].served[origin].serving:
                 return f"{origin} is served by {[each.name for each in serving]}, not by {record.server}"
-            if any(not serving[0].feeds[origin, name].live for name in record.followers):
+            feeds = [serving[0].feeds.get((origin, name)) for name in record.followers]
+            if any(feed is None or not feed.live for feed in feeds):
                 return f"followers of {origin} are not connected"
         left = [publisher.origin for publisher in self.publishers if publisher.left and self.record(publisher.origin)]
         return f"publishers of {left} are not done" if left else ""

@@ -20,7 +20,7 @@ from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerEven
 from starlingmq.cluster.copies.role_table import ROLE_TABLE, Role, RoleAction, RoleEvent
 from starlingmq.cluster.copies.successors import successor
 from starlingmq.cluster.etcd.etcd_cas import EtcdCas
-from starlingmq.cluster.etcd.etcd_requests import Txn
+from starlingmq.cluster.etcd.etcd_requests import Txn, TxnAnswer
 from starlingmq.cluster.takeover.state_table import Row, StateTable
 
 SEEDS = range(25)
@@ -118,8 +118,21 @@ def keeps_what_comes_last(self: CopyRegistry, key: bytes, value: bytes | None, r
 set_key = CopyRegistry.set
 
 
-def removes_any(self: CopyServer) -> int:
-    return 99
+def leaves_any_behind(self: CopyServer, follower: Follower, now: float) -> None:
+    if self._lags(follower, now):
+        self._step(follower, _E.LAGS, now)
+
+
+def takes_an_error_for_a_failure(self: Copies, answer: Any, now: float) -> None:
+    answered(self, answer, now)
+    if isinstance(answer, TxnAnswer) and answer.tag.startswith("copies change") and answer.error:
+        for server in self.servers.values():
+            for follower in server.followers.values():
+                if follower.state is FollowerState.ENTERING:
+                    follower.state = FollowerState.FOLLOWING
+
+
+answered = Copies.answered
 
 
 def keeps_the_tail(self: Any, generation: int, end: int) -> int:
@@ -155,11 +168,7 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
         "FOLLOWER_TABLE",
         with_rows(FOLLOWER_TABLE, row(_S.FOLLOWING, _E.CAUGHT_UP, _S.ENTERING)),
     ),
-    "an unknown outcome counts as a failure": (
-        server_module,
-        "FOLLOWER_TABLE",
-        with_rows(FOLLOWER_TABLE, row(_S.ENTERING, _E.LAGS, _S.FOLLOWING)),
-    ),
+    "an unknown outcome counts as a failure": (Copies, "answered", takes_an_error_for_a_failure),
     "a change of a record compares nothing": (EtcdCas, "take_requests", compares_nothing),
     "an empty disk is believed": (Copies, "_return", believes_its_disk),
     "an old disk is believed": (Copies, "_return", believes_any_disk_that_was_used),
@@ -167,7 +176,7 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "what an earlier disk had stored counts": (CopyServer, "attached", proves_by_its_earlier_disk),
     "another life is listed than the one that proved it": (CopyServer, "proposal", lists_the_life_of_now),
     "an older state of a record replaces a newer one": (CopyRegistry, "set", keeps_what_comes_last),
-    "too few are left in step": (CopyServer, "_staying", removes_any),
+    "too few are left in step": (CopyServer, "_leave_behind", leaves_any_behind),
     "a newer generation of its own does not close what is open": (
         copies_module,
         "ROLE_TABLE",

@@ -42,7 +42,8 @@ class CopyRecord:
     followers: tuple[str, ...] = ()
 
     def is_served_by(self, name: str, life: int) -> bool:
-        return (self.server, self.life) == (name, life) and name in self.in_step
+        """Whether this life of the node may serve: it is named, and its disk is known to be whole in this life."""
+        return self.server == name and self.life == self.in_step.get(name) == life
 
     def is_stale(self) -> bool:
         """Whether the server does not have everything that was acknowledged: another node has to serve."""

@@ -1,6 +1,6 @@
 """Names a successor for a server that is gone. Only the cluster's leader does this.
 
-The law: a successor is in step and is heard by the leader. Naming raises the generation and leaves ``in_step`` as it
+The law: a successor is in step with its present life, and is heard by the leader. Naming raises the generation and leaves ``in_step`` as it
 is, so an error about the earlier server costs a change of servers and nothing else.
 """
 
@@ -25,8 +25,8 @@ def successor(
         return None
     able = [
         name
-        for name in record.in_step
-        if name != record.server and name in nodes and is_heard(name) and not is_gone(name)
+        for name, life in record.in_step.items()
+        if name != record.server and is_heard(name) and not is_gone(name) and name in nodes and nodes[name].life == life
     ]
     if not able:
         return None
