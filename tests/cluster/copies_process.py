@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.cluster.copies_disk import Log
 
-from starlingmq.cluster.copies.copies import CloseCopy, Copies, CopyPorts, OpenCopy, Require
 from starlingmq.cluster.copies.copy_registry import StoringNode
+from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyPorts, CopyRoles, OpenCopy, Require
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer
 
@@ -74,11 +74,12 @@ class CopyProcess:
         self.served: dict[str, Served] = {}
         self.feeds: dict[tuple[str, str], Feed] = {}
         self.followed: dict[str, Feed] = {}
+        self._published: list[tuple[str, int, Callable[[], None]]] = []
         self.silent_since: dict[str, float] = {}
         self.election = Election(b"/starlingmq/c/leader")
         ports = CopyPorts(self.is_gone, self.is_heard, lambda: self.election.leading, self.written)
         me = StoringNode(self.name, life, node.machine, node.zone)
-        self.copies = Copies("c", me, tuple(node.disk.lives), world.settings, ports)
+        self.copies = CopyRoles("c", me, tuple(node.disk.lives), world.settings, ports)
         node.disk.lives.add(life)
         self.etcd = world.etcd.node(self.name, self.answered)
         self.election.campaign(b"%s/%d" % (self.name.encode(), life), self.now)
@@ -139,6 +140,9 @@ class CopyProcess:
             return
         self.election.tick(self.now)
         self.copies.turn(self.now)
+        published, self._published = self._published, []
+        for origin, item, acknowledge in published:  # these are still acknowledged as the last orders say
+            self._commit(origin, item, acknowledge)
         for order in self.copies.take_orders():
             self.world.trace.note(self.name, str(order))
             if isinstance(order, OpenCopy):
@@ -178,6 +182,9 @@ class CopyProcess:
         if order.serving and not served.serving:
             self.world.books.serves(self, served)
         served.refusal, served.serving = order.refusal, order.serving
+        for feed in [feed for (origin, name), feed in self.feeds.items() if origin == order.origin]:
+            if feed.open and feed.follower.name not in order.followers:
+                self._lose(feed)
         if served.refusal:
             served.waiting.clear()
         self._release(served)
@@ -185,19 +192,25 @@ class CopyProcess:
     # Clients
 
     def publish(self, origin: str, item: int, acknowledge: Callable[[], None]) -> bool:
-        """Takes an item of a client; False: it is refused."""
+        """Takes an item of a client in the next turn; False: it is refused."""
         served = self.served.get(origin)
         if served is None or not self.running or self.stalled_until > self.now:
             return False
         if served.refusal or not served.serving:
             return False
+        self._published.append((origin, item, acknowledge))
+        return True
+
+    def _commit(self, origin: str, item: int, acknowledge: Callable[[], None]) -> None:
+        served = self.served.get(origin)
+        if served is None:
+            return
         if item not in served.index:
             served.index[item] = len(served.log.items)
             served.log.items.append(item)
             self._feed(served)
         served.waiting[item] = acknowledge
         self._release(served)
-        return True
 
     def _release(self, served: Served) -> None:
         """Acknowledges what is copied."""

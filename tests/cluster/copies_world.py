@@ -134,7 +134,9 @@ class Publisher:
         world = self.world
         able = [each for each in world.processes() if self.origin in each.served]
         if able and self.left:
-            world.random.choice(able).publish(self.origin, self.item, partial(self._done, self.item))
+            process = world.random.choice(able)
+            process.publish(self.origin, self.item, partial(self._done, self.item))
+            process.turn()
         if self.left:
             world.schedule.after(world.random.choice([0.5, 2.0]), self._again, self.tries)
 
@@ -267,7 +269,7 @@ class CopiesWorld:
         for origin in self.nodes:
             record = self.record(origin)
             if record is None:
-                if self.nodes[origin].life:
+                if origin in alive:
                     return f"{origin} has no record"
                 continue
             if len(record.in_step) != wanted or not set(alive).issuperset(record.in_step):

@@ -10,11 +10,11 @@ import pytest
 from tests.cluster.copies_process import CopyProcess, Feed, Served
 from tests.cluster.copies_world import run
 
-from starlingmq.cluster.copies import copies as copies_module
+from starlingmq.cluster.copies import copy_roles as roles_module
 from starlingmq.cluster.copies import copy_server as server_module
-from starlingmq.cluster.copies.copies import Copies
 from starlingmq.cluster.copies.copy_record import CopyRecord
 from starlingmq.cluster.copies.copy_registry import CopyRegistry
+from starlingmq.cluster.copies.copy_roles import CopyRoles
 from starlingmq.cluster.copies.copy_server import CopyServer, Follower
 from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerEvent, FollowerState
 from starlingmq.cluster.copies.role_table import ROLE_TABLE, Role, RoleAction, RoleEvent
@@ -55,7 +55,7 @@ def names_and_lists(record: CopyRecord, *arguments: Any) -> CopyRecord | None:
     return None if named is None else replace(named, in_step={**named.in_step, named.server: named.life})
 
 
-def accepts_all(self: Copies, origin: str, server: str, generation: int) -> bool:
+def accepts_all(self: CopyRoles, origin: str, server: str, generation: int) -> bool:
     return self.roles.get(origin) in (Role.FOLLOWING, Role.SERVING)
 
 
@@ -73,16 +73,16 @@ def compares_nothing(self: EtcdCas, now: float) -> list[Txn]:
 take_requests = EtcdCas.take_requests
 
 
-def believes_its_disk(self: Copies, record: CopyRecord) -> CopyRecord:
+def believes_its_disk(self: CopyRoles, record: CopyRecord) -> CopyRecord:
     return record.returned(self.me.name, self.me.life)
 
 
-def believes_any_disk_that_was_used(self: Copies, record: CopyRecord) -> CopyRecord:
+def believes_any_disk_that_was_used(self: CopyRoles, record: CopyRecord) -> CopyRecord:
     self._lives = frozenset((*self._lives, *range(max(self._lives)))) if len(self._lives) > 1 else self._lives
     return returns(self, record)
 
 
-returns = Copies._return
+returns = CopyRoles._return
 
 
 def keeps_its_generation(self: CopyRecord, name: str, life: int) -> CopyRecord:
@@ -123,7 +123,7 @@ def leaves_any_behind(self: CopyServer, follower: Follower, now: float) -> None:
         self._step(follower, _E.LAGS, now)
 
 
-def takes_an_error_for_a_failure(self: Copies, answer: Any, now: float) -> None:
+def takes_an_error_for_a_failure(self: CopyRoles, answer: Any, now: float) -> None:
     answered(self, answer, now)
     if isinstance(answer, TxnAnswer) and answer.tag.startswith("copies change") and answer.error:
         for server in self.servers.values():
@@ -132,7 +132,7 @@ def takes_an_error_for_a_failure(self: Copies, answer: Any, now: float) -> None:
                     follower.state = FollowerState.FOLLOWING
 
 
-answered = Copies.answered
+answered = CopyRoles.answered
 
 
 def keeps_the_tail(self: Any, generation: int, end: int) -> int:
@@ -153,8 +153,8 @@ release = CopyProcess._release
 MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "it is acknowledged before the copy": (CopyServer, "required", states(*FollowerState)),
     "half of the nodes in step are enough": (CopyProcess, "_release", releases_by_majority),
-    "a lagging follower is named": (copies_module, "successor", names_and_lists),
-    "a follower stores whatever the generation": (Copies, "accepts", accepts_all),
+    "a lagging follower is named": (roles_module, "successor", names_and_lists),
+    "a follower stores whatever the generation": (CopyRoles, "accepts", accepts_all),
     "the fence is checked when a server connects, and not later": (CopyProcess, "_accepts", accepts_what_was_greeted),
     "the set shrinks without a trace": (
         server_module,
@@ -168,17 +168,17 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
         "FOLLOWER_TABLE",
         with_rows(FOLLOWER_TABLE, row(_S.FOLLOWING, _E.CAUGHT_UP, _S.ENTERING)),
     ),
-    "an unknown outcome counts as a failure": (Copies, "answered", takes_an_error_for_a_failure),
+    "an unknown outcome counts as a failure": (CopyRoles, "answered", takes_an_error_for_a_failure),
     "a change of a record compares nothing": (EtcdCas, "take_requests", compares_nothing),
-    "an empty disk is believed": (Copies, "_return", believes_its_disk),
-    "an old disk is believed": (Copies, "_return", believes_any_disk_that_was_used),
+    "an empty disk is believed": (CopyRoles, "_return", believes_its_disk),
+    "an old disk is believed": (CopyRoles, "_return", believes_any_disk_that_was_used),
     "a restart keeps the generation": (CopyRecord, "returned", keeps_its_generation),
     "what an earlier disk had stored counts": (CopyServer, "attached", proves_by_its_earlier_disk),
     "another life is listed than the one that proved it": (CopyServer, "proposal", lists_the_life_of_now),
     "an older state of a record replaces a newer one": (CopyRegistry, "set", keeps_what_comes_last),
     "too few are left in step": (CopyServer, "_leave_behind", leaves_any_behind),
     "a newer generation of its own does not close what is open": (
-        copies_module,
+        roles_module,
         "ROLE_TABLE",
         with_rows(ROLE_TABLE, row(Role.SERVING, RoleEvent.SERVES_NEWER, Role.SERVING, RoleAction.UPDATE)),
     ),

@@ -9,8 +9,8 @@ accepted under two generations.* It rests on four rules:
 3. ``in_step`` names the nodes whose disks have everything that was acknowledged. Naming a successor does not change it.
    The server of the generation adds other nodes and removes them; a node may only remove itself, or write its new life.
    The server acknowledges nothing before every node in ``in_step`` has stored it (``copies.copy_server``).
-4. A node that knows of a generation stores nothing more from an older one (``copies.copies``). A successor is one of
-   ``in_step``, so once it knows of its generation the earlier server can acknowledge nothing.
+4. A node that knows of a generation stores nothing more from an older one (``copies.copy_roles``). A successor is one
+   of ``in_step``, so once it knows of its generation the earlier server can acknowledge nothing.
 
 Terms: the *origin* is the node whose data it is; the *server* is the node that serves that data now; a *follower*
 stores what the server sends.

@@ -24,6 +24,7 @@ from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.copies.follower_choice import next_follower
 from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerAction, FollowerEvent, FollowerState
 
+NEXT: Final = -1
 LAG_SECONDS: Final = 10.0  # how long a connected follower may hold up acknowledgements
 
 
@@ -48,7 +49,7 @@ class Follower:
         self.asked = listed  # its position is not known yet
         self.away_since = now  # ``inf`` while it is attached
         self.stored = 0  # number of the last change that it has stored
-        self.mark = 0  # it has to reach this number ...
+        self.mark = 0  # it has to reach this number (``NEXT``: that of the last change at the next look) ...
         self.mark_at = now  # ... which was written by then
         self.late = False  # it holds up acknowledgements, and too few nodes would be left without it
 
@@ -94,7 +95,8 @@ class CopyServer:
         for follower in list(self.followers.values()):
             listed = follower.name in record.in_step
             self._step(follower, FollowerEvent.LISTED if listed else FollowerEvent.UNLISTED, now)
-            if follower.name not in record.followers and follower.state is FollowerState.FOLLOWING:
+            is_over = follower.name not in record.followers and follower.state is FollowerState.FOLLOWING
+            if is_over and follower.away_since != inf:
                 del self.followers[follower.name]
         self._look_at_size()
 
@@ -142,12 +144,14 @@ class CopyServer:
         """``written``: number of the last change. To be called now and then."""
         self._written = written
         for follower in self.followers.values():
+            if follower.mark == NEXT:
+                follower.mark, follower.mark_at = written, now
             kept_up = follower.live and follower.stored >= follower.mark
             if follower.stored >= follower.mark and follower.state is not FollowerState.PROVING:
                 follower.mark, follower.mark_at = written, now
             if kept_up:
                 self._step(follower, FollowerEvent.CAUGHT_UP, now)
-            if follower.live and follower.stored >= follower.mark:
+            if follower.live and follower.mark != NEXT and follower.stored >= follower.mark:
                 self._step(follower, FollowerEvent.PROVED, now)
             self._leave_behind(follower, now)
         self._leave_spare(now)
@@ -158,7 +162,7 @@ class CopyServer:
         row = FOLLOWER_TABLE.step(follower.state, event)
         follower.state = row.next
         if FollowerAction.MARK in row.actions:
-            follower.mark, follower.mark_at = self._written, now
+            follower.mark, follower.mark_at = NEXT, now
         if FollowerAction.NOTE_LIFE in row.actions:
             follower.proved = follower.life
 

@@ -39,7 +39,7 @@ class FollowerEvent(Enum):
 
 
 class FollowerAction(Enum):
-    MARK = "mark"  # what is written now has to be stored there before it can be listed
+    MARK = "mark"  # what is written until the next look, when it is required, has to be stored there first
     NOTE_LIFE = "note life"  # the record is to list the life that has proved it
 
 

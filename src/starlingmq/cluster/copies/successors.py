@@ -1,7 +1,7 @@
 """Names a successor for a server that is gone. Only the cluster's leader does this.
 
-The law: a successor is in step with its present life, and is heard by the leader. Naming raises the generation and leaves ``in_step`` as it
-is, so an error about the earlier server costs a change of servers and nothing else.
+The law: a successor is in step with its present life, and is heard by the leader. Naming raises the generation and
+leaves ``in_step`` as it is, so an error about the earlier server costs a change of servers and nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """This node's part in the copies of all origins: reads the records, finds its role for each, and proposes changes.
 
-The shell gives events (``answered``, ``opened``, ``attached``, ...), calls ``turn``, and then carries out
-``take_orders`` before ``take_requests``, without letting anything be acknowledged in between: a follower is required
-before etcd can list it.
+The shell gives events (``answered``, ``opened``, ``attached``, ...), calls ``turn``, and carries out ``take_orders``
+before the next one. A follower is proposed in a later turn than the one that requires it, so it is required before etcd
+can list it.
 
 The law: nothing is served and nothing is stored for an origin before its record has been read and has this life of the
 node. A node whose disk is not the one that the record means (another disk, or an earlier state of it) removes itself
@@ -59,7 +59,8 @@ class CloseCopy:
 
 @dataclass(frozen=True, slots=True)
 class Require:
-    """From now on, acknowledge a change of the origin once these nodes have stored it, and send it to ``followers``.
+    """From now on, acknowledge a change of the origin once these nodes have stored it, and send it to ``followers``
+    and to no others.
     ``refusal``: why new changes are refused; ``serving``: whether clients are served."""
 
     origin: str
@@ -90,7 +91,7 @@ class CopyPorts:
         self.written = written
 
 
-class Copies:
+class CopyRoles:
     """``me``: this process; ``lives``: the lives that its disk has had since the last one that all records knew."""
 
     def __init__(
