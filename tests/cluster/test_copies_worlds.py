@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from tests.cluster.copies_disk import Log
 from tests.cluster.copies_process import CopyProcess, Feed, Served
 from tests.cluster.copies_world import run
 
@@ -16,14 +17,16 @@ from starlingmq.cluster.copies.copy_record import CopyRecord
 from starlingmq.cluster.copies.copy_registry import CopyRegistry
 from starlingmq.cluster.copies.copy_roles import CopyRoles
 from starlingmq.cluster.copies.copy_server import CopyServer, Follower
-from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerEvent, FollowerState
-from starlingmq.cluster.copies.role_table import ROLE_TABLE, Role, RoleAction, RoleEvent
+from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerAction, FollowerEvent, FollowerState
+from starlingmq.cluster.copies.role_table import Role
 from starlingmq.cluster.copies.successors import successor
 from starlingmq.cluster.etcd.etcd_cas import EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Txn, TxnAnswer
-from starlingmq.cluster.takeover.state_table import Row, StateTable
+from starlingmq.cluster.takeover.state_table import NoTransition, Row, StateTable
 
-SEEDS = range(25)
+SEEDS = (*range(12), 21, 141, 281, 322, 651, 5117)
+"""The last ones found a bug: a node that was named in a life whose disk was not looked at yet; a follower that left and
+came back between two turns; and weak points of the worlds themselves."""
 
 _S, _E = FollowerState, FollowerEvent
 
@@ -101,15 +104,6 @@ def proves_by_its_earlier_disk(self: CopyServer, name: str, life: int, more: boo
 attached = CopyServer.attached
 
 
-def lists_the_life_of_now(self: CopyServer, *arguments: Any) -> CopyRecord | None:
-    for follower in self.followers.values():
-        follower.proved = follower.life
-    return proposal(self, *arguments)
-
-
-proposal = CopyServer.proposal
-
-
 def keeps_what_comes_last(self: CopyRegistry, key: bytes, value: bytes | None, revision: int) -> None:
     self._seen.pop(key, None)
     set_key(self, key, value, revision)
@@ -135,10 +129,6 @@ def takes_an_error_for_a_failure(self: CopyRoles, answer: Any, now: float) -> No
 answered = CopyRoles.answered
 
 
-def keeps_the_tail(self: Any, generation: int, end: int) -> int:
-    return end
-
-
 def releases_by_majority(self: CopyProcess, served: Served) -> None:
     required = served.required
     served.required = required[: len(required) // 2]
@@ -149,6 +139,11 @@ def releases_by_majority(self: CopyProcess, served: Served) -> None:
 
 
 release = CopyProcess._release
+
+
+def keeps_the_tail(self: Log, generation: int, end: int) -> int:
+    return end
+
 
 MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "it is acknowledged before the copy": (CopyServer, "required", states(*FollowerState)),
@@ -166,7 +161,7 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "a follower is listed before it has everything": (
         server_module,
         "FOLLOWER_TABLE",
-        with_rows(FOLLOWER_TABLE, row(_S.FOLLOWING, _E.CAUGHT_UP, _S.ENTERING)),
+        with_rows(FOLLOWER_TABLE, row(_S.FOLLOWING, _E.CAUGHT_UP, _S.ENTERING, FollowerAction.NOTE_LIFE)),
     ),
     "an unknown outcome counts as a failure": (CopyRoles, "answered", takes_an_error_for_a_failure),
     "a change of a record compares nothing": (EtcdCas, "take_requests", compares_nothing),
@@ -174,17 +169,30 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "an old disk is believed": (CopyRoles, "_return", believes_any_disk_that_was_used),
     "a restart keeps the generation": (CopyRecord, "returned", keeps_its_generation),
     "what an earlier disk had stored counts": (CopyServer, "attached", proves_by_its_earlier_disk),
-    "another life is listed than the one that proved it": (CopyServer, "proposal", lists_the_life_of_now),
     "an older state of a record replaces a newer one": (CopyRegistry, "set", keeps_what_comes_last),
     "too few are left in step": (CopyServer, "_leave_behind", leaves_any_behind),
-    "a newer generation of its own does not close what is open": (
-        roles_module,
-        "ROLE_TABLE",
-        with_rows(ROLE_TABLE, row(Role.SERVING, RoleEvent.SERVES_NEWER, Role.SERVING, RoleAction.UPDATE)),
-    ),
+    "a returning node keeps its tail": (Log, "cut", keeps_the_tail),
 }
+SEED_OF: Final = {
+    "a lagging follower is named": 13,
+    "a follower is waited for once it is listed": 8,
+    "an old disk is believed": 25,
+    "a restart keeps the generation": 3,
+    "what an earlier disk had stored counts": 28,
+    "an older state of a record replaces a newer one": 34,
+    "too few are left in step": 2,
+}
+"""The first world that finds the mistake, where it is not world 0."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_is_lost_with_a_disk(seed: int) -> None:
     assert run(seed).books.seen["acknowledged"] > 0
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, attribute, wrong = MISTAKES[name]
+    monkeypatch.setattr(place, attribute, wrong)
+    with pytest.raises((AssertionError, NoTransition)):
+        run(SEED_OF.get(name, 0))
