@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.cluster.copies_disk import Log
 
 from starlingmq.cluster.copies.copy_registry import StoringNode
-from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyPorts, CopyRoles, OpenCopy, Require
+from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Require
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer
 
@@ -77,9 +77,11 @@ class CopyProcess:
         self._published: list[tuple[str, int, Callable[[], None]]] = []
         self.silent_since: dict[str, float] = {}
         self.election = Election(b"/starlingmq/c/leader")
-        ports = CopyPorts(self.is_gone, self.is_heard, lambda: self.election.leading, self.written)
         me = StoringNode(self.name, life, node.machine, node.zone)
-        self.copies = CopyRoles("c", me, tuple(node.disk.lives), world.settings, ports)
+        self.copies = CopyRoles("c", me, tuple(node.disk.lives), world.settings, self.written)
+        presence = self.copies.presence
+        presence.is_gone, presence.is_heard = self.is_gone, self.is_heard
+        presence.is_leading = lambda: self.election.leading
         node.disk.lives.add(life)
         self.etcd = world.etcd.node(self.name, self.answered)
         self.election.campaign(b"%s/%d" % (self.name.encode(), life), self.now)

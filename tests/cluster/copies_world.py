@@ -162,7 +162,7 @@ class CopiesWorld:
         copies = random.choice([2, 2, 3])
         count = random.randint(copies, 5)
         required = random.choice([max(1, copies - 1), max(1, copies - 1), copies, 1])
-        self.settings = CopySettings(copies, required, TIMEOUT, 2.0)
+        self.settings = CopySettings(copies, required, TIMEOUT, 2.0, random.choice([1.0, 30.0]))
         self.books = Books(self)
         self.proposals = Proposals(self)
         self._listed: dict[str, dict[str, int]] = {}

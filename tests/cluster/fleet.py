@@ -14,6 +14,7 @@ from tests.harness import TURNS_MAX, FakeClient, World
 from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
+from starlingmq.cluster.copies.copy_roles import CopyRoles
 from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.ready import Ready
@@ -28,7 +29,8 @@ class NodeWorld(World):
         self.fleet = fleet
         self.name = name
         config = msgspec.convert({"name": "test"}, ClusterConfig)
-        self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
+        roles = fleet.roles(name)
+        self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test", roles)
         migrations = self.cluster.takeovers.migrations
         elsewhere = migrations.ports.heard_elsewhere
         migrations.ports.heard_elsewhere = lambda number: elsewhere(number) and not fleet.is_parted(self, number)
@@ -108,6 +110,10 @@ class Fleet:
         self._kept_at = 0.0  # when leases were last kept alive
         for _ in range(count):
             self.add(**settings)
+
+    def roles(self, name: str) -> CopyRoles | None:
+        """Copies of a node that begins; None: there are none."""
+        return None
 
     def __getitem__(self, place: int) -> NodeWorld:
         return self.nodes[place]

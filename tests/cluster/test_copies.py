@@ -8,9 +8,9 @@ import pytest
 
 from starlingmq.cluster.copies.copy_record import CopyRecord, CopyRecordError, new_record, record_from, record_value
 from starlingmq.cluster.copies.copy_registry import CopyRegistry, StoringNode, node_value
-from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyPorts, CopyRoles, OpenCopy, Order, Require
-from starlingmq.cluster.copies.copy_server import LAG_SECONDS, CopyServer, CopySettings
-from starlingmq.cluster.copies.follower_choice import copies_per_node, next_follower
+from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Order, Require
+from starlingmq.cluster.copies.copy_server import CALM_SECONDS, LAG_SECONDS, CopyServer, CopySettings
+from starlingmq.cluster.copies.follower_choice import copies_per_node, misplaced_follower, next_follower
 from starlingmq.cluster.copies.role_table import Role
 from starlingmq.cluster.copies.successors import successor
 from starlingmq.cluster.etcd.etcd_requests import Answer, Get, KeyValue, Request, Txn, TxnAnswer, Watch
@@ -109,6 +109,23 @@ def test_many_nodes_store_about_as_many_copies_each() -> None:
         chosen = next_follower(record, (), there, copies_per_node(records.values()))
         records[name] = replace(record, followers=(chosen,))
     assert sorted(copies_per_node(records.values()).values()) == [2] * 6
+
+
+@pytest.mark.parametrize(
+    ("places", "stored", "moved"),
+    [
+        ([("a", "m1", "z1"), ("b", "m2", "z1"), ("c", "m3", "z2")], {"c": 9}, "b"),
+        ([("a", "m1", "z1"), ("b", "m1", "z1"), ("c", "m2", "z1")], {"c": 9}, "b"),
+        ([("a", "m1", "z1"), ("b", "m2", "z2"), ("c", "m2", "z1")], {"b": 9}, ""),
+        ([("a", "m1", "z1"), ("b", "m2", "z1"), ("c", "m3", "z1")], {"b": 3, "c": 1}, "b"),
+        ([("a", "m1", "z1"), ("b", "m2", "z1"), ("c", "m3", "z1")], {"b": 3, "c": 2}, ""),
+        ([("a", "m1", "z1"), ("b", "m2", "z1")], {"b": 3}, ""),
+    ],
+)
+def test_a_follower_is_moved_to_another_zone_or_machine_or_to_a_node_with_far_fewer_copies(
+    places: list[tuple[str, str, str]], stored: dict[str, int], moved: str
+) -> None:
+    assert misplaced_follower(RECORD, nodes(*places), stored) == moved
 
 
 # Successors
@@ -241,8 +258,25 @@ def test_a_follower_that_is_away_for_long_is_replaced_and_leaves_once_the_other_
     serving.confirm(proposed)
     serving.confirm(serving.look(written=5))
     assert serving.server.record.in_step == {"a": 7, other: 1}
-    serving.confirm(serving.look(written=5))
     assert serving.server.record.followers == (other,)
+
+
+def test_a_follower_in_a_bad_place_stays_until_the_other_one_is_in_step() -> None:
+    serving = Serving(RECORD)
+    serving.nodes = nodes(("a", "m1", "z1"), ("b", "m2", "z1"), ("c", "m3", "z2"))
+    serving.attach("b", 2)
+    serving.server.stored("b", 5)
+    for _ in range(10):
+        proposed = serving.look(written=5, seconds=CALM_SECONDS)
+    assert proposed is not None and proposed.followers == ("b", "c") and proposed.in_step == RECORD.in_step
+    serving.confirm(proposed)
+    serving.attach("c")
+    for _ in range(20):
+        serving.server.stored("c", 5)
+        if proposed := serving.look(written=5):
+            assert len(proposed.in_step) >= 2
+            serving.confirm(proposed)
+    assert serving.server.record.followers == ("c",) and serving.server.record.in_step == {"a": 7, "c": 1}
 
 
 def test_what_a_follower_stored_over_an_earlier_connection_does_not_count() -> None:
@@ -309,8 +343,7 @@ class Lone:
 
     def __init__(self, life: int, lives: tuple[int, ...], records: list[CopyRecord]) -> None:
         self.revision = 10
-        ports = CopyPorts(lambda name: False, lambda name: True, lambda: False, lambda origin: 0)
-        self.roles = CopyRoles("c", StoringNode("a", life, "m", ""), lives, SETTINGS, ports)
+        self.roles = CopyRoles("c", StoringNode("a", life, "m", ""), lives, SETTINGS, lambda origin: 0)
         registry = self.roles.registry
         self.there = {registry.key(each.origin): (record_value(each), 5) for each in records}
 

@@ -25,6 +25,7 @@ of their dependencies:
     retained, wills       send the retained message of a will to etcd before they change the will's key there
     heartbeats            report everything that was decided
     qos2                  asks after sessions were added and removed
+    copies                name successors after it was decided who is gone; absent with ``cluster.copies: 1``
     operator_rpc          comes last: an operator sees the result of this turn
     ====================  ==========================================================================================
 
@@ -45,6 +46,8 @@ from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.balance.rebalance import Rebalancing
 from starlingmq.cluster.cluster_ready import ClusterReady
 from starlingmq.cluster.cluster_view import ClusterView, PeerStatus
+from starlingmq.cluster.copies.copies_subsystem import CopiesSubsystem
+from starlingmq.cluster.copies.copy_roles import CopyRoles
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer
 from starlingmq.cluster.etcd.leadership import Leadership
@@ -102,6 +105,7 @@ class ClusterState:
         facts: dict[bytes, bytes],
         now: float,
         version: str = "",
+        copies: CopyRoles | None = None,
     ) -> None:
         self.broker = broker
         self.config = config
@@ -113,6 +117,10 @@ class ClusterState:
         self._sender = FrameSender(view, self._ready, config)
         broker.ctx.cluster.join(broker.ctx.sessions.values(), config.forward_bytes)
         self._make_subsystems(now)
+        self._copies: tuple[Subsystem, ...] = ()
+        if copies is not None:
+            gone, leading = self._lost_nodes.is_gone, self._leadership.is_leading
+            self._copies = (CopiesSubsystem(view, self._ready, copies, gone, leading),)
         subsystems = self.subsystems = self._in_order()
         self._beginning = overriding(subsystems, lambda kind: kind.begin_turn)
         self._registered = overriding(subsystems, lambda kind: kind.registered)
@@ -220,6 +228,7 @@ class ClusterState:
             self.wills,
             self._heartbeats,
             self.qos2,
+            *self._copies,
             self.operator_rpc,
         )
 

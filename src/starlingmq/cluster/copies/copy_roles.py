@@ -73,30 +73,33 @@ class Require:
 Order = OpenCopy | CloseCopy | Require
 
 
-class CopyPorts:
-    """``is_gone``: its lease has expired and it is not heard, or all agree that it is not heard. ``is_heard``: it is
-    connected. ``is_leading``: this node is the leader of the cluster. ``written``: the number of the last change of an
-    origin."""
+class Presence:
+    """Which processes are there, as long as this node is a member of the cluster. ``is_gone``: its lease has expired
+    and it is not heard, or all agree that it is not heard; ``is_heard``: it is connected; ``is_leading``: this node is
+    the leader of the cluster."""
 
-    def __init__(
-        self,
-        is_gone: Callable[[str], bool],
-        is_heard: Callable[[str], bool],
-        is_leading: Callable[[], bool],
-        written: Callable[[str], int],
-    ) -> None:
-        self.is_gone = is_gone
-        self.is_heard = is_heard
-        self.is_leading = is_leading
-        self.written = written
+    def __init__(self) -> None:
+        self.is_gone: Callable[[str], bool] = lambda name: False
+        self.is_heard: Callable[[str], bool] = lambda name: False
+        self.is_leading: Callable[[], bool] = lambda: False
 
 
 class CopyRoles:
-    """``me``: this process; ``lives``: the lives that its disk has had since the last one that all records knew."""
+    """``me``: this process; ``lives``: the lives that its disk has had since the last one that all records knew;
+    ``written``: the number of the last change of an origin that is open here."""
+
+    stirred: bool  # something has happened since the last turn
 
     def __init__(
-        self, cluster: str, me: StoringNode, lives: Collection[int], settings: CopySettings, ports: CopyPorts
+        self,
+        cluster: str,
+        me: StoringNode,
+        lives: Collection[int],
+        settings: CopySettings,
+        written: Callable[[str], int],
     ) -> None:
+        self.stirred = True
+        self.presence = Presence()
         self.me = me
         self.registry = CopyRegistry(cluster)
         self.roles: dict[str, Role] = {}
@@ -104,7 +107,7 @@ class CopyRoles:
         self.settled = False  # all records have this life: ``lives`` may be forgotten
         self._lives = frozenset((*lives, me.life))
         self._settings = settings
-        self._ports = ports
+        self._written = written
         self._floor: dict[str, int] = {}  # origin -> nothing of an earlier generation is stored
         self._opening: dict[str, int] = {}  # origin -> generation that is opened
         self._restarted: set[str] = set()  # origins whose data this life took over from an earlier life of this node
@@ -162,6 +165,7 @@ class CopyRoles:
 
     def opened(self, origin: str, generation: int, now: float) -> None:
         """The data of the origin is open."""
+        self.stirred = True
         if self._opening.get(origin) != generation:
             return
         del self._opening[origin]
@@ -169,13 +173,13 @@ class CopyRoles:
         if record is None or record.generation != generation:
             return  # the next turn closes it
         restarted = origin in self._restarted
-        self.servers[origin] = CopyServer(record, restarted, self._settings, self._ports.is_gone, now)
+        self.servers[origin] = CopyServer(record, restarted, self._settings, self.presence.is_gone, now)
         self._next_tick = now
 
     def attached(self, origin: str, name: str, life: int, more: bool, now: float) -> bool:
         """See ``CopyServer.attached``. After False, the follower must not be changed; try again later."""
         server = self.servers.get(origin)
-        self._next_tick = now
+        self._next_tick, self.stirred = now, True
         return server is not None and server.attached(name, life, more, now)
 
     def detached(self, origin: str, name: str, now: float) -> None:
@@ -185,7 +189,7 @@ class CopyRoles:
     def caught_up(self, origin: str, name: str, now: float) -> None:
         if (server := self.servers.get(origin)) is not None:
             server.caught_up(name)
-            self._next_tick = now
+            self._next_tick, self.stirred = now, True
 
     def stored(self, origin: str, name: str, number: int) -> None:
         if (server := self.servers.get(origin)) is not None:
@@ -208,6 +212,7 @@ class CopyRoles:
     # Turns
 
     def turn(self, now: float) -> None:
+        self.stirred = False
         for origin in self.registry.take_changed():
             self._look(origin, now)
         if not self._read:
@@ -216,7 +221,7 @@ class CopyRoles:
         if now >= self._next_tick:
             self._next_tick = now + TICK
             for origin, server in self.servers.items():
-                server.tick(self._ports.written(origin), now)
+                server.tick(self._written(origin), now)
         self._propose(now)
         for origin, server in self.servers.items():
             self._tell(origin, server)
@@ -291,9 +296,9 @@ class CopyRoles:
                 wanted = self.servers[origin].proposal(self.registry.nodes, stored, now)
             elif self.roles.get(origin) is Role.RETURNING:
                 wanted = self._return(record)
-            elif self._ports.is_leading():
+            elif self.presence.is_leading():
                 served = Counter([each.server for each in records.values()])
-                wanted = successor(record, self._ports.is_gone, self._ports.is_heard, self.registry.nodes, served)
+                wanted = successor(record, self.presence.is_gone, self.presence.is_heard, self.registry.nodes, served)
             if wanted is not None:
                 self._change(wanted)
 

@@ -18,12 +18,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
+from zlib import crc32
 
 from starlingmq.cluster.copies.copy_record import CopyRecord
 from starlingmq.cluster.copies.copy_registry import StoringNode
-from starlingmq.cluster.copies.follower_choice import next_follower
+from starlingmq.cluster.copies.follower_choice import misplaced_follower, next_follower
 from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerAction, FollowerEvent, FollowerState
 
+CALM_SECONDS: Final = 30.0  # between two looks at the places of followers
 NEXT: Final = -1
 LAG_SECONDS: Final = 10.0  # how long a connected follower may hold up acknowledgements
 
@@ -31,12 +33,14 @@ LAG_SECONDS: Final = 10.0  # how long a connected follower may hold up acknowled
 @dataclass(frozen=True, slots=True)
 class CopySettings:
     """``copies``, ``required`` (cluster.min_copies) and ``timeout`` (cluster.copy_timeout) are the settings;
-    ``silence``: how long a follower without a connection may hold up acknowledgements."""
+    ``silence``: how long a follower without a connection may hold up acknowledgements; ``calm``:
+    see ``CALM_SECONDS``."""
 
     copies: int
     required: int
     timeout: float
     silence: float
+    calm: float = CALM_SECONDS
 
 
 class Follower:
@@ -76,6 +80,8 @@ class CopyServer:
         self._is_gone = is_gone
         self._written = 0
         self._longer: tuple[str, int] | None = None  # the node to hand over to, and its life
+        self._moving = ""  # a follower that another one is to replace, because of its place
+        self._calm_since = now  # since then every follower is in step
         self._asked_for = ""  # the node that an operator wants to serve
         self.followers = {
             name: Follower(name, name in record.in_step, now)
@@ -149,7 +155,7 @@ class CopyServer:
             kept_up = follower.live and follower.stored >= follower.mark
             if follower.stored >= follower.mark and follower.state is not FollowerState.PROVING:
                 follower.mark, follower.mark_at = written, now
-            if kept_up:
+            if kept_up and follower.name in self.record.followers and follower.name != self._moving:
                 self._step(follower, FollowerEvent.CAUGHT_UP, now)
             if follower.live and follower.mark != NEXT and follower.stored >= follower.mark:
                 self._step(follower, FollowerEvent.PROVED, now)
@@ -193,7 +199,7 @@ class CopyServer:
         """Removes a node that was replaced, or that is one too many after the number of copies was lowered."""
         if self._staying() > self._settings.copies:
             listed = [each for each in self.followers.values() if each.state is FollowerState.IN_STEP]
-            spare = min(reversed(listed), key=lambda each: each.away_since)
+            spare = min(reversed(listed), key=lambda each: (each.name != self._moving, each.away_since))
             self._step(spare, FollowerEvent.LAGS, now)
 
     def _staying(self) -> int:
@@ -236,10 +242,11 @@ class CopyServer:
     def _wanted_followers(
         self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], in_step: Mapping[str, int], now: float
     ) -> tuple[str, ...]:
-        """The followers, with others in place of those that were away for ``timeout``."""
+        """The followers, with others in place of those that were away for ``timeout`` or have a bad place."""
         followers = list(self.record.followers)
-        away = [name for name in followers if self._is_given_up(name, now)]
         wanted = self._settings.copies - 1
+        self._look_at_places(nodes, stored, now)
+        away = [name for name in followers if name == self._moving or self._is_given_up(name, now)]
         while len(followers) - len(away) < wanted:
             name = next_follower(replace(self.record, followers=tuple(followers)), away, nodes, stored)
             if not name:
@@ -251,10 +258,24 @@ class CopyServer:
                 followers.remove(name)
         return tuple(followers)
 
+    def _look_at_places(self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], now: float) -> None:
+        """Decides on a follower to be moved: one at a time, some while after the last change, and each origin at
+        another moment, so that not all of them move to the same node."""
+        states = [follower.state for follower in self.followers.values()]
+        if self._moving not in self.record.followers:
+            self._moving = ""
+        if len(states) != self._settings.copies - 1 or any(state is not FollowerState.IN_STEP for state in states):
+            self._calm_since = now
+        elif not self._moving and now >= self._calm_since + self._settings.calm * (
+            1 + crc32(self.record.origin.encode()) % 8
+        ):
+            self._calm_since = now
+            self._moving = misplaced_follower(self.record, nodes, stored)
+
     def _is_given_up(self, name: str, now: float) -> bool:
         follower = self.followers.get(name)
         return follower is not None and now >= follower.away_since + self._settings.timeout
 
     def _may_go(self, name: str) -> bool:
         follower = self.followers.get(name)
-        return follower is None or follower.state is FollowerState.FOLLOWING
+        return follower is None or follower.state in (FollowerState.FOLLOWING, FollowerState.LEAVING)

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 from zlib import crc32
 
 from starlingmq.cluster.copies.copy_record import CopyRecord
 from starlingmq.cluster.copies.copy_registry import StoringNode
+
+BALANCED: Final = 1
+"""A difference in the number of copies that is not worth another copy of the data: moving one would only swap the two
+nodes."""
+
+Place = tuple[bool, bool, int]
+"""Whether another copy is in this zone, whether one is on this machine, and how many copies the node stores."""
 
 
 def copies_per_node(records: Iterable[CopyRecord]) -> Counter[str]:
@@ -24,15 +32,30 @@ def next_follower(
 ) -> str:
     """The best node to store another copy; "": there is none. ``away``: followers whose place is to be filled, so their
     zones do not count."""
-    gone = set(away)
     taken = {record.server, *record.followers}
-    holders = [nodes[name] for name in taken - gone if name in nodes]
-    zones = {holder.zone for holder in holders}
-    machines = {holder.machine for holder in holders}
+    others = taken.difference(away)
+    free = [name for name in nodes if name not in taken]
+    spread = {name: crc32(f"{record.origin} {name}".encode()) for name in free}
+    return min(free, key=lambda name: (_place(name, others, nodes, stored), spread[name], name), default="")
 
-    def order(node: StoringNode) -> tuple[bool, bool, int, int, str]:
-        spread = crc32(f"{record.origin} {node.name}".encode())
-        return node.zone in zones, node.machine in machines, stored.get(node.name, 0), spread, node.name
 
-    free = [node for node in nodes.values() if node.name not in taken]
-    return min(free, key=order).name if free else ""
+def misplaced_follower(record: CopyRecord, nodes: Mapping[str, StoringNode], stored: Mapping[str, int]) -> str:
+    """A follower for which another node is a clearly better place; "": there is none."""
+    for name in record.followers:
+        if name not in nodes:
+            continue
+        better = next_follower(record, (name,), nodes, stored)
+        if better:
+            others = {record.server, *record.followers} - {name}
+            here, there = [_place(each, others, nodes, stored) for each in (name, better)]
+            if there[:2] < here[:2] or (there[:2] == here[:2] and there[2] + BALANCED < here[2]):
+                return name
+    return ""
+
+
+def _place(name: str, others: Iterable[str], nodes: Mapping[str, StoringNode], stored: Mapping[str, int]) -> Place:
+    node = nodes[name]
+    holders = [nodes[other] for other in others if other in nodes]
+    same_zone = any(holder.zone == node.zone for holder in holders)
+    same_machine = any(holder.machine == node.machine for holder in holders)
+    return same_zone, same_machine, stored.get(name, 0)
