@@ -174,13 +174,17 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "a returning node keeps its tail": (Log, "cut", keeps_the_tail),
 }
 SEED_OF: Final = {
-    "a lagging follower is named": 13,
-    "a follower is waited for once it is listed": 8,
-    "an old disk is believed": 25,
+    "a lagging follower is named": 49,
+    "a follower is waited for once it is listed": 11,
+    "a follower is listed before it has everything": 6,
+    "an unknown outcome counts as a failure": 7,
+    "an empty disk is believed": 3,
+    "an old disk is believed": 7,
     "a restart keeps the generation": 3,
-    "what an earlier disk had stored counts": 28,
-    "an older state of a record replaces a newer one": 34,
-    "too few are left in step": 2,
+    "what an earlier disk had stored counts": 25,
+    "an older state of a record replaces a newer one": 11,
+    "too few are left in step": 3,
+    "a returning node keeps its tail": 12,
 }
 """The first world that finds the mistake, where it is not world 0."""
 
