@@ -27,10 +27,10 @@ class Log:
 
 
 class Disk:
-    """``lives``: those of the processes that have used it since the last one that all records knew."""
+    """``incarnations``: those of the processes that have used it since the last one that all records knew."""
 
     def __init__(self) -> None:
-        self.lives: set[int] = set()
+        self.incarnations: set[int] = set()
         self.logs: dict[str, Log] = {}
 
     def log(self, origin: str) -> Log:

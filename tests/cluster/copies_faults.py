@@ -1,18 +1,16 @@
-"""What goes wrong in ``tests.cluster.copies_world``: drawn from a seed, and never more than the copies allow."""
+"""The faults of ``tests.cluster.copies_world``: drawn from a seed, and never more than the copies allow."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
 from tests.cluster.copies_disk import Disk
+from tests.cluster.copies_model import CopiesWorld
+from tests.cluster.copies_process import ModelNode
 
 from starlingmq.cluster.copies.in_step_table import FollowerState
-
-if TYPE_CHECKING:
-    from tests.cluster.copies_world import CopiesWorld, ModelNode
 
 
 class Faults:
@@ -133,9 +131,9 @@ class Faults:
         node = self.world.nodes[name]
         if not self._may_lose(name) or not self._kill(name):
             return False
-        node.damaged = node.life
+        node.damaged = node.incarnation
         node.disk = disk
-        self.world.trace.note(name, f"has another disk, with {sorted(disk.lives)}")
+        self.world.trace.note(name, f"has another disk, with {sorted(disk.incarnations)}")
         return True
 
     def lose_disk(self) -> bool:

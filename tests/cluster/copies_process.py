@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Any, Protocol
 
-from tests.cluster.copies_disk import Log
+from tests.cluster.copies_disk import Disk, Log
+from tests.sim.etcd_shell import EtcdShell
+from tests.sim.schedule import Schedule
+from tests.sim.trace import Trace
 
 from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Require
+from starlingmq.cluster.copies.copy_server import CopySettings
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer
 
-if TYPE_CHECKING:
-    from tests.cluster.copies_world import CopiesWorld, ModelNode
-
 BATCH = 7  # items in one message of a follower that catches up
+
+
+class Surroundings(Protocol):
+    """The world of a process."""
+
+    random: Random
+    schedule: Schedule
+    trace: Trace
+    etcd: EtcdShell
+    settings: CopySettings
+    nodes: dict[str, ModelNode]
+    suspected_until: dict[str, float]
+    books: Any
+
+    def linked(self, one: str, other: str) -> bool: ...
+    def hears(self, one: str, other: str) -> bool: ...
+    def warn(self, name: str, notices: list[str]) -> None: ...
 
 
 class Feed:
@@ -64,11 +83,11 @@ class Served:
 
 
 class CopyProcess:
-    def __init__(self, world: CopiesWorld, node: ModelNode, life: int) -> None:
+    def __init__(self, world: Surroundings, node: ModelNode, incarnation: int) -> None:
         self.world = world
         self.node = node
         self.name = node.name
-        self.life = life
+        self.incarnation = incarnation
         self.running = True
         self.stalled_until = 0.0
         self.served: dict[str, Served] = {}
@@ -77,14 +96,14 @@ class CopyProcess:
         self._published: list[tuple[str, int, Callable[[], None]]] = []
         self.silent_since: dict[str, float] = {}
         self.election = Election(b"/starlingmq/c/leader")
-        me = StoringNode(self.name, life, node.machine, node.zone)
-        self.copies = CopyRoles("c", me, tuple(node.disk.lives), world.settings, self.written)
+        me = StoringNode(self.name, incarnation, node.machine, node.zone)
+        self.copies = CopyRoles("c", me, tuple(node.disk.incarnations), world.settings, self.written)
         presence = self.copies.presence
         presence.is_gone, presence.is_heard = self.is_gone, self.is_heard
         presence.is_leading = lambda: self.election.leading
-        node.disk.lives.add(life)
+        node.disk.incarnations.add(incarnation)
         self.etcd = world.etcd.node(self.name, self.answered)
-        self.election.campaign(b"%s/%d" % (self.name.encode(), life), self.now)
+        self.election.campaign(b"%s/%d" % (self.name.encode(), incarnation), self.now)
         self.turn()
 
     @property
@@ -97,7 +116,7 @@ class CopyProcess:
         for feed in [*self.feeds.values(), *self.followed.values()]:
             feed.open = False
 
-    # What it hears of others
+    # Other nodes, as it hears them
 
     def look_around(self) -> None:
         for name in self.world.nodes:
@@ -155,7 +174,7 @@ class CopyProcess:
             else:
                 self._require(order)
         if self.copies.settled:
-            self.node.disk.lives = {self.life}
+            self.node.disk.incarnations = {self.incarnation}
         for request in [*self.copies.take_requests(self.now), *self.election.take_requests()]:
             self.etcd.request(request)
         self.world.warn(self.name, self.copies.take_notices())
@@ -243,11 +262,11 @@ class CopyProcess:
         feed.open = False
         self.copies.detached(feed.origin, feed.follower.name, self.now)
 
-    def positioned(self, feed: Feed, life: int, generation: int, end: int) -> None:
+    def positioned(self, feed: Feed, incarnation: int, generation: int, end: int) -> None:
         """The follower has told how much it has."""
         served = self.served[feed.origin]
         cut = served.log.cut(generation, end)
-        if not self.copies.attached(feed.origin, feed.follower.name, life, cut < end, self.now):
+        if not self.copies.attached(feed.origin, feed.follower.name, incarnation, cut < end, self.now):
             feed.open = False
             return
         served.stored[feed.follower.name] = 0
@@ -293,7 +312,7 @@ class CopyProcess:
             self.copies.follows(feed.origin, feed.generation)
             self.followed[feed.origin] = feed
             log = self.node.disk.log(feed.origin)
-            feed.send(feed.server, 0.0, feed.server.positioned, self.life, log.generation, len(log.items))
+            feed.send(feed.server, 0.0, feed.server.positioned, self.incarnation, log.generation, len(log.items))
 
     def begun(self, feed: Feed, starts: list[tuple[int, int]], cut: int) -> None:
         if self._accepts(feed):
@@ -314,3 +333,19 @@ class CopyProcess:
             assert start == len(log.items), f"{self.name}: {feed.origin} continues at {start}, not at {len(log.items)}"
             log.items += items
             feed.send(feed.server, 0.0, feed.server.confirmed, len(log.items))
+
+
+class ModelNode:
+    """``damaged``: its disk was lost, or put back to an earlier state, after it was in step in this incarnation."""
+
+    def __init__(self, name: str, machine: str, zone: str) -> None:
+        self.name = name
+        self.machine = machine
+        self.zone = zone
+        self.disk = Disk()
+        self.snapshots: list[Disk] = []
+        self.process: CopyProcess | None = None
+        self.incarnation = 0
+        self.damaged = 0
+        self.lag = 0.0
+        self.lost = False

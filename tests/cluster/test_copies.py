@@ -49,11 +49,11 @@ def test_a_value_that_is_no_record_is_refused(value: bytes) -> None:
 
 def test_naming_a_successor_raises_the_generation_and_leaves_the_nodes_in_step() -> None:
     named = RECORD.handed_to("b", 2)
-    assert (named.generation, named.server, named.life) == (4, "b", 2)
+    assert (named.generation, named.server, named.incarnation) == (4, "b", 2)
     assert named.in_step == RECORD.in_step and named.followers == ("a",)
 
 
-def test_a_node_that_is_named_serves_only_in_the_life_that_is_in_step() -> None:
+def test_a_node_that_is_named_serves_only_in_the_incarnation_that_is_in_step() -> None:
     assert RECORD.handed_to("b", 2).is_served_by("b", 2)
     assert not RECORD.handed_to("b", 3).is_served_by("b", 3)
 
@@ -131,7 +131,7 @@ def test_a_follower_is_moved_to_another_zone_or_machine_or_to_a_node_with_far_fe
 # Successors
 
 
-def test_a_successor_is_in_step_in_its_present_life_and_heard() -> None:
+def test_a_successor_is_in_step_in_the_incarnation_it_has_now_and_heard() -> None:
     record = replace(RECORD, in_step={"a": 7, "b": 1, "c": 1, "d": 9}, followers=("b", "c", "d", "e"))
     there = nodes(*[(name, name, "") for name in "bcde"])
 
@@ -149,7 +149,7 @@ def test_a_successor_is_in_step_in_its_present_life_and_heard() -> None:
 def test_a_server_that_is_not_in_step_is_replaced_although_it_is_there() -> None:
     record = RECORD.without("a")
     found = successor(record, lambda name: False, lambda name: True, nodes(("b", "b", "")), {})
-    assert found is None, "b has another life than the one in step"
+    assert found is None, "b has another incarnation than the one in step"
     found = successor(
         replace(record, in_step={"b": 1}), lambda name: False, lambda name: True, nodes(("b", "", "")), {}
     )
@@ -172,8 +172,8 @@ class Serving:
         self.server.tick(written, self.now)
         return self.server.proposal(self.nodes, {}, self.now)
 
-    def attach(self, name: str, life: int = 1) -> None:
-        assert self.server.attached(name, life, False, self.now)
+    def attach(self, name: str, incarnation: int = 1) -> None:
+        assert self.server.attached(name, incarnation, False, self.now)
         self.server.caught_up(name)
 
     def confirm(self, record: CopyRecord | None) -> None:
@@ -289,7 +289,7 @@ def test_what_a_follower_stored_over_an_earlier_connection_does_not_count() -> N
         assert serving.look(written=50) is None
 
 
-def test_the_record_lists_the_life_that_has_proved_it() -> None:
+def test_the_record_lists_the_incarnation_that_has_proved_it() -> None:
     serving = Serving(replace(RECORD, in_step={"a": 7}))
     serving.attach("b", 2)
     serving.server.stored("b", 50)
@@ -341,9 +341,9 @@ def test_an_operator_hands_over_to_a_node_in_step_and_to_no_other() -> None:
 class Lone:
     """One process with an etcd that does what it is asked at once."""
 
-    def __init__(self, life: int, lives: tuple[int, ...], records: list[CopyRecord]) -> None:
+    def __init__(self, incarnation: int, incarnations: tuple[int, ...], records: list[CopyRecord]) -> None:
         self.revision = 10
-        self.roles = CopyRoles("c", StoringNode("a", life, "m", ""), lives, SETTINGS, lambda origin: 0)
+        self.roles = CopyRoles("c", StoringNode("a", incarnation, "m", ""), incarnations, SETTINGS, lambda origin: 0)
         registry = self.roles.registry
         self.there = {registry.key(each.origin): (record_value(each), 5) for each in records}
 
@@ -390,12 +390,12 @@ def test_a_first_start_writes_the_first_record_and_opens_its_own_data() -> None:
 def test_a_restart_with_its_disk_takes_a_new_generation() -> None:
     lone = Lone(8, (7,), [RECORD])
     assert lone.run() == [OpenCopy("a", 4)]
-    assert lone.record("a") == replace(RECORD, generation=4, life=8, in_step={"a": 8, "b": 2})
+    assert lone.record("a") == replace(RECORD, generation=4, incarnation=8, in_step={"a": 8, "b": 2})
 
 
-@pytest.mark.parametrize("lives", [(), (5, 6)], ids=["an empty disk", "an old disk"])
-def test_a_node_with_another_disk_leaves_the_nodes_in_step_and_opens_nothing(lives: tuple[int, ...]) -> None:
-    lone = Lone(8, lives, [RECORD])
+@pytest.mark.parametrize("incarnations", [(), (5, 6)], ids=["an empty disk", "an old disk"])
+def test_a_node_with_another_disk_leaves_the_nodes_in_step_and_opens_nothing(incarnations: tuple[int, ...]) -> None:
+    lone = Lone(8, incarnations, [RECORD])
     assert lone.run() == []
     assert lone.record("a") == RECORD.without("a")
     assert lone.roles.roles["a"] is Role.FOLLOWING
@@ -414,7 +414,7 @@ def test_a_node_that_was_taken_over_follows_and_never_opens() -> None:
     assert lone.roles.accepts("a", "b", 4) and not lone.roles.accepts("a", "a", 3)
 
 
-def test_nothing_is_stored_before_the_record_has_this_life() -> None:
+def test_nothing_is_stored_before_the_record_has_this_incarnation() -> None:
     lone = Lone(8, (2,), [replace(RECORD, origin="x", server="y", in_step={"y": 1, "a": 2}, followers=("a",))])
     assert not lone.roles.accepts("x", "y", 3)
     lone.run()

@@ -20,15 +20,15 @@ class CopyingFleet(Fleet):
     """Its storage is ready at once: what is opened is open, and a follower has everything."""
 
     def __init__(self, count: int) -> None:
-        self.lives: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self.opened: list[tuple[str, str, float]] = []  # origin, server, when
         super().__init__(count)
         self.advance(1.0)
 
     def roles(self, name: str) -> CopyRoles:
-        life = self.lives[name] = self.lives.get(name, 0) + 1
-        lives = (life - 1,) if life > 1 else ()
-        return CopyRoles("test", StoringNode(name, life, name, ""), lives, SETTINGS, lambda origin: 0)
+        incarnation = self.incarnations[name] = self.incarnations.get(name, 0) + 1
+        incarnations = (incarnation - 1,) if incarnation > 1 else ()
+        return CopyRoles("test", StoringNode(name, incarnation, name, ""), incarnations, SETTINGS, lambda origin: 0)
 
     def begin(self, **settings: Any) -> NodeWorld:
         node = super().begin(**settings)
@@ -63,8 +63,8 @@ class CopyingFleet(Fleet):
             if other.name == name and reaches:
                 generation = server.record.generation
                 if self.roles_of(other).accepts(origin, node.name, generation) and not server.followers[name].live:
-                    life = self.roles_of(other).me.life
-                    self.roles_of(node).attached(origin, name, life, False, self.now)
+                    incarnation = self.roles_of(other).me.incarnation
+                    self.roles_of(node).attached(origin, name, incarnation, False, self.now)
                     self.roles_of(node).caught_up(origin, name, self.now)
 
     def roles_of(self, node: NodeWorld) -> CopyRoles:

@@ -25,8 +25,8 @@ from starlingmq.cluster.etcd.etcd_requests import Txn, TxnAnswer
 from starlingmq.cluster.takeover.state_table import NoTransition, Row, StateTable
 
 SEEDS = (*range(12), 21, 141, 281, 322, 651, 5117)
-"""The last ones found a bug: a node that was named in a life whose disk was not looked at yet; a follower that left and
-came back between two turns; and weak points of the worlds themselves."""
+"""The last ones found a bug: a node was named whose disk had not been checked yet; a follower left and returned between
+two turns; and the worlds themselves had weak points."""
 
 _S, _E = FollowerState, FollowerEvent
 
@@ -55,7 +55,7 @@ def names_any_follower(record: CopyRecord, *arguments: Any) -> CopyRecord | None
 
 def names_and_lists(record: CopyRecord, *arguments: Any) -> CopyRecord | None:
     named = names_any_follower(record, *arguments)
-    return None if named is None else replace(named, in_step={**named.in_step, named.server: named.life})
+    return None if named is None else replace(named, in_step={**named.in_step, named.server: named.incarnation})
 
 
 def accepts_all(self: CopyRoles, origin: str, server: str, generation: int) -> bool:
@@ -77,26 +77,30 @@ take_requests = EtcdCas.take_requests
 
 
 def believes_its_disk(self: CopyRoles, record: CopyRecord) -> CopyRecord:
-    return record.returned(self.me.name, self.me.life)
+    return record.returned(self.me.name, self.me.incarnation)
 
 
 def believes_any_disk_that_was_used(self: CopyRoles, record: CopyRecord) -> CopyRecord:
-    self._lives = frozenset((*self._lives, *range(max(self._lives)))) if len(self._lives) > 1 else self._lives
+    self._incarnations = (
+        frozenset((*self._incarnations, *range(max(self._incarnations))))
+        if len(self._incarnations) > 1
+        else self._incarnations
+    )
     return returns(self, record)
 
 
 returns = CopyRoles._return
 
 
-def keeps_its_generation(self: CopyRecord, name: str, life: int) -> CopyRecord:
-    changed = replace(self, in_step={**self.in_step, name: life})
-    return replace(changed, life=life) if name == self.server else changed
+def keeps_its_generation(self: CopyRecord, name: str, incarnation: int) -> CopyRecord:
+    changed = replace(self, in_step={**self.in_step, name: incarnation})
+    return replace(changed, incarnation=incarnation) if name == self.server else changed
 
 
-def proves_by_its_earlier_disk(self: CopyServer, name: str, life: int, more: bool, now: float) -> bool:
+def proves_by_its_earlier_disk(self: CopyServer, name: str, incarnation: int, more: bool, now: float) -> bool:
     follower = self.followers.get(name, Follower(name, False, now))
     stored = follower.stored
-    accepted = attached(self, name, life, more, now)
+    accepted = attached(self, name, incarnation, more, now)
     follower.stored = stored
     return accepted
 
@@ -161,7 +165,7 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "a follower is listed before it has everything": (
         server_module,
         "FOLLOWER_TABLE",
-        with_rows(FOLLOWER_TABLE, row(_S.FOLLOWING, _E.CAUGHT_UP, _S.ENTERING, FollowerAction.NOTE_LIFE)),
+        with_rows(FOLLOWER_TABLE, row(_S.FOLLOWING, _E.CAUGHT_UP, _S.ENTERING, FollowerAction.NOTE_INCARNATION)),
     ),
     "an unknown outcome counts as a failure": (CopyRoles, "answered", takes_an_error_for_a_failure),
     "a change of a record compares nothing": (EtcdCas, "take_requests", compares_nothing),

@@ -16,7 +16,7 @@ class ClusterReady:
     news: list[str]  # recoveries
     called: list[Called]  # requests of operators at other nodes, to be answered
     outcomes: list[Outcome]  # results of this node's operator requests to other nodes
-    copies: list[Order]  # what to open, to close, and to wait for, before the requests are sent
+    copies: list[Order]  # data to open and to close, and followers to wait for; before the requests are sent
 
     def __init__(self) -> None:
         self.requests = []

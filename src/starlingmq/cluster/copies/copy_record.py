@@ -4,11 +4,10 @@ The law of this package: *nothing that was acknowledged is lost while one disk o
 accepted under two generations.* It rests on four rules:
 
 1. A record changes only by compare-and-set on its revision. ``generation`` never falls.
-2. One life (one start of the process) of one node serves under a generation. A successor and a restart each take a
-   higher one.
+2. One incarnation of one node serves under a generation. A successor and a restart each take a higher one.
 3. ``in_step`` names the nodes whose disks have everything that was acknowledged. Naming a successor does not change it.
-   The server of the generation adds other nodes and removes them; a node may only remove itself, or write its new life.
-   The server acknowledges nothing before every node in ``in_step`` has stored it (``copies.copy_server``).
+   The server of the generation adds other nodes and removes them; a node may only remove itself, or write its own
+   incarnation. The server acknowledges nothing before every node in ``in_step`` has stored it (``copies.copy_server``).
 4. A node that knows of a generation stores nothing more from an older one (``copies.copy_roles``). A successor is one
    of ``in_step``, so once it knows of its generation the earlier server can acknowledge nothing.
 
@@ -30,52 +29,52 @@ class CopyRecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CopyRecord:
-    """``life``: that of the server's process which may serve under this generation. ``in_step``: by name, the life in
-    which that node's copy was last known to be whole; includes the server, unless the server found its own disk old.
-    ``followers``: the nodes that the server sends to."""
+    """``incarnation``: that of the server's process which may serve under this generation. ``in_step``: by name, the
+    incarnation in which that node's copy was last known to be whole; includes the server, unless the server found its
+    own disk old. ``followers``: the nodes that the server sends to."""
 
     origin: str
     generation: int
     server: str
-    life: int
+    incarnation: int
     in_step: Mapping[str, int]
     followers: tuple[str, ...] = ()
 
-    def is_served_by(self, name: str, life: int) -> bool:
-        """Whether this life of the node may serve: it is named, and its disk is known to be whole in this life."""
-        return self.server == name and self.life == self.in_step.get(name) == life
+    def is_served_by(self, name: str, incarnation: int) -> bool:
+        """Whether this incarnation of the node may serve: it is named, and its disk is known to be whole."""
+        return self.server == name and self.incarnation == self.in_step.get(name) == incarnation
 
     def is_stale(self) -> bool:
         """Whether the server does not have everything that was acknowledged: another node has to serve."""
         return self.server not in self.in_step
 
-    def handed_to(self, name: str, life: int) -> CopyRecord:
+    def handed_to(self, name: str, incarnation: int) -> CopyRecord:
         """Another node is named server; the earlier one becomes a follower."""
         others = [each for each in (*self.followers, self.server) if each != name]
         followers = tuple(dict.fromkeys(others))
-        return replace(self, generation=self.generation + 1, server=name, life=life, followers=followers)
+        return replace(self, generation=self.generation + 1, server=name, incarnation=incarnation, followers=followers)
 
-    def returned(self, name: str, life: int) -> CopyRecord:
-        """A node in step has restarted and has its disk. The server takes a new generation for its new life."""
-        in_step = {**self.in_step, name: life}
+    def returned(self, name: str, incarnation: int) -> CopyRecord:
+        """A node in step has restarted and has its disk. The server takes a new generation for its new incarnation."""
+        in_step = {**self.in_step, name: incarnation}
         if name != self.server:
             return replace(self, in_step=in_step)
-        return replace(self, generation=self.generation + 1, life=life, in_step=in_step)
+        return replace(self, generation=self.generation + 1, incarnation=incarnation, in_step=in_step)
 
     def without(self, name: str) -> CopyRecord:
         """A node is not in step any more."""
-        return replace(self, in_step={each: life for each, life in self.in_step.items() if each != name})
+        return replace(self, in_step={each: incarnation for each, incarnation in self.in_step.items() if each != name})
 
 
-def new_record(origin: str, life: int) -> CopyRecord:
-    return CopyRecord(origin, 1, origin, life, {origin: life})
+def new_record(origin: str, incarnation: int) -> CopyRecord:
+    return CopyRecord(origin, 1, origin, incarnation, {origin: incarnation})
 
 
 def record_value(record: CopyRecord) -> bytes:
     facts = {
         "generation": record.generation,
         "server": record.server,
-        "life": record.life,
+        "incarnation": record.incarnation,
         "in_step": dict(record.in_step),
         "followers": list(record.followers),
     }
@@ -86,11 +85,11 @@ def record_from(origin: str, value: bytes) -> CopyRecord:
     """Raises CopyRecordError."""
     try:
         facts: dict[str, Any] = json.loads(value)
-        in_step = {str(name): int(life) for name, life in facts["in_step"].items()}
+        in_step = {str(name): int(incarnation) for name, incarnation in dict(facts["in_step"]).items()}
         followers = tuple([str(name) for name in facts["followers"]])
-        generation, life = int(facts["generation"]), int(facts["life"])
-        record = CopyRecord(origin, generation, str(facts["server"]), life, in_step, followers)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        generation, incarnation = int(facts["generation"]), int(facts["incarnation"])
+        record = CopyRecord(origin, generation, str(facts["server"]), incarnation, in_step, followers)
+    except (KeyError, TypeError, ValueError) as error:
         raise CopyRecordError(f"etcd key copies/{origin} has an invalid value: {error!r}; repair it") from None
     known = {record.server, *followers}
     if not in_step or not known.issuperset(in_step) or record.server in followers or generation < 1:

@@ -3,7 +3,7 @@
 ::
 
     copies/<origin>        a ``CopyRecord``
-    copies/nodes/<name>    JSON life, machine, zone; with the lease of that node
+    copies/nodes/<name>    JSON incarnation, machine, zone; with the lease of that node
 
 The law: of two states of a key, the one with the higher revision counts, in whatever order they arrive.
 """
@@ -24,20 +24,20 @@ class StoringNode:
     """A node that can store copies. ``machine``: its host; ``zone``: see ``node.zone``."""
 
     name: str
-    life: int
+    incarnation: int
     machine: str
     zone: str
 
 
 def node_value(node: StoringNode) -> bytes:
-    return json.dumps({"life": node.life, "machine": node.machine, "zone": node.zone}).encode()
+    return json.dumps({"incarnation": node.incarnation, "machine": node.machine, "zone": node.zone}).encode()
 
 
 def _node_from(name: str, value: bytes) -> StoringNode:
     """Raises CopyRecordError."""
     try:
         facts: dict[str, Any] = json.loads(value)
-        return StoringNode(name, int(facts["life"]), str(facts["machine"]), str(facts["zone"]))
+        return StoringNode(name, int(facts["incarnation"]), str(facts["machine"]), str(facts["zone"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CopyRecordError(f"etcd key copies/nodes/{name} has an invalid value: {error!r}") from None
 

@@ -4,9 +4,9 @@ The shell gives events (``answered``, ``opened``, ``attached``, ...), calls ``tu
 before the next one. A follower is proposed in a later turn than the one that requires it, so it is required before etcd
 can list it.
 
-The law: nothing is served and nothing is stored for an origin before its record has been read and has this life of the
-node. A node whose disk is not the one that the record means (another disk, or an earlier state of it) removes itself
-from the nodes in step, unless no other node is left.
+The law: nothing is served and nothing is stored for an origin before its record has been read and has this
+incarnation of the node. A node whose disk is not the one that the record means (another disk, or an earlier state of
+it) removes itself from the nodes in step, unless no other node is left.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Presence:
 
 
 class CopyRoles:
-    """``me``: this process; ``lives``: the lives that its disk has had since the last one that all records knew;
+    """``me``: this process; ``incarnations``: those that its disk has had since the last one that all records knew;
     ``written``: the number of the last change of an origin that is open here."""
 
     stirred: bool  # something has happened since the last turn
@@ -94,7 +94,7 @@ class CopyRoles:
         self,
         cluster: str,
         me: StoringNode,
-        lives: Collection[int],
+        incarnations: Collection[int],
         settings: CopySettings,
         written: Callable[[str], int],
     ) -> None:
@@ -104,13 +104,15 @@ class CopyRoles:
         self.registry = CopyRegistry(cluster)
         self.roles: dict[str, Role] = {}
         self.servers: dict[str, CopyServer] = {}  # open origins
-        self.settled = False  # all records have this life: ``lives`` may be forgotten
-        self._lives = frozenset((*lives, me.life))
+        self.settled = False  # all records have this incarnation: ``incarnations`` may be forgotten
+        self._incarnations = frozenset((*incarnations, me.incarnation))
         self._settings = settings
         self._written = written
         self._floor: dict[str, int] = {}  # origin -> nothing of an earlier generation is stored
         self._opening: dict[str, int] = {}  # origin -> generation that is opened
-        self._restarted: set[str] = set()  # origins whose data this life took over from an earlier life of this node
+        self._restarted: set[str] = (
+            set()
+        )  # origins whose data this incarnation took over from an earlier incarnation of this node
         self._cas = EtcdCas("copies change")
         self._told: dict[str, Require] = {}
         self._orders: list[Order] = []
@@ -176,11 +178,11 @@ class CopyRoles:
         self.servers[origin] = CopyServer(record, restarted, self._settings, self.presence.is_gone, now)
         self._next_tick = now
 
-    def attached(self, origin: str, name: str, life: int, more: bool, now: float) -> bool:
+    def attached(self, origin: str, name: str, incarnation: int, more: bool, now: float) -> bool:
         """See ``CopyServer.attached``. After False, the follower must not be changed; try again later."""
         server = self.servers.get(origin)
         self._next_tick, self.stirred = now, True
-        return server is not None and server.attached(name, life, more, now)
+        return server is not None and server.attached(name, incarnation, more, now)
 
     def detached(self, origin: str, name: str, now: float) -> None:
         if (server := self.servers.get(origin)) is not None:
@@ -195,7 +197,7 @@ class CopyRoles:
         if (server := self.servers.get(origin)) is not None:
             server.stored(name, number)
 
-    # What a follower asks
+    # Questions of a follower
 
     def accepts(self, origin: str, server: str, generation: int) -> bool:
         """Whether this node stores what that server sends in that generation. To be asked for each group, at the moment
@@ -249,13 +251,13 @@ class CopyRoles:
                 self.servers[origin].renewed(record, now)
 
     def _event(self, origin: str, record: CopyRecord | None) -> RoleEvent:
-        name, life = self.me.name, self.me.life
+        name, incarnation = self.me.name, self.me.incarnation
         if record is None or name not in (record.server, *record.followers):
             return RoleEvent.ABSENT
-        if record.is_served_by(name, life):
+        if record.is_served_by(name, incarnation):
             return RoleEvent.SERVES if self._has(origin, record.generation) else RoleEvent.SERVES_NEWER
-        noted = record.in_step.get(name, life)
-        if noted != life or (record.server == name and name in record.in_step):
+        noted = record.in_step.get(name, incarnation)
+        if noted != incarnation or (record.server == name and name in record.in_step):
             return RoleEvent.RETURNS
         return RoleEvent.FOLLOWS
 
@@ -282,7 +284,7 @@ class CopyRoles:
         """The first record of this node's own data."""
         name = self.me.name
         if self.roles.get(name, Role.UNKNOWN) is Role.UNKNOWN and self.registry.key(name) not in self._cas:
-            self._change(new_record(name, self.me.life))
+            self._change(new_record(name, self.me.incarnation))
 
     def _propose(self, now: float) -> None:
         records = self.registry.records
@@ -303,19 +305,19 @@ class CopyRoles:
                 self._change(wanted)
 
     def _return(self, record: CopyRecord) -> CopyRecord:
-        """What this node proposes after a restart."""
-        name, life = self.me.name, self.me.life
-        if record.in_step[name] in self._lives:
+        """The proposal of this node after a restart."""
+        name, incarnation = self.me.name, self.me.incarnation
+        if record.in_step[name] in self._incarnations:
             if record.server == name:
                 self._restarted.add(record.origin)
-            return record.returned(name, life)
+            return record.returned(name, incarnation)
         if len(record.in_step) > 1:
             return record.without(name)
         self._notices.append(
             f"the data of {record.origin} on this node is not what it had when it last ran, and no other node has a "
             "whole copy: what is missing is lost. Restore the data directory if you have it"
         )
-        return record.returned(name, life)
+        return record.returned(name, incarnation)
 
     def _change(self, record: CopyRecord) -> None:
         origin = record.origin

@@ -47,8 +47,8 @@ class Follower:
     def __init__(self, name: str, listed: bool, now: float) -> None:
         self.name = name
         self.state = FollowerState.IN_STEP if listed else FollowerState.FOLLOWING
-        self.life = 0  # of its process, while it is attached
-        self.proved = 0  # the life in which it proved that it has everything
+        self.incarnation = 0  # of its process, while it is attached
+        self.proved = 0  # the incarnation in which it proved that it has everything
         self.live = False  # it gets each change
         self.asked = listed  # its position is not known yet
         self.away_since = now  # ``inf`` while it is attached
@@ -59,7 +59,7 @@ class Follower:
 
 
 class CopyServer:
-    """``restarted``: an earlier life of this node has written the data. ``is_gone``: see ``LostNodes``."""
+    """``restarted``: an earlier incarnation of this node has written the data. ``is_gone``: see ``LostNodes``."""
 
     refusal: str  # why new changes are refused; "": they are accepted
     checked: bool
@@ -79,7 +79,7 @@ class CopyServer:
         self._settings = settings
         self._is_gone = is_gone
         self._written = 0
-        self._longer: tuple[str, int] | None = None  # the node to hand over to, and its life
+        self._longer: tuple[str, int] | None = None  # the node to hand over to, and its incarnation
         self._moving = ""  # a follower that another one is to replace, because of its place
         self._calm_since = now  # since then every follower is in step
         self._asked_for = ""  # the node that an operator wants to serve
@@ -106,16 +106,16 @@ class CopyServer:
                 del self.followers[follower.name]
         self._look_at_size()
 
-    def attached(self, name: str, life: int, more: bool, now: float) -> bool:
+    def attached(self, name: str, incarnation: int, more: bool, now: float) -> bool:
         """A follower is connected, and has told how much it has. ``more``: it has records that it would have to delete.
         Returns whether it may be brought to the state of this node."""
         follower = self.followers.get(name)
         if follower is None:
             return False
         if more and self._restarted and not self.checked and name in self.record.in_step:
-            self._longer = name, life
+            self._longer = name, incarnation
             return False
-        follower.life, follower.live = life, False
+        follower.incarnation, follower.live = incarnation, False
         follower.asked, follower.away_since = False, inf
         follower.stored = 0  # an earlier process of it may have had another disk
         follower.mark, follower.mark_at = self._written, now
@@ -169,8 +169,8 @@ class CopyServer:
         follower.state = row.next
         if FollowerAction.MARK in row.actions:
             follower.mark, follower.mark_at = NEXT, now
-        if FollowerAction.NOTE_LIFE in row.actions:
-            follower.proved = follower.life
+        if FollowerAction.NOTE_INCARNATION in row.actions:
+            follower.proved = follower.incarnation
 
     def _unknown(self) -> list[Follower]:
         return [each for each in self.followers.values() if each.asked and each.name in self.record.in_step]
@@ -237,7 +237,7 @@ class CopyServer:
 
     def _willing(self, nodes: Mapping[str, StoringNode]) -> tuple[str, int] | None:
         name = self._asked_for
-        return (name, nodes[name].life) if name in nodes else None
+        return (name, nodes[name].incarnation) if name in nodes else None
 
     def _wanted_followers(
         self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], in_step: Mapping[str, int], now: float

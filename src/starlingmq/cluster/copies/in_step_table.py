@@ -39,8 +39,8 @@ class FollowerEvent(Enum):
 
 
 class FollowerAction(Enum):
-    MARK = "mark"  # what is written until the next look, when it is required, has to be stored there first
-    NOTE_LIFE = "note life"  # the record is to list the life that has proved it
+    MARK = "mark"  # it is required at the next look; everything written until then has to be stored there first
+    NOTE_INCARNATION = "note incarnation"  # the record is to list the incarnation that has proved it
 
 
 _S, _E, _A = FollowerState, FollowerEvent, FollowerAction
@@ -52,7 +52,7 @@ FOLLOWER_TABLE: Final[StateTable[FollowerState, FollowerEvent, FollowerAction]] 
         ignores(_S.FOLLOWING, _E.PROVED, "nothing was asked of it"),
         ignores(_S.FOLLOWING, _E.LAGS, "it holds up nothing"),
         ignores(_S.FOLLOWING, _E.UNLISTED, "the change was about another node"),
-        goes(_S.PROVING, _E.PROVED, _S.ENTERING, _A.NOTE_LIFE),
+        goes(_S.PROVING, _E.PROVED, _S.ENTERING, _A.NOTE_INCARNATION),
         goes(_S.PROVING, _E.LAGS, _S.FOLLOWING),
         ignores(_S.PROVING, _E.CAUGHT_UP, "this is known"),
         ignores(_S.PROVING, _E.UNLISTED, "it is not proposed yet"),

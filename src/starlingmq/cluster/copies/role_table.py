@@ -1,16 +1,16 @@
-"""What this node is for one origin, as the newest record says.
+"""The role of this node for one origin, as the newest record says.
 
 ::
 
     UNKNOWN --SERVES--> SERVING       another record: FOLLOWS --> FOLLOWING, RETURNS --> RETURNING, ABSENT --> APART
        |----FOLLOWS---> FOLLOWING     SERVES leads to SERVING from every state
-       |----RETURNS---> RETURNING     (its life is not the one in the record: it proposes its own, or to be removed)
+       |----RETURNS---> RETURNING     (the record has an earlier incarnation: it proposes its own, or its removal)
        '----ABSENT----> APART
 
 The laws:
 
 - FENCE comes first: nothing of an older generation is stored any more when the copy is opened.
-- A node that has restarted serves and stores nothing before the record has its new life (RETURNING).
+- A node that has restarted serves and stores nothing before the record has its new incarnation (RETURNING).
 - A newer generation with this node as server closes what is open here, because another node may have served between.
 """
 
@@ -31,10 +31,10 @@ class Role(Enum):
 
 
 class RoleEvent(Enum):
-    SERVES = "serves"  # the record names this life of this node as server, in the generation known here
+    SERVES = "serves"  # the record names this incarnation of this node as server, in the generation known here
     SERVES_NEWER = "serves in a newer generation"
     FOLLOWS = "follows"
-    RETURNS = "returns"  # the record has an earlier life of this node
+    RETURNS = "returns"  # the record has an earlier incarnation of this node
     ABSENT = "absent"  # the record does not name this node, or is gone
 
 

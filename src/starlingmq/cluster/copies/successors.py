@@ -1,7 +1,8 @@
 """Names a successor for a server that is gone. Only the cluster's leader does this.
 
-The law: a successor is in step with its present life, and is heard by the leader. Naming raises the generation and
-leaves ``in_step`` as it is, so an error about the earlier server costs a change of servers and nothing else.
+The law: a successor is in step with the incarnation that it has now, and is heard by the leader. Naming raises the
+generation and leaves ``in_step`` as it is, so an error about the earlier server costs a change of servers and nothing
+else.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ def successor(
         return None
     able = [
         name
-        for name, life in record.in_step.items()
-        if name != record.server and is_heard(name) and not is_gone(name) and name in nodes and nodes[name].life == life
+        for name, incarnation in record.in_step.items()
+        if name != record.server
+        and is_heard(name)
+        and not is_gone(name)
+        and name in nodes
+        and nodes[name].incarnation == incarnation
     ]
     if not able:
         return None
     name = min(able, key=lambda each: (served.get(each, 0), each != record.origin, each))
-    return record.handed_to(name, nodes[name].life)
+    return record.handed_to(name, nodes[name].incarnation)
