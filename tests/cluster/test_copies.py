@@ -279,6 +279,20 @@ def test_a_follower_in_a_bad_place_stays_until_the_other_one_is_in_step() -> Non
     assert serving.server.record.followers == ("c",) and serving.server.record.in_step == {"a": 7, "c": 1}
 
 
+def test_a_follower_stays_where_it_is_once_the_better_place_is_gone() -> None:
+    serving = Serving(replace(RECORD, followers=("b", "d")), copies=2)
+    serving.nodes = nodes(("a", "m1", "z1"), ("b", "m2", "z1"), ("c", "m3", "z2"))
+    serving.attach("b", 2)
+    serving.server.stored("b", 5)
+    serving.confirm(serving.look(written=5, seconds=61.0))
+    assert serving.server.record.followers == ("b",), "d was away for too long"
+    for _ in range(10):
+        proposed = serving.look(written=5, seconds=CALM_SECONDS)
+    assert proposed is not None and proposed.followers == ("b", "c")
+    del serving.nodes["c"]
+    assert serving.look(written=5, seconds=CALM_SECONDS) is None
+
+
 def test_what_a_follower_stored_over_an_earlier_connection_does_not_count() -> None:
     serving = Serving(replace(RECORD, in_step={"a": 7}))
     serving.attach("b", 2)

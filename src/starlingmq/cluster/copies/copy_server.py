@@ -249,9 +249,13 @@ class CopyServer:
         away = [name for name in followers if name == self._moving or self._is_given_up(name, now)]
         while len(followers) - len(away) < wanted:
             name = next_follower(replace(self.record, followers=tuple(followers)), away, nodes, stored)
-            if not name:
+            if name:
+                followers.append(name)
+            elif self._moving in away:  # the better place is gone
+                away.remove(self._moving)
+                self._moving = ""
+            else:
                 return tuple(followers)
-            followers.append(name)
         present = [name for name in followers if name not in away]
         for name in (*away, *reversed(present[wanted:])):
             if name not in in_step and self._may_go(name):
