@@ -355,9 +355,13 @@ def test_an_operator_hands_over_to_a_node_in_step_and_to_no_other() -> None:
 class Lone:
     """One process with an etcd that does what it is asked at once."""
 
-    def __init__(self, incarnation: int, incarnations: tuple[int, ...], records: list[CopyRecord]) -> None:
+    def __init__(
+        self, incarnation: int, incarnations: tuple[int, ...], records: list[CopyRecord], broken: tuple[str, ...] = ()
+    ) -> None:
         self.revision = 10
-        self.roles = CopyRoles("c", StoringNode("a", incarnation, "m", ""), incarnations, SETTINGS, lambda origin: 0)
+        self.roles = CopyRoles(
+            "c", StoringNode("a", incarnation, "m", ""), incarnations, SETTINGS, lambda origin: 0, broken
+        )
         registry = self.roles.registry
         self.there = {registry.key(each.origin): (record_value(each), 5) for each in records}
 
@@ -413,6 +417,13 @@ def test_a_node_with_another_disk_leaves_the_nodes_in_step_and_opens_nothing(inc
     assert lone.run() == []
     assert lone.record("a") == RECORD.without("a")
     assert lone.roles.roles["a"] is Role.FOLLOWING
+
+
+def test_a_node_whose_copy_is_broken_leaves_the_nodes_in_step_of_that_origin_alone() -> None:
+    other = replace(RECORD, origin="x", server="y", in_step={"y": 1, "a": 7}, followers=("a",))
+    lone = Lone(8, (7,), [RECORD, other], broken=("x",))
+    lone.run()
+    assert lone.record("x").in_step == {"y": 1} and lone.record("a").in_step == {"a": 8, "b": 2}
 
 
 def test_the_only_node_in_step_serves_what_it_has_and_says_what_is_lost() -> None:

@@ -86,7 +86,8 @@ class Presence:
 
 class CopyRoles:
     """``me``: this process; ``incarnations``: those that its disk has had since the last one that all records knew;
-    ``written``: the number of the last change of an origin that is open here."""
+    ``written``: the number of the last change of an origin that is open here; ``broken``: the origins whose copy on
+    this disk is not whole."""
 
     stirred: bool  # something has happened since the last turn
 
@@ -97,6 +98,7 @@ class CopyRoles:
         incarnations: Collection[int],
         settings: CopySettings,
         written: Callable[[str], int],
+        broken: Collection[str] = (),
     ) -> None:
         self.stirred = True
         self.presence = Presence()
@@ -108,6 +110,7 @@ class CopyRoles:
         self._incarnations = frozenset((*incarnations, me.incarnation))
         self._settings = settings
         self._written = written
+        self._broken = frozenset(broken)
         self._floor: dict[str, int] = {}  # origin -> nothing of an earlier generation is stored
         self._opening: dict[str, int] = {}  # origin -> generation that is opened
         self._restarted: set[str] = (
@@ -307,7 +310,7 @@ class CopyRoles:
     def _return(self, record: CopyRecord) -> CopyRecord:
         """The proposal of this node after a restart."""
         name, incarnation = self.me.name, self.me.incarnation
-        if record.in_step[name] in self._incarnations:
+        if record.in_step[name] in self._incarnations and record.origin not in self._broken:
             if record.server == name:
                 self._restarted.add(record.origin)
             return record.returned(name, incarnation)
