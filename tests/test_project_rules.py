@@ -31,7 +31,7 @@ RANKS: Final = (
     ("bulk",),
     ("spark",),
     ("pipeline",),
-    ("node",),
+    ("node", "node_copies", "node_process", "node_state", "node_tracing"),
     ("pytest_plugin",),
     ("cli", "demo", "__main__"),
 )

@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import logging
-import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from starlingmq._version import __version__
 from starlingmq.admin.broker_actions import BrokerActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
@@ -27,7 +24,7 @@ from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refu
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
-from starlingmq.log import NoticeLog, SparingLog, set_up_logging
+from starlingmq.log import NoticeLog, SparingLog
 from starlingmq.net.bulk_urls import bulk_url, parse_bulk_url
 from starlingmq.net.control_socket import ControlServer
 from starlingmq.net.driver import Driver, broker_clock
@@ -36,15 +33,16 @@ from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.listeners.revocation_sweep import end_revoked
 from starlingmq.net.memory_watch import MemoryWatch
-from starlingmq.node_log import NodeLog
-from starlingmq.process import free_memory
+from starlingmq.node_copies import NodeCopies, has_copies
+from starlingmq.node_state import event_listener, new_state
+from starlingmq.node_tracing import NodeTracing
 from starlingmq.storage.opening import directory_of, open_store
 
 if TYPE_CHECKING:
     from starlingmq.api.listening import HttpSide
     from starlingmq.net.bulk_process import BulkProcess
+    from starlingmq.net.copies.copy_part import CopyPart
     from starlingmq.net.peers.cluster_shell import Cluster
-    from starlingmq.otel.tracing import Tracing
 
 log = logging.getLogger("starlingmq")
 
@@ -71,6 +69,7 @@ class Broker:
         authorize: Authorize | None = None,
         on_publish: OnPublish | None = None,
         on_event: OnEvent | None = None,
+        copy_part: CopyPart | None = None,
     ) -> None:
         self.config = config or Config()
         if listeners is not None:
@@ -99,13 +98,19 @@ class Broker:
         self._cluster: Cluster | None = None
         self._ending: asyncio.Future[None] | None = None
         self._bulk: BulkProcess | None = None
-        self._tracing: Tracing | None = None
+        self._tracing = NodeTracing()
         self._revoking: asyncio.Future[None] | None = None
+        self._copies = NodeCopies(copy_part)
+
+    @property
+    def taken_over(self) -> bool:
+        """Another node serves the data of this one. It has ended; a new ``Broker`` becomes a follower."""
+        return self._copies.taken_over
 
     @property
     def problem(self) -> str:
         """The reason why it stopped by itself; "" if it was stopped."""
-        if self._cluster is None or self._ending is None:
+        if self._cluster is None or self._ending is None or self.taken_over:
             return ""
         return self._cluster.problem
 
@@ -148,9 +153,31 @@ class Broker:
         return self._driver.state
 
     async def start(self) -> None:
-        """Open the listeners and serve from now on. A broker is started once."""
-        if self._driver is not None:
+        """Open the listeners and serve from now on. A broker is started once. Raises TakenOver."""
+        if self._driver is not None or self._copies.process is not None:
             raise RuntimeError("this broker has already been started once; create another one")
+        if self._copies.part is not None or not has_copies(self.config):
+            await self._start()
+            return
+        try:
+            await self._copies.start(self.config, self._open_hosted, self._start, self._end)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _open_hosted(self, config: Config, part: CopyPart) -> Broker:
+        """A broker for the data of a lost node."""
+        hooks = self.hooks
+        return Broker(
+            config,
+            authenticate=hooks.authenticate,
+            authorize=hooks.authorize,
+            on_publish=hooks.on_publish,
+            on_event=hooks.on_event,
+            copy_part=part,
+        )
+
+    async def _start(self) -> None:
         http = [each for each in self.config.listeners if each.url.partition("://")[0] in API_SCHEMES]
         listener_set = self._listener_set = ListenerSet(each for each in self.config.listeners if each not in http)
         refuse_open_listeners(self.config, self.hooks.authenticate is not None)
@@ -169,8 +196,9 @@ class Broker:
             self._control = await actions.open_control(admin.actions)
             if http:
                 await self._open_http(admin)
-            self._trace(self._make_tracing(self.config), self.config)
+            self._tracing.use(self._tracing.make(self.config, self._driver), self.config)
             if self._cluster is not None:
+                await self._copies.join(self._cluster.state)
                 await self._cluster.join()
             self._memory = MemoryWatch(self._driver, lambda: self.config.limits.memory)
             self._memory.look()
@@ -233,78 +261,35 @@ class Broker:
     async def _make_driver(self) -> Driver:
         clock = broker_clock()
         config = self.config
-        state = self._new_state(clock())
+        state = new_state(config, self.hooks, self._access, clock())
         notices = self._notices = NoticeLog(config.limits.log_rate, clock, asyncio.get_running_loop().call_later)
-        store = open_store(config, state, clock)
+        copied = self._copies.part
+        if copied is None:
+            store = open_store(config, state, clock)
+        else:
+            await copied.prepare(config)
+            store = await copied.open(lambda: open_store(config, state, clock))
         if not config.cluster.enabled:
-            return Driver(state, store, self.hooks, self._listener_of_events(config, notices), notices.add, clock)
+            return Driver(state, store, self.hooks, event_listener(config, self.hooks, notices), notices.add, clock)
         try:
             from starlingmq.net.peers.cluster_shell import Cluster  # gRPC, which only a cluster needs
 
-            cluster = Cluster(config, clock)
+            cluster = Cluster(config, clock, None if copied is None else copied.etcd)
             part = await cluster.open(state, state.peers.facts)
         except BaseException:
             await store.close()
             raise
         self._cluster = cluster
-        told = self._listener_of_events(config, notices)
+        cluster.copies = self._copies.process
+        told = event_listener(config, self.hooks, notices)
         driver = Driver(state, store, self.hooks, told, notices.add, clock, part, cluster.carry)
         cluster.request_turn = driver.request_turn
         cluster.ended = self._end
         return driver
 
-    def _new_state(self, now: float) -> BrokerState:
-        config, hooks = self.config, self.hooks
-        state = BrokerState(
-            config.mqtt, config.limits, now, os.urandom(32), __version__, config.nats, config.queue_groups
-        )
-        state.nats.info.server_name = config.node.name
-        state.nats.info.cluster = config.cluster.name if config.cluster.enabled else ""
-        state.audit.node = config.node.name
-        state.audit.asked = config.streams.events
-        state.publishing.producers.node = config.node.name
-        state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
-        state.nats.keys.verify = self._access.verifier(config)
-        self._access.admit(state, config)
-        publishing = hooks.authorize is not None or hooks.on_publish is not None
-        wanted = hooks.on_event is not None or config.log.connections
-        state.ctx.use_hooks(publishing, hooks.authorize is not None, wanted)
-        return state
-
-    def _listener_of_events(self, config: Config, notices: NoticeLog) -> OnEvent | None:
-        """The hook of the program, before it the log of connections if that is wanted."""
-        if not config.log.connections:
-            return self.hooks.on_event
-        from starlingmq.connection_log import ConnectionLog
-
-        return ConnectionLog(notices, self.hooks.on_event).event
-
-    def _make_tracing(self, config: Config) -> Tracing | None:
-        """The present tracing if its destination is unchanged, or a new one. Raises ConfigError."""
-        if not config.tracing.endpoint:
-            return None
-        try:
-            from starlingmq.otel.tracing import Tracing
-        except ImportError as error:
-            raise ConfigError(
-                f"tracing.endpoint: needs {error.name}; run pip install '.[otel]' in the sources"
-            ) from None
-        if self._tracing is not None and self._tracing.goes_on_with(config.tracing):
-            return self._tracing
-        assert self._driver is not None
-        return Tracing(config.tracing, config.node.name, self.state, self._driver.request_turn)
-
-    def _trace(self, tracing: Tracing | None, config: Config) -> None:
-        earlier, self._tracing = self._tracing, tracing
-        if earlier is not None and earlier is not tracing:
-            self._closing_traces = asyncio.ensure_future(earlier.close())
-        if tracing is not None and earlier is not tracing:
-            tracing.begin()
-        if tracing is not None:
-            tracing.change(config.tracing)
-
     def _end(self) -> None:
-        """This node is not a member of its cluster any more: stop, unless that has begun."""
+        """This node is not a member of its cluster any more, or its data is served elsewhere: stop, unless that has
+        begun."""
         self._ending = asyncio.ensure_future(self.stop())
 
     def _open_admin(self, driver: Driver, actions: BrokerActions) -> AdminService:
@@ -319,7 +304,7 @@ class Broker:
             self._reload_again,
             self._cluster,
             actions.drain,
-            lambda: None if self._tracing is None else self._tracing.figures(),
+            lambda: None if self._tracing.current is None else self._tracing.current.figures(),
         )
         admin = AdminService(local_node, actions.by_name, actions.streams)
         admin.start()
@@ -347,9 +332,9 @@ class Broker:
         access = None if self._http is None else self._http.prepare(config, hashing)
         chain = self._access.make_chain(config, hashing)
         verify = self._access.verifier(config)
-        tracing = self._make_tracing(config)
+        tracing = self._tracing.make(config, self._driver)
         self._actions.declare_streams(config)
-        self._trace(tracing, config)
+        self._tracing.use(tracing, config)
         self.state.nats.keys.verify = verify
         self.state.audit.asked = config.streams.events
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
@@ -367,7 +352,7 @@ class Broker:
             self._http.reload(config, access)
         if self._notices is not None:
             self._notices.rate = config.limits.log_rate
-            self._driver.on_event = self._listener_of_events(config, self._notices)
+            self._driver.on_event = event_listener(config, self.hooks, self._notices)
             self.state.ctx.use_events(self._driver.on_event is not None)
         self.config = config
         self._driver.request_turn()
@@ -404,19 +389,25 @@ class Broker:
         async with self._one_stop:
             await self._stop()
 
+    async def stop_at_once(self) -> None:
+        """The same without handing anything over: another node serves the data of this one."""
+        self._copies.taken_over = True
+        await self.stop()
+
     async def _stop(self) -> None:
         if self._closed.is_set():
             return
         seconds = self.config.node.shutdown_timeout
         if self._admin is not None:
             self._admin.local_node.serving = False
+        self._copies.stopping()
         if self._cluster is not None:
             self._cluster.stopping()
         await self._listener_set.close()
         self._admission.descriptors.close()
         if self._revoking is not None:
             self._revoking.cancel()
-        if self._cluster is not None:
+        if self._cluster is not None and not self.taken_over:
             await self._cluster.hand_over(seconds - min(seconds / 3, LAST_SECONDS))
         if self._bulk is not None:
             await self._bulk.stop()
@@ -426,14 +417,15 @@ class Broker:
             await self._http.close()
         if self._admin is not None:
             await self._admin.stop()
-        if self._tracing is not None:
-            await self._tracing.close()
+        await self._tracing.close()
         driver = self._driver
         if driver is not None:
             await driver.stop(min(seconds, 2.0))
+            self._copies.left()
             if self._cluster is not None:
                 await self._cluster.close()
             await driver.store.close()
+        await self._copies.end()
         if self._memory is not None:
             self._memory.stop()
         await self._access.close()
@@ -452,49 +444,3 @@ def _load_http() -> None:
         importlib.import_module("starlingmq.api.listening")
     except ImportError as error:
         raise ConfigError(f"listeners: http:// needs {error.name}; run pip install '.[http]' in the sources") from None
-
-
-def freeze() -> None:
-    """Exempt the present objects from garbage collection. Libraries make reference cycles (gRPC makes one per call,
-    with metadata that a stranger chose): those must be collected before, since frozen objects never are."""
-    gc.collect(0)
-    gc.freeze()
-
-
-class Node(Broker):
-    """A broker that has the process for itself: it sets up logging, logs its start and its end, and controls the
-    garbage collector. ``settings_file``: for the log, "" if there is none."""
-
-    def __init__(self, config: Config, settings_file: str = "") -> None:
-        super().__init__(config)
-        set_up_logging(config.log, config.node.name)
-        self._freezer: asyncio.TimerHandle | None = None
-        self._log = NodeLog(config, settings_file)
-
-    async def start(self) -> None:
-        refuse_open_listeners(self.config, self.hooks.authenticate is not None)  # before the log has a line
-        self._log.starts()
-        await super().start()
-        self._log.serves(self.addresses)
-        # A full collection over a million sessions would stall everything for seconds, and the core makes no reference
-        # cycles: only young objects are checked, and those that survive are left to their reference count.
-        gc.collect()
-        free_memory()  # buffers that the imports needed
-        gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
-        self._freeze()
-
-    def reload(self, config: Config) -> None:
-        super().reload(config)
-        set_up_logging(config.log, config.node.name)
-
-    def _freeze(self) -> None:
-        freeze()
-        self._freezer = asyncio.get_running_loop().call_later(FREEZE_INTERVAL, self._freeze)
-
-    async def stop(self) -> None:
-        if self._freezer is not None:
-            self._freezer.cancel()
-        self._log.stops()
-        await super().stop()
-        if self._driver is not None:
-            self._log.ended(self._driver.state)

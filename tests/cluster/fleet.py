@@ -14,7 +14,7 @@ from tests.harness import TURNS_MAX, FakeClient, World
 from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
-from starlingmq.cluster.copies.copy_roles import CopyRoles
+from starlingmq.cluster.etcd.etcd_requests import Answer
 from starlingmq.cluster.links.peer_frames import Data, Envelope
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.ready import Ready
@@ -29,8 +29,7 @@ class NodeWorld(World):
         self.fleet = fleet
         self.name = name
         config = msgspec.convert({"name": "test"}, ClusterConfig)
-        roles = fleet.roles(name)
-        self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test", roles)
+        self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
         migrations = self.cluster.takeovers.migrations
         elsewhere = migrations.ports.heard_elsewhere
         migrations.ports.heard_elsewhere = lambda number: elsewhere(number) and not fleet.is_parted(self, number)
@@ -110,10 +109,6 @@ class Fleet:
         self._kept_at = 0.0  # when leases were last kept alive
         for _ in range(count):
             self.add(**settings)
-
-    def roles(self, name: str) -> CopyRoles | None:
-        """Copies of a node that begins; None: there are none."""
-        return None
 
     def __getitem__(self, place: int) -> NodeWorld:
         return self.nodes[place]
@@ -204,14 +199,18 @@ class Fleet:
         while self.now < end:
             self.now = min(end, self.now + step)
             for name, answer in self.etcd.advance(self.now):
-                for node in self.nodes:
-                    if node.name == name:
-                        node.cluster.answered(answer, self.now)
+                self.answered(name, answer)
             if self.now >= self._kept_at + 1.0:
                 self._kept_at = self.now
                 for node in self.nodes:
                     node.etcd.keep_alive(self.now)
             self.run()
+
+    def answered(self, name: str, answer: Answer) -> None:
+        """etcd answers that session."""
+        for node in self.nodes:
+            if node.name == name:
+                node.cluster.answered(answer, self.now)
 
     def connect(self, place: int, client_id: str, **arguments: Any) -> FakeClient:
         return self.nodes[place].connect(client_id, **arguments)

@@ -27,7 +27,7 @@ from starlingmq.net.peers.peer_server import PeerServer
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_feed import CopyFeed
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import Hello, Position
+from starlingmq.storage.copies.copy_frames import CopyPosition, Hello
 from starlingmq.storage.copies.copy_life import begin_copies
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
 from starlingmq.storage.copies.copy_source import CopySource
@@ -80,7 +80,7 @@ class Follower:
         self.threads = ThreadPoolExecutor(1)
         self.ends: list[str] = []
 
-    def receiver(self, hello: Hello) -> CopyReceiver:
+    async def receiver(self, hello: Hello) -> CopyReceiver:
         if self.copy is None:
             self.copy = CopyDirectory(CopyFiles(self.path, hello.owner, hello.engine, hello.segment_size))
         return CopyReceiver(self.copy, hello, "process", self.threads)
@@ -91,7 +91,7 @@ class Follower:
         return self.ends[-1]
 
 
-def accept(life: int, position: Position) -> bool:
+def accept(life: int, position: CopyPosition) -> bool:
     return life == 77 and not position.excess
 
 
@@ -154,7 +154,8 @@ async def test_an_owner_whose_generation_is_over_is_told_so(tmp_path: Path) -> N
     follower = Follower(tmp_path / "copy")
     async with within(PATIENCE), node(1) as near, node(2) as far, owned(tmp_path / "own") as (store, source):
         far.on_copy = follower.serve
-        follower.receiver(Hello("n1", 1, "segment", store.segment_size, source.facts.lives)).copy.fence(3)
+        receiver = await follower.receiver(Hello("n1", 1, "segment", store.segment_size, source.facts.lives))
+        receiver.copy.fence(3)
         async with near.open_copy(MemberInfo("n2", 2, 1, far.address)) as pipe:
             with pytest.raises((CopyRefused, grpc.RpcError)):
                 await feed_follower(pipe, source.hello(), CopyFeed(store, source, "n2"), accept)

@@ -18,7 +18,7 @@ from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.net.peers import peer_handshake, peer_server
 from starlingmq.net.peers.peer_stream import CHALLENGE_METHOD, JOIN_METHOD, SERVICE
 from starlingmq.net.peers.process_watch import HOLD_METHOD
-from starlingmq.node import freeze
+from starlingmq.node_process import freeze
 
 SECRET = "0123456789abcdef"
 CONNECTIONS = 50

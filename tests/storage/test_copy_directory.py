@@ -27,7 +27,7 @@ from starlingmq.storage.copies.copy_facts import (
     write_facts,
 )
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import CopyFrameError, Defined, Hello, Kept, Position
+from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Defined, Hello, Kept
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
 from starlingmq.storage.keys import META_AS_OF, META_COPY
 from starlingmq.storage.streams.stream_logs import Definition
@@ -137,7 +137,7 @@ def test_a_copy_whose_life_is_forgotten_begins_with_nothing(copy: CopyDirectory)
     copy.begin(hello(Life(1, 0, {})))
     apply(copy, frames.append(0, [b"a"]), frames.kv({b"sx": b"1", META_COPY: mark(1, 1)}))
     copy.begin(hello(Life(5, 0, {})))
-    assert copy.position == Position(5, 0, (0, 0), {})
+    assert copy.position == CopyPosition(5, 0, (0, 0), {})
     assert copy.files.kv.get(b"sx") is None
 
 
@@ -342,7 +342,7 @@ def test_streams_follow_their_definitions_and_offsets(copy: CopyDirectory) -> No
     defined = frames.packed(frames.DEFINE, Defined([definition], {}))
     apply(copy, defined, frames.stream(4, 5, [b"x", b"y"]))
     assert copy.files.streams[4].journal.read(0, 10, 100) == [(5, b"x"), (6, b"y")]
-    assert copy.position == Position(0, 0, (0, 0), {4: 7})
+    assert copy.position == CopyPosition(0, 0, (0, 0), {4: 7})
     apply(copy, frames.plain(frames.CONSUMERS, msgspec.msgpack.encode((4, b"[]"))))
     assert (path_of(copy) / "streams" / "all" / "CONSUMERS").read_bytes() == b"[]"
     apply(copy, frames.plain(frames.DEFINE, msgspec.msgpack.encode(Defined([], {"all": 7}))))

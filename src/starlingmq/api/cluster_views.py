@@ -45,6 +45,12 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
             raise AdminError(409, ALONE)
         return await served.ask("cluster.routes", prefix=prefix, name=node, limit=str(limit))
 
+    @get("/copies", summary="Show which nodes store copies of whose data, and what would be lost with a node now")
+    async def copies() -> dict[str, Any]:
+        if local_node.cluster is None:
+            raise AdminError(409, ALONE)
+        return await served.ask("cluster.copies")
+
     @get("/groups", summary="List shared subscriptions and queue groups, each as its primary reports it")
     async def groups(
         prefix: GroupPrefix = "", limit: Limit = PAGE, cursor: Cursor = None, node: Node = ""
@@ -68,4 +74,4 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def leave(request: Request[Any, Any, Any], node: AtNode = "", force: Force = False) -> dict[str, Any]:
         return await served.ask("leave", node=node, force="yes" if force else "", by=served.who(request))
 
-    return [nodes, wanted, groups, draining, drain, undrain, leave]
+    return [nodes, wanted, copies, groups, draining, drain, undrain, leave]

@@ -38,6 +38,12 @@ MEMBERS: Final[Columns] = {
     "queued_bytes": Column("bytes", "bytes", wide=True),
     "unacknowledged": Column("unacknowledged", "number", wide=True),
 }
+COPIES: Final[Columns] = {
+    "node": Column("data of"),
+    "server": Column("served by"),
+    "in_step": Column("in step"),
+    "followers": Column("followers"),
+}
 ROUTES: Final[Columns] = {
     "filter": Column("filter"),
     "node": Column("node"),
@@ -107,6 +113,24 @@ def routes(
 
 
 @app.command()
+def copies(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
+    """Show which nodes store copies of whose data, how far they are, and what would be lost with a node now.
+
+    The exit code is 0 if the loss of any one node would lose nothing, and 3 otherwise.
+    """
+    found = _ask("cluster.copies", {}, data_dir, config, json_)
+    at_risk = [each for each in found["nodes"] if each["at_risk"]]
+    if json_:
+        print(json.dumps(found))
+    elif not found["nodes"]:
+        print("no copies: cluster.copies is 1, so what a node stores is lost with its disk")
+    else:
+        print(table(COPIES, [_copy_row(each) for each in found["nodes"]]))
+        print("\n".join(_copy_lines(found["nodes"])))
+    return DEGRADED if at_risk or not found["nodes"] else 0
+
+
+@app.command()
 def leave(
     force: ForceOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
@@ -128,6 +152,34 @@ def forget(
     arguments = {"name": name} | ({"force": "yes"} if force else {})
     found = _ask("cluster.forget", arguments, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{found['forgot']} was removed from the cluster")
+
+
+def _copy_row(each: dict[str, Any]) -> dict[str, Any]:
+    followers = [f"{follower['node']} ({_how_far(follower)})" for follower in each["followers"]]
+    return {
+        "node": each["node"],
+        "server": each["server"],
+        "in_step": ", ".join(each["in_step"]),
+        "followers": ", ".join(followers) or "none",
+    }
+
+
+def _how_far(follower: dict[str, Any]) -> str:
+    if follower["state"] == "catching up":
+        return f"catching up, {amount(follower['sent'], 'bytes')} of about {amount(follower['total'], 'bytes')} sent"
+    if not follower["behind_bytes"]:
+        return str(follower["state"])
+    return f"{follower['state']}, {amount(follower['behind_bytes'], 'bytes')} and {follower['behind_seconds']:.1f} s behind"
+
+
+def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
+    for each in nodes:
+        if each["refused"]:
+            yield f"{each['node']} accepts nothing: {each['refused']}"
+        if each["at_risk"]:
+            yield f"at risk if {each['server']} is lost now: {each['at_risk']}"
+    if not any(each["at_risk"] for each in nodes):
+        yield "the loss of any one node would lose nothing that was acknowledged"
 
 
 def _ask(

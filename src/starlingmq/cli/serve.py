@@ -8,6 +8,7 @@ graceful stop that closes NATS clients over a period. SIGHUP reloads the configu
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.cli.announce import announced
@@ -22,10 +24,11 @@ from starlingmq.cli.command_errors import explain
 from starlingmq.cli.serve_options import ServeOptions
 from starlingmq.config.restart_settings import needs_restart
 from starlingmq.config.settings import Config, ConfigError, load_config
+from starlingmq.node_copies import TakenOver
 from starlingmq.process import raise_file_limit, tune_allocator
 
 if TYPE_CHECKING:
-    from starlingmq.node import Node
+    from starlingmq.node_process import Node
 
 log = logging.getLogger("starlingmq")
 
@@ -119,18 +122,23 @@ def event_loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop
 
 
 async def _serve(config: Config, load: Callable[[], Config], settings_file: str) -> None:
-    from starlingmq.node import Node  # late: help and setting errors do not need the whole broker
+    from starlingmq.node_process import Node  # late: help and setting errors do not need the whole broker
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
         # Once: without the handler, the next signal ends the process.
         loop.add_signal_handler(number, _stop_once, loop, stop)
-    node = Node(config, settings_file)
-    node.load = load
-    stopping = loop.create_task(stop.wait())
-    with announced(config.node.name, config.node.data_dir):
-        await _run(node, loop, stopping, load)
+    again = True
+    while again and not stop.is_set():
+        node = Node(config, settings_file)
+        node.load = load
+        stopping = loop.create_task(stop.wait())
+        with announced(config.node.name, config.node.data_dir), suppress(TakenOver):
+            await _run(node, loop, stopping, load)
+        again = node.taken_over
+        config = node.config
+        gc.unfreeze()
     if node.problem:
         raise StoppedError(node.problem)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from starlingmq.cluster.copies.copy_roles import Order
 from starlingmq.cluster.etcd.etcd_requests import Request
 from starlingmq.cluster.links.peer_frames import Envelope, MemberInfo
 from starlingmq.cluster.operator_rpc import Called, Outcome
@@ -16,7 +15,6 @@ class ClusterReady:
     news: list[str]  # recoveries
     called: list[Called]  # requests of operators at other nodes, to be answered
     outcomes: list[Outcome]  # results of this node's operator requests to other nodes
-    copies: list[Order]  # data to open and to close, and followers to wait for; before the requests are sent
 
     def __init__(self) -> None:
         self.requests = []
@@ -26,7 +24,6 @@ class ClusterReady:
         self.news = []
         self.called = []
         self.outcomes = []
-        self.copies = []
 
     def take(self) -> ClusterReady:
         """Everything collected so far; leaves this one empty."""
@@ -38,5 +35,4 @@ class ClusterReady:
         taken.news, self.news = self.news, taken.news
         taken.called, self.called = self.called, taken.called
         taken.outcomes, self.outcomes = self.outcomes, taken.outcomes
-        taken.copies, self.copies = self.copies, taken.copies
         return taken

@@ -25,7 +25,6 @@ of their dependencies:
     retained, wills       send the retained message of a will to etcd before they change the will's key there
     heartbeats            report everything that was decided
     qos2                  asks after sessions were added and removed
-    copies                name successors after it was decided who is gone; absent with ``cluster.copies: 1``
     operator_rpc          comes last: an operator sees the result of this turn
     ====================  ==========================================================================================
 
@@ -46,8 +45,7 @@ from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.balance.rebalance import Rebalancing
 from starlingmq.cluster.cluster_ready import ClusterReady
 from starlingmq.cluster.cluster_view import ClusterView, PeerStatus
-from starlingmq.cluster.copies.copies_subsystem import CopiesSubsystem
-from starlingmq.cluster.copies.copy_roles import CopyRoles
+from starlingmq.cluster.copies.process_presence import MemberPresence
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer
 from starlingmq.cluster.etcd.leadership import Leadership
@@ -105,7 +103,6 @@ class ClusterState:
         facts: dict[bytes, bytes],
         now: float,
         version: str = "",
-        copies: CopyRoles | None = None,
     ) -> None:
         self.broker = broker
         self.config = config
@@ -117,10 +114,6 @@ class ClusterState:
         self._sender = FrameSender(view, self._ready, config)
         broker.ctx.cluster.join(broker.ctx.sessions.values(), config.forward_bytes)
         self._make_subsystems(now)
-        self._copies: tuple[Subsystem, ...] = ()
-        if copies is not None:
-            gone, leading = self._lost_nodes.is_gone, self._leadership.is_leading
-            self._copies = (CopiesSubsystem(view, self._ready, copies, gone, leading),)
         subsystems = self.subsystems = self._in_order()
         self._beginning = overriding(subsystems, lambda kind: kind.begin_turn)
         self._registered = overriding(subsystems, lambda kind: kind.registered)
@@ -228,7 +221,6 @@ class ClusterState:
             self.wills,
             self._heartbeats,
             self.qos2,
-            *self._copies,
             self.operator_rpc,
         )
 
@@ -408,6 +400,10 @@ class ClusterState:
         return soonest
 
     # Status
+
+    def presence(self) -> MemberPresence:
+        """For the copies of this process: which members are there."""
+        return MemberPresence(self.view, self._lost_nodes, self._leadership.is_leading)
 
     @property
     def number(self) -> int:

@@ -279,6 +279,17 @@ class ClusterConfig(Section, frozen=True):
         PositiveDuration,
         Meta(description="How long a node that stores copies may be away before another node is chosen in its place."),
     ] = 600.0
+    copy_rate: Annotated[
+        Size,
+        Meta(description="Bytes per second at which a node is sent a copy from the beginning. 0: unlimited."),
+    ] = 64 * 1024 * 1024
+    copy_port: Annotated[
+        Port,
+        Meta(
+            description="Port on which this node accepts copies, at the host of cluster.listen; 0 selects a free port. "
+            "The data of a lost node that is served here has a free port of its own. Used if cluster.copies is above 1."
+        ),
+    ] = 0
     lease_ttl: Annotated[
         int,
         Meta(

@@ -46,9 +46,8 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
     Raises DataDirError for an unusable directory, StreamActionError for an invalid stream, OSError if the file system
     fails.
     """
-    journal_engine = "segment" if config.storage.journal == "auto" else config.storage.journal
-    durability: Durability = "process" if config.storage.durability == "auto" else config.storage.durability
-    data_dir = DataDir(Path(directory), {"journal": journal_engine})
+    engine, durability = journal_engine(config), durability_of(config)
+    data_dir = DataDir(Path(directory), {"journal": engine})
     opened: list[Callable[[], None]] = [data_dir.close]
     if data_dir.narrowed:
         log.warning(
@@ -60,7 +59,7 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
         kv = RocksKv(data_dir.kv)
         at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
         opened.append(kv.close)
-        journal = open_journal(journal_engine, data_dir.journal, config.storage.segment_size, at_least)
+        journal = open_journal(engine, data_dir.journal, config.storage.segment_size, at_least)
         opened.append(journal.close)
         if durability == "power":
             make_safe(journal, data_dir.journal)
@@ -73,16 +72,14 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
         store = DirectoryStore(kv, journal, durability, clock, config.storage.segment_size, retention, streams)
         store.data_dir = data_dir
         store.stream_directory = stream_directory
-        store.engine = journal_engine
+        store.engine = engine
         store.segment_size = config.storage.segment_size
         state.ctx.record(True)
         started = clock()
         careful = durability == "power"
-        copies = config.cluster.enabled and config.cluster.copies > 1
-        if copies:
-            facts = read_facts(data_dir.path)
-            careful = careful or (facts is not None and facts.copied)
-        else:
+        copies = has_copies(config, directory)
+        careful = careful or (copies and _is_copy(data_dir.path))
+        if not copies:
             forget_copies(data_dir.path, kv)
         found = restore(state, kv, journal, streams, careful)
         if not copies:
@@ -107,6 +104,26 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
         clock() - started,
     )
     return store
+
+
+def has_copies(config: Config, directory: str) -> bool:
+    """Whether other nodes store copies of this directory, or may have stored some: then those are given up in order,
+    since they must not be taken for whole ones later."""
+    return config.cluster.enabled and (config.cluster.copies > 1 or read_facts(Path(directory)) is not None)
+
+
+def _is_copy(path: Path) -> bool:
+    """Whether it was written as a copy of another node's directory."""
+    facts = read_facts(path)
+    return facts is not None and facts.copied
+
+
+def journal_engine(config: Config) -> str:
+    return "segment" if config.storage.journal == "auto" else config.storage.journal
+
+
+def durability_of(config: Config) -> Durability:
+    return "process" if config.storage.durability == "auto" else config.storage.durability
 
 
 def open_journal(engine: str, path: Path, segment_size: int, at_least: int) -> Journal:

@@ -3,7 +3,7 @@
 ::
 
     copies/<origin>        a ``CopyRecord``
-    copies/nodes/<name>    JSON incarnation, machine, zone; with the lease of that node
+    copies/nodes/<name>    JSON ``StoringNode``; with the lease of that node
 
 The law: of two states of a key, the one with the higher revision counts, in whatever order they arrive.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from starlingmq.cluster.copies.copy_record import CopyRecord, CopyRecordError, record_from
@@ -21,23 +21,27 @@ from starlingmq.cluster.etcd.etcd_requests import KeyChange, KeyValue
 
 @dataclass(frozen=True, slots=True)
 class StoringNode:
-    """A node that can store copies. ``machine``: its host; ``zone``: see ``node.zone``."""
+    """A node that can store copies. ``machine``: its host; ``zone``: see ``node.zone``; ``address``: host:port at which
+    it takes copies; ``stopping``: it is being shut down, and is expected to return."""
 
     name: str
     incarnation: int
     machine: str
     zone: str
+    address: str = ""
+    stopping: bool = False
 
 
 def node_value(node: StoringNode) -> bytes:
-    return json.dumps({"incarnation": node.incarnation, "machine": node.machine, "zone": node.zone}).encode()
+    return json.dumps(asdict(node)).encode()
 
 
 def _node_from(name: str, value: bytes) -> StoringNode:
     """Raises CopyRecordError."""
     try:
         facts: dict[str, Any] = json.loads(value)
-        return StoringNode(name, int(facts["incarnation"]), str(facts["machine"]), str(facts["zone"]))
+        machine, zone, address = [str(facts[key]) for key in ("machine", "zone", "address")]
+        return StoringNode(name, int(facts["incarnation"]), machine, zone, address, bool(facts["stopping"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CopyRecordError(f"etcd key copies/nodes/{name} has an invalid value: {error!r}") from None
 

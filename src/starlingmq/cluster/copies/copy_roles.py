@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -76,12 +76,16 @@ Order = OpenCopy | CloseCopy | Require
 class Presence:
     """Which processes are there, as long as this node is a member of the cluster. ``is_gone``: its lease has expired
     and it is not heard, or all agree that it is not heard; ``is_heard``: it is connected; ``is_leading``: this node is
-    the leader of the cluster."""
+    the leader of the cluster. ``now``: the time of the present turn."""
 
     def __init__(self) -> None:
+        self.now = 0.0
         self.is_gone: Callable[[str], bool] = lambda name: False
         self.is_heard: Callable[[str], bool] = lambda name: False
         self.is_leading: Callable[[], bool] = lambda: False
+
+    def begin_turn(self, now: float) -> None:
+        self.now = now
 
 
 class CopyRoles:
@@ -200,6 +204,11 @@ class CopyRoles:
         if (server := self.servers.get(origin)) is not None:
             server.stored(name, number)
 
+    def stop(self) -> None:
+        """This process is being shut down: no successor is named before its lease has expired."""
+        self.me = replace(self.me, stopping=True)
+        self._listed = False
+
     # Questions of a follower
 
     def accepts(self, origin: str, server: str, generation: int) -> bool:
@@ -218,6 +227,7 @@ class CopyRoles:
 
     def turn(self, now: float) -> None:
         self.stirred = False
+        self.presence.begin_turn(now)
         for origin in self.registry.take_changed():
             self._look(origin, now)
         if not self._read:

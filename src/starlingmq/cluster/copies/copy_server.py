@@ -199,8 +199,11 @@ class CopyServer:
         """Removes a node that was replaced, or that is one too many after the number of copies was lowered."""
         if self._staying() > self._settings.copies:
             listed = [each for each in self.followers.values() if each.state is FollowerState.IN_STEP]
-            spare = min(reversed(listed), key=lambda each: (each.name != self._moving, each.away_since))
+            spare = min(reversed(listed), key=self._worth)
             self._step(spare, FollowerEvent.LAGS, now)
+
+    def _worth(self, follower: Follower) -> tuple[bool, bool, float]:
+        return follower.name != self._moving, follower.name == self.record.origin, follower.away_since
 
     def _staying(self) -> int:
         """The number of nodes in step, including this one, that are not about to be removed."""
@@ -222,7 +225,7 @@ class CopyServer:
     def proposal(self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], now: float) -> CopyRecord | None:
         """The record that this server wants; None: the present one."""
         record = self.record
-        target = self._longer or self._willing(nodes)
+        target = self._longer or self._willing(nodes) or self._returning(nodes)
         if target is not None and target[0] in record.in_step:
             return record.handed_to(*target)
         in_step = dict(record.in_step)
@@ -239,12 +242,24 @@ class CopyServer:
         name = self._asked_for
         return (name, nodes[name].incarnation) if name in nodes else None
 
+    def _returning(self, nodes: Mapping[str, StoringNode]) -> tuple[str, int] | None:
+        """The node whose data it is, once it is in step again: only that node serves clients."""
+        origin = self.record.origin
+        follower, node = self.followers.get(origin), nodes.get(origin)
+        if follower is None or node is None or node.stopping:
+            return None
+        is_ready = follower.live and follower.state is FollowerState.IN_STEP
+        return (origin, node.incarnation) if is_ready and follower.incarnation == node.incarnation else None
+
     def _wanted_followers(
         self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], in_step: Mapping[str, int], now: float
     ) -> tuple[str, ...]:
         """The followers, with others in place of those that were away for ``timeout`` or have a bad place."""
-        followers = list(self.record.followers)
+        record = self.record
+        followers = list(record.followers)
         wanted = self._settings.copies - 1
+        if record.origin in nodes and record.origin not in (record.server, *followers):
+            followers.insert(0, record.origin)  # it gets its role back once it is in step
         self._look_at_places(nodes, stored, now)
         away = [name for name in followers if name == self._moving or self._is_given_up(name, now)]
         while len(followers) - len(away) < wanted:

@@ -11,8 +11,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlingmq._version import __version__
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
@@ -20,13 +19,17 @@ from starlingmq.cluster.etcd.etcd_requests import Answer
 from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.membership.members import LATER
 from starlingmq.cluster.operator_rpc import Called
-from starlingmq.config.cluster_section import etcd_tls, split_address
+from starlingmq.config.cluster_section import split_address
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
+from starlingmq.net.etcd.etcd_access import EtcdAccess
 from starlingmq.net.etcd.etcd_client import EtcdClient
 from starlingmq.net.etcd.etcd_server import EtcdServer
 from starlingmq.net.listeners.listeners import Listener
 from starlingmq.net.peers.peer_server import PeerServer
+
+if TYPE_CHECKING:
+    from starlingmq.net.copies.copy_process import CopyProcess
 
 log = logging.getLogger("starlingmq")
 
@@ -34,7 +37,6 @@ ASK_AGAIN: Final = 0.3  # seconds
 STILL_WAITING: Final = 5.0  # seconds after which a starting node logs what it waits for
 # added to a question's deadline: its outcome arrives within this time, unless the node is stuck
 GRACE_SECONDS: Final = 1.0
-ETCD_SECONDS: Final = 10.0  # how long to wait for the node's own etcd before continuing without an answer
 
 
 class ClusterError(Exception):
@@ -43,9 +45,9 @@ class ClusterError(Exception):
 
 class Cluster:
     """``clock`` is the driver's; ``request_turn`` requests a turn; ``ended`` is called once, when this node is no
-    longer a member."""
+    longer a member. ``etcd``: that of the process; None: the cluster starts and stops it."""
 
-    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+    def __init__(self, config: Config, clock: Callable[[], float], etcd: EtcdAccess | None = None) -> None:
         settings = config.cluster
         self.config = config
         self.clock = clock
@@ -64,14 +66,15 @@ class Cluster:
             random.random,
             secrets.token_bytes,
         )
-        self.server: EtcdServer | None = None
+        self.etcd = etcd or EtcdAccess(config)
+        self._owns_etcd = etcd is None
+        self.copies: CopyProcess | None = None  # of this process; None: nodes store no copies
         self.client: EtcdClient | None = None
         self._introduced = 0  # the incarnation that the peers know; 0: none yet
         self._changed = asyncio.Event()  # a state that a task may wait for
         self._closing = False
         self._leaving = False
         self._ended = False
-        self.endpoints: list[str] = []  # of etcd
         self._asked: dict[int, asyncio.Future[tuple[bytes, str]]] = {}  # by the number of the question
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -88,26 +91,11 @@ class Cluster:
     async def join(self) -> None:
         """Joins the cluster, and waits until this node serves. Raises EtcdServerError, ClusterError."""
         assert self.state is not None
-        settings = self.config.cluster
-        tls = etcd_tls(settings)
-        endpoints = list(settings.etcd.endpoints)
-        if not endpoints:
-            self.server = EtcdServer(settings.etcd, self.name, settings.name, self._etcd_dir(), tls)
+        if self._owns_etcd:
+            await self.etcd.start()
+        if self.server is not None:
             self.server.on_removed = self._changed.set
-            await self.server.start()
-            endpoints = [self.server.address]
-            await self.server.wait_ready(ETCD_SECONDS)  # or until it is known that it will never be ready
-        self.endpoints = endpoints
-        self.client = EtcdClient(
-            endpoints,
-            self._on_answer,
-            discover=self.server is not None,
-            lease_ttl=settings.lease_ttl,
-            request_timeout=settings.etcd.request_timeout,
-            tls=tls,
-            username=settings.etcd.username,
-            password=settings.etcd.password,
-        )
+        self.client = self.etcd.client(self._on_answer)
         await self.client.start()
         self.state.start(self.clock())
         self.request_turn()
@@ -116,7 +104,7 @@ class Cluster:
                 raise ClusterError(f"this node cannot join the cluster: {self.state.members.problem}")
             if self.server is not None and self.server.removed:
                 raise ClusterError(
-                    f"this node was removed from its cluster: delete {self._etcd_dir()}, which is "
+                    f"this node was removed from its cluster: delete {self.etcd.directory()}, which is "
                     "obsolete, and set cluster.etcd.join to running members, so that it joins as a new "
                     "node"
                 )
@@ -145,17 +133,6 @@ class Cluster:
         own = [url for listener in listeners if (url := listener.advertised(host))]
         self.state.node_directory.open_own([*own, *urls])
         self.request_turn()
-
-    def _etcd_dir(self) -> Path:
-        settings = self.config.cluster.etcd
-        if settings.data_dir is not None:
-            return Path(settings.data_dir)
-        if self.config.node.data_dir is None:
-            raise ClusterError(
-                "a cluster node runs etcd, which needs a directory: set node.data_dir (--data-dir), or use "
-                "an existing etcd with cluster.etcd.endpoints"
-            )
-        return Path(self.config.node.data_dir) / "etcd"
 
     async def hand_over(self, seconds: float) -> None:
         """Before the shutdown: sends the clients to other nodes, and hands their sessions over. Ends when that is done,
@@ -189,8 +166,18 @@ class Cluster:
         await self.peers.close()
         if self.client is not None:
             await self.client.close()
-        if self.server is not None:
-            await self.server.stop()
+        if self._owns_etcd:
+            await self.etcd.stop()
+
+    @property
+    def server(self) -> EtcdServer | None:
+        """The node's own etcd."""
+        return self.etcd.server
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Of etcd."""
+        return self.etcd.endpoints
 
     @property
     def problem(self) -> str:

@@ -2,10 +2,10 @@
 
     owner                                       follower
       | -- HELLO (Hello) ------------------------> |  looks: nothing is changed
-      | <-- ANSWER (life, Position with excess) -- |
+      | <-- ANSWER (life, CopyPosition with excess) -- |
       |  the cluster decides whether it may begin  |
       | -- BEGIN (empty) ------------------------> |  cuts off what the owner does not have
-      | <-- ANSWER (life, Position) -------------- |
+      | <-- ANSWER (life, CopyPosition) -------------- |
       | -- groups -------------------------------> |  stores them
       | <-- u64 number of the last stored group -- |
 
@@ -15,7 +15,7 @@ Either side closes the connection at any error; the owner dials again, and the f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Final
 
@@ -24,7 +24,7 @@ import msgspec
 from starlingmq.net.peers.call_pipe import Pipe
 from starlingmq.storage.copies.copy_facts import Fenced
 from starlingmq.storage.copies.copy_feed import CopyFeed
-from starlingmq.storage.copies.copy_frames import CopyFrameError, Hello, Position, decode
+from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Hello, decode
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
 
 BEGIN: Final = b""
@@ -35,14 +35,14 @@ class CopyRefused(Exception):
     """The other side does not accept the copy, or speaks another version; one line."""
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class FollowerAnswer(msgspec.Struct, frozen=True, array_like=True):
     """``life``: of the follower's process."""
 
     life: int
-    position: Position
+    position: CopyPosition
 
 
-async def feed_follower(pipe: Pipe, hello: bytes, feed: CopyFeed, accept: Callable[[int, Position], bool]) -> None:
+async def feed_follower(pipe: Pipe, hello: bytes, feed: CopyFeed, accept: Callable[[int, CopyPosition], bool]) -> None:
     """The owner's side, until the connection ends. ``accept`` is asked with the life of the follower's process and what
     it has, before anything of it is cut off. Raises CopyRefused, CopyFrameError, FeedEnded, OSError, and what the pipe
     raises."""
@@ -67,11 +67,11 @@ async def feed_follower(pipe: Pipe, hello: bytes, feed: CopyFeed, accept: Callab
             task.result()
 
 
-async def _answer(pipe: Pipe) -> Answer:
+async def _answer(pipe: Pipe) -> FollowerAnswer:
     message = await pipe.read()
     if message is None:
         raise CopyRefused("the follower closed the connection")
-    return decode(message, Answer)
+    return decode(message, FollowerAnswer)
 
 
 async def _read_stored(pipe: Pipe, feed: CopyFeed) -> None:
@@ -81,18 +81,18 @@ async def _read_stored(pipe: Pipe, feed: CopyFeed) -> None:
         feed.acknowledge(STORED.unpack(message)[0])
 
 
-async def follow_owner(pipe: Pipe, life: int, receiver_of: Callable[[Hello], CopyReceiver]) -> None:
+async def follow_owner(pipe: Pipe, life: int, receiver_of: Callable[[Hello], Awaitable[CopyReceiver]]) -> None:
     """The follower's side, until the connection ends. ``receiver_of`` raises CopyRefused. Raises it, too, and Fenced,
     CopyFrameError, OSError, and what the pipe raises."""
     message = await pipe.read()
     if message is None:
         return
-    receiver = receiver_of(decode(message, Hello))
-    await pipe.write(msgspec.msgpack.encode(Answer(life, receiver.look())))
+    receiver = await receiver_of(decode(message, Hello))
+    await pipe.write(msgspec.msgpack.encode(FollowerAnswer(life, receiver.look())))
     if await pipe.read() != BEGIN:
         return
     position = await receiver.begin()
-    await pipe.write(msgspec.msgpack.encode(Answer(life, position)))
+    await pipe.write(msgspec.msgpack.encode(FollowerAnswer(life, position)))
     stored = 0
     while (message := await pipe.read()) is not None:
         now = await receiver.receive(message)
@@ -101,7 +101,7 @@ async def follow_owner(pipe: Pipe, life: int, receiver_of: Callable[[Hello], Cop
             await pipe.write(STORED.pack(stored))
 
 
-async def served(pipe: Pipe, life: int, receiver_of: Callable[[Hello], CopyReceiver]) -> str:
+async def served(pipe: Pipe, life: int, receiver_of: Callable[[Hello], Awaitable[CopyReceiver]]) -> str:
     """``follow_owner``; returns why it ended, one line, or "" if the owner closed the connection."""
     try:
         await follow_owner(pipe, life, receiver_of)

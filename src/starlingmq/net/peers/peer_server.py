@@ -129,7 +129,8 @@ class PeerServer:
             await self._server.start()
         except RuntimeError as error:
             raise ListenError(f"cluster.listen: {self._settings.listen}: {explain(error)}") from error
-        self.address = self._settings.advertise or f"{shown}:{port}"
+        told = self._settings.advertise
+        self.address = f"{told.removesuffix('0')}{port}" if told.endswith(":0") else told or f"{shown}:{port}"
 
     def methods(self) -> dict[str, Callable[[object, Any], Awaitable[None]]]:
         """All calls that the port answers. None of them reads a message before the node's proof."""

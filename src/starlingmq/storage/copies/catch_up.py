@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlingmq.storage.copies import copy_frames as frames
-from starlingmq.storage.copies.copy_frames import Position
+from starlingmq.storage.copies.copy_frames import CopyPosition
 from starlingmq.storage.copies.copy_source import CopySource
 from starlingmq.storage.copies.outbox import Outbox
 from starlingmq.storage.durable_store import DurableStore
@@ -53,7 +53,7 @@ class CatchUp:
         self._at = 0  # next offset of the journal that the follower lacks
         self._streams: dict[int, int] = {}  # the same of each stream
 
-    async def run(self, position: Position) -> Outbox:
+    async def run(self, position: CopyPosition) -> Outbox:
         """The outbox of the follower, which is sent all groups from now on. Raises OSError when the owner's disk cannot
         be read, and what ``send`` raises."""
         source = self.source

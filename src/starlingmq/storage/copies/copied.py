@@ -6,19 +6,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
+from starlingmq.storage.copies.stream_copies import StreamCopies
 from starlingmq.storage.kv import Batch
 
 if TYPE_CHECKING:
     from starlingmq.storage.streams.stream_logs import StreamLog
-
-
-class StreamCopies(Protocol):
-    """The part that concerns streams."""
-
-    def streamed(self, number: int, offset: int, records: list[bytes]) -> None: ...
-    def defined(self) -> None: ...
-    def consumed(self, number: int, content: bytes) -> None: ...
-    def gave_back(self) -> None: ...
 
 
 class Copies(StreamCopies, Protocol):

@@ -24,10 +24,10 @@ from starlingmq.storage.copies.copy_frames import (
     KV_END,
     STREAM,
     CopyFrameError,
+    CopyPosition,
     Defined,
     Hello,
     Kept,
-    Position,
     appended,
     changed,
     decode,
@@ -79,12 +79,12 @@ class CopyDirectory:
         return self.files.facts
 
     @property
-    def position(self) -> Position:
+    def position(self) -> CopyPosition:
         files = self.files
         mark = files.kv.get(META_COPY) if self.is_whole else None
         kv = msgspec.msgpack.decode(mark, type=tuple[int, int]) if mark else NO_KV
         streams = {number: log.journal.next for number, log in files.streams.items()}
-        return Position(files.facts.generation, files.journal.next, kv, streams)
+        return CopyPosition(files.facts.generation, files.journal.next, kv, streams)
 
     @property
     def is_whole(self) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 from starlingmq.storage.copies.catch_up import CatchUp, Send
-from starlingmq.storage.copies.copy_frames import Position
+from starlingmq.storage.copies.copy_frames import CopyPosition
 from starlingmq.storage.copies.copy_source import CopySource
 from starlingmq.storage.copies.outbox import Outbox
 from starlingmq.storage.durable_store import DurableStore
@@ -19,11 +20,12 @@ class FeedEnded(Exception):
 
 
 class CopyFeed:
-    """``rate``: bytes/s while the follower catches up, 0: unlimited."""
+    """``rate``: bytes/s while the follower catches up, 0: unlimited. ``on_live`` is called when it gets each group."""
 
     def __init__(self, store: DurableStore, source: CopySource, name: str, rate: float = 0.0) -> None:
         self.name = name
         self.phase: Literal["catching up", "live"] = "catching up"
+        self.on_live: Callable[[], None] = lambda: None
         self._source = source
         self._more = asyncio.Event()
         self._outbox: Outbox | None = None
@@ -40,7 +42,7 @@ class CopyFeed:
     def total(self) -> int:
         return self._catch_up.total if self._catch_up is not None else 0
 
-    async def run(self, position: Position, send: Send) -> None:
+    async def run(self, position: CopyPosition, send: Send) -> None:
         """Send until it is cancelled. ``position``: of the follower after it has begun. ``send`` waits while the
         connection is full. Raises FeedEnded, OSError, and what ``send`` raises."""
         self._source.forget(self.name)
@@ -48,6 +50,7 @@ class CopyFeed:
         self._catch_up = catch_up
         outbox = self._outbox = await catch_up.run(position)
         self.phase = "live"
+        self.on_live()
         try:
             while not outbox.ended:
                 while data := outbox.take(MESSAGE_BYTES):

@@ -16,26 +16,35 @@ import msgspec
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import Fenced
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import CopyFrameError, Hello, Position, groups
+from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Hello, groups
 from starlingmq.storage.journal_writer import Durability
 
 
 class CopyReceiver:
     """Of one copy and one life of its owner. One call at a time, except for ``fence``. ``stored``: number of the last
-    group that is stored; 0: the copy is not up to date yet. ``threads`` has a thread of its own for this copy."""
+    group that is stored; 0: the copy is not up to date yet. ``threads`` has a thread of its own for this copy.
+    ``may_store`` is asked for each group: whether no successor of the owner is known."""
 
-    def __init__(self, copy: CopyDirectory, hello: Hello, durability: Durability, threads: Executor) -> None:
+    def __init__(
+        self,
+        copy: CopyDirectory,
+        hello: Hello,
+        durability: Durability,
+        threads: Executor,
+        may_store: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.copy = copy
         self.hello = hello
         self.stored = 0
         self._syncs = durability == "power"
         self._threads = threads
+        self._may_store = may_store
 
-    def look(self) -> Position:
+    def look(self) -> CopyPosition:
         """What the copy has before it begins. Nothing is changed."""
         return msgspec.structs.replace(self.copy.position, excess=self.copy.excess(self.hello))
 
-    async def begin(self) -> Position:
+    async def begin(self) -> CopyPosition:
         """Cut off what the owner does not have. The position afterwards. Raises Fenced, OSError."""
         await self._run(lambda: self.copy.begin(self.hello))
         return self.copy.position
@@ -46,8 +55,9 @@ class CopyReceiver:
         copy = self.copy
         before = self.stored
         for lsn, group in groups(data):
-            if copy.facts.fenced > self.hello.generation or copy.facts.generation != self.hello.generation:
-                raise Fenced(f"{self.hello.owner}: generation {self.hello.generation} is over")
+            facts, generation = copy.facts, self.hello.generation
+            if facts.fenced > generation or facts.generation != generation or not self._may_store():
+                raise Fenced(f"{self.hello.owner}: generation {generation} is over")
             if lsn != self.stored + 1 and self.stored:
                 raise CopyFrameError(f"group {lsn} came after group {self.stored}")
             live = self.stored != 0

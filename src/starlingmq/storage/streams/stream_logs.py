@@ -15,7 +15,7 @@ import msgspec
 
 from starlingmq.core.context import Context
 from starlingmq.core.routing.stream import Stream
-from starlingmq.storage.copies.copied import StreamCopies
+from starlingmq.storage.copies.stream_copies import StreamCopies
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.records import encode_message
 from starlingmq.storage.segment.retention import Retention

@@ -6,51 +6,78 @@ from typing import Any
 
 from tests.cluster.fleet import Fleet, NodeWorld
 
-from starlingmq.cluster.cluster_ready import ClusterReady
 from starlingmq.cluster.copies.copy_record import CopyRecord, record_from
 from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.copies.copy_roles import CopyRoles, OpenCopy
 from starlingmq.cluster.copies.copy_server import CALM_SECONDS, CopySettings
+from starlingmq.cluster.copies.process_presence import ProcessPresence
+from starlingmq.cluster.etcd.etcd_requests import Answer
 from starlingmq.config.settings import ClusterConfig
 
+LEASE_SECONDS = 10.0
 SETTINGS = CopySettings(copies=2, required=1, timeout=60.0, silence=ClusterConfig().member_timeout)
 
 
+class CopyingProcess:
+    """What one node's process does for copies. Its storage is ready at once: what is opened is open."""
+
+    def __init__(self, fleet: CopyingFleet, name: str, incarnation: int) -> None:
+        self.fleet = fleet
+        me = StoringNode(name, incarnation, name, "")
+        incarnations = (incarnation - 1,) if incarnation > 1 else ()
+        self.roles = CopyRoles("test", me, incarnations, SETTINGS, lambda origin: 0)
+        self.presence = self.roles.presence = ProcessPresence(name, self.roles.registry, LEASE_SECONDS)
+        self.etcd = fleet.etcd.session(f"{name} copies")
+
+    def turn(self) -> None:
+        now = self.fleet.now
+        self.etcd.keep_alive(now)
+        self.roles.turn(now)
+        for order in self.roles.take_orders():
+            if isinstance(order, OpenCopy):
+                self.fleet.opened.append((order.origin, self.roles.me.name, now))
+                self.roles.opened(order.origin, order.generation, now)
+        for request in self.roles.take_requests(now):
+            self.etcd.request(request, now)
+
+
 class CopyingFleet(Fleet):
-    """Its storage is ready at once: what is opened is open, and a follower has everything."""
+    """A follower has everything as soon as it is connected."""
 
     def __init__(self, count: int) -> None:
-        self.incarnations: dict[str, int] = {}
+        self.processes: dict[str, CopyingProcess] = {}
         self.opened: list[tuple[str, str, float]] = []  # origin, server, when
         super().__init__(count)
         self.advance(1.0)
 
-    def roles(self, name: str) -> CopyRoles:
-        incarnation = self.incarnations[name] = self.incarnations.get(name, 0) + 1
-        incarnations = (incarnation - 1,) if incarnation > 1 else ()
-        return CopyRoles("test", StoringNode(name, incarnation, name, ""), incarnations, SETTINGS, lambda origin: 0)
-
     def begin(self, **settings: Any) -> NodeWorld:
         node = super().begin(**settings)
-        node.on_cluster_ready = self.carry_copies
+        self.start(node)
         return node
 
     def restart(self, place: int, **settings: Any) -> NodeWorld:
         node = super().restart(place, **settings)
-        node.on_cluster_ready = self.carry_copies
+        self.start(node)
         return node
 
-    def carry_copies(self, node: NodeWorld, ready: ClusterReady) -> None:
-        roles = self.roles_of(node)
-        for order in ready.copies:
-            if isinstance(order, OpenCopy):
-                self.opened.append((order.origin, node.name, self.now))
-                roles.opened(order.origin, order.generation, self.now)
+    def start(self, node: NodeWorld) -> None:
+        earlier = self.processes.get(node.name)
+        incarnation = 1 if earlier is None else earlier.roles.me.incarnation + 1
+        process = self.processes[node.name] = CopyingProcess(self, node.name, incarnation)
+        process.presence.brokers.append(node.cluster.presence())
+
+    def answered(self, name: str, answer: Answer) -> None:
+        super().answered(name, answer)
+        process = self.processes.get(name.removesuffix(" copies"))
+        if name.endswith(" copies") and process is not None:
+            process.roles.answered(answer, self.now)
 
     def advance(self, seconds: float, step: float = 0.01) -> None:
         end = self.now + seconds
         while self.now < end:
-            super().advance(min(0.1, end - self.now), step)
+            super().advance(min(0.05, end - self.now), step)
+            for process in self.processes.values():
+                process.turn()
             for node in self.nodes:
                 for origin, server in self.roles_of(node).servers.items():
                     for name in server.followers:
@@ -68,10 +95,7 @@ class CopyingFleet(Fleet):
                     self.roles_of(node).caught_up(origin, name, self.now)
 
     def roles_of(self, node: NodeWorld) -> CopyRoles:
-        (subsystem,) = [each for each in node.cluster.subsystems if hasattr(each, "roles")]
-        roles = subsystem.roles
-        assert isinstance(roles, CopyRoles)
-        return roles
+        return self.processes[node.name].roles
 
     def record(self, origin: str) -> CopyRecord:
         return record_from(origin, self.etcd.store.get(f"/starlingmq/test/copies/{origin}".encode())[0].value)
@@ -112,17 +136,49 @@ def test_a_node_that_one_other_does_not_hear_keeps_its_data() -> None:
     assert [fleet.record(node.name).generation for node in fleet.nodes] == [1, 1, 1]
 
 
-def test_a_node_that_returns_after_it_was_taken_over_follows() -> None:
+def test_a_node_that_returns_after_it_was_taken_over_gets_its_data_back_once_it_is_in_step() -> None:
     fleet = CopyingFleet(3)
     fleet.isolate(3)
     fleet.advance(15.0)
     successor = fleet.record("n3").server
+    assert successor != "n3"
     fleet.heal()
     fleet.restart(2)
     fleet.advance(10.0)
     record = fleet.record("n3")
-    assert record.server == successor and record.followers == ("n3",)
-    assert ("n3", "n3") not in [(origin, server) for origin, server, when in fleet.opened if when > fleet.now - 10.0]
+    assert (record.server, record.generation) == ("n3", 3) and successor in record.followers
+    assert set(record.in_step) >= {"n3", successor}
+    assert [server for origin, server, when in fleet.opened if origin == "n3"] == ["n3", successor, "n3"]
+
+
+def test_a_server_that_has_not_joined_yet_is_not_taken_for_the_member_that_was_lost() -> None:
+    fleet = CopyingFleet(3)
+    witness = fleet.processes["n1"].presence
+    fleet.isolate(3)
+    fleet.advance(5.0)
+    assert fleet.record("n3").server in ("n1", "n2")
+    record = fleet.record("n3")
+    process = fleet.processes["n3"]
+    process.etcd.keep_alive(fleet.now)
+    witness.begin_turn(fleet.now)
+    witness._registry.records["n3"] = record.handed_to("n3", 2)
+    witness.begin_turn(fleet.now)
+    assert not witness.is_gone("n3")  # its lease says that it is there
+    witness._former["n3"] = (record.generation + 1, 0)
+    assert witness.is_gone("n3")  # its member has joined since, and was lost
+
+
+def test_a_node_that_stops_on_purpose_is_gone_only_when_its_lease_has_expired() -> None:
+    fleet = CopyingFleet(3)
+    fleet.processes["n3"].roles.stop()
+    fleet.advance(0.5)
+    fleet.isolate(3)
+    fleet.processes.pop("n3")
+    fleet.nodes.pop()
+    fleet.advance(LEASE_SECONDS / 2)
+    assert fleet.record("n3").server == "n3"
+    fleet.advance(LEASE_SECONDS * 2)
+    assert fleet.record("n3").server != "n3"
 
 
 def test_a_node_that_restarts_at_once_serves_its_data_in_a_new_generation() -> None:
@@ -131,10 +187,3 @@ def test_a_node_that_restarts_at_once_serves_its_data_in_a_new_generation() -> N
     fleet.advance(1.0)
     record = fleet.record("n3")
     assert (record.server, record.generation, record.in_step["n3"]) == ("n3", 2, 2)
-
-
-def test_without_copies_a_cluster_has_no_such_subsystem_and_no_such_key() -> None:
-    fleet = Fleet(2)
-    fleet.advance(5.0)
-    assert not any(hasattr(each, "roles") for node in fleet.nodes for each in node.cluster.subsystems)
-    assert fleet.etcd.store.get(b"/starlingmq/test/copies/", True) == ()

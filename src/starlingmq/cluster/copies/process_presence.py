@@ -1,0 +1,100 @@
+"""Which processes are there, for ``CopyRoles``: from the clusters of the brokers that are open in this process.
+
+A process is known by the members that it serves: its own one, and those that it took over. While it serves none, only
+the lease of its key ``copies/nodes/<name>`` tells that it is there.
+
+The law: a process counts as gone when all its members are gone. One that this process has been connected to is gone as
+``LostNodes.is_gone`` says. Any other, such as one that starts after this one, gets ``patience`` seconds. One that stops
+on purpose is not gone before its lease has expired, since it usually returns.
+
+A successor needs a moment until it has joined as the member that it serves. What was known of that member before, that
+it is gone, says nothing about the successor: a member counts once it has joined since the generation began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.copies.copy_registry import CopyRegistry
+from starlingmq.cluster.copies.copy_roles import Presence
+from starlingmq.cluster.membership.lost_nodes import LostNodes
+
+
+class MemberPresence:
+    """As one open broker sees it."""
+
+    def __init__(self, view: ClusterView, lost_nodes: LostNodes, is_leading: Callable[[], bool]) -> None:
+        self.view = view
+        self.lost_nodes = lost_nodes
+        self.is_leading = is_leading
+
+
+class ProcessPresence(Presence):
+    """``me``: name of this process. ``brokers``: those that are open here and have joined."""
+
+    def __init__(self, me: str, registry: CopyRegistry, patience: float) -> None:
+        super().__init__()
+        self.brokers: list[MemberPresence] = []
+        self._me = me
+        self._registry = registry
+        self._patience = patience
+        self._missing_since: dict[str, float] = {}
+        self._former: dict[str, tuple[int, int]] = {}  # origin -> generation, the incarnation of the member before it
+        self.is_gone = self._is_gone
+        self.is_heard = self._is_heard
+        self.is_leading = self._is_leading
+
+    def begin_turn(self, now: float) -> None:
+        super().begin_turn(now)
+        witness = self._witness()
+        if witness is None:
+            self._former.clear()
+            return
+        incarnations = {member.name: member.incarnation for member in witness.view.members.membership.members}
+        for origin, record in self._registry.records.items():
+            known = self._former.get(origin)
+            if known is None:
+                self._former[origin] = record.generation, 0
+            elif known[0] != record.generation:
+                self._former[origin] = record.generation, incarnations.get(origin, 0)
+
+    def _is_leading(self) -> bool:
+        return any(each.is_leading() for each in self.brokers)
+
+    def _witness(self) -> MemberPresence | None:
+        """The broker that is asked: the leader if it is here."""
+        return next((each for each in self.brokers if each.is_leading()), next(iter(self.brokers), None))
+
+    def _is_gone(self, name: str) -> bool:
+        node = self._registry.nodes.get(name)
+        if name == self._me or (node is not None and node.stopping):
+            return False
+        witness = self._witness()
+        numbers = [] if witness is None else self._served_by(name, witness.view)
+        if witness is None or not numbers:
+            return node is None
+        if not all(witness.lost_nodes.is_gone(number) for number in numbers):
+            self._missing_since.pop(name, None)
+            return False
+        if all(witness.lost_nodes.was_connected(number) for number in numbers):
+            return True
+        return self.now >= self._missing_since.setdefault(name, self.now) + self._patience
+
+    def _is_heard(self, name: str) -> bool:
+        if name == self._me:
+            return True
+        witness = self._witness()
+        numbers = [] if witness is None else self._served_by(name, witness.view)
+        if witness is None or not numbers:
+            return name in self._registry.nodes
+        return any(witness.view.is_connected(number) for number in numbers)
+
+    def _served_by(self, name: str, view: ClusterView) -> list[int]:
+        """The numbers of the members that the process of that name serves, and that have joined since it does."""
+        served = {origin for origin, record in self._registry.records.items() if record.server == name}
+        return [
+            member.number
+            for member in view.members.membership.members
+            if member.name in served and member.incarnation > self._former.get(member.name, (0, 0))[1]
+        ]

@@ -1,0 +1,156 @@
+"""The copies that this process stores for other nodes: one directory for each origin, and the connections to them.
+
+The law: one connection at a time changes a copy, the newest one. A copy that is opened as a broker's data directory, or
+is about to be, takes no connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from starlingmq.cluster.copies.copy_roles import CopyRoles
+from starlingmq.net.peers.call_pipe import Pipe
+from starlingmq.net.peers.copy_link import CopyRefused, served
+from starlingmq.net.peers.peer_handshake import Proved
+from starlingmq.storage.copies.copy_directory import CopyDirectory
+from starlingmq.storage.copies.copy_facts import read_facts
+from starlingmq.storage.copies.copy_files import CopyFiles
+from starlingmq.storage.copies.copy_frames import Hello
+from starlingmq.storage.copies.copy_receiver import CopyReceiver
+from starlingmq.storage.data_dir import DataDirError
+from starlingmq.storage.journal_writer import Durability
+
+log = logging.getLogger("starlingmq.copies")
+
+T = TypeVar("T")
+
+COPIES: Final = "copies"  # below the data directory
+
+
+class CopyPlace:
+    """The copy of one origin. ``taken``: it is a broker's data directory, or is about to become one."""
+
+    def __init__(self, path: Path, origin: str) -> None:
+        self.path = path
+        self.origin = origin
+        self.taken = False
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="copy")
+        self._lock = asyncio.Lock()
+        self._copy: CopyDirectory | None = None
+        self._task: asyncio.Task[str] | None = None  # the newest connection
+
+    async def open(self, hello: Hello, durability: Durability, may_store: Callable[[], bool]) -> CopyReceiver:
+        """For the current task, which becomes the newest connection. Raises CopyRefused, OSError."""
+        async with self._lock:
+            await self._end_task()
+            if self.taken:
+                raise CopyRefused(f"the copy of {self.origin} is in use as its data; try again later")
+            if self._copy is None:
+                self._copy = await self._run(lambda: self._opened(hello, durability))
+            self._task = asyncio.current_task()
+            return CopyReceiver(self._copy, hello, durability, self._threads, may_store)
+
+    def _opened(self, hello: Hello, durability: Durability) -> CopyDirectory:
+        try:
+            files = CopyFiles(self.path, self.origin, hello.engine, hello.segment_size)
+        except DataDirError as error:
+            raise CopyRefused(str(error)) from None
+        return CopyDirectory(files, careful=durability == "power")
+
+    async def release(self) -> None:
+        """End the connection, and close the copy. Raises OSError."""
+        async with self._lock:
+            await self._end_task()
+            await self._close()
+
+    async def ended(self, task: asyncio.Task[str], failed: bool) -> None:
+        """A connection has ended. After a failure the files are opened again, since they may lack a part of a group."""
+        async with self._lock:
+            if self._task is task:
+                self._task = None
+                if failed:
+                    await self._close()
+
+    async def _end_task(self) -> None:
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.wait([task])
+            await self._run(lambda: None)  # what it had begun in the thread is done
+
+    async def _close(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            await self._run(copy.close)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def close(self) -> None:
+        await self.release()
+        self._threads.shutdown(wait=False)
+
+
+class CopyPlaces:
+    """``directory``: the data directory of this node, which is the copy of its own origin while another node serves
+    it."""
+
+    def __init__(self, directory: Path, me: str, durability: Durability) -> None:
+        self.directory = directory
+        self.me = me
+        self.places: dict[str, CopyPlace] = {}
+        self._durability = durability
+
+    def place(self, origin: str) -> CopyPlace:
+        if origin not in self.places:
+            path = self.directory if origin == self.me else self.directory / COPIES / folder(origin)
+            self.places[origin] = CopyPlace(path, origin)
+        return self.places[origin]
+
+    def broken(self, origins: list[str]) -> list[str]:
+        """The origins whose copy here is not whole. Raises OSError."""
+        found = [(origin, read_facts(self.place(origin).path)) for origin in origins]
+        return [origin for origin, facts in found if facts is None or not facts.whole]
+
+    async def serve(self, roles: CopyRoles, proved: Proved, pipe: Pipe) -> str:
+        """Stores what another node sends on this connection. Returns why it ended."""
+        places: list[CopyPlace] = []
+
+        async def receiver(hello: Hello) -> CopyReceiver:
+            origin, generation = hello.owner, hello.generation
+            if not roles.accepts(origin, proved.name, generation):
+                raise CopyRefused(
+                    f"{roles.me.name} stores nothing for {origin} from {proved.name} in generation {generation}"
+                )
+            roles.follows(origin, generation)
+            place = self.place(origin)
+            places.append(place)
+            return await place.open(hello, self._durability, lambda: roles.accepts(origin, proved.name, generation))
+
+        task = asyncio.ensure_future(served(pipe, roles.me.incarnation, receiver))
+        reason = ""
+        try:
+            await asyncio.wait([task])
+            reason = "a newer connection has replaced this one" if task.cancelled() else task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            for place in places:
+                await place.ended(task, bool(reason))
+        return reason
+
+    async def close(self) -> None:
+        for place in self.places.values():
+            await place.close()
+
+
+def folder(origin: str) -> str:
+    """The name of its directory."""
+    name = quote(origin, safe="@")
+    return f"%2E{name[1:]}" if name.startswith(".") else name

@@ -1,0 +1,135 @@
+"""A broker for the data of a node that is lost, in the process of its successor.
+
+For the other members it is the lost node, restarted at another address: its name, the next incarnation, its data. It
+has no listeners for clients; they connect to other nodes, which take over their sessions from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from starlingmq.config.cluster_section import split_address
+from starlingmq.config.settings import Config
+from starlingmq.net.copies.copy_part import CopyPart
+from starlingmq.net.copies.copy_place import CopyPlace
+
+log = logging.getLogger("starlingmq.copies")
+
+OPEN_AGAIN: Final = 3.0  # seconds after a failure
+
+
+class HostedBroker(Protocol):
+    """See ``starlingmq.node.Broker``."""
+
+    async def start(self) -> None: ...
+    async def stop_at_once(self) -> None: ...
+
+
+OpenBroker = Callable[[Config, CopyPart], HostedBroker]
+
+
+class HostedOrigin:
+    """Opens and closes the broker of one origin, as the newest order says, one step after the other."""
+
+    def __init__(
+        self, place: CopyPlace, config: Config, open_broker: OpenBroker, part_of: Callable[[int], CopyPart]
+    ) -> None:
+        self.place = place
+        self.part: CopyPart | None = None
+        self._config = config
+        self._open_broker = open_broker
+        self._part_of = part_of
+        self._wanted = 0  # generation; 0: no broker
+        self._changed = asyncio.Event()
+        self._task = asyncio.ensure_future(self._follow_orders())
+
+    def want(self, generation: int) -> None:
+        self._wanted = generation
+        if generation:
+            self.place.taken = True
+        self._changed.set()
+
+    async def _follow_orders(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if generation := self._wanted:
+                try:
+                    await self._serve(generation)
+                except Exception as error:
+                    log.error("the data of %s cannot be served here, trying again: %s", self.place.origin, error)
+                    self._changed.set()
+                    await asyncio.sleep(OPEN_AGAIN)
+            else:
+                self.place.taken = False
+
+    async def _serve(self, generation: int) -> None:
+        """Until another generation, or none, is wanted."""
+        part = self.part = self._part_of(generation)
+        broker = self._open_broker(self._config, part)
+        log.warning("taking over the data of %s, which is lost", self.place.origin)
+        starting = asyncio.ensure_future(broker.start())
+        changed = asyncio.ensure_future(self._until_changed(generation))
+        try:
+            await asyncio.wait((starting, changed), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                log.warning("the data of %s is served here now", self.place.origin)
+            await changed
+        finally:
+            self.part = None
+            for task in (starting, changed):
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+            await broker.stop_at_once()
+        log.info("the data of %s is not served here any more", self.place.origin)
+
+    async def _until_changed(self, generation: int) -> None:
+        while self._wanted == generation:
+            await self._changed.wait()
+            self._changed.clear()
+        self._changed.set()  # for the loop
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def hosted_config(config: Config, origin: str, path: Path, endpoints: list[str]) -> Config:
+    """The settings of the broker that serves the data of a lost node."""
+    cluster = config.cluster
+    host, _ = split_address(cluster.listen, "cluster.listen")
+    return msgspec.structs.replace(
+        config,
+        node=msgspec.structs.replace(config.node, name=origin, data_dir=str(path)),
+        listeners=(),
+        streams=msgspec.structs.replace(config.streams, listen=""),
+        tracing=msgspec.structs.replace(config.tracing, endpoint=""),
+        cluster=msgspec.structs.replace(
+            cluster,
+            listen=f"{_bracketed(host)}:0",
+            advertise=advertised(config),
+            etcd=msgspec.structs.replace(cluster.etcd, endpoints=tuple(endpoints), join=(), initial_members=()),
+        ),
+    )
+
+
+def advertised(config: Config) -> str:
+    """``cluster.advertise`` for a listener with another port, which is filled in once it is known: port 0. Empty: the
+    listening address."""
+    if not config.cluster.advertise:
+        return ""
+    host, _ = split_address(config.cluster.advertise, "cluster.advertise")
+    return f"{_bracketed(host)}:0"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

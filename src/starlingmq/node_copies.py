@@ -1,0 +1,104 @@
+"""The copies of a node: what has to run before its broker is opened, and after it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from starlingmq.config.settings import Config
+
+if TYPE_CHECKING:
+    from starlingmq.cluster.cluster_state import ClusterState
+    from starlingmq.net.copies.copy_part import CopyPart
+    from starlingmq.net.copies.copy_process import CopyProcess
+    from starlingmq.net.copies.hosted_broker import OpenBroker
+
+log = logging.getLogger("starlingmq")
+
+
+class TakenOver(Exception):
+    """Another node serves the data of this one, which has to be started again to become its follower."""
+
+
+class NodeCopies:
+    """``process`` is None in a broker that serves the data of a lost node: it belongs to the node in whose process it
+    runs. ``taken_over``: another node serves the data of this one."""
+
+    def __init__(self, part: CopyPart | None) -> None:
+        self.part = part
+        self.process: CopyProcess | None = None
+        self.taken_over = False
+
+    async def start(
+        self,
+        config: Config,
+        open_broker: OpenBroker,
+        start_broker: Callable[[], Awaitable[None]],
+        on_taken_over: Callable[[], None],
+    ) -> None:
+        """Start the broker once the node may serve its data. Raises TakenOver if it may not any more before that is
+        done, and what ``start_broker`` raises."""
+        from starlingmq.net.copies.copy_process import CopyProcess
+
+        process = self.process = CopyProcess(config, open_broker)
+        lost = asyncio.Event()
+        process.on_lost = lost.set
+
+        async def start() -> None:
+            await process.start()
+            self.part = await process.own_part()
+            await start_broker()
+
+        starting, losing = asyncio.ensure_future(start()), asyncio.ensure_future(lost.wait())
+        try:
+            await asyncio.wait((starting, losing), return_when=asyncio.FIRST_COMPLETED)
+            if losing.done():
+                raise TakenOver(f"the data of {config.node.name} is served by another node")
+            starting.result()
+        except BaseException as error:
+            self.taken_over = isinstance(error, TakenOver)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            raise
+        finally:
+            losing.cancel()
+        process.on_lost = lambda: self._lost(config.node.name, on_taken_over)
+
+    def _lost(self, name: str, on_taken_over: Callable[[], None]) -> None:
+        log.warning("another node serves the data of %s, since this one was lost for it; starting as a follower", name)
+        self.taken_over = True
+        on_taken_over()
+
+    async def join(self, state: ClusterState | None) -> None:
+        """Before the broker joins the cluster: wait until no node in step has more than this one."""
+        if self.part is not None and state is not None:
+            await self.part.until_serving()
+            self.part.joined(state)
+
+    def stopping(self) -> None:
+        if self.process is not None:
+            self.process.stopping()
+
+    def left(self) -> None:
+        if self.part is not None:
+            self.part.left()
+
+    async def end(self) -> None:
+        """The broker and its store are closed. May be called again."""
+        if self.part is not None:
+            await self.part.end()
+        if self.process is not None:
+            process, self.process = self.process, None
+            await process.close()
+
+
+def has_copies(config: Config) -> bool:
+    """Whether nodes keep copies of this node's data."""
+    directory = config.node.data_dir
+    if not config.cluster.enabled or directory is None or config.storage.engine == "memory":
+        return False
+    from starlingmq.storage.directory_store import has_copies
+
+    return has_copies(config, directory)

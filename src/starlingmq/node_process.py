@@ -1,0 +1,62 @@
+"""A broker that has the process for itself: what ``starlingmq serve`` runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Final
+
+from starlingmq.config.settings import Config, refuse_open_listeners
+from starlingmq.log import set_up_logging
+from starlingmq.node import Broker
+from starlingmq.node_log import NodeLog
+from starlingmq.process import free_memory
+
+YOUNG_MAX: Final = 10_000  # objects that are checked for reference cycles at once: about a millisecond
+FREEZE_INTERVAL: Final = 1.0  # seconds
+
+
+def freeze() -> None:
+    """Exempt the present objects from garbage collection. Libraries make reference cycles (gRPC makes one per call,
+    with metadata that a stranger chose): those must be collected before, since frozen objects never are."""
+    gc.collect(0)
+    gc.freeze()
+
+
+class Node(Broker):
+    """A broker that has the process for itself: it sets up logging, logs its start and its end, and controls the
+    garbage collector. ``settings_file``: for the log, "" if there is none."""
+
+    def __init__(self, config: Config, settings_file: str = "") -> None:
+        super().__init__(config)
+        set_up_logging(config.log, config.node.name)
+        self._freezer: asyncio.TimerHandle | None = None
+        self._log = NodeLog(config, settings_file)
+
+    async def start(self) -> None:
+        refuse_open_listeners(self.config, self.hooks.authenticate is not None)  # before the log has a line
+        self._log.starts()
+        await super().start()
+        self._log.serves(self.addresses)
+        # A full collection over a million sessions would stall everything for seconds, and the core makes no reference
+        # cycles: only young objects are checked, and those that survive are left to their reference count.
+        gc.collect()
+        free_memory()  # buffers that the imports needed
+        gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
+        self._freeze()
+
+    def reload(self, config: Config) -> None:
+        super().reload(config)
+        set_up_logging(config.log, config.node.name)
+
+    def _freeze(self) -> None:
+        freeze()
+        self._freezer = asyncio.get_running_loop().call_later(FREEZE_INTERVAL, self._freeze)
+
+    async def stop(self) -> None:
+        if self._freezer is not None:
+            self._freezer.cancel()
+        self._log.stops()
+        await super().stop()
+        if self._driver is not None:
+            self._log.ended(self._driver.state)

@@ -1,0 +1,37 @@
+"""The core of a node, as the settings and the hooks of the program say."""
+
+from __future__ import annotations
+
+import os
+
+from starlingmq._version import __version__
+from starlingmq.auth.access_control import AccessControl
+from starlingmq.config.settings import Config
+from starlingmq.core.broker import BrokerState
+from starlingmq.hooks import Hooks, OnEvent
+from starlingmq.log import NoticeLog
+
+
+def new_state(config: Config, hooks: Hooks, access: AccessControl, now: float) -> BrokerState:
+    state = BrokerState(config.mqtt, config.limits, now, os.urandom(32), __version__, config.nats, config.queue_groups)
+    state.nats.info.server_name = config.node.name
+    state.nats.info.cluster = config.cluster.name if config.cluster.enabled else ""
+    state.audit.node = config.node.name
+    state.audit.asked = config.streams.events
+    state.publishing.producers.node = config.node.name
+    state.publishing.producers.shared = any(listener.reuse_port for listener in config.listeners)
+    state.nats.keys.verify = access.verifier(config)
+    access.admit(state, config)
+    publishing = hooks.authorize is not None or hooks.on_publish is not None
+    wanted = hooks.on_event is not None or config.log.connections
+    state.ctx.use_hooks(publishing, hooks.authorize is not None, wanted)
+    return state
+
+
+def event_listener(config: Config, hooks: Hooks, notices: NoticeLog) -> OnEvent | None:
+    """The hook of the program, before it the log of connections if that is wanted."""
+    if not config.log.connections:
+        return hooks.on_event
+    from starlingmq.connection_log import ConnectionLog
+
+    return ConnectionLog(notices, hooks.on_event).event

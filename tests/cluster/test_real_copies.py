@@ -1,0 +1,141 @@
+"""Copies in real processes: what was acknowledged survives the loss of a disk, and is served by another node."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.cluster.real import AwayError, Cluster, Node
+from tests.patience import within
+
+from starlingmq.client import Client, ClientError
+
+SECONDS = 30.0
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
+]
+
+
+def session(node: Node) -> Client:
+    return Client(node.url, client_id="sleeper", clean_start=False, session_expiry=3600)
+
+
+async def subscribe(node: Node, topic: str, qos: int) -> None:
+    async with session(node) as client, within(SECONDS):
+        assert await client.subscribe(topic, qos) == [qos]
+
+
+async def found(node: Node, count: int) -> list[int]:
+    """The numbers that wait for the sleeper, as that node gives them once it has its session."""
+    numbers: list[int] = []
+    async with within(SECONDS):
+        while len(numbers) < count:
+            with suppress(ClientError, OSError, TimeoutError):
+                async with session(node) as client, asyncio.timeout(2.0):
+                    async for message in client.messages():
+                        numbers.append(int(message.payload))
+    return numbers
+
+
+def is_copied(node: Node, copies: int) -> bool:
+    """Whether that many nodes have everything that it acknowledges."""
+    try:
+        own = next(each for each in node.ask("cluster.copies")["nodes"] if each["node"] == node.name)
+    except AwayError:
+        return False
+    return len(own["in_step"]) >= copies
+
+
+async def copied(cluster: Cluster, copies: int) -> None:
+    await cluster.until(lambda: all(is_copied(node, copies) for node in cluster.nodes), "all nodes have copies")
+
+
+@pytest.mark.parametrize(("copies", "qos"), [(2, 1), (3, 2)])
+async def test_what_waits_for_a_client_survives_the_disk_of_its_node(tmp_path: Path, copies: int, qos: int) -> None:
+    with Cluster(tmp_path, 3, {"copies": copies}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, copies)
+        one, two, three = cluster.nodes
+        await subscribe(three, "to/sleeper", qos)
+        async with Client(three.url) as client, within(SECONDS):
+            for number in range(200):
+                await client.publish("to/sleeper", b"%d" % number, qos=qos)
+        three.kill()
+        shutil.rmtree(three.data_dir)
+        assert await found(two, 200) == list(range(200))
+        await subscribe(one, "to/sleeper", qos)
+        three.start()
+        await cluster.whole()
+        async with Client(three.url) as client, within(SECONDS):
+            await client.publish("to/sleeper", b"200", qos=qos)
+        assert await found(three, 1) == [200]
+        assert not cluster.complaints()
+
+
+async def test_nothing_is_acknowledged_that_its_follower_does_not_have(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2, {"copies": 2, "min_copies": 2}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, two = cluster.nodes
+        await subscribe(one, "to/sleeper", 1)
+        async with Client(one.url, client_id="publisher") as client, within(SECONDS):
+            await client.publish("to/sleeper", b"0", qos=1)
+            two.freeze()
+            with pytest.raises((ClientError, TimeoutError)):
+                async with asyncio.timeout(2.0):
+                    await client.publish("to/sleeper", b"1", qos=1)
+            two.thaw()
+        await cluster.until(lambda: is_copied(one, 2), "the follower is in step again")
+
+
+async def test_a_node_without_a_follower_says_that_it_is_not_ready(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 3, "min_copies": 3}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 3)
+        one, two, three = cluster.nodes
+        three.kill()
+        await subscribe_refused(cluster, one)
+        assert two.serves()
+        three.start()
+        await cluster.whole()
+        await copied(cluster, 3)
+        await subscribe(one, "to/sleeper", 1)
+
+
+async def subscribe_refused(cluster: Cluster, node: Node) -> None:
+    async def refused() -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3.0):
+                try:
+                    async with session(node) as client:
+                        return await client.subscribe("to/sleeper", 1) == [0x97]
+                except ClientError as error:
+                    return "0x97" in str(error) or "quota" in str(error).lower()
+        return False
+
+    async with within(SECONDS):
+        while not await refused():
+            await asyncio.sleep(0.1)
+
+
+async def test_all_nodes_of_a_cluster_with_copies_restart_with_their_disks(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        await subscribe(cluster.nodes[0], "to/sleeper", 1)
+        async with Client(cluster.nodes[1].url) as client, within(SECONDS):
+            for number in range(50):
+                await client.publish("to/sleeper", b"%d" % number, qos=1)
+        for node in cluster.nodes:
+            node.kill()
+        for node in cluster.nodes:
+            node.start()
+        await cluster.whole()
+        assert await found(cluster.nodes[2], 50) == list(range(50))
+        await copied(cluster, 2)
+        assert not cluster.complaints()
