@@ -19,7 +19,7 @@ SETTINGS = CopySettings(copies=2, required=1, timeout=60.0, silence=ClusterConfi
 
 
 class CopyingProcess:
-    """What one node's process does for copies. Its storage is ready at once: what is opened is open."""
+    """The part of one node's process that concerns copies. Its storage is ready at once."""
 
     def __init__(self, fleet: CopyingFleet, name: str, incarnation: int) -> None:
         self.fleet = fleet

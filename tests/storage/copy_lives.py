@@ -31,7 +31,7 @@ class CopyLife(StreamLife):
 
     def invite(self) -> None:
         super().invite()
-        self.power = True  # what was not acknowledged may be lost, as by a power failure
+        self.power = True  # unacknowledged records may be lost, as by a power failure
 
     def act(self) -> None:
         chance = self.random.random()

@@ -35,7 +35,7 @@ NO_THREADS = cast(ThreadPoolExecutor, None)
 
 
 class SteadyReceiver(CopyReceiver):
-    """What is done in a thread is done at once."""
+    """Calls in a thread are done at once."""
 
     async def _run(self, call: Any) -> None:
         call()
@@ -286,7 +286,7 @@ class CopyWorld(CrashWorld):
                 connection.acknowledgements.append(stored)
 
     def disturb(self, data: bytes, connection: Connection) -> bytes:
-        """What a network does that doubles, drops and reorders: all of it has to be found out."""
+        """A network that doubles, drops and reorders: all of it has to be found out."""
         chance = self.random.random()
         if chance > 0.01 or self.machine.fuse > NEVER // 2 or not connection.messages:
             return data

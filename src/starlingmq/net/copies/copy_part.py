@@ -45,7 +45,7 @@ STILL_WAITING: Final = 5.0  # seconds after which a starting broker logs what it
 
 
 class CopiedBroker(Protocol):
-    """What ``CopyPart`` and its broker share of the process."""
+    """The process of a broker: the parts that ``CopyPart`` uses."""
 
     etcd: EtcdAccess
     peers: PeerServer

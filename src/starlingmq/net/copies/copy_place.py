@@ -82,7 +82,7 @@ class CopyPlace:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
             await asyncio.wait([task])
-            await self._run(lambda: None)  # what it had begun in the thread is done
+            await self._run(lambda: None)  # its work in the thread is done
 
     async def _close(self) -> None:
         copy, self._copy = self._copy, None

@@ -81,7 +81,7 @@ class CatchUp:
             await self._send([frames.append(offset, records) for offset, records in runs])
             self._at = _end(runs)
         self._at = max(self._at, end)
-        await self._send([frames.append(self._at, [])])  # what was left out is not there
+        await self._send([frames.append(self._at, [])])  # records that were left out do not exist
         for number in numbers:
             await self._pass_stream(number)
         await self._send([frames.plain(frames.BOUNDARY)])

@@ -1,4 +1,4 @@
-"""What the store tells the followers that keep a copy of it. ``copy_source`` has the implementation; a store without
+"""Reports of the store to the followers that keep a copy of it. ``copy_source`` has the implementation; a store without
 copies never loads it."""
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class CopyDirectory:
         boundary = self.facts.boundary
         end = self.files.journal.next if boundary is None else min(boundary, self.files.journal.next)
         at_least = int.from_bytes(self.files.kv.get(META_AS_OF) or b"\0", "big")
-        return self.facts.whole and end >= at_least  # what the checkpoint rests on is there
+        return self.facts.whole and end >= at_least  # the records that the checkpoint rests on are there
 
     def begin(self, hello: Hello) -> None:
         """A life of the owner begins to bring this copy up to date. What the owner does not have is cut off. Raises
@@ -180,8 +180,8 @@ class CopyDirectory:
             self.files.write_facts(msgspec.structs.replace(self.facts, boundary=None))
 
     def sync(self) -> None:
-        """Make everything that was applied survive a power failure. Changes of the key-value store may be lost; what
-        they rest on is not deleted before they are synced."""
+        """Make everything that was applied survive a power failure. Changes of the key-value store may be lost: the
+        records that they rest on are not deleted before they are synced."""
         self.files.journal.sync()
         for log in list(self.files.streams.values()):
             log.journal.sync()

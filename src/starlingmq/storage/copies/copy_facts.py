@@ -2,7 +2,7 @@
 
 A *life* is one opening of the data for serving. It has a generation of its own, which the cluster gives once
 (``cluster.copies.copy_record``): a restart, and a successor, take a higher one. A life continues the journal where it
-was found. That may be before the end that an earlier life had reached, since a power failure may have cost the tail;
+was found. That may be before the end that a previous life had reached, since a power failure may have cost the tail;
 then offsets are given again. So the law for a copy that returns:
 
     It is cut to the lowest end at which any life began after the last one that it has in common with its owner: a life

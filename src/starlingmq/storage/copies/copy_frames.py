@@ -1,4 +1,4 @@
-"""What a node sends to the followers that keep a copy of its data directory, and what they answer.
+"""Frames from a node to the followers that keep a copy of its data directory, and their answers.
 
 The owner of a data directory sends *groups*, in the order in which it changed its own directory. A group has a number
 (``lsn``, counted from 1 in each life of the owner) and the operations of one turn. Numbers have no gaps. A follower
@@ -74,7 +74,7 @@ class Defined(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """What an owner says first. ``engine`` of its journal; ``segment_size`` in bytes."""
+    """The first message of an owner. ``engine`` of its journal; ``segment_size`` in bytes."""
 
     owner: str
     generation: int
@@ -84,7 +84,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CopyPosition(msgspec.Struct, frozen=True, array_like=True):
-    """What a follower has of a data directory. ``generation``: of the life by which it was written last. ``kv``: which
+    """How much a follower has of a data directory. ``generation``: of the life by which it was written last. ``kv``: which
     state of the key-value store it has, as (generation, count of batches); (0, 0): none that is whole. ``streams``:
     next offset by number. ``excess``: number of records that are cut off if it follows the owner that asks: if the
     follower is in step, it must serve, and not the owner."""

@@ -17,8 +17,8 @@ def begin_copies(
     store: DirectoryStore, owner: str, generation: int, required: Collection[str], clock: Callable[[], float]
 ) -> CopySource:
     """From now on followers may store what this store does. Called after it was opened, before anything is committed.
-    ``generation``: above that of all lives before. ``required``: the followers in step; what was recovered is shown to
-    readers of streams once they have it. ``clock``: monotonic seconds. Blocks. Raises Fenced, NotWhole, OSError."""
+    ``generation``: above that of all lives before. ``required``: the followers in step; recovered records are shown
+    to readers of streams once they have them. ``clock``: monotonic seconds. Blocks. Raises Fenced, NotWhole, OSError."""
     ends = {number: log.stream.next for number, log in store.streams.by_number.items()}
     facts = begin_life(store.data_dir.path, owner, Life(generation, store.journal.next, ends))
     source = CopySource(
@@ -38,7 +38,7 @@ def begin_copies(
 
 
 def marked(kv: Kv, generation: int, known: bool) -> tuple[int, int]:
-    """The state of a key-value store. ``known``: its mark is of an earlier life; otherwise it gets a new one."""
+    """The state of a key-value store. ``known``: its mark is of a previous life; otherwise it gets a new one."""
     mark = kv.get(META_COPY) if known else None
     if mark is not None:
         return msgspec.msgpack.decode(mark, type=tuple[int, int])

@@ -41,7 +41,7 @@ class CopyReceiver:
         self._may_store = may_store
 
     def look(self) -> CopyPosition:
-        """What the copy has before it begins. Nothing is changed."""
+        """The position of the copy before it begins. Nothing is changed."""
         return msgspec.structs.replace(self.copy.position, excess=self.copy.excess(self.hello))
 
     async def begin(self) -> CopyPosition:

@@ -73,7 +73,7 @@ class CopySource:
     def hello(self) -> bytes:
         return msgspec.msgpack.encode(self._hello)
 
-    # What the store tells
+    # Reports of the store
 
     def streamed(self, number: int, offset: int, records: list[bytes]) -> None:
         """Records were appended to a stream. They belong to the next ``commit``."""
@@ -89,7 +89,7 @@ class CopySource:
             self._send(operations)
 
     def copied(self, local: Awaitable[None] | None) -> Awaitable[None] | None:
-        """What is done once everything up to here is stored on this node (``local``) and copied; None: it is. Raises
+        """Completes once everything up to here is stored on this node (``local``) and copied; None: it is. Raises
         NotYetStored."""
         if self.refusal:
             raise NotYetStored(self.refusal)
@@ -129,7 +129,7 @@ class CopySource:
         """The consumers of a stream have changed; ``content`` of CONSUMERS."""
         self._send([frames.packed(frames.CONSUMERS, (number, content))] if self._outboxes else [])
 
-    # What followers get
+    # Sent to followers
 
     def forget(self, name: str) -> None:
         """A follower begins again. What it acknowledged before does not count any more: its disk may have been
@@ -172,7 +172,7 @@ class CopySource:
         streams = {number: log.journal.first for number, log in self.streams.by_number.items()}
         return frames.packed(frames.KEEP, Kept(ranges, streams))
 
-    # What followers have
+    # Stored by followers
 
     def acknowledge(self, outbox: Outbox, lsn: int) -> None:
         """The follower has stored all groups up to this one. A late acknowledgement on an earlier connection does not
@@ -224,7 +224,7 @@ class CopySource:
             await asyncio.wait_for(copied.wait(), seconds)
 
     def close(self) -> None:
-        """Nobody waits any more, and nothing more is sent."""
+        """No caller waits any more, and nothing more is sent."""
         for outbox in list(self._outboxes.values()):
             self.detach(outbox)
         self.refusal = f"{BROKEN}the node is stopping"

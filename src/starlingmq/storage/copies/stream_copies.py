@@ -1,4 +1,4 @@
-"""What streams tell the followers that keep a copy of them (``storage.copies.copied``)."""
+"""Reports of streams to the followers that keep a copy of them (``storage.copies.copied``)."""
 
 from __future__ import annotations
 
