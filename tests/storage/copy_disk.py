@@ -13,7 +13,7 @@ from starlingmq.storage.streams.stream_logs import Definition, StreamLog
 
 
 class Disk:
-    """The part of a node's data directory outlives its process. ``intact``: nothing of it was lost for good."""
+    """The part of a node's data directory that outlives its process. ``intact``: nothing of it was lost for good."""
 
     def __init__(self, machine: Machine, span: int) -> None:
         self.machine = machine

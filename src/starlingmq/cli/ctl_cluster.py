@@ -169,7 +169,8 @@ def _how_far(follower: dict[str, Any]) -> str:
         return f"catching up, {amount(follower['sent'], 'bytes')} of about {amount(follower['total'], 'bytes')} sent"
     if not follower["behind_bytes"]:
         return str(follower["state"])
-    return f"{follower['state']}, {amount(follower['behind_bytes'], 'bytes')} and {follower['behind_seconds']:.1f} s behind"
+    size, seconds = amount(follower["behind_bytes"], "bytes"), follower["behind_seconds"]
+    return f"{follower['state']}, {size} and {seconds:.1f} s behind"
 
 
 def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:

@@ -18,7 +18,8 @@ def begin_copies(
 ) -> CopySource:
     """From now on followers may store what this store does. Called after it was opened, before anything is committed.
     ``generation``: above that of all lives before. ``required``: the followers in step; recovered records are shown
-    to readers of streams once they have them. ``clock``: monotonic seconds. Blocks. Raises Fenced, NotWhole, OSError."""
+    to readers of streams once they have them. ``clock``: monotonic seconds. Blocks. Raises Fenced, NotWhole,
+    OSError."""
     ends = {number: log.stream.next for number, log in store.streams.by_number.items()}
     facts = begin_life(store.data_dir.path, owner, Life(generation, store.journal.next, ends))
     source = CopySource(

@@ -89,7 +89,7 @@ class CopySource:
             self._send(operations)
 
     def copied(self, local: Awaitable[None] | None) -> Awaitable[None] | None:
-        """Completes once everything up to here is stored on this node (``local``) and copied; None: it is. Raises
+        """Completes once everything up to here is stored on this node (``local``) and copied; None: both. Raises
         NotYetStored."""
         if self.refusal:
             raise NotYetStored(self.refusal)
