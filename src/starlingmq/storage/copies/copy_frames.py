@@ -85,9 +85,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 class CopyPosition(msgspec.Struct, frozen=True, array_like=True):
     """How much a follower has of a data directory. ``generation``: of the life by which it was written last. ``kv``:
-    which state of the key-value store it has, as (generation, count of batches); (0, 0): none that is whole. ``streams``:
-    next offset by number. ``excess``: number of records that are cut off if it follows the owner that asks: if the
-    follower is in step, it must serve, and not the owner."""
+    which state of the key-value store it has, as (generation, count of batches); (0, 0): none that is whole.
+    ``streams``: next offset by number. ``excess``: number of records that are cut off if it follows the owner that
+    asks: if the follower is in step, it must serve, and not the owner."""
 
     generation: int
     journal: int  # next offset
