@@ -85,7 +85,7 @@ def test_every_command_explains_itself(command: str) -> None:
 
 def test_completion_offers_the_commands() -> None:
     answer = run(_STARLINGMQ_COMPLETE="complete_bash", COMP_WORDS="starlingmq co", COMP_CWORD="1")
-    assert answer.stdout.split() == ["config"]
+    assert answer.stdout.split() == ["completion", "config"]
     options = run(_STARLINGMQ_COMPLETE="complete_bash", COMP_WORDS="starlingmq serve --li", COMP_CWORD="2")
     assert options.stdout.split() == ["--listen"]
 

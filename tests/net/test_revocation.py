@@ -23,8 +23,9 @@ from tests.peer import Peer
 from starlingmq import Broker
 from starlingmq.config.settings import Config, ListenerConfig, NodeConfig
 from starlingmq.config.tls_section import TlsConfig
+from starlingmq.net.listeners.der import DerError
 from starlingmq.net.listeners.listeners import ListenerError
-from starlingmq.net.listeners.revocation_list import DerError, identity, revoked_by
+from starlingmq.net.listeners.revocation_list import identity, revoked_by
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect
 from starlingmq.wire.reasons import Reason
 

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from starlingmq.cli.version import version_line
 
+PROGRAM: Final = "starlingmq"
 COMPLETION: Final = "_STARLINGMQ_COMPLETE"
 """Set by a shell that requests completions of a command line."""
 
@@ -61,10 +62,19 @@ COMMANDS: Final = {
     ),
     "pipeline": Command("starlingmq.cli.pipeline", "Run pipelines: a stream, SQL steps, and a sink."),
     "config": Command("starlingmq.cli.config_cmd", "Check and show settings."),
+    "doctor": Command(
+        "starlingmq.cli.doctor",
+        "Check this machine and the settings before a broker runs with them, and say what to do about each problem.",
+    ),
+    "completion": Command(
+        "starlingmq.cli.completion",
+        "Print the script that completes commands and options in a shell: `source <(starlingmq completion bash)`.",
+    ),
+    "man": Command("starlingmq.cli.man", "Write manual pages of all commands into a directory, from their help texts."),
 }
 
 
-def run(args: list[str], program: str) -> int:
+def run(args: list[str]) -> int:
     """Run a command line and return its exit code. Errors are raised."""
     # Options of the program itself take no values, so the first word that is not an option is the command.
     name = next((word for word in args if not word.startswith("-")), "")
@@ -74,7 +84,7 @@ def run(args: list[str], program: str) -> int:
         app = build_app(COMMANDS)
     else:
         app = list_of_commands()
-    result = get_command(app).main(args=args, prog_name=program, standalone_mode=False)
+    result = get_command(app).main(args=args, prog_name=PROGRAM, standalone_mode=False)
     return result if isinstance(result, int) else 0
 
 

@@ -16,7 +16,6 @@ from starlingmq.cli.command_errors import OUR_ERROR, explain
 from starlingmq.cli.serve_options import read as read_serve_options
 from starlingmq.cli.version import version_line
 
-PROGRAM: Final = "starlingmq"
 COMPLETION: Final = "_STARLINGMQ_COMPLETE"  # set by a shell that requests completions
 INTERRUPTED: Final = 130
 
@@ -52,4 +51,4 @@ def _run(args: list[str]) -> int:
         return 0
     from starlingmq.cli.app import run  # imports typer and the command's modules
 
-    return run(args, PROGRAM)
+    return run(args)

@@ -10,19 +10,21 @@ import binascii
 import re
 from typing import Final
 
+from starlingmq.net.listeners.der import (
+    GENERALIZED_TIME,
+    INTEGER,
+    SEQUENCE,
+    UTC_TIME,
+    VERSION,
+    DerError,
+    element,
+    inside,
+)
+
 Identity = tuple[bytes, int]
 """The issuer of a certificate, in DER, and its serial number."""
 
 _PEM: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
-_INTEGER: Final = 0x02
-_UTC_TIME: Final = 0x17
-_GENERALIZED_TIME: Final = 0x18
-_SEQUENCE: Final = 0x30
-_VERSION: Final = 0xA0
-
-
-class DerError(ValueError):
-    """The bytes are not valid DER of the expected structure."""
 
 
 def revoked_by(pem: bytes) -> frozenset[Identity]:
@@ -42,31 +44,31 @@ def revoked_by(pem: bytes) -> frozenset[Identity]:
 
 def identity(certificate: bytes) -> Identity:
     """That of a certificate in DER. Raises DerError."""
-    at, _ = _inside(certificate, *_inside(certificate, 0, len(certificate)))
-    tag, start, end = _element(certificate, at, len(certificate))
-    if tag == _VERSION:
-        tag, start, end = _element(certificate, end, len(certificate))
-    if tag != _INTEGER:
+    at, _ = inside(certificate, *inside(certificate, 0, len(certificate)))
+    tag, start, end = element(certificate, at, len(certificate))
+    if tag == VERSION:
+        tag, start, end = element(certificate, end, len(certificate))
+    if tag != INTEGER:
         raise DerError("a certificate has no serial number")
     serial = int.from_bytes(certificate[start:end], "big", signed=True)
-    _, _, issuer = _element(certificate, end, len(certificate))  # after the algorithm
-    _, _, after = _element(certificate, issuer, len(certificate))
+    _, _, issuer = element(certificate, end, len(certificate))  # after the algorithm
+    _, _, after = element(certificate, issuer, len(certificate))
     return certificate[issuer:after], serial
 
 
 def _revoked(der: bytes) -> set[Identity]:
-    at, limit = _inside(der, *_inside(der, 0, len(der)))
-    tag, _, end = _element(der, at, limit)
-    if tag == _INTEGER:  # the version
-        _, _, end = _element(der, end, limit)
-    _, _, after = _element(der, end, limit)
+    at, limit = inside(der, *inside(der, 0, len(der)))
+    tag, _, end = element(der, at, limit)
+    if tag == INTEGER:  # the version
+        _, _, end = element(der, end, limit)
+    _, _, after = element(der, end, limit)
     issuer = der[end:after]
     at = after
     while at < limit:
-        tag, start, end = _element(der, at, limit)
-        if tag == _SEQUENCE:
+        tag, start, end = element(der, at, limit)
+        if tag == SEQUENCE:
             return {(issuer, serial) for serial in _serials(der, start, end)}
-        if tag not in (_UTC_TIME, _GENERALIZED_TIME):
+        if tag not in (UTC_TIME, GENERALIZED_TIME):
             break
         at = end
     return set()  # the list is empty
@@ -75,34 +77,10 @@ def _revoked(der: bytes) -> set[Identity]:
 def _serials(der: bytes, at: int, limit: int) -> list[int]:
     found = []
     while at < limit:
-        _, start, after = _element(der, at, limit)
-        tag, start, end = _element(der, start, after)
-        if tag != _INTEGER:
+        _, start, after = element(der, at, limit)
+        tag, start, end = element(der, start, after)
+        if tag != INTEGER:
             raise DerError("an entry of a revocation list has no serial number")
         found.append(int.from_bytes(der[start:end], "big", signed=True))
         at = after
     return found
-
-
-def _inside(der: bytes, at: int, limit: int) -> tuple[int, int]:
-    """Begin and end of the content of a sequence."""
-    tag, start, end = _element(der, at, limit)
-    if tag != _SEQUENCE:
-        raise DerError("expected a DER sequence")
-    return start, end
-
-
-def _element(der: bytes, at: int, limit: int) -> tuple[int, int, int]:
-    """Tag, beginning and end of the content of the element at ``at``."""
-    if at + 2 > limit:
-        raise DerError("it is truncated")
-    tag, length, start = der[at], der[at + 1], at + 2
-    if length >= 0x80:
-        size = length & 0x7F
-        if not 1 <= size <= 4 or start + size > limit:
-            raise DerError("an element has an invalid length")
-        length = int.from_bytes(der[start : start + size], "big")
-        start += size
-    if start + length > limit:
-        raise DerError("it is truncated")
-    return tag, start, start + length

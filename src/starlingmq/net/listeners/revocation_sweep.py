@@ -7,7 +7,8 @@ from collections.abc import Mapping, Set
 from typing import Final
 
 from starlingmq.net.driver import Driver
-from starlingmq.net.listeners.revocation_list import DerError, Identity, identity
+from starlingmq.net.listeners.der import DerError
+from starlingmq.net.listeners.revocation_list import Identity, identity
 from starlingmq.wire.reasons import Reason
 
 CLIENTS_AT_ONCE: Final = 100  # per turn of the event loop: about a millisecond

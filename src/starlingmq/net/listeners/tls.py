@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from starlingmq.config.tls_section import TlsConfig
-from starlingmq.net.listeners.revocation_list import DerError, Identity, revoked_by
+from starlingmq.net.listeners.der import DerError
+from starlingmq.net.listeners.revocation_list import Identity, revoked_by
 from starlingmq.net.listeners.tls_handshake import ServerContext
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}

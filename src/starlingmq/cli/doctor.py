@@ -1,0 +1,69 @@
+"""``starlingmq doctor``: problems that a broker would meet on this machine, each with what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from starlingmq.cli.control import JsonOption
+from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.cli.doctor_cluster import etcd
+from starlingmq.cli.doctor_settings import settings
+from starlingmq.cli.doctor_system import certificates, clock, data_disk, file_limit, memory, ports
+from starlingmq.config.settings import ConfigError, load_config
+
+FAULTY: Final = 1  # exit code
+
+FileOption = Annotated[str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Override one setting; repeatable.")
+]
+
+
+def command(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> int:
+    """Check this machine and the settings before a broker runs with them, and say what to do about each problem.
+
+    Run it as the user of the broker: rights and limits are those of the user. The exit code is 1 if there is a problem,
+    and 0 if there are only warnings.
+    """
+    found = findings(config, set_ or [])
+    if json_:
+        print(json.dumps({"findings": [asdict(each) for each in found]}))
+    else:
+        print("\n".join(_lines(found)))
+    return FAULTY if any(each.level is Level.problem for each in found) else 0
+
+
+def findings(file: str | None, overrides: list[str]) -> list[Finding]:
+    try:
+        config = load_config(file, overrides, os.environ)
+    except ConfigError as error:
+        return [Finding(Level.problem, "settings", str(error), "correct this setting; the other checks need it")]
+    return [
+        *settings(config),
+        *certificates(config, time.time()),
+        *ports(config),
+        *data_disk(config),
+        *file_limit(config),
+        *memory(config),
+        *clock(config),
+        *etcd(config),
+    ]
+
+
+def _lines(found: list[Finding]) -> list[str]:
+    width = max(len(each.subject) for each in found)
+    lines = []
+    for each in found:
+        lines.append(f"{each.level.value:<8} {each.subject:<{width}}  {each.text}")
+        if each.advice:
+            lines.append(f"{'':<8} {'':<{width}}  -> {each.advice}")
+    counts = Counter(each.level for each in found)
+    lines.append(f"{counts[Level.problem]} problems, {counts[Level.warning]} warnings")
+    return lines

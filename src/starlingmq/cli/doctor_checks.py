@@ -1,0 +1,21 @@
+"""The result of one check of ``starlingmq doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    ok = "ok"
+    warning = "warning"  # the broker serves, with a risk or below its speed
+    problem = "problem"  # the broker does not start, or soon stops serving
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Level
+    subject: str
+    text: str
+    advice: str = ""
+    """What to do. Empty if nothing is."""

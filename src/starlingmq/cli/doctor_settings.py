@@ -1,0 +1,120 @@
+"""Checks of ``starlingmq doctor``: settings that do not fit each other, or that production needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Final
+
+from starlingmq import compiled
+from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.config.api_section import API_SCHEMES
+from starlingmq.config.listeners_section import is_local
+from starlingmq.config.settings import Config, ConfigError, refuse_open_listeners
+from starlingmq.net.listeners.listeners import parse_listener, tls_context
+
+SUBJECT: Final = "settings"
+PLAIN: Final = ("mqtt", "ws", "nats", "nats+ws", "http")  # without TLS
+
+
+def settings(config: Config) -> Iterator[Finding]:
+    refused = _refused(config)
+    if refused:
+        yield Finding(Level.problem, SUBJECT, refused, "the broker does not start until this is corrected")
+    else:
+        yield Finding(Level.ok, SUBJECT, "the broker accepts them")
+    yield from _packages(config)
+    yield from _storage(config)
+    yield from _listeners(config)
+    yield from _cluster(config)
+
+
+def _refused(config: Config) -> str:
+    """The error with which the broker would refuse to start."""
+    try:
+        refuse_open_listeners(config, authenticated=False)
+        for listener in config.listeners:
+            tls_context(parse_listener(listener))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _packages(config: Config) -> Iterator[Finding]:
+    needed = {"grpc": ("cluster", config.cluster.enabled), "litestar": ("http", _has_api(config))}
+    for module, (extra, wanted) in needed.items():
+        if wanted and find_spec(module) is None:
+            yield Finding(
+                Level.problem,
+                SUBJECT,
+                f"they need the Python package {module}, which is not installed",
+                f"install the extra [{extra}], or Debian's package starlingmq-cluster" if extra == "cluster" else
+                f"install the extra [{extra}]",
+            )  # fmt: skip
+    if not compiled():
+        yield Finding(
+            Level.warning,
+            "program",
+            "it is not compiled, and several times slower than it could be",
+            "install a wheel for this Python, or install from the sources with a C compiler",
+        )
+
+
+def _storage(config: Config) -> Iterator[Finding]:
+    if config.node.data_dir is None:
+        yield Finding(
+            Level.warning,
+            SUBJECT,
+            "node.data_dir is empty: a restart loses sessions, waiting messages and retained messages",
+            "set node.data_dir, unless that is intended",
+        )
+
+
+def _listeners(config: Config) -> Iterator[Finding]:
+    public = [each for each in config.listeners if not is_local(each.url)]
+    for listener in public:
+        scheme = listener.url.partition("://")[0]
+        if scheme in PLAIN and not (listener.proxy_protocol or listener.trusted_proxies):
+            yield Finding(
+                Level.warning,
+                SUBJECT,
+                f"{listener.url} is open to other machines without TLS: passwords and messages can be read on the way",
+                "use a listener with TLS (mqtts, wss, tls, https), or a balancer that ends TLS (docs/DEPLOY.md)",
+            )
+    if public and not config.limits.connections_per_address:
+        yield Finding(
+            Level.warning,
+            SUBJECT,
+            "limits.connections_per_address is off: one address can take all connections",
+            "set it, or leave it off behind a balancer that limits addresses",
+        )
+    if not _has_api(config):
+        yield Finding(
+            Level.warning,
+            SUBJECT,
+            "there is no HTTP listener: no metrics, no dashboard, no /health/ready for a balancer",
+            "add http://127.0.0.1:8080 to the listeners, and auth.api.token_file",
+        )
+
+
+def _cluster(config: Config) -> Iterator[Finding]:
+    members = config.cluster.etcd.initial_members
+    if config.cluster.enabled and members and len(members) % 2 == 0:
+        yield Finding(
+            Level.warning,
+            SUBJECT,
+            f"cluster.etcd.initial_members has {len(members)} members: one more would let the same number of them "
+            "fail, one less as well",
+            "run etcd on an odd number of nodes, such as three",
+        )
+    if config.cluster.enabled and config.node.data_dir is None:
+        yield Finding(
+            Level.warning,
+            SUBJECT,
+            "a cluster node without node.data_dir: messages on their way to other nodes are lost with the process",
+            "set node.data_dir",
+        )
+
+
+def _has_api(config: Config) -> bool:
+    return any(listener.url.partition("://")[0] in API_SCHEMES for listener in config.listeners)

@@ -1,0 +1,216 @@
+"""Checks of ``starlingmq doctor`` that ask the operating system: limits, disk, ports, memory, clock, certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from starlingmq.cli.announce import running
+from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.cli.progress import amount
+from starlingmq.config.settings import Config
+from starlingmq.net.listeners.certificate_validity import ends
+from starlingmq.net.listeners.der import DerError
+from starlingmq.net.listeners.listener_set import ListenerSet
+from starlingmq.net.listeners.urls import ListenerError
+
+DAY: Final = 86_400
+ENDS_SOON_DAYS: Final = 30
+FREE_LEAST: Final = 1 << 30  # bytes; below it, one burst of messages can fill the disk
+FREE_SHARE_LEAST: Final = 0.1
+DESCRIPTORS_FEW: Final = 10_000
+CGROUP_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+MEMORY_SHARE_MOST: Final = 0.85
+VOLATILE: Final = frozenset(["tmpfs", "ramfs"])
+REMOTE: Final = frozenset(["nfs", "nfs4", "cifs", "smb3", "9p"])
+CLOCK_UNSYNCHRONIZED: Final = 5  # TIME_ERROR of adjtimex(2)
+TIMEX_BYTES: Final = 512  # more than any version of struct timex has
+
+
+def certificates(config: Config, now: float) -> Iterator[Finding]:
+    """When the certificates end, and whether their keys are private."""
+    for path in _certificate_files(config):
+        subject = "certificate"
+        try:
+            end = min(ends(path.read_bytes()))
+        except (OSError, DerError) as error:
+            what = error.strerror if isinstance(error, OSError) else str(error)
+            yield Finding(Level.problem, subject, f"{path}: {what}", "correct the file or the setting that names it")
+            continue
+        days = int((end - now) // DAY)
+        date = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d")
+        if end <= now:
+            yield Finding(Level.problem, subject, f"{path} ended on {date}", "renew it, then run starlingmq ctl reload")
+        elif days < ENDS_SOON_DAYS:
+            yield Finding(
+                Level.warning,
+                subject,
+                f"{path} ends on {date}, in {days} days",
+                "renew it before, then run starlingmq ctl reload (cluster.tls: restart the node)",
+            )
+        else:
+            yield Finding(Level.ok, subject, f"{path} ends on {date}, in {days} days")
+    for path in _key_files(config):
+        with suppress(OSError):  # a key that cannot be read is an error of the settings
+            if path.stat().st_mode & 0o004:
+                yield Finding(Level.warning, "private key", f"all users may read {path}", f"chmod o= {path}")
+
+
+def ports(config: Config) -> Iterator[Finding]:
+    """Whether each listener could be opened now."""
+    data_dir = config.node.data_dir
+    if data_dir is not None and any(broker.directory == Path(data_dir).absolute() for broker in running()):
+        yield Finding(Level.ok, "ports", "the broker of this data directory runs; they were not tried")
+        return
+    for listener in config.listeners:
+        try:
+            asyncio.run(ListenerSet([listener]).refuse_taken())
+        except ListenerError as error:
+            yield Finding(
+                Level.problem, "ports", str(error), "stop the other program (ss -ltnp shows it), or use another port"
+            )
+        else:
+            yield Finding(Level.ok, "ports", f"{listener.url} is free")
+
+
+def data_disk(config: Config) -> Iterator[Finding]:
+    """Whether the user may write to the data directory, what file system it is on, and how much is free."""
+    if config.node.data_dir is None:
+        return
+    directory = Path(config.node.data_dir).absolute()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    subject = "disk"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        user = f"chown it to the broker's user, or run starlingmq doctor as that user (this is {os.getuid()})"
+        yield Finding(Level.problem, subject, f"{existing} is not writable", user)
+    kind = _file_system(existing)
+    if kind in VOLATILE:
+        yield Finding(
+            Level.warning,
+            subject,
+            f"{directory} is in memory ({kind}): a reboot loses it",
+            "use a disk for node.data_dir",
+        )
+    if kind in REMOTE:
+        yield Finding(
+            Level.warning,
+            subject,
+            f"{directory} is on a network file system ({kind}): locks and syncs may not hold",
+            "use a local disk or a block device for node.data_dir",
+        )
+    usage = shutil.disk_usage(existing)
+    line = f"{amount(usage.free, 'bytes')} of {amount(usage.total, 'bytes')} are free at {existing}"
+    if usage.free < FREE_LEAST:
+        yield Finding(Level.problem, subject, line, "free space: a broker with a full disk refuses durable messages")
+    elif usage.free < FREE_SHARE_LEAST * usage.total:
+        yield Finding(Level.warning, subject, line, "free space, or set storage.retention_size and stream retention")
+    else:
+        yield Finding(Level.ok, subject, line)
+
+
+def file_limit(config: Config) -> Iterator[Finding]:
+    """Each connection is a descriptor. The broker raises its soft limit to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(config.limits.max_connections, DESCRIPTORS_FEW)
+    line = f"at most {hard:,} open files, a quarter or 256 of them reserved for storage and links"
+    if hard == resource.RLIM_INFINITY or hard >= wanted:
+        yield Finding(Level.ok, "open files", line)
+    else:
+        yield Finding(
+            Level.warning,
+            "open files",
+            f"{line}; {wanted:,} are wanted",
+            "raise it: LimitNOFILE in the systemd unit, ulimits of a container, ulimit -Hn in a shell",
+        )
+
+
+def memory(config: Config) -> Iterator[Finding]:
+    """Whether the broker would refuse clients before the kernel ends it."""
+    available = _memory_available()
+    limit = config.limits.memory
+    if not limit:
+        yield Finding(
+            Level.warning,
+            "memory",
+            f"limits.memory is off, and there are {amount(available, 'bytes')}: the kernel may kill the broker",
+            f"set limits.memory to three quarters of it: {int(available * 0.75) >> 20}MiB",
+        )
+    elif limit > MEMORY_SHARE_MOST * available:
+        yield Finding(
+            Level.problem,
+            "memory",
+            f"limits.memory is {amount(limit, 'bytes')} of {amount(available, 'bytes')}: the kernel kills it first",
+            f"set it to three quarters: {int(available * 0.75) >> 20}MiB",
+        )
+    else:
+        yield Finding(Level.ok, "memory", f"limits.memory is {amount(limit, 'bytes')} of {amount(available, 'bytes')}")
+
+
+def clock(config: Config) -> Iterator[Finding]:
+    """Whether the kernel's clock is synchronized. Retained messages of two nodes are ordered by their clocks."""
+    state = _clock_state()
+    if state is None:
+        return
+    if state != CLOCK_UNSYNCHRONIZED:
+        yield Finding(Level.ok, "clock", "it is synchronized")
+    else:
+        yield Finding(
+            Level.warning,
+            "clock",
+            "it is not synchronized" + (": the nodes order retained messages by it" if config.cluster.enabled else ""),
+            "run chrony or systemd-timesyncd; in a container, on the machine below it",
+        )
+
+
+def _certificate_files(config: Config) -> list[Path]:
+    named = [listener.tls.cert for listener in config.listeners if listener.tls]
+    if config.cluster.enabled:
+        named += [config.cluster.tls.cert, config.cluster.tls.ca]
+        if config.cluster.etcd.tls:
+            named += [config.cluster.etcd.tls.cert, config.cluster.etcd.tls.ca]
+    return [Path(name) for name in dict.fromkeys(named) if name]
+
+
+def _key_files(config: Config) -> list[Path]:
+    named = [listener.tls.key for listener in config.listeners if listener.tls]
+    if config.cluster.enabled:
+        named.append(config.cluster.tls.key)
+        named += [config.cluster.etcd.tls.key] if config.cluster.etcd.tls else []
+    return [Path(name) for name in dict.fromkeys(named) if name]
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system that has this path, as in /proc/self/mountinfo; empty if that is not there."""
+    best, found = "", ""
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            fields, _, rest = line.partition(" - ")
+            point = fields.split()[4]
+            if len(point) >= len(best) and (path == Path(point) or Path(point) in path.resolve().parents):
+                best, found = point, rest.split()[0]
+    return found
+
+
+def _memory_available() -> int:
+    """Bytes of the machine, or of the container if it has less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in CGROUP_LIMITS:
+        with suppress(OSError, ValueError):
+            total = min(total, int(Path(name).read_text(encoding="ascii")))
+    return total
+
+
+def _clock_state() -> int | None:
+    """The state that adjtimex(2) returns; None where there is no such call."""
+    with suppress(OSError, AttributeError):
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES)))
+        return state if state >= 0 else None
+    return None

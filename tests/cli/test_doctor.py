@@ -1,0 +1,194 @@
+"""``starlingmq doctor`` finds what is wrong on a machine, and says what to do about it."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from starlingmq.cli.doctor import findings
+from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.net.listeners.certificate_validity import ends
+from starlingmq.net.listeners.der import DerError
+from tests.cli.commands import run
+
+
+def about(found: list[Finding], subject: str) -> list[Finding]:
+    return [each for each in found if each.subject == subject]
+
+
+def issued(directory: Path, days: int) -> Path:
+    """A certificate with its key, for ``days`` from now."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost", not_after=datetime.now(UTC) + timedelta(days=days, minutes=5))
+    path = directory / "node.pem"
+    certificate.private_key_and_cert_chain_pem.write_to_path(path)
+    path.chmod(0o600)
+    return path
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def free_port() -> int:
+    with taken_port() as port:
+        return port
+
+
+def test_a_port_that_another_program_has_is_a_problem() -> None:
+    with taken_port() as port:
+        (found,) = about(findings(None, [f"listeners=[mqtt://127.0.0.1:{port}]"]), "ports")
+    assert found.level is Level.problem and str(port) in found.text and "ss -ltnp" in found.advice
+    (found,) = about(findings(None, [f"listeners=[mqtt://127.0.0.1:{port}]"]), "ports")
+    assert found.level is Level.ok
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "words"),
+    [(-1, Level.problem, "ended on"), (10, Level.warning, "in 10 days"), (90, Level.ok, "in 90 days")],
+)
+def test_a_certificate_that_ends_soon_is_named_with_its_date(
+    tmp_path: Path, days: int, level: Level, words: str
+) -> None:
+    path = issued(tmp_path, days)
+    listener = f'listeners=[{{url: "mqtts://127.0.0.1:{free_port()}", tls: {{cert: "{path}"}}}}]'
+    (found,) = about(findings(None, [listener]), "certificate")
+    date = (datetime.now(UTC) + timedelta(days=days, minutes=5)).strftime("%Y-%m-%d")
+    assert found.level is level and words in found.text and date in found.text and str(path) in found.text
+
+
+def test_a_private_key_that_all_users_may_read_is_named(tmp_path: Path) -> None:
+    path = issued(tmp_path, 90)
+    listener = f'listeners=[{{url: "mqtts://127.0.0.1:{free_port()}", tls: {{cert: "{path}", key: "{path}"}}}}]'
+    assert about(findings(None, [listener]), "private key") == []
+    path.chmod(0o644)
+    (found,) = about(findings(None, [listener]), "private key")
+    assert found.level is Level.warning and found.advice == f"chmod o= {path}"
+
+
+def test_the_end_of_a_certificate_is_that_of_another_parser(tmp_path: Path) -> None:
+    x509 = pytest.importorskip("cryptography.x509")
+    for days in (1, 20_000):  # a UTCTime and a GeneralizedTime
+        pem = issued(tmp_path, days).read_bytes()
+        (tmp_path / "node.pem").unlink()
+        end = x509.load_pem_x509_certificate(pem[pem.index(b"-----BEGIN CERT") :]).not_valid_after_utc
+        assert ends(pem)[0] == end.timestamp()
+
+
+def test_damaged_certificates_are_refused_without_a_traceback(tmp_path: Path) -> None:
+    path = issued(tmp_path, 1)
+    whole = path.read_bytes()
+    for damaged in (
+        b"",
+        b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n",
+        whole.replace(b"MII", b"MAA"),
+    ):
+        with pytest.raises(DerError):
+            ends(damaged)
+
+
+def test_a_full_disk_is_a_problem_and_a_directory_in_memory_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [f"node.data_dir={tmp_path / 'data'}"]
+    monkeypatch.setattr("shutil.disk_usage", lambda path: _Usage(100 << 30, 1 << 20))
+    (found,) = [each for each in about(findings(None, chosen), "disk") if "are free" in each.text]
+    assert found.level is Level.problem and "1.0 MiB" in found.text
+    monkeypatch.setattr("shutil.disk_usage", lambda path: _Usage(100 << 30, 90 << 30))
+    (found,) = [each for each in about(findings(None, chosen), "disk") if "are free" in each.text]
+    assert found.level is Level.ok
+    found = about(findings(None, ["node.data_dir=/dev/shm/starlingmq"]), "disk")[0]
+    assert found.level is Level.warning and "a reboot loses it" in found.text
+
+
+class _Usage:
+    def __init__(self, total: int, free: int) -> None:
+        self.total = total
+        self.free = free
+
+
+def test_few_descriptors_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
+    (found,) = about(findings(None, []), "open files")
+    assert found.level is Level.warning and "1,024" in found.text and "LimitNOFILE" in found.advice
+
+
+def test_a_memory_limit_that_the_machine_does_not_have_is_a_problem() -> None:
+    (found,) = about(findings(None, ["limits.memory=4000GiB"]), "memory")
+    assert found.level is Level.problem and "kernel" in found.text
+    (found,) = about(findings(None, ["limits.memory=64MiB"]), "memory")
+    assert found.level is Level.ok
+
+
+def test_the_clock_says_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for state, level in ((5, Level.warning), (0, Level.ok)):
+        monkeypatch.setattr("starlingmq.cli.doctor_system._clock_state", lambda state=state: state)
+        (found,) = about(findings(None, []), "clock")
+        assert found.level is level
+
+
+def test_an_etcd_that_does_not_answer_is_a_problem_and_one_that_is_healthy_is_not() -> None:
+    cluster = ["cluster.enabled=true", "node.name=n1"]
+    (found,) = about(findings(None, [*cluster, f"cluster.etcd.endpoints=[127.0.0.1:{free_port()}]"]), "etcd")
+    assert found.level is Level.problem and "cluster.etcd.endpoints" in found.advice
+    for answer, level in (
+        (b'{"health":"true"}', Level.ok),
+        (b'{"health":"false"}', Level.problem),
+        (b"?", Level.problem),
+    ):
+        with _answering(b"HTTP/1.0 200 OK\r\n\r\n" + answer) as port:
+            (found,) = about(findings(None, [*cluster, f"cluster.etcd.endpoints=[127.0.0.1:{port}]"]), "etcd")
+            assert found.level is level, answer
+    (found,) = about(findings(None, [*cluster, "cluster.etcd.binary=/nonexistent/etcd"]), "etcd")
+    assert found.level is Level.problem and "etcd-server" in found.advice
+
+
+@contextmanager
+def _answering(answer: bytes) -> Iterator[int]:
+    """A server in a thread that gives one answer."""
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join(10)
+
+
+def test_a_listener_that_lets_everybody_in_is_a_problem_and_one_without_tls_a_warning(tmp_path: Path) -> None:
+    listener = f"listeners=[mqtt://0.0.0.0:{free_port()}]"
+    found = about(findings(None, [listener]), "settings")
+    assert found[0].level is Level.problem and "anonymous" in found[0].text
+    found = about(findings(None, [listener, f"auth.password.file={tmp_path / 'passwords'}"]), "settings")
+    assert any("without TLS" in each.text and each.level is Level.warning for each in found)
+
+
+def test_the_command_prints_each_advice_and_exits_with_1_for_a_problem() -> None:
+    with taken_port() as port:
+        arguments = ("--set", f"listeners=[mqtt://127.0.0.1:{port}]")
+        code, output, errors = run("doctor", *arguments)
+        as_json: dict[str, Any] = json.loads(run("doctor", "--json", *arguments)[1])
+    text = output.decode()
+    assert code == 1 and errors == "" and text.splitlines()[-1].startswith("1 problems, ")
+    assert f"127.0.0.1:{port}" in text and "-> stop the other program" in text
+    assert "problem" in [each["level"] for each in as_json["findings"]]
+    code, output, errors = run("doctor", "--set", "limits.memry=1")
+    assert code == 1 and b"limits.memry" in output and errors == ""
