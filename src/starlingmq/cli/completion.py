@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from typer.completion import get_completion_script
+from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from starlingmq.cli.app import COMPLETION, PROGRAM
 

@@ -171,7 +171,7 @@ def clock(config: Config) -> Iterator[Finding]:
 
 
 def _certificate_files(config: Config) -> list[Path]:
-    named = [listener.tls.cert for listener in config.listeners if listener.tls]
+    named: list[str | None] = [listener.tls.cert for listener in config.listeners if listener.tls]
     if config.cluster.enabled:
         named += [config.cluster.tls.cert, config.cluster.tls.ca]
         if config.cluster.etcd.tls:
@@ -180,7 +180,7 @@ def _certificate_files(config: Config) -> list[Path]:
 
 
 def _key_files(config: Config) -> list[Path]:
-    named = [listener.tls.key for listener in config.listeners if listener.tls]
+    named: list[str | None] = [listener.tls.key for listener in config.listeners if listener.tls]
     if config.cluster.enabled:
         named.append(config.cluster.tls.key)
         named += [config.cluster.etcd.tls.key] if config.cluster.etcd.tls else []
