@@ -15,13 +15,13 @@ import pytest
 import trustme
 
 from starlingmq.cli.doctor import findings
-from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.net.listeners.certificate_validity import ends
 from starlingmq.net.listeners.der import DerError
 from tests.cli.commands import run
 
 
-def about(found: list[Finding], subject: str) -> list[Finding]:
+def about(found: list[CheckResult], subject: str) -> list[CheckResult]:
     return [each for each in found if each.subject == subject]
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from starlingmq.cli.control import JsonOption
-from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.doctor_cluster import etcd
 from starlingmq.cli.doctor_settings import settings
 from starlingmq.cli.doctor_system import certificates, clock, data_disk, file_limit, memory, ports
@@ -40,11 +40,11 @@ def command(config: FileOption = None, set_: SetOption = None, json_: JsonOption
     return FAULTY if any(each.level is Level.problem for each in found) else 0
 
 
-def findings(file: str | None, overrides: list[str]) -> list[Finding]:
+def findings(file: str | None, overrides: list[str]) -> list[CheckResult]:
     try:
         config = load_config(file, overrides, os.environ)
     except ConfigError as error:
-        return [Finding(Level.problem, "settings", str(error), "correct this setting; the other checks need it")]
+        return [CheckResult(Level.problem, "settings", str(error), "correct this setting; the other checks need it")]
     return [
         *settings(config),
         *certificates(config, time.time()),
@@ -57,7 +57,7 @@ def findings(file: str | None, overrides: list[str]) -> list[Finding]:
     ]
 
 
-def _lines(found: list[Finding]) -> list[str]:
+def _lines(found: list[CheckResult]) -> list[str]:
     width = max(len(each.subject) for each in found)
     lines = []
     for each in found:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.config.cluster_section import etcd_tls, split_address
 from starlingmq.config.settings import Config
 
@@ -18,16 +18,16 @@ PATIENCE_SECONDS: Final = 3.0
 ANSWER_BYTES_MAX: Final = 65_536
 
 
-def etcd(config: Config) -> Iterator[Finding]:
+def etcd(config: Config) -> Iterator[CheckResult]:
     """Whether the members of an existing etcd are healthy; for an own one, whether the program is there."""
     if not config.cluster.enabled:
         return
     settings = config.cluster.etcd
     if not settings.endpoints:
         if shutil.which(settings.binary):
-            yield Finding(Level.ok, "etcd", f"this node runs its own: {shutil.which(settings.binary)}")
+            yield CheckResult(Level.ok, "etcd", f"this node runs its own: {shutil.which(settings.binary)}")
         else:
-            yield Finding(
+            yield CheckResult(
                 Level.problem,
                 "etcd",
                 f"the program {settings.binary} is not there, and this node has to run its own",
@@ -37,14 +37,14 @@ def etcd(config: Config) -> Iterator[Finding]:
     for endpoint in settings.endpoints:
         problem = asyncio.run(_health(config, endpoint))
         if problem:
-            yield Finding(
+            yield CheckResult(
                 Level.problem,
                 "etcd",
                 f"{endpoint}: {problem}",
                 "start or repair this member, or correct cluster.etcd.endpoints and cluster.etcd.tls",
             )
         else:
-            yield Finding(Level.ok, "etcd", f"{endpoint} is healthy")
+            yield CheckResult(Level.ok, "etcd", f"{endpoint} is healthy")
 
 
 async def _health(config: Config, endpoint: str) -> str:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from starlingmq import compiled
-from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.listeners_section import is_local
 from starlingmq.config.settings import Config, ConfigError, refuse_open_listeners
@@ -17,12 +17,12 @@ SUBJECT: Final = "settings"
 PLAIN: Final = ("mqtt", "ws", "nats", "nats+ws", "http")  # without TLS
 
 
-def settings(config: Config) -> Iterator[Finding]:
+def settings(config: Config) -> Iterator[CheckResult]:
     refused = _refused(config)
     if refused:
-        yield Finding(Level.problem, SUBJECT, refused, "the broker does not start until this is corrected")
+        yield CheckResult(Level.problem, SUBJECT, refused, "the broker does not start until this is corrected")
     else:
-        yield Finding(Level.ok, SUBJECT, "the broker accepts them")
+        yield CheckResult(Level.ok, SUBJECT, "the broker accepts them")
     yield from _packages(config)
     yield from _storage(config)
     yield from _listeners(config)
@@ -40,11 +40,11 @@ def _refused(config: Config) -> str:
     return ""
 
 
-def _packages(config: Config) -> Iterator[Finding]:
+def _packages(config: Config) -> Iterator[CheckResult]:
     needed = {"grpc": ("cluster", config.cluster.enabled), "litestar": ("http", _has_api(config))}
     for module, (extra, wanted) in needed.items():
         if wanted and find_spec(module) is None:
-            yield Finding(
+            yield CheckResult(
                 Level.problem,
                 SUBJECT,
                 f"they need the Python package {module}, which is not installed",
@@ -52,7 +52,7 @@ def _packages(config: Config) -> Iterator[Finding]:
                 f"install the extra [{extra}]",
             )  # fmt: skip
     if not compiled():
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             "program",
             "it is not compiled, and several times slower than it could be",
@@ -60,9 +60,9 @@ def _packages(config: Config) -> Iterator[Finding]:
         )
 
 
-def _storage(config: Config) -> Iterator[Finding]:
+def _storage(config: Config) -> Iterator[CheckResult]:
     if config.node.data_dir is None:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             SUBJECT,
             "node.data_dir is empty: a restart loses sessions, waiting messages and retained messages",
@@ -70,26 +70,26 @@ def _storage(config: Config) -> Iterator[Finding]:
         )
 
 
-def _listeners(config: Config) -> Iterator[Finding]:
+def _listeners(config: Config) -> Iterator[CheckResult]:
     public = [each for each in config.listeners if not is_local(each.url)]
     for listener in public:
         scheme = listener.url.partition("://")[0]
         if scheme in PLAIN and not (listener.proxy_protocol or listener.trusted_proxies):
-            yield Finding(
+            yield CheckResult(
                 Level.warning,
                 SUBJECT,
                 f"{listener.url} is open to other machines without TLS: passwords and messages can be read on the way",
                 "use a listener with TLS (mqtts, wss, tls, https), or a balancer that ends TLS (docs/DEPLOY.md)",
             )
     if public and not config.limits.connections_per_address:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             SUBJECT,
             "limits.connections_per_address is off: one address can take all connections",
             "set it, or leave it off behind a balancer that limits addresses",
         )
     if not _has_api(config):
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             SUBJECT,
             "there is no HTTP listener: no metrics, no dashboard, no /health/ready for a balancer",
@@ -97,10 +97,10 @@ def _listeners(config: Config) -> Iterator[Finding]:
         )
 
 
-def _cluster(config: Config) -> Iterator[Finding]:
+def _cluster(config: Config) -> Iterator[CheckResult]:
     members = config.cluster.etcd.initial_members
     if config.cluster.enabled and members and len(members) % 2 == 0:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             SUBJECT,
             f"cluster.etcd.initial_members has {len(members)} members: one more would let the same number of them "
@@ -108,7 +108,7 @@ def _cluster(config: Config) -> Iterator[Finding]:
             "run etcd on an odd number of nodes, such as three",
         )
     if config.cluster.enabled and config.node.data_dir is None:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             SUBJECT,
             "a cluster node without node.data_dir: messages on their way to other nodes are lost with the process",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from starlingmq.cli.announce import running
-from starlingmq.cli.doctor_checks import Finding, Level
+from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.progress import amount
 from starlingmq.config.settings import Config
 from starlingmq.net.listeners.certificate_validity import ends
@@ -35,7 +35,7 @@ CLOCK_UNSYNCHRONIZED: Final = 5  # TIME_ERROR of adjtimex(2)
 TIMEX_BYTES: Final = 512  # more than any version of struct timex has
 
 
-def certificates(config: Config, now: float) -> Iterator[Finding]:
+def certificates(config: Config, now: float) -> Iterator[CheckResult]:
     """When the certificates end, and whether their keys are private."""
     for path in _certificate_files(config):
         subject = "certificate"
@@ -43,45 +43,49 @@ def certificates(config: Config, now: float) -> Iterator[Finding]:
             end = min(ends(path.read_bytes()))
         except (OSError, DerError) as error:
             what = error.strerror if isinstance(error, OSError) else str(error)
-            yield Finding(Level.problem, subject, f"{path}: {what}", "correct the file or the setting that names it")
+            yield CheckResult(
+                Level.problem, subject, f"{path}: {what}", "correct the file or the setting that names it"
+            )
             continue
         days = int((end - now) // DAY)
         date = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d")
         if end <= now:
-            yield Finding(Level.problem, subject, f"{path} ended on {date}", "renew it, then run starlingmq ctl reload")
+            yield CheckResult(
+                Level.problem, subject, f"{path} ended on {date}", "renew it, then run starlingmq ctl reload"
+            )
         elif days < ENDS_SOON_DAYS:
-            yield Finding(
+            yield CheckResult(
                 Level.warning,
                 subject,
                 f"{path} ends on {date}, in {days} days",
                 "renew it before, then run starlingmq ctl reload (cluster.tls: restart the node)",
             )
         else:
-            yield Finding(Level.ok, subject, f"{path} ends on {date}, in {days} days")
+            yield CheckResult(Level.ok, subject, f"{path} ends on {date}, in {days} days")
     for path in _key_files(config):
         with suppress(OSError):  # a key that cannot be read is an error of the settings
             if path.stat().st_mode & 0o004:
-                yield Finding(Level.warning, "private key", f"all users may read {path}", f"chmod o= {path}")
+                yield CheckResult(Level.warning, "private key", f"all users may read {path}", f"chmod o= {path}")
 
 
-def ports(config: Config) -> Iterator[Finding]:
+def ports(config: Config) -> Iterator[CheckResult]:
     """Whether each listener could be opened now."""
     data_dir = config.node.data_dir
     if data_dir is not None and any(broker.directory == Path(data_dir).absolute() for broker in running()):
-        yield Finding(Level.ok, "ports", "the broker of this data directory runs; they were not tried")
+        yield CheckResult(Level.ok, "ports", "the broker of this data directory runs; they were not tried")
         return
     for listener in config.listeners:
         try:
             asyncio.run(ListenerSet([listener]).refuse_taken())
         except ListenerError as error:
-            yield Finding(
+            yield CheckResult(
                 Level.problem, "ports", str(error), "stop the other program (ss -ltnp shows it), or use another port"
             )
         else:
-            yield Finding(Level.ok, "ports", f"{listener.url} is free")
+            yield CheckResult(Level.ok, "ports", f"{listener.url} is free")
 
 
-def data_disk(config: Config) -> Iterator[Finding]:
+def data_disk(config: Config) -> Iterator[CheckResult]:
     """Whether the user may write to the data directory, what file system it is on, and how much is free."""
     if config.node.data_dir is None:
         return
@@ -90,17 +94,17 @@ def data_disk(config: Config) -> Iterator[Finding]:
     subject = "disk"
     if not os.access(existing, os.W_OK | os.X_OK):
         user = f"chown it to the broker's user, or run starlingmq doctor as that user (this is {os.getuid()})"
-        yield Finding(Level.problem, subject, f"{existing} is not writable", user)
+        yield CheckResult(Level.problem, subject, f"{existing} is not writable", user)
     kind = _file_system(existing)
     if kind in VOLATILE:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             subject,
             f"{directory} is in memory ({kind}): a reboot loses it",
             "use a disk for node.data_dir",
         )
     if kind in REMOTE:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             subject,
             f"{directory} is on a network file system ({kind}): locks and syncs may not hold",
@@ -109,22 +113,26 @@ def data_disk(config: Config) -> Iterator[Finding]:
     usage = shutil.disk_usage(existing)
     line = f"{amount(usage.free, 'bytes')} of {amount(usage.total, 'bytes')} are free at {existing}"
     if usage.free < FREE_LEAST:
-        yield Finding(Level.problem, subject, line, "free space: a broker with a full disk refuses durable messages")
+        yield CheckResult(
+            Level.problem, subject, line, "free space: a broker with a full disk refuses durable messages"
+        )
     elif usage.free < FREE_SHARE_LEAST * usage.total:
-        yield Finding(Level.warning, subject, line, "free space, or set storage.retention_size and stream retention")
+        yield CheckResult(
+            Level.warning, subject, line, "free space, or set storage.retention_size and stream retention"
+        )
     else:
-        yield Finding(Level.ok, subject, line)
+        yield CheckResult(Level.ok, subject, line)
 
 
-def file_limit(config: Config) -> Iterator[Finding]:
+def file_limit(config: Config) -> Iterator[CheckResult]:
     """Each connection is a descriptor. The broker raises its soft limit to the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(config.limits.max_connections, DESCRIPTORS_FEW)
     line = f"at most {hard:,} open files, a quarter or 256 of them reserved for storage and links"
     if hard == resource.RLIM_INFINITY or hard >= wanted:
-        yield Finding(Level.ok, "open files", line)
+        yield CheckResult(Level.ok, "open files", line)
     else:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             "open files",
             f"{line}; {wanted:,} are wanted",
@@ -132,37 +140,39 @@ def file_limit(config: Config) -> Iterator[Finding]:
         )
 
 
-def memory(config: Config) -> Iterator[Finding]:
+def memory(config: Config) -> Iterator[CheckResult]:
     """Whether the broker would refuse clients before the kernel ends it."""
     available = _memory_available()
     limit = config.limits.memory
     if not limit:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             "memory",
             f"limits.memory is off, and there are {amount(available, 'bytes')}: the kernel may kill the broker",
             f"set limits.memory to three quarters of it: {int(available * 0.75) >> 20}MiB",
         )
     elif limit > MEMORY_SHARE_MOST * available:
-        yield Finding(
+        yield CheckResult(
             Level.problem,
             "memory",
             f"limits.memory is {amount(limit, 'bytes')} of {amount(available, 'bytes')}: the kernel kills it first",
             f"set it to three quarters: {int(available * 0.75) >> 20}MiB",
         )
     else:
-        yield Finding(Level.ok, "memory", f"limits.memory is {amount(limit, 'bytes')} of {amount(available, 'bytes')}")
+        yield CheckResult(
+            Level.ok, "memory", f"limits.memory is {amount(limit, 'bytes')} of {amount(available, 'bytes')}"
+        )
 
 
-def clock(config: Config) -> Iterator[Finding]:
+def clock(config: Config) -> Iterator[CheckResult]:
     """Whether the kernel's clock is synchronized. Retained messages of two nodes are ordered by their clocks."""
     state = _clock_state()
     if state is None:
         return
     if state != CLOCK_UNSYNCHRONIZED:
-        yield Finding(Level.ok, "clock", "it is synchronized")
+        yield CheckResult(Level.ok, "clock", "it is synchronized")
     else:
-        yield Finding(
+        yield CheckResult(
             Level.warning,
             "clock",
             "it is not synchronized" + (": the nodes order retained messages by it" if config.cluster.enabled else ""),
