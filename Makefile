@@ -23,7 +23,7 @@ BANDIT := $(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 INSTALL := scripts/install $(VENV)
 # In the order of tests/conftest.py: the files of long tests first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-CHECKED := src tests bench compiling examples scripts/site_pages.py scripts/bill_of_materials.py setup.py
+CHECKED := src tests bench compiling examples scripts/site_pages.py scripts/bill_of_materials.py scripts/oci_image.py setup.py
 
 # Every test and every broker that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build deb test-deb image test-image wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -64,7 +64,7 @@ test-compiled: setup-test
 	$(PY) -m pytest -q -n $(JOBS_COMPILED) $(BY_FILE) -m "not long and (hot or slow or compiled_only)" $(ARGS)
 
 test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
-	$(PY) -m pytest -q -m long $(ARGS)
+	$(PY) -m pytest -q -m "long and not shipped" $(ARGS)
 
 style: .stamps/installed ## ruff and bandit
 	$(BIN)/ruff check $(CHECKED)
@@ -145,6 +145,25 @@ site: .stamps/installed ## the documentation as pages, in build/site
 build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in dist/
 	$(PY) -m build --no-isolation
 	@$(PY) scripts/bill_of_materials.py
+
+# Packages and images need root: debootstrap makes clean Debian systems in build/debian.
+deb: ## Debian packages of the compiled program in dist/, made in a clean Debian (root)
+	scripts/build-deb
+
+test-deb: deb ready-pure ## install, start, upgrade and purge them on a Debian with systemd in a container (root)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_deb.py $(ARGS)
+
+image: ## container image in dist/ without a container engine, of the Debian packages (root)
+	scripts/build-image
+
+test-image: image ready-pure ## run, probe, stop and upgrade it with an OCI runtime (root, crun)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_image.py $(ARGS)
+
+wheels: .stamps/venv ## compiled wheels in dist/ for each Python of 3.11 to 3.13 that is here
+	scripts/build-wheels
+
+test-wheels: wheels ready-pure ## install them with pip, uv and pipx, and run a broker of each
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_wheels.py $(ARGS)
 
 setup: setup-test ## everything that run and test need
 
