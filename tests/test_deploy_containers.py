@@ -21,7 +21,20 @@ ROOT: Final = Path(__file__).parent.parent
 DOCKER: Final = ROOT / "deploy" / "docker"
 KUBERNETES: Final = ROOT / "deploy" / "kubernetes"
 INSTRUCTIONS: Final = frozenset(
-    ["FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "ENTRYPOINT", "CMD"]
+    [
+        "FROM",
+        "RUN",
+        "COPY",
+        "ENV",
+        "USER",
+        "WORKDIR",
+        "VOLUME",
+        "EXPOSE",
+        "STOPSIGNAL",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+    ]
 )
 HEALTH: Final = frozenset(["/health/live", "/health/ready"])
 SECRET_FILES: Final = {

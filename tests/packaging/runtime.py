@@ -91,6 +91,10 @@ class Container:
         """The exit code after the stop signal."""
         signal = self._image.config["config"]["StopSignal"]
         subprocess.run(["crun", "--root", self._state, "kill", self.name, signal], check=True)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, once it has ended by itself."""
         return self._process.wait(60)
 
     def _environment(self) -> list[str]:
@@ -99,50 +103,59 @@ class Container:
 
 @contextmanager
 def container(
-    image: Image,
-    directory: Path,
-    data: Path,
-    args: list[str] | None = None,
-    env: list[str] | None = None,
-    mounts: list[dict[str, Any]] | None = None,
+    image: Image, directory: Path, data: Path, args: list[str] | None = None, network: str = ""
 ) -> Iterator[Container]:
-    """The image's command, or the entry point with ``args``; ``data`` is its volume."""
+    """The image's command, or its entry point with ``args``. ``data`` is its volume."""
+    config = image.config["config"]
+    mounts = [bound(data, next(iter(config["Volumes"])), writable=True)]
+    command = [*config["Entrypoint"], *(config["Cmd"] if args is None else args)]
+    with started(image, directory, command, config["Env"], mounts, network) as running:
+        yield running
+
+
+def bound(source: Path, destination: str, writable: bool = False) -> dict[str, Any]:
+    """A mount of a file or directory of this machine."""
+    return {
+        "destination": destination,
+        "type": "bind",
+        "source": str(source),
+        "options": ["rbind", "rw" if writable else "ro"],
+    }
+
+
+@contextmanager
+def started(
+    image: Image, directory: Path, command: list[str], env: list[str], mounts: list[dict[str, Any]], network: str = ""
+) -> Iterator[Container]:
+    """A command in a container of the image. ``network``: the path of its network namespace; a new one if empty."""
     name = f"smq-{directory.name}-{time.monotonic_ns()}"
     bundle = directory / name
     bundle.mkdir()
-    config = image.config["config"]
-    user, group = map(int, config["User"].split(":"))
+    user, group = map(int, image.config["config"]["User"].split(":"))
+    namespaces: list[dict[str, str]] = [{"type": kind} for kind in NAMESPACES if kind != "network"]
+    namespaces.append({"type": "network", "path": network} if network else {"type": "network"})
     spec = {
         "ociVersion": "1.0.0",
         "hostname": name[:60],
         "process": {
             "terminal": False,
             "user": {"uid": user, "gid": group},
-            "args": [*config["Entrypoint"], *(config["Cmd"] if args is None else args)],
-            "env": [*config["Env"], *(env or [])],
-            "cwd": config["WorkingDir"],
+            "args": command,
+            "env": env,
+            "cwd": image.config["config"]["WorkingDir"],
             "capabilities": {kind: [] for kind in ("bounding", "effective", "permitted", "inheritable", "ambient")},
             "noNewPrivileges": True,
         },
         "root": {"path": str(image.tree), "readonly": True},
-        "mounts": [
-            *DEVICES,
-            {
-                "destination": next(iter(config["Volumes"])),
-                "type": "bind",
-                "source": str(data),
-                "options": ["rbind", "rw"],
-            },
-            *(mounts or []),
-        ],
-        "linux": {"namespaces": [{"type": kind} for kind in NAMESPACES]},
+        "mounts": [*DEVICES, *mounts],
+        "linux": {"namespaces": namespaces},
     }
     (bundle / "config.json").write_text(json.dumps(spec))
     state = directory / "state"
     output = bundle / "output"
-    command = ["crun", "--root", str(state), "--cgroup-manager=disabled", "run", "--bundle", str(bundle), name]
+    run = ["crun", "--root", str(state), "--cgroup-manager=disabled", "run", "--bundle", str(bundle), name]
     with output.open("wb") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        process = subprocess.Popen(run, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         try:
             yield Container(name, state, process, image, output)
         finally:

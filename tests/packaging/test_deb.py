@@ -67,7 +67,7 @@ def installed(machine: Machine) -> Iterator[Machine]:
     machine.run(*APT, "/debs/starlingmq-old.deb")
     machine.wait_for(("journalctl", "-u", "starlingmq", "-o", "cat"), "ready mqtt://127.0.0.1:1883")
     yield machine
-    machine.run("apt-get", "purge", "-y", "-qq", "starlingmq", "starlingmq-cluster")
+    machine.run("dpkg", "--purge", "starlingmq-cluster", "starlingmq", expect=None)
     machine.shell(f"rm -rf {DATA} /etc/starlingmq; journalctl --rotate; journalctl --vacuum-time=1s")
 
 
@@ -103,9 +103,7 @@ def test_the_installed_broker_is_compiled_and_asks_for_a_password(installed: Mac
 
 def test_it_runs_as_its_own_user_and_only_that_user_reads_the_data(installed: Machine) -> None:
     process = installed.run("systemctl", "show", "-P", "MainPID", "starlingmq").strip()
-    assert installed.run("ps", "-o", "user=", "-p", process).strip() == "starlin+" or "starlingmq" in installed.run(
-        "stat", "-c", "%U", f"/proc/{process}"
-    )
+    assert installed.run("stat", "-c", "%U", f"/proc/{process}").strip() == "starlingmq"
     assert installed.run("stat", "-c", "%U %a", DATA).strip() == "starlingmq 700"
     assert installed.run("stat", "-c", "%U:%G %a", "/etc/starlingmq").strip() == "root:starlingmq 750"
     installed.run("setpriv", "--reuid=65534", "ls", DATA, expect=2)
@@ -188,4 +186,4 @@ def test_manual_pages_and_completion_are_there(installed: Machine) -> None:
     )
     assert installed.run("bash", "-c", completed).strip() == "doctor"
     said = installed.run("runuser", "-u", "starlingmq", "--", "starlingmq", "doctor", "-c", SETTINGS, expect=None)
-    assert "0 problems" in said, said
+    assert "0 problems" in said and "the broker of this data directory runs" in said, said

@@ -112,10 +112,8 @@ def test_a_stop_is_graceful_and_a_container_of_the_next_version_has_the_data(
 def test_the_health_check_fails_while_there_is_no_broker(image: Image, data: Path, tmp_path: Path) -> None:
     kind, *words = image.config["config"]["Healthcheck"]["Test"]
     assert kind == "CMD" and words[0] == "starlingmq"
-    with container(image, tmp_path, data, args=["sub", "-L", "mqtt://127.0.0.1:1/x", "--help"]) as other:
-        assert other is not None
     with container(image, tmp_path, data, args=words[1:]) as asked:
-        assert asked._process.wait(60) != 0, asked.log()
+        assert asked.wait() != 0, asked.log()
 
 
 def test_a_node_of_a_cluster_has_etcd_and_grpc(image: Image, data: Path, tmp_path: Path) -> None:

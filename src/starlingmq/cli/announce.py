@@ -2,7 +2,8 @@
 
 ``serve`` writes a file ``PID.json`` with the name and the data directory of the broker, and removes it at the end. The
 files are in a directory of the user, which no other user may read or write: ``$XDG_RUNTIME_DIR/starlingmq``, or
-``/tmp/starlingmq-UID``; under systemd it is the unit's runtime directory. Root also looks into ``/run/starlingmq``.
+``/tmp/starlingmq-UID``; under systemd it is the unit's runtime directory. Root and the user of the service also look
+into ``/run/starlingmq``.
 
 An announcement gives no rights: the control socket asks for the user (net/control_socket.py). One of a process that was
 killed is recognized, because no process listens at its socket.
@@ -79,7 +80,7 @@ def _directories() -> list[Path]:
     # every user may write to /tmp, so _is_private checks the owner of the directory
     named.append(f"{home}/starlingmq" if home else f"/tmp/starlingmq-{user}")  # noqa: S108  # nosec B108
     directories = [Path(name) for name in named if name]
-    return [*directories, SYSTEM] if user == 0 else directories
+    return [*directories, SYSTEM] if os.access(SYSTEM, os.R_OK | os.X_OK) else directories
 
 
 def _is_private(directory: Path) -> bool:
