@@ -18,4 +18,4 @@ class CheckResult:
     subject: str
     text: str
     advice: str = ""
-    """What to do. Empty if nothing is."""
+    """The next step of the operator. Empty: none is needed."""
