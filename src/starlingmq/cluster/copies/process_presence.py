@@ -3,12 +3,13 @@
 A process is known by the members that it serves: its own one, and those that it took over. While it serves none, only
 the lease of its key ``copies/nodes/<name>`` tells that it is there.
 
-The law: a process counts as gone when all its members are gone. One that this process has been connected to is gone as
-``LostNodes.is_gone`` says. Any other, such as one that starts after this one, gets ``patience`` seconds. One that stops
-on purpose is not gone before its lease has expired, since it usually returns.
+The law: a process counts as gone when all its members are gone. A member that this process has been connected to in
+its present incarnation is gone as ``LostNodes.is_gone`` says. Any other, such as one that starts at the moment, gets
+``patience`` seconds. A process that stops on purpose is not gone before its lease has expired, since it usually
+returns.
 
-A successor needs a moment until it has joined as the member that it serves. What was known of that member before, that
-it is gone, says nothing about the successor: a member counts once it has joined since the generation began.
+A successor needs a moment until it has joined as the member that it serves. The loss of that member before says nothing
+about the successor: a member counts once it has joined since the generation began.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.copies.copy_registry import CopyRegistry
 from starlingmq.cluster.copies.copy_roles import Presence
+from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.membership.lost_nodes import LostNodes
 
 
@@ -39,7 +41,8 @@ class ProcessPresence(Presence):
         self._me = me
         self._registry = registry
         self._patience = patience
-        self._missing_since: dict[str, float] = {}
+        self._missing_since: dict[tuple[str, int], float] = {}  # by name and incarnation of a member
+        self._met: dict[int, int] = {}  # number of a member -> its incarnation when it was connected last
         self._former: dict[str, tuple[int, int]] = {}  # origin -> generation, the incarnation of the member before it
         self.is_gone = self._is_gone
         self.is_heard = self._is_heard
@@ -50,8 +53,14 @@ class ProcessPresence(Presence):
         witness = self._witness()
         if witness is None:
             self._former.clear()
+            self._met.clear()
             return
-        incarnations = {member.name: member.incarnation for member in witness.view.members.membership.members}
+        view = witness.view
+        incarnations = {member.name: member.incarnation for member in view.members.membership.members}
+        for member in view.members.membership.members:
+            if view.is_connected(member.number):
+                self._met[member.number] = member.incarnation
+                self._missing_since.pop((member.name, member.incarnation), None)
         for origin, record in self._registry.records.items():
             known = self._former.get(origin)
             if known is None:
@@ -71,30 +80,33 @@ class ProcessPresence(Presence):
         if name == self._me or (node is not None and node.stopping):
             return False
         witness = self._witness()
-        numbers = [] if witness is None else self._served_by(name, witness.view)
-        if witness is None or not numbers:
+        members = [] if witness is None else self._served_by(name, witness.view)
+        if witness is None or not members:
             return node is None
-        if not all(witness.lost_nodes.is_gone(number) for number in numbers):
-            self._missing_since.pop(name, None)
+        return all(self._is_member_gone(witness, member) for member in members)
+
+    def _is_member_gone(self, witness: MemberPresence, member: MemberInfo) -> bool:
+        if not witness.lost_nodes.is_gone(member.number):
             return False
-        if all(witness.lost_nodes.was_connected(number) for number in numbers):
+        if self._met.get(member.number) == member.incarnation:
             return True
-        return self.now >= self._missing_since.setdefault(name, self.now) + self._patience
+        since = self._missing_since.setdefault((member.name, member.incarnation), self.now)
+        return self.now >= since + self._patience
 
     def _is_heard(self, name: str) -> bool:
         if name == self._me:
             return True
         witness = self._witness()
-        numbers = [] if witness is None else self._served_by(name, witness.view)
-        if witness is None or not numbers:
+        members = [] if witness is None else self._served_by(name, witness.view)
+        if witness is None or not members:
             return name in self._registry.nodes
-        return any(witness.view.is_connected(number) for number in numbers)
+        return any(witness.view.is_connected(member.number) for member in members)
 
-    def _served_by(self, name: str, view: ClusterView) -> list[int]:
-        """The numbers of the members that the process of that name serves, and that have joined since it does."""
+    def _served_by(self, name: str, view: ClusterView) -> list[MemberInfo]:
+        """The members that the process of that name serves, and that have joined since it does."""
         served = {origin for origin, record in self._registry.records.items() if record.server == name}
         return [
-            member.number
+            member
             for member in view.members.membership.members
             if member.name in served and member.incarnation > self._former.get(member.name, (0, 0))[1]
         ]

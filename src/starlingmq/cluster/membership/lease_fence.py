@@ -38,9 +38,6 @@ class LeaseFence:
     def lost(self, number: int, now: float) -> None:
         self._lost_at[number] = now
 
-    def was_lost(self, number: int) -> bool:
-        return number in self._lost_at
-
     def is_gone(self, number: int, quorum: Quorum | None) -> bool:
         """Whether no node has heard it since this one lost it. Such a node does not serve."""
         lost_at = self._lost_at.get(number)

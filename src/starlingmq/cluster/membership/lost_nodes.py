@@ -30,10 +30,6 @@ class LostNodes(Subsystem):
             return False
         return number not in members.online or self._lease_fence.is_gone(number, self._view.quorum)
 
-    def was_connected(self, number: int) -> bool:
-        """Whether this node has lost the connection to it, and did not only never have one."""
-        return self._lease_fence.was_lost(number)
-
     def answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, TxnAnswer):
             self._lease_fence.answered(answer, now)

@@ -75,6 +75,7 @@ class CopyProcess:
         self._own_generation = 0
         self._changed = asyncio.Event()
         self._settled = False
+        self._reported: dict[str, int] = {}  # origin -> the generation that the log has
 
     # The start
 
@@ -221,6 +222,7 @@ class CopyProcess:
             self._carry_out(order)
         for notice in roles.take_notices():
             log.warning("%s", notice)
+        self._report_servers()
         requests = roles.take_requests(now)
         self._submit(requests)
         if roles.settled and not self._settled:
@@ -233,6 +235,20 @@ class CopyProcess:
         when = now if roles.stirred else roles.wake_at(now)
         if when != inf:
             self._timer = self._loop.call_later(max(0.0, when - now), self.request_turn)
+
+    def _report_servers(self) -> None:
+        for origin, record in self.roles.registry.records.items():
+            if self._reported.get(origin, 0) < record.generation:
+                if origin in self._reported:
+                    in_step = ", ".join(sorted(record.in_step))
+                    log.info(
+                        "the data of %s is served by %s in generation %d; in step: %s",
+                        origin,
+                        record.server,
+                        record.generation,
+                        in_step,
+                    )
+                self._reported[origin] = record.generation
 
     def _submit(self, requests: list[Request]) -> None:
         assert self._client is not None

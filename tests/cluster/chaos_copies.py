@@ -1,0 +1,150 @@
+"""``python -m tests.cluster.chaos_copies --rounds N``: a cluster with copies under load, and in each round a node is
+killed and its data directory deleted. Sometimes it returns at once, sometimes long after another one serves its data;
+sometimes it keeps its disk, or gets back one of an earlier round.
+
+After each round all nodes have to be in step again. Each ``CHECK_ROUNDS`` everything that was acknowledged has to be
+everywhere, once at QoS 2, in order, and each client has its session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from tests.cluster.load import Load
+from tests.cluster.real import AwayError, Cluster, Node
+
+CHECK_ROUNDS: Final = 5
+HOLD_SECONDS: Final = (0.0, 8.0)  # until the node returns
+WORK_SECONDS: Final = (1.0, 4.0)  # with all nodes there
+BACK_SECONDS: Final = 120.0
+FATES: Final = {"loses its disk": 6, "keeps its disk": 2, "gets an old disk": 1, "stops and loses its disk": 1}
+
+
+def is_copied(node: Node, copies: int) -> bool:
+    """Whether that many nodes have everything that the node acknowledges, which serves its data itself."""
+    try:
+        own = next(each for each in node.ask("cluster.copies")["nodes"] if each["node"] == node.name)
+    except (AwayError, StopIteration):
+        return False
+    return own["server"] == node.name and len(own["in_step"]) >= copies
+
+
+class CopiesRun:
+    def __init__(self, cluster: Cluster, copies: int, seed: int, directory: Path, talk: bool = False) -> None:
+        self.cluster = cluster
+        self.copies = copies
+        self.draw = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self._directory = directory
+        self._talk = talk
+        self._old: dict[str, Path] = {}  # disks of earlier rounds
+
+    async def run(self, rounds: int, rate: int) -> Load:
+        await self.cluster.whole()
+        await self._until_copied()
+        async with Load(self.cluster.nodes, rate, patience=BACK_SECONDS) as load:
+            for number in range(1, rounds + 1):
+                await asyncio.sleep(self.draw.uniform(*WORK_SECONDS))
+                await self._round(load, number)
+                if number % CHECK_ROUNDS == 0 or number == rounds:
+                    await self._check(load)
+        return load
+
+    async def _round(self, load: Load, number: int) -> None:
+        before, since = load.acks, time.monotonic()
+        node = self.draw.choice(self.cluster.nodes)
+        (fate,) = self.draw.choices(list(FATES), list(FATES.values()))
+        self.counts[fate] += 1
+        if fate.startswith("stops"):
+            await asyncio.to_thread(node.stop)
+        else:
+            await asyncio.to_thread(node.kill)
+        await asyncio.to_thread(self._change_disk, node, fate)
+        hold = self.draw.uniform(*HOLD_SECONDS)
+        await asyncio.sleep(hold)
+        node.start()
+        took = await self._until_copied()
+        load.look()
+        pace = (load.acks - before) / (time.monotonic() - since)
+        self.tell(
+            f"{number:4}  {node.name} {fate}, returns after {hold:.1f} s; all in step {took:.1f} s later; "
+            f"{load.acks:,} acknowledged ({pace:,.0f}/s)"
+        )
+
+    def _change_disk(self, node: Node, fate: str) -> None:
+        """An old disk has no etcd: etcd must not forget its votes."""
+        old = self._old.get(node.name)
+        if fate == "keeps its disk":
+            return
+        if old is None or self.draw.random() < 0.3:
+            old = self._old[node.name] = self._directory / f"old-{node.name}"
+            shutil.rmtree(old, ignore_errors=True)
+            shutil.copytree(node.data_dir, old, ignore=shutil.ignore_patterns("etcd", "*.sock", "control*"))
+        shutil.rmtree(node.data_dir)
+        if fate == "gets an old disk":
+            shutil.copytree(old, node.data_dir)
+
+    async def _until_copied(self) -> float:
+        nodes = self.cluster.nodes
+        return await self.cluster.until(
+            lambda: all(node.is_ready() and node.serves() and is_copied(node, self.copies) for node in nodes),
+            "all nodes serve and are in step",
+            BACK_SECONDS,
+        )
+
+    async def _check(self, load: Load) -> None:
+        await self.cluster.whole()
+        await load.settle()
+        assert not self.cluster.complaints(), "\n".join(self.cluster.complaints())
+        self.tell(
+            f"      all is there: {load.acks:,} acknowledged, {load.delivered:,} delivered, {load.refused:,} refused"
+        )
+        load.go_on()
+
+    def tell(self, line: str) -> None:
+        if self._talk:
+            print(line, flush=True)
+
+
+def run(directory: Path, copies: int, rounds: int, seed: int, rate: int, talk: bool = False) -> Load:
+    """Raises AssertionError."""
+    with Cluster(directory, 3, {"copies": copies}, proxies=False) as cluster:
+        trial = CopiesRun(cluster, copies, seed, directory, talk)
+        load = asyncio.run(trial.run(rounds, rate))
+        trial.tell(", ".join(f"{count} x {what}" for what, count in trial.counts.most_common()))
+        return load
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.chaos_copies", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50, help="nodes that are lost")
+    parser.add_argument("--copies", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=None, help="draws the same rounds again (not their times)")
+    parser.add_argument("--rate", type=int, default=500, help="messages a second at most")
+    parser.add_argument("--dir", type=Path, help="a new directory for what the nodes keep and say; it stays")
+    arguments = parser.parse_args()
+    seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
+    print(f"copies {arguments.copies}, {arguments.rounds} rounds, seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="starlingmq-copies-") as scratch:
+        try:
+            load = run(
+                arguments.dir or Path(scratch), arguments.copies, arguments.rounds, seed, arguments.rate, talk=True
+            )
+        except AssertionError as error:
+            print(f"seed {seed}: {error}", file=sys.stderr)
+            return 1
+    print(f"seed {seed}: {load.acks:,} acknowledged, none lost, none doubled at QoS 2, all in order", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
