@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster lock proto site build deb test-deb image test-image wheels test-wheels clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build deb test-deb image test-image wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -129,6 +129,9 @@ chaos: system-cluster setup-run ## a cluster that is broken on purpose under cli
 
 chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, etcds, links (ROUNDS=50, NODES=3, SEED=n)
 	$(PY) -m tests.cluster.chaos --rounds $(ROUNDS) --nodes $(NODES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+chaos-copies: system-cluster setup-run ## kill a node and delete its data directory, again and again, under load (ROUNDS=50, SEED=n, ARGS="--copies 3")
+	$(PY) -m tests.cluster.chaos_copies --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 lock: .stamps/installed ## lock files with hashes in requirements/, of pyproject.toml (ARGS=--upgrade: the newest versions)
 	UV=$(BIN)/uv scripts/lock $(ARGS)

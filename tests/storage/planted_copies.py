@@ -62,9 +62,6 @@ BUGS = {
     "a turn that is cut in the middle is taken over": Bug(
         copy_directory, "            self._cut(boundary, {})\n", "            pass\n", 119
     ),
-    "what a follower still needs is given back": Bug(
-        checkpointer, "        if self.copies is None:\n            yield", "        if True:\n            yield", 1
-    ),
     "a group that is missing is not noticed": Bug(
         copy_receiver, "if lsn != self.stored + 1 and self.stored:", "if False:", 125
     ),

@@ -352,6 +352,29 @@ async def test_a_broker_that_stops_leaves_its_last_checkpoint_to_its_followers(
         assert follower.copy.position.kv == served.source.kv_state != before
 
 
+async def test_a_checkpoint_rests_on_copied_records_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Records that were not acknowledged are cut off when another node has served meanwhile."""
+    async with AsyncExitStack() as stack:
+        served = await stack.enter_async_context(serving(monkeypatch, tmp_path / "own"))
+        await (await subscribed(served.broker.address(), "reader")).close()
+        follower = await stack.enter_async_context(FollowerProcess(tmp_path / "copy", served))
+        await follower.caught_up()
+        served.source.require(("n2",), "")
+        follower.may_acknowledge.clear()
+        peer = await Peer.connect(served.broker.address(), "writer")
+        peer.send(Publish(b"t/1", b"1", 1, packet_id=7))
+        while served.source.is_copied(served.source.lsn):
+            await asyncio.sleep(0.01)
+        before = served.source.kv_state
+        written = asyncio.ensure_future(served.store.checkpoint())
+        while not served.store.checkpointer.awaits_copies:
+            await asyncio.sleep(0.01)
+        assert served.source.kv_state == before and not written.done()
+        follower.may_acknowledge.set()
+        await written
+        assert served.source.kv_state != before
+
+
 async def test_without_copies_a_store_knows_nothing_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async with serving(monkeypatch, tmp_path / "own", generation=0) as served:
         assert served.store.copies is None

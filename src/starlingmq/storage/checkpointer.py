@@ -8,7 +8,7 @@ journal offset. A start replays the journal from that offset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
 
 from starlingmq.core.broker import BrokerState
@@ -75,7 +75,8 @@ class Checkpointer:
         self.copies: Copies | None = None
         self.count = 0
         self.failure = ""
-        self._work: Iterator[None] | None = None
+        self._work: Generator[None, None, None] | None = None
+        self._awaited = 0  # the group that followers must have before the next piece is written; 0: none
         self._keeping: tuple[int, int] | None = None  # copies that need this group; then the journal before this offset
         self._at = clock()
         self._next = journal.next
@@ -117,6 +118,9 @@ class Checkpointer:
     def step(self) -> bool:
         """Write one piece of the current checkpoint. Returns whether the next piece should follow at once."""
         assert self._work is not None
+        if self.awaits_copies:
+            return False
+        self._awaited = 0
         try:
             next(self._work)
         except StopIteration:
@@ -128,7 +132,21 @@ class Checkpointer:
             self.failure = str(error)
             self.writer.checkpoint_failed(error)
             return False
-        return self.thread.waiting is None
+        return self.thread.waiting is None and not self.awaits_copies
+
+    @property
+    def awaits_copies(self) -> bool:
+        """Whether the next piece rests on records that a follower in step lacks."""
+        return self._awaited > 0 and self.copies is not None and not self.copies.is_copied(self._awaited)
+
+    def abandon(self) -> None:
+        """Give up the current checkpoint; the next one has its changes."""
+        if self._work is not None:
+            self._work.close()
+        self._work = None
+        self._awaited = 0
+        self._at = self.clock()
+        self.failure = "followers have not stored the records that it rests on"
 
     def replayed(self, changes: Batch, sessions: Sequence[Session]) -> None:
         """Changes that only the journal has. The next checkpoint writes all of them, since the journal before it is not
@@ -147,7 +165,7 @@ class Checkpointer:
             self._size = -self.checkpoint_bytes
             self._next = -1
 
-    def _checkpoint(self, state: BrokerState) -> Iterator[None]:
+    def _checkpoint(self, state: BrokerState) -> Generator[None, None, None]:
         yield from self.sweep.run(state)
         begin = self.writer.next
         changes = self.changes.take()
@@ -164,7 +182,7 @@ class Checkpointer:
             batch.put(META_HIGHEST, highest)
             batch.put(META_STREAMS, positions)
             batch.put(META_CHECKPOINT, begin.to_bytes(8, "big"))
-            self._write(batch)
+            yield from self._write(batch)
             yield from self.thread.run(self.kv.sync)
         except BaseException:
             self.changes.put_back(changes)
@@ -182,17 +200,23 @@ class Checkpointer:
             if not self.may_give_back():
                 self.copies.when_copied(self.copies.lsn, self.thread.wake)
 
-    def _give_back(self, state: BrokerState, checkpoint: int) -> Iterator[None]:
+    def _give_back(self, state: BrokerState, checkpoint: int) -> Generator[None, None, None]:
         yield from self.gc.give_back(state, checkpoint)
         self._size = self.journal.size
         if self.copies is not None:
             self.copies.gave_back()
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: Batch) -> Iterator[None]:
+        """With copies, once all followers in step have the records that the batch rests on. If this node returns after
+        another one has served its data, records that were not acknowledged are cut off: its checkpoint stays valid."""
         copies = self.copies
         if copies is None:
             self.kv.write(batch)
             return
+        if not copies.is_copied(copies.lsn):
+            self._awaited = copies.lsn
+            copies.when_copied(copies.lsn, self.thread.wake)
+            yield
         copies.mark(batch)
         self.kv.write(batch)
         copies.wrote(batch)
@@ -211,7 +235,7 @@ class Checkpointer:
         for start in range(0, len(changes), self.piece):
             batch = Batch()
             batch.changes.update(changes[start : start + self.piece])
-            self._write(batch)
+            yield from self._write(batch)
             yield
 
     def _write_holdings(self, dirty: list[Session]) -> Iterator[None]:
@@ -228,7 +252,7 @@ class Checkpointer:
                 # received), which only the journal has. A power failure must not lose the counterpart and keep the
                 # change.
                 yield from self.thread.run(self.journal.sync)
-            self._write(batch)
+            yield from self._write(batch)
             yield
 
     def _delete(self, session: Session, batch: Batch) -> None:

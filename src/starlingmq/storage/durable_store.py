@@ -83,6 +83,7 @@ class DurableStore:
         )
         self.changes = self.checkpointer.changes
         self.tidying = StreamTidying(self.streams, self.thread, clock)
+        self._closing = False
         self._held = 0  # number of callers of ``hold``, during which there is no checkpoint
 
     def copy_to(self, copies: Copies) -> None:
@@ -204,6 +205,7 @@ class DurableStore:
 
     async def close(self) -> None:
         """Write a last checkpoint, so that the next start has nothing to replay, and release all resources."""
+        self._closing = True
         self.writer.stop_retrying()
         await self._finish()
         self.writer.last_try()
@@ -226,6 +228,12 @@ class DurableStore:
         while (self.checkpointer.running and not self.writer.stuck) or self.thread.waiting is not None:
             if (waiting := self.thread.waiting) is not None:
                 await asyncio.wait([waiting])
+            if self.copies is not None and self.checkpointer.awaits_copies:
+                await self.copies.flush(FLUSH_SECONDS)
+                reached = self.copies.reaches_followers and not self._closing
+                if self.checkpointer.awaits_copies and not reached:
+                    self.checkpointer.abandon()  # a follower that begins waits for the end of this checkpoint
+                    break
             self.maintain()
             await asyncio.sleep(0)
         if self.tidying.running is not None:

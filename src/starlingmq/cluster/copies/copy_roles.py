@@ -117,6 +117,7 @@ class CopyRoles:
         self._broken = frozenset(broken)
         self._floor: dict[str, int] = {}  # origin -> nothing of an earlier generation is stored
         self._opening: dict[str, int] = {}  # origin -> generation that is opened
+        self._restarted: set[str] = set()  # origins that this node takes over from an earlier incarnation of itself
         self._cas = EtcdCas("copies change")
         self._told: dict[str, Require] = {}
         self._orders: list[Order] = []
@@ -178,7 +179,7 @@ class CopyRoles:
         record = self.registry.records.get(origin)
         if record is None or record.generation != generation:
             return  # the next turn closes it
-        self.servers[origin] = CopyServer(record, self._settings, self.presence.is_gone, now)
+        self.servers[origin] = CopyServer(record, origin in self._restarted, self._settings, self.presence.is_gone, now)
         self._next_tick = now
 
     def attached(self, origin: str, name: str, incarnation: int, more: bool, now: float) -> bool:
@@ -244,6 +245,8 @@ class CopyRoles:
         role = self.roles.get(origin, Role.UNKNOWN)
         row = ROLE_TABLE.step(role, self._event(origin, record))
         self.roles[origin] = row.next
+        if row.next in (Role.FOLLOWING, Role.APART):
+            self._restarted.discard(origin)
         for action in row.actions:
             if action is RoleAction.CLOSE:
                 self._close(origin)
@@ -315,6 +318,8 @@ class CopyRoles:
         """The proposal of this node after a restart."""
         name, incarnation = self.me.name, self.me.incarnation
         if record.in_step[name] in self._incarnations and record.origin not in self._broken:
+            if record.server == name:
+                self._restarted.add(record.origin)
             return record.returned(name, incarnation)
         if len(record.in_step) > 1:
             return record.without(name)

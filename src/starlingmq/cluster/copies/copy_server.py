@@ -7,8 +7,8 @@ record in etcd lists in step, or may list because a proposal is under way (``cop
 ``in_step`` never becomes smaller than ``min_copies`` because a node lags; new changes are refused instead. So a change
 that was accepted is on that many disks before it is acknowledged.
 
-A server that begins asks the nodes in step whether they have more than its own disk does (a power failure may have
-cost it the last records; another node was the server before). If one has, it hands over to it. Until all of them have answered or have left, it does
+A server that has restarted asks the nodes in step whether they have more than its own disk does (a power failure may
+have cost it the last records). If one has, it hands over to it. Until all of them have answered or have left, it does
 not serve (``checked``).
 """
 
@@ -59,7 +59,7 @@ class Follower:
 
 
 class CopyServer:
-    """``is_gone``: see ``LostNodes``."""
+    """``restarted``: an earlier incarnation of this node has written the data. ``is_gone``: see ``LostNodes``."""
 
     refusal: str  # why new changes are refused; "": they are accepted
     checked: bool
@@ -67,6 +67,7 @@ class CopyServer:
     def __init__(
         self,
         record: CopyRecord,
+        restarted: bool,
         settings: CopySettings,
         is_gone: Callable[[str], bool],
         now: float,
@@ -74,6 +75,7 @@ class CopyServer:
         self.record = record
         self.refusal = ""
         self.checked = False
+        self._restarted = restarted
         self._settings = settings
         self._is_gone = is_gone
         self._written = 0
@@ -108,16 +110,14 @@ class CopyServer:
         """A follower is connected, and has told how much it has. ``more``: it has records that it would have to delete.
         Returns whether it may be brought to the state of this node.
 
-        A node in step never deletes records, because its checkpoint may rest on them. If it has more than a server that
-        does not serve clients yet, it serves in its place; otherwise it leaves the nodes in step first."""
+        A node in step may have more than a server that has restarted: that one has lost acknowledged records, and the
+        other must serve. If it has more than a successor, it was the server, and the records were not acknowledged. Its
+        checkpoint does not rest on them."""
         follower = self.followers.get(name)
         if follower is None:
             return False
-        if more and name in self.record.in_step:
-            if not self.checked:
-                self._longer = name, incarnation
-            else:
-                self._step(follower, FollowerEvent.LAGS, now)
+        if more and self._restarted and not self.checked and name in self.record.in_step:
+            self._longer = name, incarnation
             return False
         follower.incarnation, follower.live = incarnation, False
         follower.asked, follower.away_since = False, inf

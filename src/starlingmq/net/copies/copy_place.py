@@ -51,10 +51,23 @@ class CopyPlace:
             await self._end_task()
             if self.taken:
                 raise CopyRefused(f"the copy of {self.origin} is in use as its data; try again later")
+            await self._run(lambda: None)  # the thread may still work for a connection that was cut
             if self._copy is None:
-                self._copy = await self._run(lambda: self._opened(hello, durability))
+                await self._open(hello, durability)
+            assert self._copy is not None
             self._task = asyncio.current_task()
             return CopyReceiver(self._copy, hello, durability, self._threads, may_store)
+
+    async def _open(self, hello: Hello, durability: Durability) -> None:
+        """A thread cannot be cancelled: if the task is, the copy is open all the same."""
+        opening = asyncio.ensure_future(self._run(lambda: self._opened(hello, durability)))
+        try:
+            self._copy = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait((opening,))
+            if opening.exception() is None:
+                self._copy = opening.result()
+            raise
 
     def _opened(self, hello: Hello, durability: Durability) -> CopyDirectory:
         try:
@@ -82,7 +95,6 @@ class CopyPlace:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
             await asyncio.wait([task])
-            await self._run(lambda: None)  # its work in the thread is done
 
     async def _close(self) -> None:
         copy, self._copy = self._copy, None

@@ -214,9 +214,14 @@ class CopySource:
         future.add_done_callback(lambda done: call())
         self._waiting.append((lsn, self.journal.next, future))
 
+    @property
+    def reaches_followers(self) -> bool:
+        """Whether all followers in step get each group, so that waiting for them makes sense."""
+        return not self.refusal and all(name in self._outboxes for name in self.required)
+
     async def flush(self, seconds: float) -> None:
         """Give the followers in step this time to store everything up to here."""
-        if self.refusal or self.is_copied(self.lsn) or any(name not in self._outboxes for name in self.required):
+        if self.is_copied(self.lsn) or not self.reaches_followers:
             return
         copied = asyncio.Event()
         self.when_copied(self.lsn, copied.set)
