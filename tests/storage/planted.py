@@ -88,8 +88,8 @@ BUGS = {
     ),
     "a checkpoint ahead of the journal": Bug(
         checkpointer,
-        "                yield from self.thread.run(self.journal.sync)\n            self._write(batch)",
-        "                pass\n            self._write(batch)",
+        "                yield from self.thread.run(self.journal.sync)\n            yield from self._write(batch)",
+        "                pass\n            yield from self._write(batch)",
         1158,
     ),
     "what is in a window is given back": Bug(
