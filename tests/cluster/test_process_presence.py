@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.cluster.fleet import Fleet, NodeWorld
@@ -166,6 +167,18 @@ def test_a_server_that_has_not_joined_yet_is_not_taken_for_the_member_that_was_l
     assert not witness.is_gone("n3")  # its lease says that it is there
     witness._former["n3"] = (record.generation + 1, 0)
     assert witness.is_gone("n3")  # its member has joined since, and was lost
+
+
+def test_a_lost_node_is_waited_for_while_a_node_that_is_there_has_its_data() -> None:
+    fleet = CopyingFleet(3)
+    fleet.isolate(3)
+    fleet.advance(5.0)
+    presence = fleet.processes["n1"].presence
+    view = presence.brokers[0].view
+    record = fleet.record("n3")
+    assert presence.is_copied(view, 3)
+    presence._registry.records["n3"] = replace(record, in_step={"n3": 1})
+    assert not presence.is_copied(view, 3)
 
 
 def test_a_node_that_stops_on_purpose_is_gone_only_when_its_lease_has_expired() -> None:

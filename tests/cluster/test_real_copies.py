@@ -67,6 +67,10 @@ async def test_what_waits_for_a_client_survives_the_disk_of_its_node(tmp_path: P
                 await client.publish("to/sleeper", b"%d" % number, qos=qos)
         three.kill()
         shutil.rmtree(three.data_dir)
+        async with session(
+            two
+        ) as client:  # at once: its CONNECT waits until another node serves the data of the lost one
+            assert client.session_present
         assert await found(two, 200) == list(range(200))
         await subscribe(one, "to/sleeper", qos)
         three.start()

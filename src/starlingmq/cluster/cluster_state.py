@@ -186,7 +186,7 @@ class ClusterState:
         )
         takeover_ports = TakeoverPorts(
             view.is_connected,
-            view.is_heard_elsewhere,
+            view.is_expected,
             view.applied_by,
             view.known_of,
             self._publishers.awaited,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
@@ -41,6 +42,7 @@ class ClusterView:
     relay: Relay | None
     routes: RouteTable | None
     transports: dict[int, PeerTransport]  # to all other nodes, including joining ones
+    is_copied: Callable[[int], bool]  # whether a node that is there has a copy of that node's data, and will serve it
 
     def __init__(self, members: Members) -> None:
         self.number = 0
@@ -53,6 +55,7 @@ class ClusterView:
         self.relay = None
         self.routes = None
         self.transports = {}
+        self.is_copied: Callable[[int], bool] = lambda number: False
 
     def others(self) -> list[MemberInfo]:
         found = [*self.members.membership.members, *self.members.joining]
@@ -70,6 +73,10 @@ class ClusterView:
 
     def is_heard_elsewhere(self, number: int) -> bool:
         return self.quorum is not None and self.quorum.is_connected_to_others(number)
+
+    def is_expected(self, number: int) -> bool:
+        """Whether to wait for a node that is not connected: others hear it, or one of them has a copy of its data."""
+        return self.is_heard_elsewhere(number) or self.is_copied(number)
 
     def applied_by(self, number: int) -> int:
         """The version of this node's routes that the given node has applied."""

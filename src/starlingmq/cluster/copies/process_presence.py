@@ -75,6 +75,13 @@ class ProcessPresence(Presence):
         """The broker that is asked: the leader if it is here."""
         return next((each for each in self.brokers if each.is_leading()), next(iter(self.brokers), None))
 
+    def is_copied(self, view: ClusterView, number: int) -> bool:
+        """Whether a process that is there has a copy of the data of that member in step, and serves it or will."""
+        record = self._registry.records.get(view.name_of(number))
+        if record is None:
+            return False
+        return any(name in self._registry.nodes and self._is_heard(name) for name in record.in_step)
+
     def _is_gone(self, name: str) -> bool:
         node = self._registry.nodes.get(name)
         if name == self._me or (node is not None and node.stopping):

@@ -124,8 +124,10 @@ class CopyPart:
 
     def joined(self, state: ClusterState) -> None:
         """The broker is a member of the cluster: it knows which other members are there."""
+        view, presence = state.view, self._process.presence
         self._presence = state.presence()
-        self._process.presence.brokers.append(self._presence)
+        presence.brokers.append(self._presence)
+        view.is_copied = lambda number: presence.is_copied(view, number)
 
     # While it serves
 
