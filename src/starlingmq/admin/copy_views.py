@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
 from starlingmq.cluster.copies.copy_record import CopyRecord
-from starlingmq.net.copies.copy_process import CopyProcess
+
+if TYPE_CHECKING:
+    from starlingmq.net.copies.copy_process import CopyProcess
 
 
 class FollowerView(Struct, frozen=True):

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 
 from starlingmq._compiled import compiled
 from starlingmq._version import __version__
+from starlingmq.admin.copy_metrics import copy_metrics
 from starlingmq.admin.metric_samples import MetricsReply, Sample
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
@@ -402,6 +403,7 @@ class MetricValues:
         yield CounterMetricFamily(
             "starlingmq_peer_received_bytes", "Bytes received from other nodes.", value=traffic.bytes_in
         )
+        yield from copy_metrics(cluster.copies)
         yield from self._replays(cluster.state)
         lost = _floats(cluster.state.takeovers.lost)
         yield counter("starlingmq_sessions_lost", "Sessions that a CONNECT did not find, by reason.", lost, "reason")
