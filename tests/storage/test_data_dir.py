@@ -29,7 +29,7 @@ def test_a_directory_is_made_and_found_again(tmp_path: Path) -> None:
     data = DataDir(path, DECIDED, {"created": "2030-01-01 with 1.0"})
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert (path / "LAYOUT").read_text().splitlines() == [
-        "starlingmq data layout 1",
+        "starlingmq data layout 2",
         "engine: rocksdb",
         "journal: segment",
         "created: 2030-01-01 with 1.0",
@@ -55,15 +55,31 @@ def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("version", ["2", "0", "1.5", "next"])
+@pytest.mark.parametrize("version", ["3", "0", "1.5", "01", "next"])
 def test_another_layout_is_refused_by_both_names(tmp_path: Path, version: str) -> None:
     (tmp_path / "LAYOUT").write_text(f"starlingmq data layout {version}\njournal: segment\n")
     with pytest.raises(DataDirError) as refused:
         DataDir(tmp_path, DECIDED)
     line = str(refused.value)
     assert f"{tmp_path} has data layout {version}" in line
-    assert "supports layout 1 only; use the version that wrote it" in line
+    assert "supports layouts 1 to 2 only; use the version that wrote it" in line
     assert "\n" not in line
+
+
+def test_an_earlier_layout_is_read_and_gets_the_current_number_only_when_it_is_upgraded(tmp_path: Path) -> None:
+    (tmp_path / "kv").mkdir()
+    (tmp_path / "LAYOUT").write_text("starlingmq data layout 1\nengine: rocksdb\njournal: segment\n")
+    data = DataDir(tmp_path, DECIDED)
+    assert data.layout == 1 and data.facts == DECIDED
+    data.close()  # ctl storage check, for example
+    assert (tmp_path / "LAYOUT").read_text().startswith("starlingmq data layout 1\n")
+    data = DataDir(tmp_path, DECIDED)
+    assert data.upgrade() and not data.upgrade()
+    data.close()
+    assert (tmp_path / "LAYOUT").read_text() == layout_text(DECIDED)
+    data = DataDir(tmp_path, DECIDED)
+    assert data.layout == 2 and not data.upgrade()
+    data.close()
 
 
 def test_another_engine_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A data directory: its owner, the settings it was created with, and a lock that admits one process.
 
-    LAYOUT     ``starlingmq data layout 1``, then the facts of its creation, as lines ``key: value``
+    LAYOUT     ``starlingmq data layout 2``, then the facts of its creation, as lines ``key: value``
     LOCK       held by flock while a process works here; contains the id of that process
     kv/        the key-value store
     journal/   the journal
@@ -10,7 +10,13 @@
 Only the user of the broker has access to all of it (``storage.private_files``).
 
 LAYOUT is written before everything else. So if a directory has only LAYOUT and LOCK, and LAYOUT is unreadable, a crash
-interrupted its creation, and LAYOUT is written again. Beside data, LAYOUT is never changed.
+interrupted its creation, and LAYOUT is written again. Beside data, LAYOUT is changed only by ``upgrade``.
+
+Layouts (docs/UPGRADES.md):
+
+    1   of 0.1.0. Sessions have no owner, users and other fields are missing; all of it is read.
+    2   of 0.2.0. A broker writes this number before its first write to a directory of layout 1, because 0.1.0 would
+        leave out the new fields: it refuses the directory by this number.
 """
 
 from __future__ import annotations
@@ -27,7 +33,8 @@ from starlingmq.storage.private_files import NotPrivate, make_private, refuse_fo
 
 Result = TypeVar("Result")
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
+OLDEST: Final = 1  # layout that is read
 _TITLE: Final = "starlingmq data layout "
 PASSWORDS: Final = "passwords"  # the image has its password file here, created before anything else exists
 # The last: a file system of its own.
@@ -56,6 +63,7 @@ class DataDir:
         self._lock = _open_locked(path)
         try:
             self.narrowed = _private(make_private, path)  # number of files and directories to which others had access
+            self.layout = LAYOUT
             self.facts = self._read_or_create({**decided, **(remember or {})}, decided)
             self._check_decided(decided)
             self._tidy()
@@ -75,6 +83,15 @@ class DataDir:
     def streams(self) -> Path:
         return self.path / "streams"
 
+    def upgrade(self) -> bool:
+        """Give a directory of an earlier layout the current number, durably: versions of that layout refuse it from now
+        on. Whether that was necessary. Call it before anything is written."""
+        if self.layout == LAYOUT:
+            return False
+        write_layout(self.path, self.facts)
+        self.layout = LAYOUT
+        return True
+
     def close(self) -> None:
         """Release the lock. May be called again."""
         lock, self._lock = self._lock, -1
@@ -88,6 +105,7 @@ class DataDir:
             text = ""
         found = read_layout(text, self.path)
         if found is not None and decided.keys() <= found.keys():
+            self.layout = int(text.partition("\n")[0].removeprefix(_TITLE))
             return found
         if _has_data(self.path):
             raise DataDirError(f"{self.path}: LAYOUT is missing or damaged; restore the directory from a backup")
@@ -114,9 +132,9 @@ def read_layout(text: str, path: Path) -> dict[str, str] | None:
     if not newline or not title.startswith(_TITLE):
         return None
     version = title.removeprefix(_TITLE)
-    if version != str(LAYOUT):
+    if version not in map(str, range(OLDEST, LAYOUT + 1)):
         raise DataDirError(
-            f"{path} has data layout {version}, but this version of starlingmq supports layout {LAYOUT} "
+            f"{path} has data layout {version}, but this version of starlingmq supports layouts {OLDEST} to {LAYOUT} "
             "only; use the version that wrote it, or another directory"
         )
     if rest and not rest.endswith("\n"):

@@ -56,6 +56,12 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
             data_dir.narrowed,
         )
     try:
+        if data_dir.upgrade():
+            log.warning(
+                "%s: is upgraded from an earlier version of starlingmq, which now refuses it; to go back, restore a "
+                "backup from before",
+                data_dir.path,
+            )
         kv = RocksKv(data_dir.kv)
         at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
         opened.append(kv.close)
