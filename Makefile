@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build deb test-deb image test-image wheels test-wheels clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -149,6 +149,9 @@ build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in 
 	$(PY) -m build --no-isolation
 	@$(PY) scripts/bill_of_materials.py
 
+test-upgrade: ready-pure ## nodes and a cluster of three of earlier releases, built from the history, are upgraded; downgrades are refused
+	$(PY) -m pytest -q tests/upgrade $(ARGS)
+
 # Packages and images need root: debootstrap makes clean Debian systems in build/debian.
 deb: ## Debian packages of the compiled program in dist/, made in a clean Debian (root)
 	scripts/build-deb
@@ -161,6 +164,9 @@ image: ## container image in dist/ without a container engine, of the Debian pac
 
 test-image: image ready-pure ## run, probe, stop and upgrade it with an OCI runtime (root, crun)
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_image.py $(ARGS)
+
+test-pods: image ready-pure ## run the pods that the Helm chart renders, in network namespaces, with a rolling update (root, crun, helm)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_pods.py $(ARGS)
 
 wheels: .stamps/venv ## compiled wheels in dist/ for each Python of 3.11 to 3.13 that is here
 	scripts/build-wheels

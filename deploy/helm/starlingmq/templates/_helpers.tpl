@@ -30,7 +30,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $name := printf "%s-etcd" (include "starlingmq.name" .) -}}
 {{- range $i := until (int .Values.etcd.replicas) }}{{ if $i }},{{ end }}{{ $name }}-{{ $i }}.{{ $name }}:2379{{ end -}}
 {{- else -}}
-{{- required "etcd.endpoints: name the members of your etcd, or set etcd.enabled" .Values.etcd.endpoints | join "," -}}
+{{- if not .Values.etcd.endpoints }}{{ fail "etcd.endpoints: name the members of your etcd, or set etcd.enabled" }}{{ end -}}
+{{- join "," .Values.etcd.endpoints -}}
 {{- end -}}
 {{- end }}
 
