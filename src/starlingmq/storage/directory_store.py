@@ -49,19 +49,8 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
     engine, durability = journal_engine(config), durability_of(config)
     data_dir = DataDir(Path(directory), {"journal": engine})
     opened: list[Callable[[], None]] = [data_dir.close]
-    if data_dir.narrowed:
-        log.warning(
-            "%s: %d files were accessible to other users; their permissions are restricted now",
-            data_dir.path,
-            data_dir.narrowed,
-        )
     try:
-        if data_dir.upgrade():
-            log.warning(
-                "%s: is upgraded from an earlier version of starlingmq, which now refuses it; to go back, restore a "
-                "backup from before",
-                data_dir.path,
-            )
+        _prepare(data_dir)
         kv = RocksKv(data_dir.kv)
         at_least = int.from_bytes(kv.get(META_AS_OF) or b"\0", "big")
         opened.append(kv.close)
@@ -110,6 +99,22 @@ def open_directory(config: Config, directory: str, state: BrokerState, clock: Ca
         clock() - started,
     )
     return store
+
+
+def _prepare(data_dir: DataDir) -> None:
+    """Log what opening has changed, and upgrade the directory before anything is written to it."""
+    if data_dir.narrowed:
+        log.warning(
+            "%s: %d files were accessible to other users; their permissions are restricted now",
+            data_dir.path,
+            data_dir.narrowed,
+        )
+    if data_dir.upgrade():
+        log.warning(
+            "%s: is upgraded from an earlier version of starlingmq, which now refuses it; to go back, restore a "
+            "backup from before",
+            data_dir.path,
+        )
 
 
 def has_copies(config: Config, directory: str) -> bool:
