@@ -1,4 +1,4 @@
-"""The counted cells: traffic through the compiled driver and core, with no socket, clock or random number.
+"""The counted cells: traffic through the compiled driver and core. Only the last ones have sockets and a real clock.
 
 A cell is one broker with its clients. In each round every client sends its packets as one read, then the driver takes
 its turn; the broker's output goes back to the clients, uncounted. The instructions per message are those of a delivery.
@@ -7,14 +7,18 @@ its turn; the broker's output goes back to the clients, uncounted. The instructi
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from tests.instructions.peers import NatsPublisher, NatsSubscriber, Peer, Publisher, Subscriber
+from tests.instructions.peers import NatsPublisher, NatsSubscriber, Peer, Publisher, SocketTransport, Subscriber
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.net.driver import Driver
+from starlingmq.net.broker_loop import BrokerLoop
+from starlingmq.net.client_sockets import ClientSocket
+from starlingmq.net.driver import Driver, broker_clock
+from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.storage.store import NoStore
 
 WARM_UP: Final = 5  # rounds: routes, frames and memory blocks are there afterwards
@@ -54,7 +58,7 @@ class Clock:
 
 
 class WastefulClock(Clock):
-    """A planted flaw: a loop more in each turn."""
+    """A loop more in each turn."""
 
     def __call__(self) -> float:
         for _ in range(20):
@@ -65,29 +69,38 @@ class WastefulClock(Clock):
 class Cell:
     """``rounds`` are counted; in each of them the subscribers get ``messages`` together."""
 
-    def __init__(self, peers: list[Peer], rounds: int, messages: int, *, clock: Clock | None = None) -> None:
+    def __init__(self, peers: list[Peer], rounds: int, messages: int) -> None:
         self.peers = peers
         self.rounds = rounds
         self.messages = messages
         self.counted = 0  # how often counting was begun
-        self.loop = Loop()
         mqtt = MqttConfig(sys_interval=0.0)
         self.state = BrokerState(mqtt, LimitsConfig(), START, b"s" * 32, "test")
+        self.loop = self._make_loop()
         asyncio.events._set_running_loop(cast(Any, self.loop))
         try:
-            self.driver = Driver(self.state, NoStore(), clock=clock or Clock())
+            self.driver = Driver(self.state, NoStore(), clock=self._make_clock())
         finally:
             asyncio.events._set_running_loop(None)
-        self.loop.turn()
+        self._serve()
         for peer in peers:
             self._connect(peer)
+
+    def _make_loop(self) -> Any:
+        return Loop()
+
+    def _make_clock(self) -> Callable[[], float]:
+        return Clock()
+
+    def _serve(self) -> None:
+        self.loop.turn()
 
     def _connect(self, peer: Peer) -> None:
         listener = "nats://test" if isinstance(peer, NatsPublisher) else "mqtt://test"
         peer.client = self.driver.opened(cast(Any, peer.transport), listener, f"peer:{peer.number}")
         for data in peer.greetings():
             self.driver.received(peer.client, data)
-            self.loop.turn()
+            self._serve()
         peer.transport.take()
 
     def run(self, toggle: Callable[[], None]) -> None:
@@ -130,6 +143,67 @@ class Paced(Cell):
             toggle()
             self.driver.received(peer.client, data)
             self.loop.turn()
+            toggle()
+            for other in self.peers:
+                heard = other.transport.take()
+                if heard:
+                    other.heard(heard)
+
+
+class OverSockets(Cell):
+    """As ``Paced``, but the bytes come and go through the broker's event loop and sockets, and the clock is its own.
+    Subscribers' acknowledgements arrive after the turn, and wait for the next message.
+
+    System calls are made, but the instructions of the kernel are not counted.
+    """
+
+    def _make_loop(self) -> Any:
+        return BrokerLoop()
+
+    def _make_clock(self) -> Callable[[], float]:
+        return broker_clock()
+
+    def _serve(self) -> None:
+        self.loop.sockets.select(0.0)
+
+    def run(self, toggle: Callable[[], None]) -> None:
+        try:
+            super().run(toggle)
+        finally:
+            self.loop.run_until_complete(self._end())
+            self.loop.close()
+
+    async def _end(self) -> None:
+        for client in list(self.driver.clients):
+            client.transport.abort()
+        for peer in self.peers:
+            cast(SocketTransport, peer.transport).end.close()
+        await asyncio.sleep(0)
+
+    def _connect(self, peer: Peer) -> None:
+        ours, theirs = socket.socketpair()
+        gate = ListenerGate("mqtt://test")
+        gate.enter("peer")
+        connection = ClientSocket(self.loop.sockets, self.driver, gate, ours, "peer")
+        connection.open(self.driver, 0)
+        ours.detach()
+        transport = peer.transport = SocketTransport(theirs)
+        for data in peer.greetings():
+            transport.send(data)
+            self._serve()
+        transport.take()
+
+    def _round(self, toggle: Callable[[], None]) -> None:
+        for peer in self.peers:
+            data = peer.read()
+            if not data:
+                continue
+            cast(SocketTransport, peer.transport).send(data)
+            if isinstance(peer, Subscriber):
+                continue  # read with the next message
+            self.counted += 1
+            toggle()
+            self._serve()
             toggle()
             for other in self.peers:
                 heard = other.transport.take()
@@ -185,11 +259,20 @@ CELLS: Final[dict[str, Callable[[], Cell]]] = {
     "NATS, queue group 10:10": lambda: Cell(nats_group(10, 10, 100), 2, 1000),
     "QoS 0, one message a turn": lambda: Paced(pairs(20, 0, 1), 10, 20),
     "QoS 1, one message a turn": lambda: Paced(pairs(20, 1, 1), 10, 20),
+    "QoS 0, one message a turn, over sockets": lambda: OverSockets(pairs(20, 0, 1), 10, 20),
+    "QoS 1, one message a turn, over sockets": lambda: OverSockets(pairs(20, 1, 1), 10, 20),
 }
 
 PLANTED: Final = "QoS 0, one message a turn"
 """The cell of which there is one with a flaw, so that the test is seen to fail."""
 
 
+class Wasteful(Paced):
+    """The planted flaw."""
+
+    def _make_clock(self) -> Callable[[], float]:
+        return WastefulClock()
+
+
 def planted() -> Cell:
-    return Paced(pairs(20, 0, 1), 10, 20, clock=WastefulClock())
+    return Wasteful(pairs(20, 0, 1), 10, 20)

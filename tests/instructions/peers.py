@@ -5,6 +5,7 @@ Frames have one fixed size, so a client finds packet ids by arithmetic. Nothing 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -33,6 +34,24 @@ class Transport:
 
     def pause_reading(self) -> None:
         raise AssertionError("a client of a cell is held back: the cell measures something else")
+
+
+class SocketTransport(Transport):
+    """The client's end of a real connection."""
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__()
+        end.setblocking(False)
+        self.end = end
+
+    def send(self, data: bytes) -> None:
+        self.end.sendall(data)
+
+    def take(self) -> bytes:
+        try:
+            return self.end.recv(65536)
+        except BlockingIOError:
+            return b""
 
 
 class Peer:
