@@ -82,6 +82,7 @@ MODULES: Final = {
     "cluster/wills/will_entry.py": FOR_EACH_SESSION,
     "cluster/wills/will_registration.py": FOR_EACH_SESSION,
     "cluster/wills/will_table.py": FOR_EACH_SESSION,
+    "net/client_owner.py": "a compiled class inherits from it",
     "net/client_sockets.py": "reads and writes the sockets of clients",
     "net/driver.py": "is the turn of the event loop",
     "net/hook_calls.py": "runs for each message that a hook is asked about",

@@ -83,6 +83,9 @@ class FakeDriver:
     def drained(self, client: Seen) -> None:
         self._note(client, "drained")
 
+    def may_wait(self, client: Seen) -> bool:
+        return False
+
     def _note(self, client: Seen, event: str) -> None:
         client.events.append(event)
         self._news.set()

@@ -4,7 +4,7 @@ The selector of ``net/broker_loop.py`` calls ``ClientSockets.select``, which wor
 
 1. Poll. Descriptors that are not client sockets are kept for asyncio.
 2. Read each client socket that is ready, once, and give the bytes to the driver, which asks for a turn.
-3. Call the driver's ``turn``, which writes to the clients' sockets.
+3. Call the driver's ``turn``, which writes to the clients' sockets. Then do the same for receivers (below), if any.
 4. Return to asyncio if another descriptor was ready, a callback or timer was added (``asked``), or the time-out is
    over. Else begin the next round.
 
@@ -21,6 +21,11 @@ The rules of a round:
 - epoll is level-triggered, and asked for what is needed: EPOLLIN while the driver reads, EPOLLOUT while bytes wait. A
   paused socket with nothing to write is not registered, because epoll would report its hang-up in every round. It is
   removed at its first event after the pause, so a pause that ends within a turn costs no system call.
+- A receiver is a client that has sent only PUBACKs lately. Nothing waits for them: if its queue does, or anything else
+  comes from it, it is not one any more, and does not become one again. While messages sent to receivers are
+  unacknowledged, only the other sockets end the wait of a poll, for ``RECEIVERS_WAIT`` seconds; the PUBACKs that came
+  meanwhile are read in the same round, after the messages. So they cost no wake-up and delay no message. Only before
+  what may be a client that comes back, all receivers are read first: one of them may be its earlier connection.
 - When the client has closed its half, the connection is closed after everything was written, as asyncio's transports
   do.
 """
@@ -36,6 +41,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from mypy_extensions import u8
+
+from starlingmq.net.client_owner import ClientOwner
 from starlingmq.net.listeners.sockets import BorrowedSocket
 
 if TYPE_CHECKING:
@@ -53,6 +61,14 @@ EVENTS_MANY: Final = 256  # after one that was full
 EVENTS_FEW: Final = 8  # after a round that read more than ``BYTES_PER_ROUND``
 BYTES_PER_ROUND: Final = 1024 * 1024
 FOREVER: Final = -1.0
+RECEIVERS_WAIT: Final = 0.005  # seconds
+
+# ``ClientSocket._role``: at first the number of reads in a row that brought PUBACKs.
+RECEIVER: Final = 4
+SENDER: Final = 5  # it was a receiver
+
+PUBACK: Final = 0x40  # first bytes of packets
+PINGREQ: Final = 0xC0
 
 # Cheaper than the methods of a socket, which check its time-out and take flags.
 _read: Final = os.read
@@ -66,50 +82,18 @@ READABLE: Final = 0x2019  # EPOLLIN, EPOLLERR, EPOLLHUP, EPOLLRDHUP
 WRITABLE: Final = 0x01C  # EPOLLOUT, EPOLLERR, EPOLLHUP
 
 
-class ClientOwner:
-    """The methods of a driver that each round calls. ``ConnectionDriver`` has the others."""
-
-    def received(self, client: Any, data: bytes) -> None:
-        raise NotImplementedError
-
-    def lost(self, client: Any) -> None:
-        raise NotImplementedError
-
-    def blocked(self, client: Any) -> None:
-        raise NotImplementedError
-
-    def drained(self, client: Any) -> None:
-        raise NotImplementedError
-
-    def turn(self) -> None:
-        """Asked for with ``ClientSockets.want``."""
-        raise NotImplementedError
-
-
-class OtherOwner(ClientOwner):
-    """Any other object with these methods, which cannot have a turn."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-
-    def received(self, client: Any, data: bytes) -> None:
-        self.driver.received(client, data)
-
-    def lost(self, client: Any) -> None:
-        self.driver.lost(client)
-
-    def blocked(self, client: Any) -> None:
-        self.driver.blocked(client)
-
-    def drained(self, client: Any) -> None:
-        self.driver.drained(client)
-
-
 class ClientSockets:
     """All client sockets of one event loop, and the poll object that the loop's other descriptors share."""
 
     def __init__(self) -> None:
         self.epoll = select.epoll()
+        self.receivers_epoll = select.epoll()
+        self.receivers = 0
+        self.awaits_acknowledgements = False  # something was sent to a receiver since the last wait for other sockets
+        self.crowded = False  # so many receivers are ready that this round reads no other sockets
+        self._either = select.poll()
+        self._either.register(self.epoll.fileno(), IN)
+        self._either.register(self.receivers_epoll.fileno(), IN)
         self.by_descriptor: list[ClientSocket | None] = []
         self.asked = False  # asyncio has something to do: end the select after this round
         self.bytes_read = 0  # in this round
@@ -142,7 +126,11 @@ class ClientSockets:
         wait = FOREVER if timeout is None else max(timeout, 0.0)
         deadline = 0.0 if endless or wait == 0.0 else _monotonic() + wait
         while True:
-            events: list[tuple[int, int]] = self.epoll.poll(wait if self._wanted is None else 0.0, self._events)
+            if self._wanted is not None:
+                wait = 0.0
+            events: list[tuple[int, int]] = (
+                self.epoll.poll(wait, self._events) if self.receivers == 0 else self._poll_beside_receivers(wait)
+            )
             self.bytes_read = 0
             self.rounds += 1
             for descriptor, mask in events:
@@ -153,16 +141,58 @@ class ClientSockets:
                     self._serve(client, mask)
             if self._wanted is not None:
                 self._give_turns(self._wanted)
+            if self.receivers != 0:
+                self._serve_receivers()
             if self.bytes_read > BYTES_PER_ROUND:
                 self._events = EVENTS_FEW
             else:
                 self._events = EVENTS if len(events) < EVENTS else EVENTS_MANY
             if others or self.asked:
                 return others
-            if not endless:
+            if endless:
+                wait = FOREVER
+            else:
                 wait = deadline - _monotonic()
                 if wait <= 0.0:
                     return others
+
+    def _poll_beside_receivers(self, wait: float) -> list[tuple[int, int]]:
+        waits = wait != 0.0
+        if waits and not self.awaits_acknowledgements:
+            self._either.poll(None if wait == FOREVER else wait * 1000.0)
+            wait = 0.0
+        elif wait == FOREVER or wait > RECEIVERS_WAIT:
+            wait = RECEIVERS_WAIT
+        events: list[tuple[int, int]] = self.epoll.poll(wait, self._events)
+        if not events:
+            if waits:
+                self.awaits_acknowledgements = False  # later ones end the wait
+            return events
+        for descriptor, _ in events:
+            client = self.by_descriptor[descriptor] if descriptor < len(self.by_descriptor) else None
+            if client is None or client.is_new():
+                return self._receivers_first(events)
+        return events
+
+    def _receivers_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Add the receivers' events. If there are too many for one round, the others are left to a later one."""
+        found: list[tuple[int, int]] = self.receivers_epoll.poll(0.0, EVENTS_MANY)
+        if len(found) < EVENTS_MANY:
+            return found + events
+        self.crowded = True
+        return found
+
+    def _serve_receivers(self) -> None:
+        events: list[tuple[int, int]] = self.receivers_epoll.poll(0.0, EVENTS)
+        for descriptor, mask in events:
+            client = self.by_descriptor[descriptor]
+            if client is not None:
+                self._serve(client, mask)
+        if self._wanted is not None:
+            self._give_turns(self._wanted)
+        if len(events) == EVENTS:
+            self.awaits_acknowledgements = False  # the others end the next wait
+        self.crowded = False
 
     def _serve(self, client: ClientSocket, mask: int) -> None:
         try:
@@ -188,6 +218,7 @@ class ClientSockets:
 
     def close(self) -> None:
         self.epoll.close()
+        self.receivers_epoll.close()
 
 
 class ClientSocket:
@@ -217,6 +248,7 @@ class ClientSocket:
         self._ended = False  # the sending half is closed, or will be after pending writes
         self._gone = False
         self._full = False  # the driver was told ``blocked``
+        self._role: u8 = 0
         self._outgoing: bytearray | None = None  # bytes that the kernel has not accepted yet
 
     def open(self, driver: Any, full: int) -> None:
@@ -245,8 +277,12 @@ class ClientSocket:
             except OSError:
                 self.abort()
                 return
+            if self._role == RECEIVER:
+                self._sockets.awaits_acknowledgements = True
             if sent == len(data):
                 return
+            if self._role == RECEIVER:
+                self._change_role(SENDER)
             outgoing = self._outgoing = bytearray(data[sent:])
             self._watch()
         elif not self._ended:
@@ -342,6 +378,37 @@ class ClientSocket:
         self._sockets.bytes_read += size
         self._last = size
         self._owner.received(self.client, data)
+        if data[0] == PUBACK or self._role != 0:
+            self._note(data[0])
+
+    def is_new(self) -> bool:
+        """Whether nothing was read from it yet."""
+        return self._last == 0
+
+    def _note(self, first: int) -> None:
+        """Find out whether it is a receiver; ``first`` is the first byte of what it has just sent."""
+        role = self._role
+        if role == SENDER or self._gone or first == PINGREQ:
+            return
+        if role == RECEIVER:
+            if first != PUBACK or not self._owner.may_wait(self.client):
+                self._change_role(SENDER)
+            elif self._sockets.crowded:
+                self._change_role(0)
+        elif first != PUBACK:
+            self._role = 0
+        elif role != RECEIVER - 1:
+            self._role = role + 1
+        elif self._outgoing is None and self._owner.may_wait(self.client):
+            self._change_role(RECEIVER)
+
+    def _change_role(self, role: u8) -> None:
+        watched = self._watched
+        self._unwatch()
+        self._sockets.receivers += 1 if role == RECEIVER else -1
+        self._role = role
+        if watched != 0:
+            self._watch()
 
     def _flush(self) -> None:
         outgoing = self._outgoing
@@ -384,7 +451,7 @@ class ClientSocket:
             wanted |= OUT
         if wanted == self._watched:
             return
-        epoll: Any = self._sockets.epoll
+        epoll = self._epoll()
         if self._watched == 0:
             epoll.register(self._descriptor, wanted)
         elif wanted == 0:
@@ -393,12 +460,21 @@ class ClientSocket:
             epoll.modify(self._descriptor, wanted)
         self._watched = wanted
 
-    def _forget(self) -> None:
-        self._sockets.remove(self._descriptor)
+    def _epoll(self) -> Any:
+        return self._sockets.receivers_epoll if self._role == RECEIVER else self._sockets.epoll
+
+    def _unwatch(self) -> None:
         if self._watched != 0:
             self._watched = 0
             with suppress(OSError):
-                self._sockets.epoll.unregister(self._descriptor)
+                self._epoll().unregister(self._descriptor)
+
+    def _forget(self) -> None:
+        self._sockets.remove(self._descriptor)
+        self._unwatch()
+        if self._role == RECEIVER:
+            self._role = SENDER
+            self._sockets.receivers -= 1
 
     def _tell_lost(self) -> None:
         if not self.made:

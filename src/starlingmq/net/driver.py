@@ -19,7 +19,8 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Client
 from starlingmq.net.broker_loop import client_sockets
-from starlingmq.net.client_sockets import ClientOwner, ClientSocket
+from starlingmq.net.client_owner import ClientOwner
+from starlingmq.net.client_sockets import ClientSocket
 from starlingmq.net.hook_calls import HookCalls, HookPort
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle
@@ -149,6 +150,17 @@ class Driver(ClientOwner):
     def drained(self, client: Client) -> None:
         self.state.drained(client, self.clock())
         self._schedule()
+
+    def may_wait(self, client: Client) -> bool:
+        session = client.session
+        return (
+            session is not None
+            and session.queue is None  # an acknowledgement may make room for its first message
+            and session.shares is None  # or for one of a group
+            and client.protocol_handler is None
+            and client.missing == 0
+            and client.halted == 0
+        )
 
     # Turns
 

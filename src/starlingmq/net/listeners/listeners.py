@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from starlingmq.config.cluster_section import is_loopback, is_wildcard, split_address
 from starlingmq.net.broker_loop import client_sockets
-from starlingmq.net.client_sockets import ClientOwner, ClientSocket, OtherOwner
+from starlingmq.net.client_owner import ClientOwner, OtherOwner
+from starlingmq.net.client_sockets import ClientSocket
 from starlingmq.net.listeners.accepting import Acceptor, Arriving
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_gate import WRITE_BUFFER, ListenerGate
