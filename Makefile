@@ -162,10 +162,10 @@ test-deb: deb ready-pure ## install, start, upgrade and purge them on a Debian w
 image: ## container image in dist/ without a container engine, of the Debian packages (root)
 	scripts/build-image
 
-test-image: image ready-pure ## run, probe, stop and upgrade it with an OCI runtime (root, crun)
+test-image: image ready-pure ## run, probe, stop and upgrade it with an OCI runtime (root, runc)
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_image.py $(ARGS)
 
-test-pods: image ready-pure ## run the pods that the Helm chart renders, in network namespaces, with a rolling update (root, crun, helm)
+test-pods: image ready-pure ## run the pods that the Helm chart renders, in network namespaces, with a rolling update (root, runc, helm)
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_pods.py $(ARGS)
 
 wheels: .stamps/venv ## compiled wheels in dist/ for each Python of 3.11 to 3.13 that is here

@@ -1,4 +1,4 @@
-"""StatefulSets run by hand: each pod is a container of crun in a network namespace of its own, on one bridge.
+"""StatefulSets run by hand: each pod is a container of runc in a network namespace of its own, on one bridge.
 
 Command, arguments, environment, volumes, probes and grace period are those of the manifest, and nothing else. Names of
 pods are in /etc/hosts of each container, in place of the DNS of headless services.

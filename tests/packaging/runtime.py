@@ -1,4 +1,4 @@
-"""A container of an image file, run by the OCI runtime crun as an engine runs it: read-only root, no capabilities."""
+"""A container of an image file, run by the OCI runtime runc as an engine runs it: read-only root, no capabilities."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Container:
     def execute(self, *words: str, expect: int | None = 0) -> str:
         """stdout and stderr of a command inside, as `docker exec`."""
         done = subprocess.run(
-            ["crun", "--root", self._state, "exec", *self._environment(), self.name, *words],
+            ["runc", "--root", self._state, "exec", *self._environment(), self.name, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -90,7 +90,7 @@ class Container:
     def stop(self) -> int:
         """The exit code after the stop signal."""
         signal = self._image.config["config"]["StopSignal"]
-        subprocess.run(["crun", "--root", self._state, "kill", self.name, signal], check=True)
+        subprocess.run(["runc", "--root", self._state, "kill", self.name, signal], check=True)
         return self.wait()
 
     def wait(self) -> int:
@@ -153,12 +153,12 @@ def started(
     (bundle / "config.json").write_text(json.dumps(spec))
     state = directory / "state"
     output = bundle / "output"
-    run = ["crun", "--root", str(state), "--cgroup-manager=disabled", "run", "--bundle", str(bundle), name]
+    run = ["runc", "--root", str(state), "run", "--bundle", str(bundle), name]
     with output.open("wb") as file:
         process = subprocess.Popen(run, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         try:
             yield Container(name, state, process, image, output)
         finally:
-            subprocess.run(["crun", "--root", state, "delete", "--force", name], check=False, capture_output=True)
+            subprocess.run(["runc", "--root", state, "delete", "--force", name], check=False, capture_output=True)
             process.kill()
             process.wait()

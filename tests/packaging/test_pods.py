@@ -25,7 +25,7 @@ TOKEN: Final = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    missing = [name for name in ("crun", "ip", "helm") if shutil.which(name) is None]
+    missing = [name for name in ("runc", "ip", "helm") if shutil.which(name) is None]
     if os.geteuid() != 0 or missing:
         pytest.skip(f"needs root and {', '.join(missing)}")
     file = ROOT / "dist" / f"starlingmq-{starlingmq.__version__}.oci.tar"
