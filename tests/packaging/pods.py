@@ -59,6 +59,8 @@ def network(number: int) -> Iterator[str]:
             ip("-n", name, *words)
         yield f"/run/netns/{name}"
     finally:
+        # First: a link lives as long as its namespace, which waits for its last process.
+        subprocess.run(["ip", "link", "delete", outside], check=False, capture_output=True)
         ip("netns", "delete", name)
 
 

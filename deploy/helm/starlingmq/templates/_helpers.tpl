@@ -28,7 +28,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "starlingmq.endpoints" -}}
 {{- if .Values.etcd.enabled -}}
 {{- $name := printf "%s-etcd" (include "starlingmq.name" .) -}}
-{{- range $i := until (int .Values.etcd.replicas) }}{{ if $i }},{{ end }}{{ $name }}-{{ $i }}.{{ $name }}:2379{{ end -}}
+{{- $namespace := .Release.Namespace -}}
+{{- range $i := until (int .Values.etcd.replicas) }}{{ if $i }},{{ end }}{{ $name }}-{{ $i }}.{{ $name }}.{{ $namespace }}.svc:2379{{ end -}}
 {{- else -}}
 {{- if not .Values.etcd.endpoints }}{{ fail "etcd.endpoints: name the members of your etcd, or set etcd.enabled" }}{{ end -}}
 {{- join "," .Values.etcd.endpoints -}}
