@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from tests.cluster.real import AwayError, Cluster, Node
 from tests.patience import within
 
+from starlingmq.bulk.protocol import Ticket
 from starlingmq.client import Client, ClientError
+from starlingmq.spark.nodes import NodeBook
+from starlingmq.spark.read_options import Options
 
 SECONDS = 30.0
+TOKEN: Final = "a token for readers of streams"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
@@ -143,3 +148,50 @@ async def test_all_nodes_of_a_cluster_with_copies_restart_with_their_disks(tmp_p
         assert await found(cluster.nodes[2], 50) == list(range(50))
         await copied(cluster, 2)
         assert not cluster.complaints()
+
+
+def keep_stream(settings: dict[str, Any]) -> None:
+    settings["streams"] = {
+        "listen": "127.0.0.1:0",
+        "token": TOKEN,
+        "define": [{"name": "readings", "topics": ["readings/#"]}],
+    }
+
+
+def stream_rows(node: Node, origin: str) -> tuple[str, list[tuple[int, bytes]]]:
+    """The id of the stream, and offset and payload of each row of the origin's part, as a reader finds them that knows
+    only ``node``."""
+    servers = (str(node.ask("stream.nodes")["nodes"][0]["address"]),)
+    with closing(NodeBook(Options(servers=servers, stream="readings", token=TOKEN, patience=SECONDS))) as book:
+        bounds = book.bounds([origin])[origin]
+        ticket = Ticket(stream="readings", start=bounds.first, end=bounds.next, id=bounds.id)
+        rows: list[tuple[int, bytes]] = []
+        for batch, _ in book.at(book.addresses[origin]).rows(ticket, origin):
+            rows += zip(batch.column("offset").to_pylist(), batch.column("payload").to_pylist(), strict=True)
+        return bounds.id, rows
+
+
+async def test_the_stream_of_a_lost_node_is_read_with_the_same_offsets(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    cluster = Cluster(tmp_path, 3, {"copies": 2}, proxies=False)
+    for node in cluster.nodes:
+        node.configure(keep_stream)
+    with cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, _, three = cluster.nodes
+        async with Client(three.url) as client, within(SECONDS):
+            for number in range(100):
+                await client.publish("readings/a", b"%d" % number, qos=1)
+        before = await asyncio.to_thread(stream_rows, one, three.name)
+        assert [payload for _, payload in before[1]] == [b"%d" % number for number in range(100)]
+        three.kill()
+        shutil.rmtree(three.data_dir)
+        assert await asyncio.to_thread(stream_rows, one, three.name) == before
+        three.start()
+        await cluster.whole()
+        async with Client(three.url) as client, within(SECONDS):
+            await client.publish("readings/a", b"100", qos=1)
+        id, rows = await asyncio.to_thread(stream_rows, one, three.name)
+        assert id == before[0]
+        assert rows == [*before[1], (before[1][-1][0] + 1, b"100")]

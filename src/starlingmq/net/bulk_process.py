@@ -61,7 +61,9 @@ class BulkProcess:
         host, port = split_address(streams.listen, "streams.listen")
         settings = self._settings(host, port)
         bound = await self._begin(settings)
-        named = streams.advertise or f"[{host}]:{bound}" if ":" in host else streams.advertise or f"{host}:{bound}"
+        named = streams.advertise or (f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}")
+        if named.endswith(":0"):  # a free port was asked for
+            named = f"{named.removesuffix(':0')}:{bound}"
         if is_wildcard(host) and not streams.advertise:
             own = split_address(self.config.cluster.listen, "cluster.listen")[0] if self.config.cluster.enabled else ""
             named = f"{own if own and not is_wildcard(own) else '127.0.0.1'}:{bound}"

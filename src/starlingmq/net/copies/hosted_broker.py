@@ -17,6 +17,7 @@ import msgspec
 
 from starlingmq.config.cluster_section import split_address
 from starlingmq.config.settings import Config
+from starlingmq.config.streams_section import StreamsConfig
 from starlingmq.net.copies.copy_part import CopyPart
 from starlingmq.net.copies.copy_place import CopyPlace
 
@@ -106,29 +107,39 @@ class HostedOrigin:
 def hosted_config(config: Config, origin: str, path: Path, endpoints: list[str]) -> Config:
     """The settings of the broker that serves the data of a lost node."""
     cluster = config.cluster
-    host, _ = split_address(cluster.listen, "cluster.listen")
     return msgspec.structs.replace(
         config,
         node=msgspec.structs.replace(config.node, name=origin, data_dir=str(path)),
         listeners=(),
-        streams=msgspec.structs.replace(config.streams, listen=""),
+        streams=_at_a_free_port(config.streams),
         tracing=msgspec.structs.replace(config.tracing, endpoint=""),
         cluster=msgspec.structs.replace(
             cluster,
-            listen=f"{_bracketed(host)}:0",
+            listen=_without_port(cluster.listen, "cluster.listen"),
             advertise=advertised(config),
             etcd=msgspec.structs.replace(cluster.etcd, endpoints=tuple(endpoints), join=(), initial_members=()),
         ),
     )
 
 
+def _at_a_free_port(streams: StreamsConfig) -> StreamsConfig:
+    """The port of ``streams.listen`` is in use by the node itself."""
+    if not streams.listen:
+        return streams
+    listen = _without_port(streams.listen, "streams.listen")
+    advertise = _without_port(streams.advertise, "streams.advertise")
+    return msgspec.structs.replace(streams, listen=listen, advertise=advertise)
+
+
 def advertised(config: Config) -> str:
     """``cluster.advertise`` for a listener with another port, which is filled in once it is known: port 0. Empty: the
     listening address."""
-    if not config.cluster.advertise:
-        return ""
-    host, _ = split_address(config.cluster.advertise, "cluster.advertise")
-    return f"{_bracketed(host)}:0"
+    return _without_port(config.cluster.advertise, "cluster.advertise")
+
+
+def _without_port(address: str, setting: str) -> str:
+    """The same host with port 0; empty if the address is."""
+    return f"{_bracketed(split_address(address, setting)[0])}:0" if address else ""
 
 
 def _bracketed(host: str) -> str:
