@@ -24,7 +24,7 @@ from tests.bulk.test_service import publish
 
 def options(*brokers: Broker, **more: str) -> dict[str, str]:
     servers = ",".join(broker.read_at for broker in brokers)
-    return {"servers": servers, "stream": "all", "token": TOKEN, "patience": "1", **more}
+    return {"servers": servers, "stream": "all", "token": TOKEN, "nodeTimeout": "1", **more}
 
 
 def ranges(found: Any) -> list[tuple[str, int, int]]:

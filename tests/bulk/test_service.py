@@ -37,7 +37,7 @@ from tests.patience import within
 
 def options(broker: Broker, **more: Any) -> Options:
     assert broker.read_at
-    plain = Options(servers=(broker.read_at,), stream="all", token=TOKEN, patience=1.0)
+    plain = Options(servers=(broker.read_at,), stream="all", token=TOKEN, node_timeout=1.0)
     return msgspec.structs.replace(plain, **more)
 
 
@@ -183,16 +183,16 @@ async def test_a_reload_makes_and_changes_streams(broker: Broker, tmp_path: Path
 
 
 async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) -> None:
-    nowhere = options(broker, servers=("127.0.0.1:1",), patience=0.3)
-    with pytest.raises(StreamError, match=r"127.0.0.1:1 does not answer: .*option patience"):
+    nowhere = options(broker, servers=("127.0.0.1:1",), node_timeout=0.3)
+    with pytest.raises(StreamError, match=r"127.0.0.1:1 does not answer: .*option nodeTimeout"):
         await asyncio.to_thread(NodeBook(nowhere).bounds)
     with pytest.raises(StreamError, match="node n9 has a part of the stream, but no server knows its address"):
-        await asyncio.to_thread(NodeBook(options(broker, patience=0.3)).bounds, {"n9": 4})
+        await asyncio.to_thread(NodeBook(options(broker, node_timeout=0.3)).bounds, {"n9": 4})
 
 
 async def test_a_task_finds_a_node_that_has_come_back_at_another_address(broker: Broker) -> None:
     await publish(broker, 5)
-    given = options(broker, patience=5.0)
+    given = options(broker, node_timeout=5.0)
     part = RowPartition("n1", "127.0.0.1:1", 0, 5, False)  # where it was when the batch was planned
     found = await asyncio.to_thread(lambda: [row for batch in read_part(part, given) for row in batch.to_pylist()])
     assert [row["offset"] for row in found] == list(range(5))
@@ -202,7 +202,7 @@ async def test_a_node_at_the_address_of_another_one_is_not_taken_for_it(broker: 
     await publish(broker, 5)
     part = RowPartition("n2", broker.read_at, 0, 5, False)
     with pytest.raises(StreamError, match=r"node n2 became unreachable.*no server knows the address of node n2"):
-        await asyncio.to_thread(lambda: list(read_part(part, options(broker, patience=0.5))))
+        await asyncio.to_thread(lambda: list(read_part(part, options(broker, node_timeout=0.5))))
 
 
 @pytest.mark.parametrize("durability", ["process", "power"])
@@ -219,10 +219,10 @@ async def test_offsets_begin_where_the_settings_say_and_go_on_after_a_start(tmp_
 
 
 async def test_a_port_where_something_else_answers_is_told(broker: Broker) -> None:
-    strange = options(broker, servers=(broker.address().partition("//")[2],), patience=0.3)
+    strange = options(broker, servers=(broker.address().partition("//")[2],), node_timeout=0.3)
     with pytest.raises(StreamError, match=r"servers needs the port of streams\.listen"):
         await asyncio.to_thread(NodeBook(strange).bounds)
-    sink = read_sink_options({"servers": f"mqtt://{broker.read_at}", "patience": "1"})
+    sink = read_sink_options({"servers": f"mqtt://{broker.read_at}", "nodeTimeout": "1"})
     with pytest.raises(PublishError, match="no MQTT broker answers there; name the port of a listener"):
         await send(sink, AssignedNode(urls=sink.urls), "x", 0, iter([(b"a", b"p", 1, False, b"")]))
 
@@ -252,7 +252,7 @@ async def test_the_process_is_begun_again_where_it_was(broker: Broker) -> None:
     os.kill(process, signal.SIGKILL)
     await until(lambda: broker.read_by not in (0, process))
     assert broker.read_at == address
-    assert len(await rows(options(broker, patience=20.0), 0, 3)) == 3
+    assert len(await rows(options(broker, node_timeout=20.0), 0, 3)) == 3
 
 
 async def test_it_stands_back_for_the_broker(broker: Broker, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from starlingmq.pipeline.delivery_audit import DeliveryAudit, Finding, Total
 from starlingmq.pipeline.svg import bars, lines, ticks
 from starlingmq.pipeline.traffic_page import lasting, short, size
 
-READ = ("--server", "127.0.0.1:1", "--stream", "all", "--patience", "1")
+READ = ("--server", "127.0.0.1:1", "--stream", "all", "--node-timeout", "1")
 
 
 @pytest.mark.parametrize(

@@ -78,4 +78,4 @@ class StreamBroker:
 
     @property
     def options(self) -> dict[str, str]:
-        return {"servers": self.address, "stream": "all", "token": TOKEN, "patience": "20"}
+        return {"servers": self.address, "stream": "all", "token": TOKEN, "nodeTimeout": "20"}

@@ -203,7 +203,7 @@ def test_an_archive_is_published_again_in_order_at_its_pace(
     with pytest.raises(PublishError, match="'a/#/t/0' is not a valid topic to publish to"):
         publish(Target(url=broker.url, prefix="a/#/"))
     with pytest.raises(PublishError, match="no broker listens at mqtt://127"):
-        publish(Target(url="mqtt://127.0.0.1:1", patience=0.5))
+        publish(Target(url="mqtt://127.0.0.1:1", node_timeout=0.5))
 
 
 EVIL = "<img src=x onerror=alert(1)>"

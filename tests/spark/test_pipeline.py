@@ -24,7 +24,7 @@ from tests.spark.brokers import TOKEN, StreamBroker
 def tree(tmp_path: Path, address: str = "127.0.0.1:1", **more: Any) -> dict[str, Any]:
     return {
         "name": "hot",
-        "source": {"servers": [address], "stream": "all", "token": TOKEN, "patience": 1},
+        "source": {"servers": [address], "stream": "all", "token": TOKEN, "node_timeout": 1},
         "sink": {"path": str(tmp_path / "hot.parquet")},
         "checkpoint": str(tmp_path / "checkpoint"),
         "trigger": {"available_now": True},

@@ -40,7 +40,7 @@ def begin(stack: ExitStack, path: Path, name: str, *settings: str) -> StreamBrok
 
 def reader(*brokers: StreamBroker, **more: str) -> MicroBatchReader:
     servers = {"servers": ",".join(broker.address for broker in brokers), "startingOffsets": "earliest"}
-    return MicroBatchReader(read_options(brokers[0].options | servers | {"patience": "1"} | more, streaming=True))
+    return MicroBatchReader(read_options(brokers[0].options | servers | {"nodeTimeout": "1"} | more, streaming=True))
 
 
 def advance(planner: MicroBatchReader, start: Told | None = None) -> tuple[Told, list[bytes]]:
@@ -72,9 +72,9 @@ def test_a_node_that_is_gone_for_good_is_left_out_by_name(stack: ExitStack, tmp_
     under_way = at(start, n2=15)
     n2.kill()
     n1.publish(NUMBERS[10:20])
-    with pytest.raises(StreamError, match=r"node n2.*option patience"):
+    with pytest.raises(StreamError, match=r"node n2.*option nodeTimeout"):
         advance(reader(n1, n2), start)
-    without = reader(n1, n2, goOnWithout="n2")
+    without = reader(n1, n2, excludedNodes="n2")
     end, rows = advance(without, start)
     assert end["offsets"] == {"n1": 20, "n2": 10} and rows == NUMBERS[10:20]
     assert without.partitions(start, under_way) == [], "a batch that was planned before it went"
@@ -96,10 +96,10 @@ def test_a_node_that_was_away_gives_rows_from_the_time_at_which_the_query_began(
     n1.publish(NUMBERS[:3])
     since_now, rows = advance(latest, since_now)
     assert rows == NUMBERS[:3], "nobody waits for it meanwhile"
-    batch = n1.options | {"servers": f"{n1.address},{n2.address}", "patience": "1"}
+    batch = n1.options | {"servers": f"{n1.address},{n2.address}", "nodeTimeout": "1"}
     with pytest.raises(StreamError, match=f"{n2.address} may have a part of the stream and does not answer"):
         rows_of(batch)
-    assert len(rows_of(batch | {"goOnWithout": n2.address})) == 3
+    assert len(rows_of(batch | {"excludedNodes": n2.address})) == 3
     n2.start()
     n2.publish(NUMBERS[10:15])
     since_now, rows = advance(latest, since_now)

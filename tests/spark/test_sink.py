@@ -32,7 +32,7 @@ def broker(tmp_path: Path) -> Iterator[StreamBroker]:
 
 
 def sink(broker: StreamBroker, **more: str) -> dict[str, str]:
-    return {"servers": broker.url, "patience": "20"} | more
+    return {"servers": broker.url, "nodeTimeout": "20"} | more
 
 
 def out(spark: SparkSession, broker: StreamBroker) -> DataFrame:
@@ -176,8 +176,8 @@ def test_an_impossible_write_is_reported_in_one_line(spark: SparkSession, broker
         (rows.withColumn("qos", F.lit("1")), {}, "column qos is string, but must be byte or"),
         (
             rows,
-            {"servers": "mqtt://127.0.0.1:1", "patience": "1"},
-            r"no broker listens at mqtt://127.0.0.1:1.*option patience",
+            {"servers": "mqtt://127.0.0.1:1", "nodeTimeout": "1"},
+            r"no broker listens at mqtt://127.0.0.1:1.*option nodeTimeout",
         ),
         (rows, {"windows": "1"}, "windows: unknown option of the sink"),
     ):

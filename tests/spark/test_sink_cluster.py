@@ -53,7 +53,7 @@ def test_rows_wait_for_the_node_that_knows_them(spark: SparkSession, broker: Str
         source = broker.options | {"startingOffsets": "earliest", "rowsPerPartition": "5"}
         rows = spark.readStream.format("starlingmq").options(**source).load().withColumn("topic", F.lit("out/a"))
         urls = ",".join(node.url for node in servers)
-        writer = rows.writeStream.format("starlingmq").options(servers=urls, patience="8", window="3", **options)
+        writer = rows.writeStream.format("starlingmq").options(servers=urls, nodeTimeout="8", window="3", **options)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
 
@@ -82,7 +82,7 @@ def test_rows_wait_for_the_node_that_knows_them(spark: SparkSession, broker: Str
         assert {node for node, row in found if row >= began} == {"n1", "n3"}, "the new list, from a new batch on"
         n1.kill()
         more()
-        run([n3, n1], goOnWithout="n1")
+        run([n3, n1], excludedNodes="n1")
         n1.start()
         asyncio.run(cluster.whole())
         assert sorted({row for _, row in cluster.published()}) == list(range(count)), "none lost"

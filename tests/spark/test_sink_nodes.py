@@ -40,7 +40,7 @@ class Query:
         """Raises what the first task that fails raises, with those before it done."""
         (self._checkpoint / "offsets" / str(batch)).touch()
         urls = ",".join(broker.url for broker in servers)
-        given = {"servers": urls, "checkpointLocation": str(self._checkpoint), "patience": "2", "window": "3"} | more
+        given = {"servers": urls, "checkpointLocation": str(self._checkpoint), "nodeTimeout": "2", "window": "3"} | more
         writer = StreamWriter(read_sink_options(given))
         done: list[WriterCommitMessage | None] = []
         for partition in range(PARTITIONS):
@@ -83,7 +83,7 @@ def test_rows_wait_for_the_node_that_knows_them(context: TaskContext, tmp_path: 
         assert sorted(row for _, row in found) == list(range(3 * size))
         assert {name for name, row in found if row >= 2 * size} == {"n1", "n3"}, "the new list, from a new batch on"
         n1.kill()
-        query.attempt(3, [n3, n1], goOnWithout="n1")
+        query.attempt(3, [n3, n1], excludedNodes="n1")
         n1.start()
         assert sorted(row for _, row in published(*brokers)) == list(range(4 * size))
     finally:

@@ -84,7 +84,7 @@ def test_an_impossible_read_is_reported_in_one_line(spark: SparkSession, broker:
         ("maxRows", "5", "maxrows: unknown option"),  # Spark knows no large letters
     ):
         with pytest.raises(PySparkException) as told:
-            read(spark, broker.options | {"patience": "1", option: value}).collect()
+            read(spark, broker.options | {"nodeTimeout": "1", option: value}).collect()
         assert words in str(told.value)
 
 

@@ -43,10 +43,12 @@ TokenOption = Annotated[str, typer.Option("--token-file", metavar="FILE", help="
 UserOption = Annotated[str, typer.Option("--user", help="User to read (or publish) as, where rules apply to users.")]
 PasswordOption = Annotated[str, typer.Option("--password-file", metavar="FILE", help="File with the password.")]
 CaOption = Annotated[str, typer.Option("--tls-ca", metavar="FILE", help="CA certificate of the nodes.")]
-PatienceOption = Annotated[int, typer.Option("--patience", min=1, help="Seconds to wait for an unreachable node.")]
-WithoutOption = Annotated[
+NodeTimeoutOption = Annotated[
+    int, typer.Option("--node-timeout", min=1, help="Seconds to wait for an unreachable node.")
+]
+ExcludeOption = Annotated[
     list[str] | None,
-    typer.Option("--go-on-without", metavar="NODE", help="Node that is down, whose rows are left out; repeatable."),
+    typer.Option("--exclude-node", metavar="NODE", help="Node that is down, whose rows are left out; repeatable."),
 ]
 TopicsOption = Annotated[
     list[str] | None, typer.Option("--topics", metavar="FILTER", help="Only topics that match; repeatable.")
@@ -66,8 +68,8 @@ def archive(
     user: UserOption = "",
     password_file: PasswordOption = "",
     tls_ca: CaOption = "",
-    patience: PatienceOption = 30,
-    go_on_without: WithoutOption = None,
+    node_timeout: NodeTimeoutOption = 30,
+    excluded_nodes: ExcludeOption = None,
     topics: TopicsOption = None,
     every: Annotated[str, typer.Option("--every", metavar="TIME", help="Time between two batches.")] = "10s",
     once: Annotated[bool, typer.Option("--once", help="Read the existing messages, then stop.")] = False,
@@ -79,7 +81,7 @@ def archive(
     kept = Archive(directory)
     name = re.sub(r"\W", "_", f"archive_{kept.path.name}", flags=re.ASCII)[:64]
     config = _config(
-        name, server, stream, token_file, user, password_file, tls_ca, patience, topics, go_on_without,
+        name, server, stream, token_file, user, password_file, tls_ca, node_timeout, topics, excluded_nodes,
         sink={"format": "archive", "path": directory}, checkpoint=kept.checkpoint,
         trigger={"every": every, "available_now": once},
     )  # fmt: skip
@@ -114,7 +116,7 @@ def replay(
     user: UserOption = "",
     password_file: PasswordOption = "",
     tls_ca: CaOption = "",
-    patience: PatienceOption = 30,
+    node_timeout: NodeTimeoutOption = 30,
     master: MasterOption = "",
     json_: JsonOption = False,
 ) -> None:
@@ -125,7 +127,7 @@ def replay(
         parse_url(to)
     except ValueError as error:
         raise CommandError(f"--to: {error}") from None
-    config = _config("replay", ["127.0.0.1:1"], "none", "", "", "", "", patience, None)
+    config = _config("replay", ["127.0.0.1:1"], "none", "", "", "", "", node_timeout, None)
     spark = session("replay", config, master, False)
     try:
         from starlingmq.pipeline.replay import Replay, Target, in_order
@@ -135,7 +137,13 @@ def replay(
             total = rows.count()
         with progress(json_) as report:
             target = Target(
-                url=to, user=user, password=password, ca=tls_ca, speed=pace, prefix=prefix, patience=float(patience)
+                url=to,
+                user=user,
+                password=password,
+                ca=tls_ca,
+                speed=pace,
+                prefix=prefix,
+                node_timeout=float(node_timeout),
             )
             run = Replay(target, lambda done: report("publishing", done, total, "messages"))
             began = time.monotonic()
@@ -160,8 +168,8 @@ def report(
     user: UserOption = "",
     password_file: PasswordOption = "",
     tls_ca: CaOption = "",
-    patience: PatienceOption = 30,
-    go_on_without: WithoutOption = None,
+    node_timeout: NodeTimeoutOption = 30,
+    excluded_nodes: ExcludeOption = None,
     topics: TopicsOption = None,
     since: SinceOption = "",
     until: UntilOption = "",
@@ -176,7 +184,9 @@ def report(
         raise CommandError(f"{out}: directory {out.parent} does not exist")
     kept = Archive(archive_, must_exist=True) if archive_ else None
     name, servers = stream or "none", (["127.0.0.1:1"] if kept else server)
-    config = _config("report", servers, name, token_file, user, password_file, tls_ca, patience, topics, go_on_without)
+    config = _config(
+        "report", servers, name, token_file, user, password_file, tls_ca, node_timeout, topics, excluded_nodes
+    )
     spark = session("report", config, master, kept is None)
     try:
         from starlingmq.pipeline.traffic import look_at
@@ -202,8 +212,8 @@ def audit(
     user: UserOption = "",
     password_file: PasswordOption = "",
     tls_ca: CaOption = "",
-    patience: PatienceOption = 30,
-    go_on_without: WithoutOption = None,
+    node_timeout: NodeTimeoutOption = 30,
+    excluded_nodes: ExcludeOption = None,
     since: SinceOption = "",
     until: UntilOption = "",
     out: Annotated[
@@ -215,7 +225,7 @@ def audit(
     """Audit deliveries by the broker's own events: lost and duplicate messages. The exit code is 1 if there are
     any."""
     config = _config(
-        "audit", server, stream, token_file, user, password_file, tls_ca, patience, ["$events/#"], go_on_without
+        "audit", server, stream, token_file, user, password_file, tls_ca, node_timeout, ["$events/#"], excluded_nodes
     )
     spark = session("audit", config, master, True)
     try:
@@ -242,14 +252,14 @@ def audit(
 
 def _config(
     name: str, servers: list[str] | None, stream: str, token_file: str, user: str, password_file: str, tls_ca: str,
-    patience: int, topics: list[str] | None, without: list[str] | None = None, **more: Any,
+    node_timeout: int, topics: list[str] | None, excluded: list[str] | None = None, **more: Any,
 ) -> PipelineConfig:  # fmt: skip
     """Build the config that a pipeline file would give. Raises CommandError."""
     if not servers:
         raise CommandError("--server: name at least one node as host:port of its streams.listen")
     source = {
         "servers": servers, "stream": stream, "token_file": token_file, "user": user, "password_file": password_file,
-        "tls_ca": tls_ca, "patience": patience, "topics": topics or [], "go_on_without": without or [],
+        "tls_ca": tls_ca, "node_timeout": node_timeout, "topics": topics or [], "excluded_nodes": excluded or [],
     }  # fmt: skip
     tree = {"name": name, "source": source, "sink": {"path": "none"}, "checkpoint": "none", **more}
     try:

@@ -23,7 +23,7 @@ from starlingmq.demo.device import HOT
 NODES: Final = 3
 KINDS: Final = PORTS_A_NODE + 3  # ports of a node, and of NATS, HTTP, streams
 SHUTDOWN_SECONDS: Final = 2.0  # all nodes stop together: no node can take over sessions
-PATIENCE: Final = 120  # seconds that pipelines wait for an unreachable node
+NODE_TIMEOUT: Final = 120  # seconds that pipelines wait for an unreachable node
 BATCH_SECONDS: Final = 5
 TELEMETRY: Final = "telemetry"
 EVENTS: Final = "events"
@@ -166,7 +166,7 @@ def _write_pipelines(stage: Stage) -> None:
         "stream": TELEMETRY,
         "token_file": str(stage.token),
         "topics": ["fleet/+/+/telemetry"],
-        "patience": PATIENCE,
+        "node_timeout": NODE_TIMEOUT,
     }
     decode = {
         "format": "json",
@@ -175,7 +175,7 @@ def _write_pipelines(stage: Stage) -> None:
     to_files = {"format": "parquet", "path": str(directory / "positions.parquet"), "partition_by": ["region"]}
     to_topics = {
         "format": "topic",
-        "options": {"servers": ",".join(stage.mqtt), "qos": "2", "patience": str(PATIENCE)},
+        "options": {"servers": ",".join(stage.mqtt), "qos": "2", "nodeTimeout": str(NODE_TIMEOUT)},
     }
     for name, sql, sink in ((PIPELINES[0], POSITIONS_SQL, to_files), (PIPELINES[1], ALERTS_SQL, to_topics)):
         pipeline = {

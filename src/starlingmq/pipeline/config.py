@@ -38,8 +38,8 @@ class SourceConfig(Section, frozen=True):
     fail_on_data_loss: Annotated[
         bool, Meta(description="Whether the pipeline stops if rows have been deleted before it read them.")
     ] = True
-    go_on_without: Annotated[tuple[str, ...], Meta(description="Nodes that will not return.")] = ()
-    patience: Annotated[int, Meta(ge=1, description="Seconds to wait for an unreachable node.")] = 30
+    excluded_nodes: Annotated[tuple[str, ...], Meta(description="Nodes that will not return.")] = ()
+    node_timeout: Annotated[int, Meta(ge=1, description="Seconds to wait for an unreachable node.")] = 30
 
 
 class DecodeConfig(Section, frozen=True):

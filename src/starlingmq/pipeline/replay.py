@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     speed: float = 1.0
     prefix: str = ""
     window: int = 10_000
-    patience: float = 30.0
+    node_timeout: float = 30.0
 
 
 def in_order(rows: DataFrame) -> DataFrame:
@@ -106,7 +106,7 @@ class Replay:
         state = ProducerState(
             f"{self._name}/{qos}", self._epoch, qos, user, password.encode() if user else None, target.window
         )
-        lane = Lane(state, [self._endpoint], Tls(ca=target.ca), target.patience)
+        lane = Lane(state, [self._endpoint], Tls(ca=target.ca), target.node_timeout)
         await lane.connected()
         return lane
 

@@ -19,7 +19,7 @@ TRANSIENT: Final = (
     ("Accept timed out", "a Python worker of Spark did not start in time"),
     ("SocketTimeoutException", "a Python worker of Spark did not answer in time"),
     ("Python worker exited unexpectedly", "a Python worker of Spark ended"),
-    ("option patience)", "a node does not answer"),
+    ("option nodeTimeout)", "a node does not answer"),
     ("became unreachable while stream", "a node became unreachable"),
 )
 """Parts of Spark's messages, and their meaning. A busy machine causes the first ones, because Spark has fixed

@@ -111,8 +111,8 @@ def source_options(pipeline: PipelineConfig, here: bool = True) -> dict[str, str
         "maxRowsPerTrigger": str(source.max_rows or ""),
         "maxBytesPerTrigger": str(source.max_bytes or ""),
         "failOnDataLoss": str(source.fail_on_data_loss).lower(),
-        "goOnWithout": ",".join(source.go_on_without),
-        "patience": str(source.patience),
+        "excludedNodes": ",".join(source.excluded_nodes),
+        "nodeTimeout": str(source.node_timeout),
     }
     return {name: value for name, value in options.items() if value}
 

@@ -43,7 +43,7 @@ class StreamError(Exception):
 
 
 class NodeAway(Exception):
-    """A node does not answer. Waiting for ``patience`` may help."""
+    """A node does not answer. Waiting for ``node_timeout`` may help."""
 
 
 class LostRows(StreamError):
@@ -177,14 +177,14 @@ class NodeBook:
         return self.addresses
 
     def patiently(self, what: Callable[[], T]) -> T:
-        """Retry for ``patience`` seconds; then raise StreamError."""
-        until = time.monotonic() + self.options.patience
+        """Retry for the node timeout; then raise StreamError."""
+        until = time.monotonic() + self.options.node_timeout
         while True:
             try:
                 return what()
             except NodeAway as error:
                 if time.monotonic() >= until:
-                    waited = f"for {self.options.patience:g} s, option patience"
+                    waited = f"for {self.options.node_timeout:g} s, option nodeTimeout"
                     raise StreamError(f"stream {self.options.stream}: {error} ({waited})") from None
             time.sleep(AGAIN_SECONDS)
 
@@ -209,7 +209,7 @@ class NodeBook:
 
     def bounds(self, expected: Iterable[str] = ()) -> dict[str, Bounds]:
         """Return the readable range of each node that has the stream. Waits for nodes that are ``expected``; any other
-        node that does not answer is ``away``; nodes in ``goOnWithout`` are omitted. Raises StreamError.
+        node that does not answer is ``away``; nodes in ``excludedNodes`` are omitted. Raises StreamError.
         """
         return self.patiently(lambda: self._bounds_now(expected))
 
@@ -219,7 +219,7 @@ class NodeBook:
         found: dict[str, Bounds] = {}
         awaited = set(expected)
         for node in dict.fromkeys([*self.addresses, *expected]):
-            if node in self.options.without:
+            if node in self.options.excluded_nodes:
                 continue
             try:
                 ask = self.ask if node in awaited else self._ask_now
@@ -242,7 +242,7 @@ class NodeBook:
         """Names of nodes, or addresses of servers, that may have a partition of the stream and did not answer last
         time.
         """
-        return (self.away | self.silent) - set(self.options.without)
+        return (self.away | self.silent) - set(self.options.excluded_nodes)
 
     def all_bounds(self) -> dict[str, Bounds]:
         """Return the bounds of all nodes; none may be missing. Raises StreamError."""
@@ -252,7 +252,7 @@ class NodeBook:
             if missing := self.missing():
                 raise NodeAway(
                     f"{', '.join(sorted(missing))} may have a part of the stream and does not answer; start it, or "
-                    "name it in the option goOnWithout"
+                    "name it in the option excludedNodes"
                 )
             return found
 

@@ -7,7 +7,7 @@ stores next to its checkpoint the nodes that its batches go to, and the names th
     one that certainly has not       goes to the nodes that ``servers`` names now
     a URL with another node now      is not published to: the batch waits for the earlier node
     a node in the option             is not waited for: its rows go to the others, and those that it already
-    ``goOnWithout``                  had of the batch in progress may be published twice
+    ``excludedNodes``                  had of the batch in progress may be published twice
 
 Partition *n* of a batch goes to the node with index *n* modulo their number.
 """
@@ -50,14 +50,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         """Return the placement after a batch in which nodes reported these names."""
         return self if met.items() <= self.names.items() else msgspec.structs.replace(self, names=self.names | met)
 
-    def assign(self, batch: int, partition: int, servers: Sequence[str], gone: Sequence[str]) -> AssignedNode:
+    def assign(self, batch: int, partition: int, servers: Sequence[str], excluded: Sequence[str]) -> AssignedNode:
         """Return the node for the rows of a partition."""
         urls = next(each.urls for each in reversed(self.sets) if each.first <= batch or each is self.sets[0])
         url = urls[partition % len(urls)]
-        if url in gone or self.names.get(url) in gone:
-            left = [each for each in (*urls, *servers) if each not in gone and self.names.get(each) not in gone]
+        if url in excluded or self.names.get(url) in excluded:
+            left = [each for each in (*urls, *servers) if each not in excluded and self.names.get(each) not in excluded]
             if not left:
-                raise NowhereError("goOnWithout: lists all nodes, so no node is left for rows; remove one")
+                raise NowhereError("excludedNodes: lists all nodes, so no node is left for rows; remove one")
             url = left[partition % len(left)]
         name = self.names.get(url, "")
         # It may have another address now: one at which it answered before, or one of ``servers``.

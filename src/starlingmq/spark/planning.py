@@ -77,7 +77,7 @@ class NextBatch:
         for node, offset in start.offsets.items():
             if node in bounds:
                 self._go_on(node, offset, bounds[node])
-            elif node not in self.options.without:
+            elif node not in self.options.excluded_nodes:
                 self._forgiven(f"stream {self.options.stream} has been deleted on node {node}")
         for node in bounds.keys() - start.offsets.keys():
             self._begin(node, bounds[node])

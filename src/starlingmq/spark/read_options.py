@@ -16,7 +16,7 @@ from starlingmq.spark.secret_reference import SecretReference, read_secret
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 ROWS_PER_PARTITION: Final = 1_000_000
-PATIENCE_SECONDS: Final = 30.0
+NODE_TIMEOUT_SECONDS: Final = 30.0
 UNITS: Final = {"kib": 1024, "mib": 1024**2, "gib": 1024**3, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 NAMES: Final = (
@@ -38,16 +38,16 @@ NAMES: Final = (
     "maxBytesPerTrigger",
     "rowsPerPartition",
     "failOnDataLoss",
-    "goOnWithout",
+    "excludedNodes",
     "consumer",
     "pinRetention",
-    "patience",
+    "nodeTimeout",
 )
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """``starting`` and ``ending``: EARLIEST, LATEST, or an offset for each node. ``since``: Unix seconds, in place of
-    ``starting``. ``rows_max``, ``bytes_max``: limits of a micro-batch, 0: none. ``patience``: seconds to wait for a
+    ``starting``. ``rows_max``, ``bytes_max``: limits of a micro-batch, 0: none. ``node_timeout``: seconds to wait for a
     node that does not answer.
     """
 
@@ -65,10 +65,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int = 0
     rows_per_partition: int = ROWS_PER_PARTITION
     fail_on_loss: bool = True
-    without: tuple[str, ...] = ()  # nodes that will not return
+    excluded_nodes: tuple[str, ...] = ()  # nodes that will not return
     consumer: str = ""
     pins: bool = False
-    patience: float = PATIENCE_SECONDS
+    node_timeout: float = NODE_TIMEOUT_SECONDS
 
 
 def read_options(given: Mapping[str, str], streaming: bool) -> Options:
@@ -110,10 +110,10 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         bytes_max=_size(options, "maxBytesPerTrigger"),
         rows_per_partition=read_number(options, "rowsPerPartition", ROWS_PER_PARTITION),
         fail_on_loss=read_flag(options, "failOnDataLoss", True),
-        without=tuple(name.strip() for name in options.get("goOnWithout", "").split(",") if name.strip()),
+        excluded_nodes=tuple(name.strip() for name in options.get("excludedNodes", "").split(",") if name.strip()),
         consumer=options.get("consumer", ""),
         pins=read_flag(options, "pinRetention", False),
-        patience=float(read_number(options, "patience", int(PATIENCE_SECONDS))),
+        node_timeout=float(read_number(options, "nodeTimeout", int(NODE_TIMEOUT_SECONDS))),
     )
 
 

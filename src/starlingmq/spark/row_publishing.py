@@ -1,4 +1,4 @@
-"""Publishes the rows of one task: one pipelined connection per QoS, reconnected for up to ``patience`` seconds."""
+"""Publishes the rows of one task: one pipelined connection per QoS, reconnected for up to the node timeout."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class PublishError(Exception):
 class Lane:
     """One connection that is restored when it is lost."""
 
-    def __init__(self, state: ProducerState, endpoints: Sequence[Endpoint], tls: Tls, patience: float) -> None:
+    def __init__(self, state: ProducerState, endpoints: Sequence[Endpoint], tls: Tls, node_timeout: float) -> None:
         """``endpoints``: possible addresses of the state's node, tried in turn."""
         self.state = state
         self._endpoints = deque(endpoints)
         self._why: dict[str, str] = {}  # by endpoint, its last error
         self._tls = tls
-        self._patience = patience
+        self._node_timeout = node_timeout
         self._link: Link | None = None
         self._changed = asyncio.Event()
         self._failure: Exception | None = None  # the error that ended the connection
@@ -51,7 +51,7 @@ class Lane:
     async def connected(self) -> None:
         """Wait until the broker has reported its progress. Raises PublishError."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._patience
+        until = loop.time() + self._node_timeout
         while not self.state.connected:
             try:
                 await self._connect()
@@ -73,7 +73,7 @@ class Lane:
         node = self.state.node
         waiting = f"rows wait for node {node}, which stores their sequence numbers: " if node else ""
         why = "; ".join(f"{endpoint}: {why}" for endpoint, why in self._why.items())
-        return PublishError(f"{waiting}{why} (for {self._patience:g} s, option patience)")
+        return PublishError(f"{waiting}{why} (for {self._node_timeout:g} s, option nodeTimeout)")
 
     async def _connect(self) -> None:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -89,7 +89,7 @@ class Lane:
         if self._failure is None:
             self._changed.clear()
             try:
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(self._node_timeout):
                     await self._changed.wait()
             except TimeoutError:
                 self._failure = NotAccepted("no answer")
@@ -123,7 +123,7 @@ class Lane:
 
     async def _until(self, there: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
-        acknowledged, deadline = self.state.published, loop.time() + self._patience
+        acknowledged, deadline = self.state.published, loop.time() + self._node_timeout
         while True:
             try:
                 self.state.pump()
@@ -140,7 +140,7 @@ class Lane:
                 self._lose()
                 self._why = {str(self.endpoint): str(error)}
                 if self.state.published > acknowledged:
-                    acknowledged, deadline = self.state.published, loop.time() + self._patience
+                    acknowledged, deadline = self.state.published, loop.time() + self._node_timeout
                 elif loop.time() >= deadline:
                     raise self._given_up() from None
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -178,12 +178,12 @@ def lane_of(options: SinkOptions, node: AssignedNode, tls: Tls, name: str, epoch
     user = options.user or endpoints[0].username
     password = (secret_text(options.password) or endpoints[0].password or "").encode() if user else None
     state = ProducerState(f"{name}/{qos}", epoch, qos, user, password, options.window, node.name)
-    return Lane(state, endpoints, tls, options.patience)
+    return Lane(state, endpoints, tls, options.node_timeout)
 
 
 async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
     """Return the names of the nodes that answer at these URLs now."""
-    brief = msgspec.structs.replace(options, patience=PROBE_SECONDS)
+    brief = msgspec.structs.replace(options, node_timeout=PROBE_SECONDS)
 
     async def ask(tls: Tls, url: str) -> str:
         lane = lane_of(brief, AssignedNode(urls=(url,)), tls, PROBE, 0, 0)

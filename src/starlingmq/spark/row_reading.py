@@ -53,7 +53,7 @@ def parts(book: NodeBook, start: StreamPosition, end: StreamPosition) -> list[Ro
         rows = last - first
         if rows <= 0:
             continue
-        if node in options.without:
+        if node in options.excluded_nodes:
             log.warning(
                 "node %s is gone, so %d rows of stream %s before offset %d are left out",
                 node,
@@ -89,7 +89,7 @@ def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
     address.
     """
     offset = part.start
-    until = time.monotonic() + options.patience
+    until = time.monotonic() + options.node_timeout
     book = NodeBook(options)
     book.addresses[part.node] = part.address
     try:
@@ -100,7 +100,7 @@ def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
                     if progress.lost:
                         _lost(part, options, progress.lost, progress.next)
                     offset = progress.next
-                    until = time.monotonic() + options.patience
+                    until = time.monotonic() + options.node_timeout
                     if batch.num_rows:
                         yield batch
                 if offset == before:

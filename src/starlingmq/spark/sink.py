@@ -191,7 +191,7 @@ def write(
     assert context is not None
     partition = context.partitionId()
     rows = (message for batch in batches for message in messages_of(batch, options))
-    node = placement.assign(epoch, partition, options.urls, options.gone)
+    node = placement.assign(epoch, partition, options.urls, options.excluded_nodes)
     published, met = asyncio.run(publish(options, node, f"{name}/{partition}", epoch, rows))
     return RowsWritten(partition, published, met)
 

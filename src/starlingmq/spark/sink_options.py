@@ -10,7 +10,7 @@ import msgspec
 from starlingmq.client.endpoint import Endpoint, parse_url
 from starlingmq.client.producer import WINDOW
 from starlingmq.spark.option_error import OptionError
-from starlingmq.spark.read_options import PATIENCE_SECONDS, read_ca, read_flag, read_number
+from starlingmq.spark.read_options import NODE_TIMEOUT_SECONDS, read_ca, read_flag, read_number
 from starlingmq.spark.secret_reference import SecretReference, read_secret
 
 NAMES: Final = (
@@ -28,8 +28,8 @@ NAMES: Final = (
     "sameSplit",
     "deleteRetained",
     "window",
-    "patience",
-    "goOnWithout",
+    "nodeTimeout",
+    "excludedNodes",
 )
 CHECKPOINT: Final = "checkpointlocation"
 OF_SPARK: Final = ("path", CHECKPOINT, "queryname")  # Spark adds these
@@ -54,8 +54,8 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     same_split: bool = False
     delete_retained: bool = False
     window: int = WINDOW
-    patience: float = PATIENCE_SECONDS
-    gone: tuple[str, ...] = ()  # nodes, by URL or name, that will not return
+    node_timeout: float = NODE_TIMEOUT_SECONDS
+    excluded_nodes: tuple[str, ...] = ()  # nodes, by URL or name, that will not return
     checkpoint: str = ""  # the query's checkpoint; "" in batch, or if Spark does not provide it
 
     @property
@@ -108,7 +108,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         same_split=read_flag(options, "sameSplit", False),
         delete_retained=read_flag(options, "deleteRetained", False),
         window=min(65_535, read_number(options, "window", WINDOW)),
-        patience=float(read_number(options, "patience", int(PATIENCE_SECONDS))),
-        gone=tuple(name.strip() for name in options.get("goOnWithout", "").split(",") if name.strip()),
+        node_timeout=float(read_number(options, "nodeTimeout", int(NODE_TIMEOUT_SECONDS))),
+        excluded_nodes=tuple(name.strip() for name in options.get("excludedNodes", "").split(",") if name.strip()),
         checkpoint=options.get(CHECKPOINT, ""),
     )

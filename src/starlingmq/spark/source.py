@@ -189,7 +189,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.consumer:
             done = position_of(end)
             for node, offset in done.offsets.items():
-                if node not in self.options.without:
+                if node not in self.options.excluded_nodes:
                     self.book.commit(node, offset, done.streams.get(node, ""))
 
     def stop(self) -> None:
