@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +21,7 @@ from starlingmq.spark.row_reading import parts, read_part
 from starlingmq.spark.source import MicroBatchReader, Told
 from tests.cli.commands import run
 from tests.cli.test_stream_commands import ask
-from tests.spark.brokers import StreamBroker, rows_of
+from tests.spark.brokers import StreamBroker, batches_of, rows_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -227,3 +229,56 @@ def test_an_offset_range_is_always_the_same_rows(stack: ExitStack, tmp_path: Pat
     broker.start()
     broker.publish(NUMBERS)
     assert table(30) == once, "after a crash, beside what came since"
+
+
+def test_minimum_of_partitions_splits_a_small_stream(stack: ExitStack, tmp_path: Path) -> None:
+    n1, n2 = (begin(stack, tmp_path, name) for name in ("n1", "n2"))
+    n1.publish(NUMBERS[:30])
+    n2.publish(NUMBERS[30:40])
+    planner = reader(n1, n2, minPartitions="4")
+    start = planner.initialOffset()
+    end = planner.latestOffset(start, ReadAllAvailable())
+    pieces = planner.partitions(start, end)
+    assert [(part.value[0], part.value[2] - part.value[1]) for part in pieces] == [("n1", 10)] * 3 + [("n2", 10)]
+    assert sorted(payloads(planner, start, end)) == sorted(NUMBERS[:40])
+    many = reader(n1, n2, minPartitions="1000")
+    assert len(many.partitions(start, end)) == 40, "a row is not split"
+
+
+def test_a_batch_waits_for_its_minimum_of_rows_or_the_delay(stack: ExitStack, tmp_path: Path) -> None:
+    broker = begin(stack, tmp_path, "n1")
+    broker.publish(NUMBERS[:5])
+    patient = reader(broker, minOffsetsPerTrigger="10", maxTriggerDelay="1h")
+    start = patient.initialOffset()
+    assert patient.latestOffset(start, ReadAllAvailable()) == start, "too few rows"
+    hasty = reader(broker, minRowsPerTrigger="10", maxTriggerDelay="0ms")
+    assert advance(hasty, start)[1] == NUMBERS[:5], "the delay is over"
+    at_once = reader(broker, minRowsPerTrigger="10", maxTriggerDelay="1h")
+    at_once.prepareForTriggerAvailableNow()
+    assert advance(at_once, start)[1] == NUMBERS[:5], "Trigger.AvailableNow waits for nothing"
+    broker.publish(NUMBERS[5:10])
+    assert advance(patient, start)[1] == NUMBERS[:10]
+
+
+def test_times_bound_a_batch_query_for_all_nodes_or_by_node(stack: ExitStack, tmp_path: Path) -> None:
+    n1, n2 = (begin(stack, tmp_path, name) for name in ("n1", "n2"))
+    for broker in (n1, n2):
+        broker.publish(NUMBERS[:3])
+    limit = max(
+        when.timestamp() for _, batch in batches_of(both(n1, n2)) for when in batch.column("timestamp").to_pylist()
+    )
+    limit_ms = int(limit * 1000) + 1
+    while time.time() * 1000 <= limit_ms:
+        time.sleep(0.001)  # the clock itself is awaited
+    for broker in (n1, n2):
+        broker.publish(NUMBERS[3:5])
+    early = rows_of(both(n1, n2, endingTimestamp=str(limit_ms)))
+    assert sorted(early) == [(node, number) for node in ("n1", "n2") for number in NUMBERS[:3]]
+    late = rows_of(both(n1, n2, startingTimestamp=json.dumps({"n2": limit_ms})))
+    assert sorted(late) == sorted([("n1", n) for n in NUMBERS[:5]] + [("n2", n) for n in NUMBERS[3:5]])
+    with pytest.raises(StreamError, match="timestamps are given for n9, but the stream is on n1, n2"):
+        rows_of(both(n1, n2, endingTimestamp='{"n9": 1}'))
+
+
+def both(n1: StreamBroker, n2: StreamBroker, **more: str) -> dict[str, str]:
+    return n1.options | {"servers": f"{n1.address},{n2.address}"} | more

@@ -60,6 +60,13 @@ def test_a_batch_query_has_every_row_and_column(spark: SparkSession, broker: Str
     assert [row.offset for row in read(spark, broker.options, **more).collect()] == [100]
 
 
+def test_two_queries_on_one_frame_each_have_their_rows(spark: SparkSession, broker: StreamBroker) -> None:
+    broker.publish(NUMBERS)
+    rows = read(spark, broker.options)
+    assert rows.where("node = 'n1' AND offset >= 80").count() == 20
+    assert rows.count() == 100, "no predicate of the query before"
+
+
 def test_a_batch_query_of_an_empty_range_has_no_rows(spark: SparkSession, broker: StreamBroker) -> None:
     assert read(spark, broker.options).count() == 0, "an empty stream"
     broker.publish(NUMBERS[:3])

@@ -29,17 +29,40 @@ def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> StreamPosition:
     when they return. Raises StreamError.
     """
     options = book.options
-    since = options.since
-    if since is None and options.starting == LATEST:
-        wait = time.time()
-    else:
-        wait = FROM_THE_BEGINNING if since is None else since
-    if since is None:
-        offsets = offsets_at(options.starting, bounds, book.away)
-    else:
-        offsets = {node: book.seek(node, since) for node in bounds}
-    waiting = {each: wait for each in book.missing() if each not in offsets}
+    offsets = begin_offsets(book, bounds)
+    waiting = {node: _begin_time(options, node) for node in book.missing() if node not in offsets}
     return StreamPosition(offsets=offsets, streams=ids(bounds), waiting=waiting)
+
+
+def _begin_time(options: Options, node: str) -> float:
+    if options.since is None:
+        return time.time() if options.starting == LATEST else FROM_THE_BEGINNING
+    return options.since.get(node, FROM_THE_BEGINNING) if isinstance(options.since, dict) else options.since
+
+
+def begin_offsets(book: NodeBook, bounds: dict[str, Bounds]) -> Offsets:
+    if book.options.since is None:
+        return offsets_at(book.options.starting, bounds, book.away)
+    return {node: each.first for node, each in bounds.items()} | _seek(book, bounds, book.options.since)
+
+
+def end_offsets(book: NodeBook, bounds: dict[str, Bounds]) -> Offsets:
+    """Return the end of a batch query. Raises StreamError."""
+    if book.options.until is None:
+        return offsets_at(book.options.ending, bounds, set())
+    return {node: each.next for node, each in bounds.items()} | _seek(book, bounds, book.options.until)
+
+
+def _seek(book: NodeBook, bounds: dict[str, Bounds], when: float | dict[str, float]) -> Offsets:
+    times = when if isinstance(when, dict) else dict.fromkeys(bounds, when)
+    _check_nodes("timestamps", set(times), bounds, book.away)
+    return {node: book.seek(node, times[node]) for node in bounds if node in times}
+
+
+def _check_nodes(what: str, given: set[str], bounds: dict[str, Bounds], away: set[str]) -> None:
+    strangers = sorted(given - set(bounds) - away)
+    if strangers:
+        raise StreamError(f"{what} are given for {', '.join(strangers)}, but the stream is on {', '.join(bounds)}")
 
 
 def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) -> Offsets:
@@ -49,9 +72,7 @@ def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) 
     if where == LATEST:
         return {node: each.next for node, each in bounds.items()}
     offsets = cast(Offsets, where)
-    strangers = sorted(set(offsets) - set(bounds) - away)
-    if strangers:
-        raise StreamError(f"offsets are given for {', '.join(strangers)}, but the stream is on {', '.join(bounds)}")
+    _check_nodes("offsets", set(offsets), bounds, away)
     for node in set(offsets) & set(bounds):
         last = bounds[node].next
         if not 0 <= offsets[node] <= last:
@@ -134,6 +155,11 @@ class NextBatch:
         if self.options.fail_on_loss:
             raise LostRows(f"{what}; {FAIL_OR}")
         log.warning("%s; the query continues without them", what)
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait now."""
+        return sum(max(0, end - self.begins[node]) for node, end in self.ends.items())
 
     def until(self, target: Offsets | None, limit: ReadLimit) -> StreamPosition:
         """Return the end of the batch. ``target``: the maximum."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from starlingmq.config.section_types import parse_duration
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.secret_reference import SecretReference, read_secret
 
@@ -17,6 +18,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 ROWS_PER_PARTITION: Final = 1_000_000
 NODE_TIMEOUT_SECONDS: Final = 30.0
+TRIGGER_DELAY_SECONDS: Final = 15 * 60.0  # as Kafka's source has it
 UNITS: Final = {"kib": 1024, "mib": 1024**2, "gib": 1024**3, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 NAMES: Final = (
@@ -33,10 +35,14 @@ NAMES: Final = (
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
+    "endingTimestamp",
     "topicFilter",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
+    "minRowsPerTrigger",
+    "maxTriggerDelay",
     "rowsPerPartition",
+    "minPartitions",
     "failOnDataLoss",
     "excludedNodes",
     "consumer",
@@ -44,11 +50,19 @@ NAMES: Final = (
     "nodeTimeout",
 )
 
+ALIASES: Final = {
+    "maxOffsetsPerTrigger": "maxRowsPerTrigger",
+    "minOffsetsPerTrigger": "minRowsPerTrigger",
+    "maxRecordsPerPartition": "rowsPerPartition",
+}
+"""Names of Spark's Kafka source that mean the same."""
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """``starting`` and ``ending``: EARLIEST, LATEST, or an offset for each node. ``since``: Unix seconds, in place of
-    ``starting``. ``rows_max``, ``bytes_max``: limits of a micro-batch, 0: none. ``node_timeout``: seconds to wait for a
-    node that does not answer.
+    """``starting`` and ``ending``: EARLIEST, LATEST, or an offset for each node. ``since`` and ``until``: Unix seconds,
+    for all nodes or by node, in place of ``starting`` and ``ending``. ``rows_max``, ``bytes_max``: limits of a
+    micro-batch, 0: none. ``rows_min``: rows that it waits for, at most for ``trigger_delay`` seconds.
+    ``node_timeout``: seconds to wait for a node that does not answer.
     """
 
     servers: tuple[str, ...]
@@ -59,11 +73,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ca: str = ""  # PEM, not a path: executors may not have the file
     starting: str | dict[str, int] = EARLIEST
     ending: str | dict[str, int] = LATEST
-    since: float | None = None
+    since: float | dict[str, float] | None = None
+    until: float | dict[str, float] | None = None
     filters: tuple[str, ...] = ()
     rows_max: int = 0
     bytes_max: int = 0
+    rows_min: int = 0
+    trigger_delay: float = TRIGGER_DELAY_SECONDS
     rows_per_partition: int = ROWS_PER_PARTITION
+    partitions_min: int = 1
     fail_on_loss: bool = True
     excluded_nodes: tuple[str, ...] = ()  # nodes that will not return
     consumer: str = ""
@@ -73,11 +91,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_options(given: Mapping[str, str], streaming: bool) -> Options:
     """Check and parse the options. Raises OptionError."""
-    known = {name.lower(): name for name in NAMES}
+    known = {name.lower(): name for name in NAMES} | {alias.lower(): name for alias, name in ALIASES.items()}
     options: dict[str, str] = {}
     for key, value in given.items():
         if key.lower() in known:
-            options[known[key.lower()]] = value
+            name = known[key.lower()]
+            if name in options:
+                raise OptionError(f"{key}: {name} is set as well, and means the same; set only one of them")
+            options[name] = value
         elif key.lower() != "path":
             raise OptionError(f"{key}: unknown option; the options are {', '.join(NAMES)}")
     servers = tuple(server.strip() for server in options.get("servers", "").split(",") if server.strip())
@@ -89,12 +110,12 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
             raise OptionError(f"servers: {server!r} is not host:port, with a port between 1 and 65535")
     if not options.get("stream"):
         raise OptionError("stream: required; set it to the name of the stream")
-    if "startingOffsets" in options and "startingTimestamp" in options:
-        raise OptionError("startingTimestamp: startingOffsets is set as well; set only one of them")
-    if streaming and "endingOffsets" in options:
-        raise OptionError(
-            "endingOffsets: not supported by streaming queries; use Trigger.AvailableNow, or a batch query"
-        )
+    for end in ("starting", "ending"):
+        if f"{end}Offsets" in options and f"{end}Timestamp" in options:
+            raise OptionError(f"{end}Timestamp: {end}Offsets is set as well; set only one of them")
+    for name in ("endingOffsets", "endingTimestamp"):
+        if streaming and name in options:
+            raise OptionError(f"{name}: not supported by streaming queries; use Trigger.AvailableNow, or a batch query")
     return Options(
         servers=servers,
         stream=options["stream"],
@@ -104,11 +125,15 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         ca=read_ca(options.get("tlsCa", "")),
         starting=_offsets(options, "startingOffsets", LATEST if streaming else EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),
-        since=_timestamp(options),
+        since=_timestamps(options, "startingTimestamp"),
+        until=_timestamps(options, "endingTimestamp"),
         filters=tuple(filter.strip() for filter in options.get("topicFilter", "").split(",") if filter.strip()),
         rows_max=read_number(options, "maxRowsPerTrigger", 0),
         bytes_max=_size(options, "maxBytesPerTrigger"),
+        rows_min=read_number(options, "minRowsPerTrigger", 0),
+        trigger_delay=_seconds(options, "maxTriggerDelay", TRIGGER_DELAY_SECONDS),
         rows_per_partition=read_number(options, "rowsPerPartition", ROWS_PER_PARTITION),
+        partitions_min=read_number(options, "minPartitions", 1),
         fail_on_loss=read_flag(options, "failOnDataLoss", True),
         excluded_nodes=tuple(name.strip() for name in options.get("excludedNodes", "").split(",") if name.strip()),
         consumer=options.get("consumer", ""),
@@ -137,18 +162,40 @@ def _offsets(options: Mapping[str, str], name: str, otherwise: str) -> str | dic
         raise OptionError(f"{name}: {text!r} is not earliest, latest, or offsets such as {example}") from None
 
 
-def _timestamp(options: Mapping[str, str]) -> float | None:
-    text = options.get("startingTimestamp", "").strip()
+def _timestamps(options: Mapping[str, str], name: str) -> float | dict[str, float] | None:
+    text = options.get(name, "").strip()
     if not text:
         return None
+    if not text.startswith("{"):
+        return _timestamp(name, text)
+    try:
+        by_node = msgspec.json.decode(text, type=dict[str, int | str])
+    except msgspec.MsgspecError:
+        raise OptionError(
+            f"{name}: {text!r} is not a time, or times such as {json.dumps({'node': 1769860800000})}"
+        ) from None
+    return {node: _timestamp(name, str(when)) for node, when in by_node.items()}
+
+
+def _timestamp(name: str, text: str) -> float:
     if text.isdigit():
         return int(text) / 1000.0
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         forms = "milliseconds since 1970 nor a time such as 2026-01-31T12:00:00+00:00"
-        raise OptionError(f"startingTimestamp: {text!r} is neither {forms}") from None
+        raise OptionError(f"{name}: {text!r} is neither {forms}") from None
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _seconds(options: Mapping[str, str], name: str, otherwise: float) -> float:
+    text = options.get(name, "").strip()
+    if not text:
+        return otherwise
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}") from None
 
 
 def read_number(options: Mapping[str, str], name: str, otherwise: int) -> int:

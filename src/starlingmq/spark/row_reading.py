@@ -45,13 +45,17 @@ class RowPartition(InputPartition):
 
 
 def parts(book: NodeBook, start: StreamPosition, end: StreamPosition) -> list[RowPartition]:
-    """Split the rows between two positions into parts of about the same size. Raises StreamError."""
+    """Split the rows between two positions into parts of about the same size: at least ``minPartitions``, if there are
+    as many rows. Raises StreamError.
+    """
     options = book.options
+    counts = {node: max(0, last - first) for node in end.offsets for first, last in [start.rows(end, node)]}
+    share = max(1, sum(counts.values()) // options.partitions_min)
     found: list[RowPartition] = []
     for node in sorted(end.offsets):
         first, last = start.rows(end, node)
-        rows = last - first
-        if rows <= 0:
+        rows = counts[node]
+        if not rows:
             continue
         if node in options.excluded_nodes:
             log.warning(
@@ -63,7 +67,7 @@ def parts(book: NodeBook, start: StreamPosition, end: StreamPosition) -> list[Ro
             )
             continue
         address = _address(book, node)
-        pieces = -(-rows // options.rows_per_partition)
+        pieces = -(-rows // min(options.rows_per_partition, share))
         edges = [first + rows * piece // pieces for piece in range(pieces + 1)]
         forgive = not options.fail_on_loss or node not in start.offsets  # the latter: a batch of an earlier release
         stream = end.streams.get(node, "")

@@ -6,6 +6,7 @@ restarts from its checkpoint and writes to an idempotent sink loses no row and d
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -40,7 +41,7 @@ from pyspark.sql.types import (
 from starlingmq.bulk.positions import StreamPosition, position_of
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
-from starlingmq.spark.planning import NextBatch, begin_at, ids, offsets_at
+from starlingmq.spark.planning import NextBatch, begin_at, end_offsets, ids
 from starlingmq.spark.read_options import Options, read_options
 from starlingmq.spark.row_reading import RowPartition, parts, read_part
 
@@ -118,6 +119,10 @@ def rows_of(partition: InputPartition, options: Options) -> Iterator[Any]:
 
 
 class BatchReader(DataSourceReader):
+    """Has no ``pushFilters``: Spark 4.3 keeps what it returns for the DataFrame, so that a second query on the same
+    DataFrame with fewer predicates would lack rows.
+    """
+
     def __init__(self, options: Options) -> None:
         self.options = options
 
@@ -127,7 +132,7 @@ class BatchReader(DataSourceReader):
             bounds = book.all_bounds()
             start = begin_at(book, bounds)
             batch = NextBatch(book, start, bounds)
-            end = StreamPosition(offsets=offsets_at(self.options.ending, bounds, set()), streams=start.streams)
+            end = StreamPosition(offsets=end_offsets(book, bounds), streams=start.streams)
             return parts(book, StreamPosition(offsets=batch.begins, streams=start.streams), end)
         finally:
             book.close()
@@ -145,9 +150,10 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._book: NodeBook | None = None
         self._target: dict[str, int] | None = None  # with Trigger.AvailableNow
+        self._planned_at = time.monotonic()  # the last batch
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_book": None, "_target": None}
+        return {"options": self.options, "_book": None, "_target": None, "_planned_at": 0.0}
 
     @property
     def book(self) -> NodeBook:
@@ -177,7 +183,13 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Told, limit: ReadLimit) -> Told:
         begin = position_of(start)
-        return NextBatch(self.book, begin, self.book.bounds(begin.offsets)).until(self._target, limit).as_json_dict()
+        batch = NextBatch(self.book, begin, self.book.bounds(begin.offsets))
+        now = time.monotonic()
+        due = self._target is not None or now >= self._planned_at + self.options.trigger_delay
+        if batch.rows < self.options.rows_min and not due:
+            return start
+        self._planned_at = now
+        return batch.until(self._target, limit).as_json_dict()
 
     def partitions(self, start: Told, end: Told) -> Sequence[InputPartition]:
         return parts(self.book, position_of(start), position_of(end))
