@@ -162,7 +162,7 @@ def stream_rows(node: Node, origin: str) -> tuple[str, list[tuple[int, bytes]]]:
     """The id of the stream, and offset and payload of each row of the origin's part, as a reader finds them that knows
     only ``node``."""
     servers = (str(node.ask("stream.nodes")["nodes"][0]["address"]),)
-    with closing(NodeBook(Options(servers=servers, stream="readings", token=TOKEN, patience=SECONDS))) as book:
+    with closing(NodeBook(Options(servers=servers, stream="readings", token=TOKEN, node_timeout=SECONDS))) as book:
         bounds = book.bounds([origin])[origin]
         ticket = Ticket(stream="readings", start=bounds.first, end=bounds.next, id=bounds.id)
         rows: list[tuple[int, bytes]] = []

@@ -61,7 +61,7 @@ async def test_a_reader_finds_all_nodes_through_one_and_also_a_node_that_joins(t
             await publish(one, b"1", b"2")
             await publish(two, b"3")
         server = next(place["address"] for place in one.ask("stream.nodes")["nodes"] if place["name"] == one.name)
-        book = NodeBook(Options(servers=(server,), stream="all", token=TOKEN, patience=10.0))
+        book = NodeBook(Options(servers=(server,), stream="all", token=TOKEN, node_timeout=10.0))
         await cluster.until(lambda: len(book.look()) == 2, "both nodes tell where they are read")
         assert await asyncio.to_thread(read_all, book) == {one.name: [b"1", b"2"], two.name: [b"3"]}
         three = cluster.add("node3")
