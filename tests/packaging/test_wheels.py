@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Final
@@ -47,7 +46,7 @@ def test_uv_installs_it_as_a_tool(wheel: Path, tmp_path: Path) -> None:
     uv = ROOT / ".venv" / "bin" / "uv"
     tool = str(uv) if uv.exists() else "uv"
     places = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
-    run(tool, "tool", "install", "--quiet", "--python", str(python_of(wheel)), str(wheel), **places)
+    run(tool, "tool", "install", "--quiet", "--python", str(python_of(wheel)), str(wheel), directory=None, **places)
     assert run(str(tmp_path / "bin/starlingmq"), "--version") == COMPILED
     works(str(tmp_path / "bin/starlingmq"))
 
@@ -57,6 +56,6 @@ def test_pipx_installs_it(wheel: Path, tmp_path: Path) -> None:
     places = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
     (minor,) = re.findall(r"-cp3(\d+)-", wheel.name)
     pipx = VENVS / f"venv-3.{minor}" / "bin" / "pipx"
-    run(str(pipx), "install", "--python", str(python_of(wheel)), str(wheel), **places, PATH=os.environ["PATH"])
+    run(str(pipx), "install", "--python", str(python_of(wheel)), str(wheel), directory=None, **places)
     assert run(str(tmp_path / "bin/starlingmq"), "--version") == COMPILED
     works(str(tmp_path / "bin/starlingmq"))
