@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from starlingmq.admin import history
 from starlingmq.wire.mqtt import Publish
 from tests.cli.test_stream_commands import ask as command
 
@@ -25,10 +26,17 @@ HEIGHTS = """((title) => {
   return new Set(points.map((point) => point.split(',')[1])).size;
 })"""
 
+POINTS = """((title) => {
+  const named = (one) => one.getAttribute('aria-label').startsWith(title);
+  const lines = [...[...document.querySelectorAll('svg.plot')].find(named)?.querySelectorAll('polyline') ?? []];
+  return lines.reduce((sum, line) => sum + line.getAttribute('points').split(' ').length, 0);
+})"""
+
 
 async def test_plots_follow_the_traffic_and_streams_show_who_lags(
-    serve: Serve, join: Join, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(history, "STEP", 1)
     data = tmp_path / "data"
     broker = await serve(
         node={"name": "n1", "data_dir": str(data), "shutdown_timeout": 0.1},
@@ -53,7 +61,17 @@ async def test_plots_follow_the_traffic_and_streams_show_who_lags(
             for title in ("Messages in", "Messages out", "Event loop turn", "Commit", "Fsync"):
                 await page.until(f"{HEIGHTS}('{title}') >= 2")
             assert await page.run(f"{HEIGHTS}('Dropped')") == 1, "nothing is dropped, and it says so"
+            before = await page.run(f"{POINTS}('Messages in')")
+            await page.go(broker.address("http") + "/?again")
+            await page.until(f"{POINTS}('Messages in') >= {before}")  # the broker has kept them
+            plot = "document.querySelector('svg.plot')"
+            assert await page.run("[...document.querySelectorAll('.times span')].length") >= 4, "an axis with times"
+            await page.run(f"{plot}.focus()")
+            await page.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowLeft")
+            await page.until("/\\d:\\d\\d.*\\/s/.test(document.querySelector('.chart .told').textContent)")
+            await page.until("document.querySelector('svg.plot .pointer')")
             await page.screenshot(pictures / "plots.png")
+            assert await page.run(f"document.activeElement === {plot}"), "the chart keeps the focus when values change"
             await page.look_like(390, 844, dark=True)
             await page.screenshot(pictures / "plots-phone.png")
             working.cancel()

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from starlingmq.admin.activity import Activity, ActivityRequest, NodeActivityReply
+from starlingmq.admin.history import POINTS_MAX, SECONDS_MAX, History, NodeHistory, buckets
 from starlingmq.admin.link_views import LinksReply, ListedLinks
 from starlingmq.admin.list_pages import (
     ClientList,
@@ -137,6 +138,14 @@ class Overviews(Struct, frozen=True):
     missing: list[Missing]
 
 
+class HistoryAt(Struct, frozen=True):
+    """The last ``seconds`` in at most ``points`` buckets."""
+
+    seconds: int = 3600
+    points: int = 240
+    node: str = ""
+
+
 class ActivityAt(ActivityRequest, frozen=True):
     node: str = ""
 
@@ -155,8 +164,9 @@ class ReloadedAt(Struct, frozen=True):
 class ClusterActions:
     """The actions by name, in ``actions``."""
 
-    def __init__(self, rpc: NodeRpc) -> None:
+    def __init__(self, rpc: NodeRpc, clock: Callable[[], float]) -> None:
         self._rpc = rpc
+        self._clock = clock
         self.actions: dict[str, Action] = {
             "clients": typed(ClientList, self._clients),
             "sessions": typed(SessionList, self._sessions),
@@ -173,6 +183,7 @@ class ClusterActions:
             "streams.trim": typed(StreamTrimAt, self._trim_stream),
             "streams.delete": typed(OneStreamAt, self._delete_stream),
             "overviews": typed(NoArguments, self._overviews),
+            "histories": typed(HistoryAt, self._histories),
             "activity": typed(ActivityAt, self._activity),
             "links": typed(AtNode, self._links),
             "reload": typed(ReloadAt, self._reload),
@@ -310,6 +321,15 @@ class ClusterActions:
     async def _overviews(self, report: Report, request: NoArguments) -> Overviews:
         answers = await self._rpc.everywhere("overview", request, Overview)
         return Overviews(self._rpc.name, list(answers.results.values()), answers.missing)
+
+    async def _histories(self, report: Report, request: HistoryAt) -> History:
+        """The figures of all nodes in the same buckets."""
+        if not 1 <= request.seconds <= SECONDS_MAX or not 1 <= request.points <= POINTS_MAX:
+            raise AdminError(400, f"seconds: must be 1 to {SECONDS_MAX:,}; points: must be 1 to {POINTS_MAX}")
+        wanted = buckets(self._clock(), request.seconds, request.points)
+        answers = await self._rpc.everywhere("history", wanted, NodeHistory, request.node)
+        nodes = {node: one.series for node, one in answers.results.items()}
+        return History(self._rpc.name, wanted.end, wanted.step, SECONDS_MAX, nodes, answers.missing)
 
     async def _activity(self, report: Report, request: ActivityAt) -> Activity:
         """The clients with the highest ``sort`` on all nodes."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.cluster_actions import ClusterActions
 from starlingmq.admin.group_actions import Groups, GroupsRequest
+from starlingmq.admin.history import NodeSampler
 from starlingmq.admin.link_views import LinksReply
 from starlingmq.admin.list_pages import LedGroups, LedGroupsRequest
 from starlingmq.admin.live_settings import SettingActions
@@ -28,6 +29,7 @@ from starlingmq.admin.overview import OverviewActions
 from starlingmq.admin.readiness import NodeReadiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions, name_of
+from starlingmq.admin.sorted_lists import SortedLists, SortedNode
 from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import NoArguments, ask, texts, typed
@@ -78,9 +80,12 @@ class AdminService:
         bans = BanActions(local_node.driver, local_node.bans, local_node.ban, directory)
         local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
         local |= SessionActions(local_node.driver).actions()
+        local |= SortedNode(local_node.driver, local_node.name).actions()
         local |= MessageActions(local_node.driver).actions()
         local |= OverviewActions(local_node, self.session_totals_job).actions()
         local |= SettingActions(local_node).actions()
+        self.sampler = NodeSampler(local_node, self.session_totals_job)
+        local |= self.sampler.actions()
         self._watches = WatchActions(local_node.driver, local_node.state.audit)
         self._activity = NodeActivity(local_node.driver)
         local |= self._watches.actions() | self._activity.actions()
@@ -103,7 +108,8 @@ class AdminService:
             self.poller = PeerPoller(local_node.cluster, self.node_rpc, bans, gossip)
             self.node_rpc.actions |= self.poller.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
-        self.actions |= ClusterActions(self.node_rpc).actions
+        self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
+        self.actions |= SortedLists(self.node_rpc).actions()
         self.traces = Traces(self.node_rpc)
         self.actions |= self.traces.actions()
         self.actions |= {"metrics": typed(NoArguments, self._metrics), "health": typed(NoArguments, self._health)}
@@ -112,10 +118,12 @@ class AdminService:
     def start(self) -> None:
         self.local_node.lag.start()
         self._log.start()
+        self.sampler.start()
         if self.poller is not None:
             self.poller.start()
 
     async def stop(self) -> None:
+        await self.sampler.stop()
         self.local_node.lag.stop()
         self._log.stop()
         self._nats.stop()

@@ -10,6 +10,7 @@ from litestar.params import Parameter
 from msgspec import convert
 
 from starlingmq.admin.cluster_actions import Overviews
+from starlingmq.admin.history import POINTS_MAX, SECONDS_MAX, History
 from starlingmq.admin.link_views import ListedLinks
 from starlingmq.admin.log_tail import LogLines
 from starlingmq.admin.overview import Overview
@@ -27,6 +28,12 @@ After = Annotated[
 ]
 Lines = Annotated[int, Parameter(ge=1, le=1000)]
 
+Seconds = Annotated[int, Parameter(ge=1, le=SECONDS_MAX, description="Time that the reply covers, up to now.")]
+Points = Annotated[
+    int,
+    Parameter(ge=1, le=POINTS_MAX, description="Maximum number of values per series."),
+]
+
 
 class Log(LogLines, frozen=True, kw_only=True):
     node: str
@@ -41,6 +48,11 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def overviews() -> Overviews:
         return convert(await served.ask("overviews"), Overviews)
 
+    @get("/history", summary="Get rates and states of the last hours, by node")
+    async def history(seconds: Seconds = 3600, points: Points = 240, node: Node = "") -> History:
+        found = await served.ask("histories", seconds=str(seconds), points=str(points), node=node)
+        return convert(found, History)
+
     @get("/links", summary="List the peer links of all nodes")
     async def links(node: Node = "") -> ListedLinks:
         return convert(await served.ask("links", node=node), ListedLinks)
@@ -50,4 +62,4 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         text = "" if after is None else str(after)
         return convert(await served.ask("log", after=text, level=level, limit=str(limit), node=node), Log)
 
-    return [overview, overviews, links, log]
+    return [overview, overviews, history, links, log]

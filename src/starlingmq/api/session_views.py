@@ -13,6 +13,7 @@ from starlingmq.admin.activity import Activity
 from starlingmq.admin.cluster_actions import DoneAt
 from starlingmq.admin.list_pages import ClientPage, SessionPage, SubscriptionPage
 from starlingmq.admin.sessions import SessionDetail
+from starlingmq.admin.sorted_lists import ClientSort, SessionSort, SortedClients, SortedSessions
 from starlingmq.api.paged_views import PAGE, Cursor, Limit, Node, Search
 from starlingmq.api.served import Served
 
@@ -21,16 +22,26 @@ Sort = Annotated[
     Literal["messages_in", "bytes_in", "bytes_out", "queued", "dropped", "subscriptions"],
     Parameter(description="Sort order: clients with the highest value first."),
 ]
+User = Annotated[str, Parameter(max_length=1000, description="Only clients whose user name contains this text.")]
+Address = Annotated[str, Parameter(max_length=1000, description="Only clients whose address starts with this text.")]
+ClientOrder = Annotated[ClientSort, Parameter(description="Column to sort by.")]
+SessionOrder = Annotated[SessionSort, Parameter(description="Column to sort by.")]
+Descending = Annotated[bool, Parameter(description="Whether the highest value comes first.")]
 Connected = Annotated[bool | None, Parameter(description="Only connected sessions, or only disconnected ones.")]
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    async def listed(action: str, limit: int, cursor: str | None, **chosen: str) -> dict[str, Any]:
-        return await served.ask(action, limit=str(limit), **({"cursor": cursor} if cursor else {}), **chosen)
+    return [*_list_routes(served), *_search_routes(served), *_session_routes(served)]
 
+
+async def _listed(served: Served, action: str, limit: int, cursor: str | None, **chosen: str) -> dict[str, Any]:
+    return await served.ask(action, limit=str(limit), **({"cursor": cursor} if cursor else {}), **chosen)
+
+
+def _list_routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/clients", summary="List connected clients")
     async def clients(limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = "") -> ClientPage:
-        return convert(await listed("clients", limit, cursor, q=q, node=node), ClientPage)
+        return convert(await _listed(served, "clients", limit, cursor, q=q, node=node), ClientPage)
 
     @get("/activity", summary="List the most active clients")
     async def activity(sort: Sort = "messages_in", limit: Limit = PAGE, node: Node = "") -> Activity:
@@ -41,14 +52,54 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", connected: Connected = None, node: Node = ""
     ) -> SessionPage:
         wanted = "" if connected is None else "yes" if connected else "no"
-        return convert(await listed("sessions", limit, cursor, q=q, node=node, connected=wanted), SessionPage)
+        return convert(await _listed(served, "sessions", limit, cursor, q=q, node=node, connected=wanted), SessionPage)
 
     @get("/subscriptions", summary="List subscriptions by session, at most 1,000 of each")
     async def subscriptions(
         limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = ""
     ) -> SubscriptionPage:
-        return convert(await listed("subscriptions", limit, cursor, q=q, node=node), SubscriptionPage)
+        return convert(await _listed(served, "subscriptions", limit, cursor, q=q, node=node), SubscriptionPage)
 
+    return [clients, activity, sessions, subscriptions]
+
+
+def _search_routes(served: Served) -> list[HTTPRouteHandler]:
+    @get("/clients/search", summary="Search connected clients, in a chosen order, with their number")
+    async def search_clients(
+        limit: Limit = PAGE,
+        cursor: Cursor = None,
+        q: Search = "",
+        user: User = "",
+        address: Address = "",
+        sort: ClientOrder = "client_id",
+        descending: Descending = False,
+        node: Node = "",
+    ) -> SortedClients:
+        order = {"sort": sort, "descending": "yes" if descending else "no"}
+        found = await _listed(
+            served, "clients.search", limit, cursor, q=q, user=user, address=address, node=node, **order
+        )
+        return convert(found, SortedClients)
+
+    @get("/sessions/search", summary="Search sessions, in a chosen order, with their number")
+    async def search_sessions(
+        limit: Limit = PAGE,
+        cursor: Cursor = None,
+        q: Search = "",
+        connected: Connected = None,
+        sort: SessionOrder = "client_id",
+        descending: Descending = False,
+        node: Node = "",
+    ) -> SortedSessions:
+        wanted = "" if connected is None else "yes" if connected else "no"
+        order = {"sort": sort, "descending": "yes" if descending else "no"}
+        found = await _listed(served, "sessions.search", limit, cursor, q=q, connected=wanted, node=node, **order)
+        return convert(found, SortedSessions)
+
+    return [search_clients, search_sessions]
+
+
+def _session_routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/session", summary="Get a session from any node: client, subscriptions, inflight window and queue")
     async def session(client_id: Name, node: Node = "") -> SessionDetail:
         return convert(await served.ask("session", client_id=client_id, node=node), SessionDetail)
@@ -63,4 +114,4 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         done = await served.ask("session.end", client_id=client_id, node=node, by=served.who(request))
         return convert(done, DoneAt)
 
-    return [clients, activity, sessions, subscriptions, session, kick, end]
+    return [session, kick, end]

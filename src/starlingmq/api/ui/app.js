@@ -1,6 +1,6 @@
 // The page: which view is shown, how often it is asked for, and logging in. No library, and nothing from elsewhere.
 
-import {$, LoginNeeded, api, el, forgetWhatLacks, heading} from "./base.js";
+import {$, LoginNeeded, api, el, forgetWhatLacks, heading, replace} from "./base.js";
 import {Log} from "./log.js";
 import {Tail} from "./tail.js";
 import {Trace} from "./trace.js";
@@ -12,7 +12,7 @@ const LIVE = {
   trace: {make: (parameters) => new Trace(parameters)},
   log: {title: "Log", make: () => new Log()},
 };
-const TABS = ["overview", "clients", "sessions", "topics", "retained", "groups", "streams", "nodes", "log"];
+const TABS = ["overview", "clients", "sessions", "subscriptions", "topics", "retained", "groups", "streams", "nodes", "log"];
 
 for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, (VIEWS[name] ?? LIVE[name]).title));
 $("tabs").append(el("a", {href: "/docs"}, "API"));
@@ -32,7 +32,7 @@ $("login").querySelector("form").addEventListener("submit", (event) => {
 
 function settle(name, parts) {
   $("view").classList.remove("stale");
-  if (parts && (!$("view").contains(document.activeElement) || document.activeElement.tagName !== "INPUT")) $("view").replaceChildren(...parts);
+  if (parts) replace($("view"), parts);
   for (const tab of $("tabs").children) {
     const current = tab.id === "tab-" + name;
     if (current && !tab.hasAttribute("aria-current")) tab.scrollIntoView({block: "nearest", inline: "center"});

@@ -66,16 +66,27 @@ export async function maybe(path, parameters) {
 // Showing
 
 export const number = (value) => Number(value).toLocaleString("en", {maximumFractionDigits: 1});
+// How long ago an ISO time was, with the time itself for the pointer.
+export function age(time) {
+  const seconds = Math.max(0, (Date.now() - new Date(time)) / 1000);
+  const [unit, size] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]].find(([, size]) => seconds >= size) ?? ["s", 1];
+  return el("time", {datetime: time, title: time}, `${Math.floor(seconds / size)} ${unit}`);
+}
+
 export const card = (title, value, mark = "") => el("div", {class: "card"}, el("small", {}, title), el("b", {class: mark}, value));
 export const heading = (text) => el("h2", {}, text);
 export const sessionLink = (name) => el("a", {href: "#session?" + new URLSearchParams({client_id: name})}, name || "(empty)");
 export const mark = (good, yes = "yes", no = "no") => el("span", {class: good ? "ok" : "bad"}, good ? yes : no);
 
-export function table(columns, rows) {
+// ``head``: of columns that sort the rows, by title: what to do, and how they are sorted now.
+export function table(columns, rows, head = {}) {
   if (!rows.length) return el("p", {}, "none");
-  const head = el("tr", {}, ...Object.keys(columns).map((title) => el("th", {scope: "col"}, title)));
+  const titles = Object.keys(columns).map((title) => (title in head
+    ? el("th", {scope: "col", "aria-sort": head[title].sorted}, el("button", {class: "sort", onclick: head[title].sort}, title,
+      el("span", {"aria-hidden": "true"}, {ascending: " ▲", descending: " ▼"}[head[title].sorted] ?? "")))
+    : el("th", {scope: "col"}, title)));
   const lines = rows.map((row) => el("tr", {}, ...Object.values(columns).map((cell) => el("td", {}, cell(row) ?? ""))));
-  return el("div", {class: "scroll"}, el("table", {}, el("thead", {}, head), el("tbody", {}, ...lines)));
+  return el("div", {class: "scroll", tabindex: 0}, el("table", {}, el("thead", {}, el("tr", {}, ...titles)), el("tbody", {}, ...lines)));
 }
 
 // Columns that only a cluster has something to say in.
@@ -96,23 +107,27 @@ export function svg(name, attributes = {}, ...children) {
   return made;
 }
 
-export const SAMPLES = 150; // five minutes of plots
-const FEW = 30; // for which there is always room: the first minute
-
-export function plot(title, values, unit) {
-  const most = Math.max(0, ...values);
-  const wide = Math.max(FEW, values.length), start = wide - values.length;
-  const points = values.map((value, at) => `${start + at},${39 - (38 * value) / (most || 1)}`).join(" ");
-  const drawn = svg("svg", {viewBox: `0 0 ${wide - 1} 40`, preserveAspectRatio: "none", class: "plot", role: "img", "aria-label": title},
-    svg("line", {x1: 0, y1: 39.5, x2: wide, y2: 39.5}));
-  if (values.length > 1) drawn.append(svg("polygon", {points: `${start},40 ${points} ${wide - 1},40`}), svg("polyline", {points}));
-  const last = values.length ? values[values.length - 1] : 0;
-  return el("div", {class: "card"}, el("small", {}, title), el("b", {}, number(last) + unit),
-    most ? el("small", {class: "most"}, `max ${number(most)}${unit}`) : "", drawn);
-}
-
 // Since when a node is gone, and what waits for it.
 export const goneFor = (one) => `gone since ${new Date(one.since).toLocaleTimeString()} (${number(Math.round(one.seconds))} s), ${number(one.queued)} messages wait for it`;
 
 // Names and values, as many beside each other as there is room for.
 export const facts = (pairs) => el("dl", {class: "facts"}, ...pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+
+// Change what an element shows. Nodes that stay are not moved, so that focus, pointer and half-typed text stay with them; focus on others goes to the
+// new node in their place.
+export function replace(shown, parts) {
+  const wanted = parts.filter((part) => part !== "");
+  const focused = shown.contains(document.activeElement) ? document.activeElement : null;
+  const place = focused && places(shown).filter((one) => like(one, focused)).indexOf(focused);
+  const scrolled = [...shown.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  const staying = new Set(wanted);
+  for (const old of [...shown.childNodes]) if (!staying.has(old)) old.remove();
+  wanted.forEach((part, at) => {
+    if (shown.childNodes[at] !== part) shown.insertBefore(part instanceof Node ? part : document.createTextNode(part), shown.childNodes[at] ?? null);
+  });
+  shown.querySelectorAll(".scroll").forEach((one, at) => { if (scrolled[at]) one.scrollLeft = scrolled[at]; });
+  if (focused && !shown.contains(focused)) places(shown).filter((one) => like(one, focused))[place]?.focus({preventScroll: true});
+}
+
+const places = (shown) => [...shown.querySelectorAll("a, button, input, select, summary, [tabindex]")];
+const like = (one, other) => one.localName === other.localName && one.textContent === other.textContent && one.getAttribute("href") === other.getAttribute("href");

@@ -1,67 +1,13 @@
 // Views that are drawn anew from what the broker says each time: (overview, parameters) to what is shown.
 
-import {api, ask, card, el, facts, goneFor, heading, maybe, missing, nodeColumn, number, plot, sessionLink, table} from "./base.js";
+import {age, api, ask, el, facts, heading, missing, nodeColumn, number, sessionLink, table} from "./base.js";
+import {List} from "./lists.js";
 import {nodes} from "./map.js";
-import {Rates} from "./rates.js";
+import {overview} from "./overview.js";
 
-const rates = new Rates();
-const MEASURED = {turn: "Event loop turn", delivery: "Delivery delay", commit: "Commit", fsync: "Fsync", lag: "Event loop lag"};
-const WAITED = ["commit", "fsync"]; // only for what waits for the disk: not with durability process, nor without a directory
 const said = (value) => (value === true ? "yes" : value === false ? "no" : value === null || value === "" ? "–" : String(value));
 
-export async function overview(seen) {
-  const latencies = Object.entries(seen.latency).filter(([name, one]) => one.count || !WAITED.includes(name));
-  const told = await maybe("/cluster/overview");
-  const others = (told?.nodes ?? []).filter((one) => one.node !== seen.node);
-  const all = [seen, ...others];
-  rates.note(all);
-  const summed = (pick) => all.reduce((sum, one) => sum + pick(one), 0);
-  const dropped = {};
-  for (const one of all) for (const [reason, count] of Object.entries(one.dropped)) dropped[reason] = (dropped[reason] ?? 0) + count;
-  const slowest = all.flatMap((one) => one.slowest.map((slow) => ({node: others.length ? one.node : "", ...slow})));
-  slowest.sort((a, b) => b.queued - a.queued);
-  const rate = (one, name) => number(rates.now.get(one.node)?.[name] ?? 0);
-  const gone = seen.cluster?.gone ?? [];
-  const members = Math.max(seen.cluster?.members ?? 1, all.length);
-  const where = members > all.length ? `, ${all.length} of ${members} nodes` : others.length ? `, all ${all.length} nodes` : "";
-  const alive = (show) => (one) => (one.gone ? "–" : show(one));
-  return [
-    missing(told),
-    el("div", {class: "cards wide"},
-      plot("Messages in per second" + where, rates.history.in, "/s"), plot("Messages out per second" + where, rates.history.out, "/s"),
-      plot("Dropped per second" + where, rates.history.dropped, "/s")),
-    heading("Now" + where),
-    el("div", {class: "cards"}, ...Object.keys(seen.holds).map((name) => card(name.replace("_", " "),
-      number(name === "retained" ? seen.holds[name] : summed((one) => one.holds[name] ?? 0))))),
-    ...(members > 1 ? [heading("Nodes"), table({node: (one) => one.node, clients: alive((one) => number(one.holds.clients)),
-      "in/s": alive((one) => rate(one, "in")), "out/s": alive((one) => rate(one, "out")), queued: alive((one) => number(one.holds.queued)),
-      dropped: alive((one) => number(one.totals.dropped)), "turn p99 (ms)": alive((one) => one.latency.turn.p99_ms),
-      state: (one) => (one.gone ? el("span", {class: "bad"}, goneFor(one.gone)) : one.ready.reasons.join("; ") || "serving")},
-      [...all, ...gone.filter((one) => !all.some((other) => other.node === one.name)).map((one) => ({node: one.name, gone: one}))])] : []),
-    heading("Latency of " + seen.node),
-    el("div", {class: "cards wide"}, ...latencies.map(([name]) => plot((MEASURED[name] ?? name) + ", mean", rates.latency[name] ?? [], " ms"))),
-    table({"": ([name]) => MEASURED[name] ?? name, count: ([, one]) => number(one.count), "mean (ms)": ([, one]) => one.mean_ms,
-      "p50 (ms)": ([, one]) => one.p50_ms, "p99 (ms)": ([, one]) => one.p99_ms}, latencies),
-    heading("Dropped, by reason"),
-    table({reason: ([name]) => name, messages: ([, count]) => number(count)}, Object.entries(dropped).sort((a, b) => b[1] - a[1])),
-    heading("Slow subscribers"),
-    table({client: (one) => sessionLink(one.client_id), ...nodeColumn(slowest), waiting: (one) => number(one.queued)}, slowest.slice(0, 10)),
-  ];
-}
-
-function list(path, key, columns, search = true) {
-  return async (seen, parameters) => {
-    const page = await api(path, parameters);
-    const there = new URLSearchParams(location.hash.split("?")[1]);
-    const go = (changes) => { location.hash = location.hash.split("?")[0] + "?" + new URLSearchParams(changes); };
-    const field = el("input", {type: "search", placeholder: "client id contains", value: there.get("q") || "", "aria-label": "Search",
-      onchange: (event) => go(event.target.value ? {q: event.target.value} : {})});
-    const more = page.next ? el("button", {onclick: () => go({...Object.fromEntries(there), cursor: page.next})}, "Next page") : "";
-    const first = there.get("cursor") ? el("button", {onclick: () => go({})}, "First page") : "";
-    return [el("div", {class: "tools"}, search ? field : "", first, more), missing(page),
-      table({...columns, ...nodeColumn(page[key])}, page[key])];
-  };
-}
+const unshared = (filter) => (filter.startsWith("$share/") ? filter.split("/").slice(2).join("/") : filter);
 
 async function session(seen, parameters) {
   const one = await api("/session", parameters);
@@ -89,8 +35,13 @@ async function session(seen, parameters) {
 
 async function message(seen, parameters) {
   const one = await api("/retained/message", parameters);
+  const remove = el("button", {class: "bad", onclick: async () => {
+    if (!confirm(`Delete the retained message of ${one.topic}?`)) return;
+    await ask("DELETE", "/api/v1/retained/message", {topic: one.topic});
+    location.hash = "#retained";
+  }}, "Delete");
   return [heading(one.topic), el("p", {}, `QoS ${one.qos}, ${number(one.size)} bytes, by ${one.publisher || "the broker"} at ${one.published_at}`),
-    el("pre", {}, one.payload ?? one.payload_base64)];
+    el("div", {class: "tools"}, remove), el("pre", {}, one.payload ?? one.payload_base64)];
 }
 
 async function streams() {
@@ -104,21 +55,43 @@ async function streams() {
       "last heard (s ago)": (r) => number(r.heard_seconds ?? 0), "pins retention": (r) => (r.pins ? "yes" : "")}, readers)];
 }
 
-export const VIEWS = {
-  overview: {title: "Overview", show: overview},
-  clients: {title: "Clients", show: list("/clients", "clients", {client: (c) => sessionLink(c.client_id), user: (c) => c.username,
-    from: (c) => c.peer, protocol: (c) => c.protocol, subscriptions: (c) => number(c.subscriptions), queued: (c) => number(c.queued),
-    "in flight": (c) => number(c.inflight), dropped: (c) => number(c.dropped), slow: (c) => (c.slow ? "yes" : "")})},
-  sessions: {title: "Sessions", show: list("/sessions", "sessions", {client: (s) => sessionLink(s.client_id),
-    connected: (s) => (s.connected ? "yes" : "no"), subscriptions: (s) => number(s.subscriptions), queued: (s) => number(s.queued),
-    "in flight": (s) => number(s.inflight), dropped: (s) => number(s.dropped), expires: (s) => s.expires_at})},
-  retained: {title: "Retained", show: list("/retained", "retained", {
-    topic: (r) => el("a", {href: "#message?" + new URLSearchParams({topic: r.topic})}, r.topic), qos: (r) => r.qos,
-    bytes: (r) => number(r.size), from: (r) => r.publisher, at: (r) => r.published_at}, false)},
-  groups: {title: "Groups", show: list("/groups", "groups", {group: (g) => g.name, filter: (g) => g.filter, strategy: (g) => g.strategy,
+const clients = new List("clients", {path: "/clients/search", key: "clients",
+  fields: {q: "client id contains", user: "user contains", address: "address starts with"},
+  sorts: {client: "client_id", user: "username", from: "peer", since: "connected_at", subscriptions: "subscriptions", queued: "queued",
+    "in flight": "inflight", dropped: "dropped"},
+  columns: {client: (c) => sessionLink(c.client_id), user: (c) => c.username, from: (c) => c.peer, protocol: (c) => c.protocol,
+    since: (c) => age(c.connected_at), subscriptions: (c) => number(c.subscriptions), queued: (c) => number(c.queued),
+    "in flight": (c) => number(c.inflight), dropped: (c) => number(c.dropped), slow: (c) => (c.slow ? "yes" : "")}});
+
+const sessions = new List("sessions", {path: "/sessions/search", key: "sessions", fields: {q: "client id contains"},
+  choices: {connected: {"": "connected or not", true: "connected", false: "not connected"}},
+  sorts: {client: "client_id", connected: "connected", subscriptions: "subscriptions", queued: "queued", bytes: "queued_bytes",
+    "in flight": "inflight", dropped: "dropped", expires: "expires_at"},
+  columns: {client: (s) => sessionLink(s.client_id), connected: (s) => (s.connected ? "yes" : "no"), subscriptions: (s) => number(s.subscriptions),
+    queued: (s) => number(s.queued), bytes: (s) => number(s.queued_bytes), "in flight": (s) => number(s.inflight), dropped: (s) => number(s.dropped),
+    expires: (s) => s.expires_at}});
+
+const subscriptions = new List("subscriptions", {path: "/subscriptions", key: "subscriptions", fields: {q: "client id contains"},
+  columns: {filter: (s) => el("a", {href: "#topics?" + new URLSearchParams({filter: unshared(s.filter)})}, s.filter), client: (s) => sessionLink(s.client_id),
+    qos: (s) => s.qos, "no local": (s) => (s.no_local ? "yes" : ""), "retain as published": (s) => (s.retain_as_published ? "yes" : "")}});
+
+const retained = new List("retained", {path: "/retained", key: "retained", fields: {filter: "topic filter, such as plant/#"},
+  columns: {topic: (r) => el("a", {href: "#message?" + new URLSearchParams({topic: r.topic})}, r.topic), qos: (r) => r.qos,
+    bytes: (r) => number(r.size), from: (r) => r.publisher, published: (r) => age(r.published_at), expires: (r) => r.expires_at}});
+
+const groups = new List("groups", {path: "/groups", key: "groups", fields: {prefix: "group starts with"},
+  columns: {group: (g) => g.name, filter: (g) => g.filter, strategy: (g) => g.strategy,
     primary: (g) => g.primary, "members on this node": (g) => `${g.online_here} of ${g.members_here}`,
     "members elsewhere": (g) => Object.entries(g.nodes).map(([name, n]) => `${name}: ${number(n.members)}`).join(", "),
-    waiting: (g) => number(g.waiting_here), lag: (g) => number(g.lag), delivered: (g) => number(g.given), redelivered: (g) => number(g.redelivered)}, false)},
+    waiting: (g) => number(g.waiting_here), lag: (g) => number(g.lag), delivered: (g) => number(g.given), redelivered: (g) => number(g.redelivered)}});
+
+export const VIEWS = {
+  overview: {title: "Overview", show: overview},
+  clients: {title: "Clients", show: clients.show},
+  sessions: {title: "Sessions", show: sessions.show},
+  subscriptions: {title: "Subscriptions", show: subscriptions.show},
+  retained: {title: "Retained", show: retained.show},
+  groups: {title: "Groups", show: groups.show},
   streams: {title: "Streams", show: streams},
   nodes: {title: "Cluster", show: nodes},
   session: {show: session},

@@ -1,0 +1,200 @@
+"""The last hours of this node: figures sampled every few seconds into a ring of bounded size, in memory only.
+
+A sample has totals (``TOTALS``), from which a reply computes rates, and states at its time (``STATES``). A reply covers
+a time in buckets of equal length whose ends are multiples of that length, so that the buckets of several nodes match.
+A bucket without a sample is None: the node did not run, or did not get to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from math import ceil, floor
+from time import process_time
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.session_totals_job import SessionTotalsJob
+from starlingmq.admin.typed_actions import typed
+from starlingmq.core.observe.counters import BUCKETS, Histogram
+from starlingmq.net.control_socket import Action, Report
+from starlingmq.process import memory
+from starlingmq.storage.opening import directory_of
+
+STEP: Final = 5  # seconds between two samples
+SECONDS_MAX: Final = 6 * 3600  # that a node keeps
+KEPT: Final = SECONDS_MAX // STEP  # samples; about 700 KiB
+POINTS_MAX: Final = 720
+PIECE: Final = 200  # rows that a reply reads in one turn of the event loop
+TOTALS: Final = ("in", "out", "bytes_in", "bytes_out", "dropped", "connections", "cpu")
+LATENCIES: Final = ("turn_ms", "turn_p99_ms", "delivery_ms", "delivery_p99_ms", "commit_ms", "fsync_ms")
+"""Means and 99th percentiles since the sample before. A bucket shows the largest; of other states the last."""
+STATES: Final = ("clients", "sessions", "queued", "inflight", "retained", "memory", *LATENCIES)
+WIDTH: Final = 1 + len(TOTALS) + len(STATES)  # the time comes first
+
+Series = dict[str, list[float | None]]
+
+
+class HistoryRequest(Struct, frozen=True):
+    """``end``: the end of the last bucket in broker time. Reads as many buckets of ``step`` seconds as ``points``."""
+
+    end: int = 0
+    step: int = STEP
+    points: int = 60
+
+
+class NodeHistory(Struct, frozen=True):
+    series: Series
+
+
+class History(Struct, frozen=True):
+    """``nodes``: the series of each node, by name. Each has the same number of values; the last one ends at ``end``."""
+
+    node: str
+    end: Annotated[int, Meta(description="Unix time at which the last bucket ends.")]
+    step: Annotated[int, Meta(description="Length of a bucket in seconds.")]
+    kept: Annotated[int, Meta(description="Seconds that a node keeps, since its start.")]
+    nodes: dict[str, Series]
+    missing: list[Missing]
+
+
+def buckets(now: float, seconds: int, points: int) -> HistoryRequest:
+    """The request for the last ``seconds``, in at most ``points`` buckets."""
+    step = max(ceil(seconds / points / STEP), 1) * STEP
+    return HistoryRequest(floor(now / step) * step, step, max(ceil(seconds / step), 1))
+
+
+class Samples:
+    """The ring. A row has the time, ``TOTALS`` and ``STATES``."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._rows = array("d")
+        self._next = 0  # the row to replace once the ring is full
+
+    def __len__(self) -> int:
+        return len(self._rows) // WIDTH
+
+    def add(self, row: Sequence[float]) -> None:
+        assert len(row) == WIDTH
+        if len(self) < self._kept:
+            self._rows.extend(row)
+            return
+        start = self._next * WIDTH
+        self._rows[start : start + WIDTH] = array("d", row)
+        self._next = (self._next + 1) % self._kept
+
+    def since(self, time: float) -> array[float]:
+        """The rows in their order, from the last one before ``time`` on."""
+        start = self._next * WIDTH
+        rows = self._rows[start:] + self._rows[:start]
+        return rows[max(bisect_left(rows[::WIDTH], time) - 1, 0) * WIDTH :]
+
+
+async def series_of(rows: array[float], request: HistoryRequest) -> Series:
+    """Other work continues meanwhile."""
+    step, points = request.step, request.points
+    first = request.end - step * points
+    found: Series = {name: [None] * points for name in (*TOTALS, *STATES)}
+    totals = list(enumerate(TOTALS, 1))
+    states = list(enumerate(STATES, 1 + len(TOTALS)))
+    before: array[float] | None = None  # the last row of an earlier bucket
+    last: array[float] | None = None
+    at: int | None = None
+    for number, start in enumerate(range(0, len(rows), WIDTH), 1):
+        if number % PIECE == 0:
+            await asyncio.sleep(0)
+        row = rows[start : start + WIDTH]
+        bucket = ceil((row[0] - first) / step) - 1
+        if bucket >= points:
+            break
+        if bucket != at:
+            before, at = last, bucket
+        last = row
+        if bucket < 0:
+            continue
+        for column, name in states:
+            values = found[name]
+            old = values[bucket]
+            values[bucket] = max(old, row[column]) if name in LATENCIES and old is not None else row[column]
+        if before is not None and row[0] > before[0]:
+            for column, name in totals:
+                found[name][bucket] = round(max(row[column] - before[column], 0.0) / (row[0] - before[0]), 3)
+    return found
+
+
+class NodeSampler:
+    """Samples this node from ``start`` to ``stop``."""
+
+    def __init__(self, local_node: LocalNode, session_totals_job: SessionTotalsJob) -> None:
+        self._local_node = local_node
+        self._session_totals_job = session_totals_job
+        self.samples = Samples()
+        self._turns, self._delays, self._commits, self._syncs = Since(), Since(), Since(), Since()
+        self._task: asyncio.Task[None] | None = None
+
+    def actions(self) -> dict[str, Action]:
+        return {"history": typed(HistoryRequest, self.history)}
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def history(self, report: Report, request: HistoryRequest) -> NodeHistory:
+        wanted = HistoryRequest(request.end, max(request.step, STEP), min(request.points, POINTS_MAX))
+        rows = self.samples.since(wanted.end - wanted.step * wanted.points)
+        return NodeHistory(await series_of(rows, wanted))
+
+    async def _run(self) -> None:
+        while True:
+            await self.sample()
+            await asyncio.sleep(STEP)
+
+    async def sample(self) -> None:
+        survey = await self._session_totals_job.count()
+        local_node = self._local_node
+        state = local_node.state
+        counters = state.ctx.counters
+        store = directory_of(local_node.driver.store)
+        turn, delay = self._turns.mean_and_p99(counters.turns), self._delays.mean_and_p99(counters.delays)
+        commit, _ = self._commits.mean_and_p99(counters.commits)
+        sync, _ = (0.0, 0.0) if store is None else self._syncs.mean_and_p99(store.syncs)
+        self.samples.add((
+            local_node.driver.clock(),
+            counters.publish_received, counters.publish_sent, counters.bytes_received, counters.bytes_sent,
+            sum(counters.dropped.values()), counters.connections_opened, process_time(),
+            counters.clients_connected, survey.connected + survey.away, survey.queued, survey.inflight,
+            len(state.retained), memory(), *turn, *delay, commit, sync,
+        ))  # fmt: skip
+
+
+class Since:
+    """The durations that a histogram has counted since the last look."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * BUCKETS
+        self._total = 0.0
+
+    def mean_and_p99(self, found: Histogram) -> tuple[float, float]:
+        """In milliseconds, and 0 if nothing was counted. The second one is an upper bound."""
+        since = [new - old for new, old in zip(found.counts, self._counts, strict=True)]
+        seconds = found.total - self._total
+        self._counts, self._total = list(found.counts), found.total
+        total, seen, bucket = sum(since), 0, 0
+        if not total:
+            return 0.0, 0.0
+        while bucket < BUCKETS - 1 and seen + since[bucket] < 0.99 * total:
+            seen += since[bucket]
+            bucket += 1
+        return round(seconds / total * 1000, 4), round(1e-3 * 2**bucket, 3)

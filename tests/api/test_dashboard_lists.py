@@ -1,0 +1,71 @@
+"""Lists of the dashboard in a real browser: filters, an order, a total, and pages forth and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .browser import BROWSER, browser
+from .conftest import Ask, Join, Serve
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
+
+SHOWN = "document.getElementById('view').textContent"
+FIRST = "document.querySelector('#view td')?.textContent"
+COUNT = "document.querySelector('#view [role=search] [role=status]')?.textContent"
+
+
+def button(text: str) -> str:
+    return f"[...document.querySelectorAll('#view button')].find((one) => one.textContent.startsWith('{text}'))"
+
+
+def field(name: str) -> str:
+    return f"document.querySelector('#view [name={name}]')"
+
+
+async def test_an_operator_finds_clients_and_retained_messages(
+    serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path
+) -> None:
+    broker = await serve()
+    for number in range(105):
+        await join(broker, f"dev-{number:03}", username="pump" if number % 2 else "valve")
+    busy = await join(broker, "zulu", username="ops")
+    await busy.subscribe("plant/1", "plant/2", "plant/3")
+    for topic in ("plant/1/speed", "plant/2/speed", "office/light"):
+        body = {"topic": topic, "payload": f"of {topic}", "retain": True}
+        assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
+    async with browser(tmp_path) as page:
+        await page.look_like(1280, 800, dark=False)
+        await page.go(broker.address("http") + "/#clients")
+        await page.until(f"{COUNT} === '1 to 100 of 106' && {FIRST} === 'dev-000'")
+        await page.run(f"{button('Next')}.click()")
+        await page.until(f"{COUNT} === '101 to 106 of 106' && {FIRST} === 'dev-100'")
+        await page.run("location.reload()")
+        await page.until(f"{COUNT} === '101 to 106 of 106' && !{button('Previous')}.hidden")
+        await page.run(f"{button('Previous')}.click()")
+        await page.until(f"{COUNT} === '1 to 100 of 106' && {button('Previous')}.hidden")
+        await page.run(f"{button('subscriptions')}.click()")
+        await page.until("document.querySelector('th[aria-sort=ascending]')?.textContent.startsWith('subscriptions')")
+        await page.run(f"{button('subscriptions')}.click()")
+        await page.until(f"{FIRST} === 'zulu'")
+        await page.screenshot(pictures / "list-sorted.png")
+        await page.run(f"{field('user')}.focus()")
+        await page.type("valve")
+        await page.until(f"{COUNT} === '1 to 53 of 53'")
+        assert await page.run(f"document.activeElement === {field('user')}"), "one can go on typing"
+        await page.type("x")
+        await page.until(f"{COUNT} === '0 of 0'")
+        await page.screenshot(pictures / "list-filter.png")
+
+        await page.run("location.hash = '#retained'")
+        await page.until(f"{SHOWN}.includes('office/light')")
+        await page.run(f"{field('filter')}.focus()")
+        await page.type("plant/#")
+        await page.until(f"{SHOWN}.includes('plant/2/speed') && !{SHOWN}.includes('office/light')")
+        await page.run("document.querySelector('#view td a').click()")
+        await page.until(f"{SHOWN}.includes('of plant/1/speed')")
+        await page.screenshot(pictures / "retained-message.png")
+        await page.run(f"window.confirm = () => true; {button('Delete')}.click()")
+        await page.until(f"{SHOWN}.includes('office/light') && !{SHOWN}.includes('plant/1/speed')")
+        assert not page.problems
