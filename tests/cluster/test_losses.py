@@ -80,9 +80,15 @@ def test_the_lines_of_the_log_are_read_as_the_broker_writes_them(caplog: pytest.
     with caplog.at_level(logging.INFO):
         for detail in details:
             notices.add(Notice("session_lost", "c", "127.0.0.1:1", detail, False))
+        notices.add(Notice("session_lost", "c", "no connection", details[0], False))
         notices.add(Notice("session_taken_over", "c", "127.0.0.1:1", "another connection"))
     log = "\n".join(f"2026-11-22 13:41:19,862 WARNING {record.getMessage()}" for record in caplog.records)
-    assert [(line.client, line.owners) for line in lines_of(log)] == [("c", ("n1",)), ("c", ("n1", "n3")), ("c", ())]
+    assert [(line.client, line.owners) for line in lines_of(log)] == [
+        ("c", ("n1",)),
+        ("c", ("n1", "n3")),
+        ("c", ()),
+        ("c", ("n1",)),
+    ]
 
 
 class FakeNode:

@@ -360,3 +360,33 @@ def test_a_session_whose_client_knows_of_the_loss_arrives_without_another_packet
     fleet.advance(5.0, 0.05)
     assert [place for place in range(4) if fleet[place].cluster.takeovers.has("c")] == [2]
     assert fleet[2].state.ctx.sessions["c"].moving is None
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("back", [0, 1, 2])
+def test_a_session_is_not_lost_by_a_claim_whose_client_has_gone(back: int, earlier: bool) -> None:
+    """The client asked another node for it, and left before that node had it. Then its owner could not be reached for a
+    while: nobody was told of a loss. ``earlier``: the other node had a session of it before."""
+    fleet = Fleet(3)
+    if earlier:
+        subscribe(lasting(fleet, 1), b"old", 1)
+        cut_off(fleet, 1)
+    client = lasting(fleet, 0)
+    assert not client.connack.session_present
+    subscribe(client, b"t", 1)
+    home, other, third = [node.cluster.number for node in fleet.nodes]
+    fleet.mute = {(home, other), (third, other)}
+    fleet.cuts.clear()
+    fleet.advance(4.0, 0.05)
+    gone = connecting(fleet, 1)
+    fleet.advance(0.5, 0.05)
+    assert gone.receive() == [] and not gone.closed, "it waits for its session"
+    gone.drop()
+    cut_off(fleet, 0)
+    fleet.cuts.clear()
+    fleet.speak()
+    fleet.advance(4.0, 0.05)
+    client = lasting(fleet, back)
+    assert client.connack.session_present
+    publish(fleet.connect(2, "p"), b"t", b"one", 1)
+    assert published(client.receive()) == [b"one"]

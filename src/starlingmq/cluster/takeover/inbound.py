@@ -91,6 +91,7 @@ class InboundSession:
     discarded: bool  # the session is not wanted: clean start, or it belongs to another user
     user: str | None  # the user who connected; None: no client has connected, or sessions are not bound to users
     session: Session | None  # None until this node has one
+    served: bool  # a client has had the session, so no source can provide another one
     reset: ResetState
     reset_until: float  # while PENDING: when cut markers that are missing are late
     ask_at: float  # when sources whose answer is missing are asked again; 0.0: no answer is missing
@@ -114,6 +115,7 @@ class InboundSession:
         self.discarded = False
         self.user = None
         self.session = None
+        self.served = False
         self.reset = ResetState.NONE
         self.reset_until = 0.0
         self.ask_at = 0.0
@@ -305,6 +307,7 @@ class InboundSession:
             source.late = opened
             source.filters_unknown = node in value.filters_unknown
         inbound.session = session
+        inbound.served = opened
         inbound.marks = dict.fromkeys(value.marks)
         inbound.best, inbound.best_held, inbound.owned = value.best, value.best_held, value.owned
         inbound.discarded = value.discarded

@@ -11,6 +11,7 @@ from typing import Final
 
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.core.context import Context
+from starlingmq.core.ready import Notice
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_reset import LOST, sends_session_lost
 
@@ -32,12 +33,19 @@ class LostSessions:
         if client is None or not sends_session_lost(session):
             return
         if unheard:
-            names = " or ".join([self._name_of(node) for node in unheard])
-            why, detail = UNREACHABLE, f"node {names} may have its session and is not connected; bring it back"
+            why, detail = UNREACHABLE, self._unreachable(unheard)
         else:
             why, detail = TOLD_AGAIN, "its session was lost before, and it has sent nothing since it was told"
         self.counts[why] = self.counts.get(why, 0) + 1
         self._ctx.notice(LOST, client, detail, closing=False)
+
+    def note_absent(self, client_id: str, unheard: list[int]) -> None:
+        """The same without a client: its next CONNACK may tell it."""
+        self._ctx.ready.notices.append(Notice(LOST, client_id, "no connection", self._unreachable(unheard), False))
+
+    def _unreachable(self, unheard: list[int]) -> str:
+        names = " or ".join([self._name_of(node) for node in unheard])
+        return f"node {names} may have its session and is not connected; bring it back"
 
 
 def unheard_of(inbound_sessions: Iterable[InboundSession], held: int) -> list[int]:

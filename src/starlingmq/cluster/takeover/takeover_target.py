@@ -242,9 +242,11 @@ class TakeoverTarget:
         none = there is None or there.ended
         if inbound.discarded or _goes_on(inbound.session):
             pass  # its messages are dropped as they arrive, or are owed to a later owner
-        elif (not inbound.open or none) and frame.held > inbound.best_held:
+        elif (not inbound.served or none) and frame.held > inbound.best_held:
             inbound.best, inbound.best_held = node, frame.held
             self._arrive(inbound, frame, frame.floor, self._trail(inbound, epoch, frame))
+            if inbound.open:
+                self._connects.lose_again(inbound)
         elif none:  # it only owes messages, and no session here can receive them
             owes = Head(frame.client_id, frame.epoch, frame.held, min(NEVER, self._ctx.mqtt.max_session_expiry))
             owes.needs_reset = True

@@ -52,7 +52,10 @@ class WaitingConnects:
             session.connack_sent_to = session.client
         if came:
             migrations.lost.note(session, unheard)
+        elif unheard and session.client is None:
+            migrations.lost.note_absent(client_id, unheard)
         for inbound in inbound_sessions:
+            inbound.served = inbound.served or session.client is not None
             if not inbound.discarded:
                 self._attach(inbound, session, len(unheard) != 0)
 
@@ -67,6 +70,11 @@ class WaitingConnects:
             session.trail = Trail(*inbound.newest, False)  # that node could not be reached
             session.trail.backlog = backlog
             session.floor = 0
+
+    def lose_again(self, inbound: InboundSession) -> None:
+        """A late source has provided the session that no client had yet: another one may still have a later session."""
+        if inbound.session is not None and unheard_of(self._migrations.of(inbound.client_id), 0):
+            self._lose(inbound.session)
 
     def _lose(self, session: Session) -> None:
         """Starts a session reset: CONNACK says session present 0 until the client has noticed."""
