@@ -28,7 +28,7 @@ class NodeWorld(World):
         super().__init__(start=fleet.now, **settings)
         self.fleet = fleet
         self.name = name
-        config = msgspec.convert({"name": "test"}, ClusterConfig)
+        config = msgspec.convert({"name": "test"} | fleet.config, ClusterConfig)
         self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
         migrations = self.cluster.takeovers.migrations
         elsewhere = migrations.ports.heard_elsewhere
@@ -97,8 +97,12 @@ class NodeWorld(World):
 class Fleet:
     """``fleet[0]`` is the first node. All of them serve when the constructor returns."""
 
-    def __init__(self, count: int = 2, etcd: EtcdModel | None = None, **settings: Any) -> None:
+    def __init__(
+        self, count: int = 2, etcd: EtcdModel | None = None, config: dict[str, Any] | None = None, **settings: Any
+    ) -> None:
+        """``config``: settings of the section ``cluster``; ``settings``: those of ``World``."""
         self.now = 1_000_000.0
+        self.config = config or {}
         self.etcd = etcd or EtcdModel(Random(1))
         self.nodes: list[NodeWorld] = []
         self.cuts: set[tuple[int, int]] = set()  # (from, to): frames of this way are lost
