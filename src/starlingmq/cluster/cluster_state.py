@@ -193,6 +193,7 @@ class ClusterState:
             view.name_of,
             self._drain_frame_received,
             self.wills,
+            config.link_window,
         )
         timeout, limit = config.takeover_timeout, config.takeover_limit
         self.takeovers = Takeovers(broker, self.ownership, timeout, limit, takeover_ports)

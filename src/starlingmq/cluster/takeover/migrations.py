@@ -16,6 +16,7 @@ from starlingmq.cluster.takeover.inbound_states import SourceAction, SourceEvent
 from starlingmq.cluster.takeover.lost_sessions import LostSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.ownership import Owned, Ownership
+from starlingmq.cluster.takeover.queue_pace import QueuePace
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.transfer_frames import (
     BATCH_BYTES,
@@ -55,6 +56,7 @@ class Migrations:
     touched: dict[InboundSession, None]  # to be processed in this turn
     settling: dict[InboundSession, None]  # those in state SETTLING: processed in each turn
     with_output: dict[OutboundSession, None]  # may have something to send
+    queue_pace: QueuePace  # those whose queues wait until the link takes them
     deferred: dict[str, tuple[int, Takeover]]  # client id -> (node, its request), while the session still moves here
     postponed: dict[str, Owned]  # client id -> etcd's answer that cannot be used yet
     early: dict[Turned, list[int]]  # nodes whose markers arrived while the request was deferred
@@ -86,6 +88,7 @@ class Migrations:
         self.touched = {}
         self.settling = {}
         self.with_output = {}
+        self.queue_pace = QueuePace(broker, ports.link_window)
         self.deferred = {}
         self.postponed = {}
         self.early = {}
@@ -213,6 +216,7 @@ class Migrations:
         if not left:
             del self.outbound_of[outbound.client_id]
         self.with_output.pop(outbound, None)
+        self.queue_pace.drop(outbound)
         self._changed_outbound.pop(outbound, None)
         self.fact(key(OUTBOUND, outbound.client_id, outbound.epoch), None)
 

@@ -19,3 +19,4 @@ class TakeoverPorts:
     name_of: Callable[[int], str]  # the name of a node
     on_drain: Callable[[int, Declined | Rebalance], None]  # receives the drain and rebalance messages of other nodes
     wills: ClusterWills
+    link_window: int  # bytes that may be in flight to one node

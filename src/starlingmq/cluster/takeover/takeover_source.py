@@ -276,10 +276,13 @@ class TakeoverSource:
         for outbound in with_output:
             if self._give_of(outbound, now):
                 migrations.with_output[outbound] = None
-        return len(migrations.with_output) != 0
+        pace = migrations.queue_pace
+        for target in pace.targets():
+            self._give_queues(target, now)
+        return len(migrations.with_output) != 0 or any(pace.is_open(target) for target in pace.targets())
 
     def _give_of(self, outbound: OutboundSession, now: float) -> bool:
-        """Finds the next events of one session. Returns whether more can be sent in the next turn."""
+        """Finds the next events of one session, up to its queue. Returns whether more can be sent in the next turn."""
         migrations, mover, session = self._migrations, self._migrations.broker.mover, outbound.session
         if session.ended:
             self._step(outbound, OutboundEvent.ENDED)
@@ -290,15 +293,42 @@ class TakeoverSource:
                 return sent
         if outbound.state is OutboundState.WINDOW:
             self._step(outbound, OutboundEvent.WINDOW_EMPTY)
-        sent = self._send(outbound, mover.take_queue(session), now)
-        if session.queue is not None:
-            return sent
-        nodes = outbound.newly_passed(migrations.of(outbound.client_id))
+        if session.queue is None:
+            self._after_queue(outbound)
+        else:
+            migrations.queue_pace.wait(outbound)
+        return False
+
+    def _give_queues(self, target: int, now: float) -> None:
+        """Sends messages from the queues of sessions that go to this node, as far as its link takes them."""
+        migrations, mover, pace = self._migrations, self._migrations.broker.mover, self._migrations.queue_pace
+        room = pace.room(target)
+        some = False
+        outbound = pace.next(target) if room > 0 else None
+        while outbound is not None:
+            session = outbound.session
+            if session.ended or session.window is not None:
+                migrations.with_output[outbound] = None
+            else:
+                taken = mover.take_queue(session, room)
+                room -= sum([outgoing.message.size() for outgoing in taken])
+                some = self._send(outbound, taken, now) or some
+                if session.queue is None:
+                    self._after_queue(outbound)
+                elif taken:  # otherwise its messages are being read from the store
+                    pace.wait(outbound)
+            outbound = pace.next(target) if room > 0 else None
+        if some:
+            migrations.flush(target)
+            pace.handed_over(target)
+
+    def _after_queue(self, outbound: OutboundSession) -> None:
+        """Nothing of the session waits here: says which nodes' messages are complete."""
+        nodes = outbound.newly_passed(self._migrations.of(outbound.client_id))
         if self._is_complete(outbound):
             self._step(outbound, OutboundEvent.COMPLETE, nodes=nodes)
         elif nodes:
             self._step(outbound, OutboundEvent.PASSED, nodes=nodes)
-        return False
 
     def _is_complete(self, outbound: OutboundSession) -> bool:
         """Whether no message can reach the session any more."""

@@ -173,12 +173,12 @@ class SessionTransfer:
             session.window = None
         return taken
 
-    def take_queue(self, session: Session) -> list[Outgoing]:
-        """The next messages of its queue, likewise."""
+    def take_queue(self, session: Session, bytes_max: int) -> list[Outgoing]:
+        """The next messages of its queue, likewise: no more once they have ``bytes_max``."""
         queue = session.queue
         taken: list[Outgoing] = []
         size = 0
-        while queue is not None and queue.items and len(taken) < BATCH_MESSAGES and size < BATCH_BYTES:
+        while queue is not None and queue.items and len(taken) < BATCH_MESSAGES and size < bytes_max:
             outgoing = queue.pop()
             self.ctx.note(QUEUE_DELETE, session, outgoing)
             if outgoing.message.expired(self.ctx.now):
