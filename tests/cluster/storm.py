@@ -1,8 +1,8 @@
 """Many sessions move at once over slow links, and their clients do not wait: the work of the nodes is counted.
 
 In ``SlowFleet`` each turn of a node takes ``TURN_SECONDS`` (its disk is slow), and what it sends arrives before its
-receiver's next turn. A link of ``WINDOW`` bytes carries about one window in three turns, so the queues of the sessions
-take long. A ``Nomad`` connects at one node after the other until it gets its session: when it is refused, and when it
+receiver's next turn. A way between two nodes carries ``WAY_BYTES`` in a turn, so the queues of the sessions take
+long. A ``Nomad`` connects at one node after the other until it gets its session: when it is refused, and when it
 has waited for ``patience`` seconds.
 """
 
@@ -123,9 +123,12 @@ class Nomad:
 
 
 class Storm:
-    """``count`` sessions at the first of three nodes, each with ``queued`` messages of ``size`` bytes."""
+    """``count`` sessions at the first of three nodes, each with ``queued`` messages of ``size`` bytes. ``sent``: these
+    messages are in the inflight windows."""
 
-    def __init__(self, count: int, patience: float = inf, queued: int = 20, size: int = 1000) -> None:
+    def __init__(
+        self, count: int, patience: float = inf, queued: int = 20, size: int = 1000, sent: bool = False
+    ) -> None:
         self.patience = patience
         self.queued = queued
         self.fleet = SlowFleet(3)
@@ -135,10 +138,14 @@ class Storm:
         for nomad in self.nomads:
             client = lasting(self.fleet, 0, nomad.name)
             subscribe(client, b"t", 1)
-            client.drop()
+            if not sent:
+                client.drop()
         publisher = self.fleet.connect(0, "publisher")
         for number in range(queued):
             publisher.send(Publish(b"t", b"%d " % number + bytes(size), 1, packet_id=number + 1))
+        for client in self.fleet[0].clients[:count]:
+            if not client.closed:
+                client.drop()
         for node in self.fleet.nodes:
             self._count(node)
         self.fleet.slow_down()
@@ -171,11 +178,14 @@ class Storm:
             if all(len(nomad.got) == self.queued for nomad in self.nomads):
                 self.all_delivered = fleet.now - self.began
 
+    @property
+    def connects(self) -> int:
+        return sum(nomad.connects for nomad in self.nomads)
+
     def told(self) -> str:
-        connects = sum(nomad.connects for nomad in self.nomads)
         connected = sum(nomad.connected for nomad in self.nomads)
         return (
             f"{len(self.nomads)} sessions, patience {self.patience}: {connected} connected, all after"
             f" {self.all_connected:.1f} s, all delivered after {self.all_delivered:.1f} s;"
-            f" {connects} CONNECTs, {self.parts} parts, {self.fleet.bytes} bytes, {dict(self.frames)}"
+            f" {self.connects} CONNECTs, {self.parts} parts, {self.fleet.bytes} bytes, {dict(self.frames)}"
         )
