@@ -34,7 +34,8 @@ class SlowFleet(Fleet):
         self._ways: dict[tuple[int, int], deque[tuple[NodeWorld, Envelope]]] = {}
         self._room: dict[tuple[int, int], int] = {}  # bytes that a way carries now
         self.bytes = 0  # of data frames, carried while slow
-        super().__init__(count, config={"link_window": WINDOW, "resend_interval": 60.0}, write_buffer=WINDOW, **settings)
+        config = {"link_window": WINDOW, "resend_interval": 60.0}
+        super().__init__(count, config=config, write_buffer=WINDOW, **settings)
 
     def slow_down(self) -> None:
         self.slow = True
