@@ -13,7 +13,7 @@ from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.core.session.session_transfer import SessionTransfer
 from starlingmq.wire.reasons import ProtocolError
 
-FOUND: Final = 27
+FOUND: Final = 69
 """A source was killed after it had asked its disk for the window that it was about to hand over."""
 
 

@@ -7,14 +7,15 @@ from unittest.mock import patch
 
 import pytest
 from tests.cluster.fleet import Fleet
-from tests.cluster.test_takeover import LASTING, lasting, subscribe
+from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 
 import starlingmq
 from starlingmq.cluster.takeover.inbound import ASK_SECONDS
-from starlingmq.cluster.takeover.migrations import Migrations
+from starlingmq.cluster.takeover.migrations import FACTS, Migrations
 from starlingmq.cluster.takeover.outbound_states import OutboundState
 from starlingmq.cluster.takeover.transfer_frames import Head, Takeover, TransferFrame, Whole
 from starlingmq.core.message import Message
+from starlingmq.core.ready import FACT_PUT
 from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.session import MOVED_PREFIX, NEVER
 from starlingmq.wire.mqtt import Connack, Connect
@@ -111,3 +112,40 @@ def test_the_window_of_a_session_that_was_leaving_is_read_back_before_it_is_hand
     node.cluster.takeovers._restored(session, target, 5, "c")
     assert node.state.mover.take_window(session) == []
     assert session in node.state.ctx.ready.reads
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+def test_messages_that_arrive_before_the_description_reach_the_client() -> None:
+    """The source has removed what it has sent, and sends it once. A target that restarts meanwhile has stored it."""
+    fleet = Fleet(3)
+    fleet[1].state.ctx.recording = True
+    first = lasting(fleet, 0)
+    subscribe(first, b"t", 1)
+    publisher = fleet.connect(0, "p")
+    publish(publisher, b"t", b"in the window")
+    first.drop()
+    publish(publisher, b"t", b"in the queue")
+    dropped: list[Said] = []
+    say = Migrations.say
+
+    def lose_the_first(migrations: Migrations, node: int, said: Said) -> None:
+        if isinstance(said, Head) and not dropped:
+            dropped.append(said)
+        else:
+            say(migrations, node, said)
+
+    with patch.object(Migrations, "say", lose_the_first):
+        second = fleet[1].open(5, "c")
+        second.send(Connect(5, "c", False, properties=LASTING))
+        fleet.advance(1.0)
+        (inbound,) = fleet[1].cluster.takeovers.migrations.of("c")
+        assert dropped and not second.output
+        assert len(inbound.kept) == 2
+        stored = {write.topic: write.value for write in fleet[1].writes if write.kind == FACT_PUT}
+        restored = Fleet(1)[0].cluster.takeovers
+        restored._go_on({name: fact for name, fact in stored.items() if name.startswith(FACTS)})
+        assert restored.migrations.of("c")[0].kept == inbound.kept
+        fleet.advance(ASK_SECONDS)
+    assert second.expect(Connack).session_present
+    assert published(second.receive()) == [b"in the window", b"in the queue"]
+    assert not inbound.kept

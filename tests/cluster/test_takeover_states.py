@@ -121,10 +121,12 @@ def outcome(at: Target, row: SourceRow) -> bool:
     before = row.state is not SourceState.GONE
     if row.event is SourceEvent.HEAD:
         return (b"u" in at.inbound.former_filters) == before
+    if row.event is SourceEvent.PARTS and row.state is SourceState.ASKED:
+        return at.inbound.kept == [(at.source, Parts("c", EPOCH, [PART]))]
     if row.event is SourceEvent.PARTS:
         return at.waiting() == 1
     if row.event is SourceEvent.WHOLE:
-        return at.inbound.whole
+        return at.inbound.whole == (row.state is not SourceState.ASKED)
     if row.event is SourceEvent.PASSED:
         return not before or at.inbound.ordered(at.source)
     if row.event is SourceEvent.SILENT:
@@ -147,7 +149,7 @@ def test_an_event_of_a_source_leads_to_the_state_of_its_row(row: SourceRow) -> N
     assert not at.takeovers.take_notices()
 
 
-@pytest.mark.parametrize("event", [SourceEvent.PARTS, SourceEvent.WHOLE, SourceEvent.DONE])
+@pytest.mark.parametrize("event", [SourceEvent.DONE])
 def test_a_message_without_a_row_is_ignored_and_the_notice_names_state_and_event(event: SourceEvent) -> None:
     at = Target(SourceState.ASKED)
     EVENTS[event](at)

@@ -22,7 +22,14 @@ from starlingmq.cluster.takeover.inbound_states import (
     SourceEvent,
     SourceState,
 )
-from starlingmq.cluster.takeover.transfer_frames import CANCELLED, UNREPORTED, Head, InboundSessionValue, Takeover
+from starlingmq.cluster.takeover.transfer_frames import (
+    CANCELLED,
+    UNREPORTED,
+    Head,
+    InboundSessionValue,
+    Parts,
+    Takeover,
+)
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED
 from starlingmq.core.session.session import Session
 
@@ -92,6 +99,7 @@ class InboundSession:
     user: str | None  # the user who connected; None: no client has connected, or sessions are not bound to users
     session: Session | None  # None until this node has one
     served: bool  # a client has had the session, so no source can provide another one
+    kept: list[tuple[int, Parts]]  # (node, messages) of sources that have not described the session
     reset: ResetState
     reset_until: float  # while PENDING: when cut markers that are missing are late
     ask_at: float  # when sources whose answer is missing are asked again; 0.0: no answer is missing
@@ -116,6 +124,7 @@ class InboundSession:
         self.user = None
         self.session = None
         self.served = False
+        self.kept = []
         self.reset = ResetState.NONE
         self.reset_until = 0.0
         self.ask_at = 0.0
@@ -267,6 +276,12 @@ class InboundSession:
                 self.former_filters[granted.whole] = None
         self.former_filters.update(dict.fromkeys(head.former_filters))
         self.sources[node].filters_unknown = head.unknown
+
+    def take_kept(self, node: int) -> list[Parts]:
+        """The messages of that source that were kept."""
+        taken = [said for source, said in self.kept if source == node]
+        self.kept = [(source, said) for source, said in self.kept if source != node]
+        return taken
 
     # Storing
 

@@ -31,6 +31,8 @@ Invariants:
 - The client gets the session with the highest epoch of all that are handed over; the other sources only owe messages.
 - The client is told session present 1 only if no node can have a later session.
 - Nothing waits for a node that is not connected. A connected node is waited for, however slow it is.
+- The source has removed the messages that it has handed over, so all that arrive here are kept: also those of a source
+  whose description has not arrived.
 - A connected source whose answer is missing is asked again, ever more seldom: no lost frame makes a session wait for
   ever.
 """
@@ -68,6 +70,8 @@ class SourceAction(Enum):
     LEARN = "note the filters of former owners"
     ADOPT = "take its session, or what it owes"
     PUT = "put its messages into the session"
+    KEEP = "keep its messages until it has described the session"
+    PUT_KEPT = "put its kept messages into the session"
     NOTE_PASSED = "note whose messages from before their cut markers are complete"
     ASK = "ask it again"
     NOTE_LATE = "wait for it no longer"
@@ -128,22 +132,25 @@ _A = SourceAction
 SOURCE_TABLE: Final[StateTable[SourceState, SourceEvent, SourceAction]] = StateTable(
     "source of an inbound session",
     [
-        goes(_S.ASKED, _E.HEAD, _S.WINDOW, _A.LEARN, _A.STORE, _A.ADOPT),
+        goes(_S.ASKED, _E.HEAD, _S.WINDOW, _A.LEARN, _A.STORE, _A.ADOPT, _A.PUT_KEPT),
         goes(_S.WINDOW, _E.HEAD, _S.WINDOW, _A.LEARN, _A.STORE, _A.DELIVER),
         goes(_S.QUEUE, _E.HEAD, _S.QUEUE, _A.LEARN, _A.STORE, _A.DELIVER),
         ignores(_S.GONE, _E.HEAD, "it has answered before: its key is being deleted"),
-        goes(_S.ASKED, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.ASKED, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.PUT_KEPT, _A.DELIVER),
         goes(_S.WINDOW, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         goes(_S.QUEUE, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         ignores(_S.GONE, _E.NOTHING, "it was asked twice"),
-        goes(_S.ASKED, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
+        goes(_S.ASKED, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.PUT_KEPT, _A.DELIVER),
         goes(_S.WINDOW, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
         goes(_S.QUEUE, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
         ignores(_S.GONE, _E.OVERTAKEN, "it was asked twice"),
+        # its description was lost: it is asked for it again
+        goes(_S.ASKED, _E.PARTS, _S.ASKED, _A.KEEP),
         goes(_S.WINDOW, _E.PARTS, _S.WINDOW, _A.PUT),
         goes(_S.QUEUE, _E.PARTS, _S.QUEUE, _A.PUT),
         # it was asked twice, and has received messages since: they are accepted
         goes(_S.GONE, _E.PARTS, _S.GONE, _A.PUT),
+        ignores(_S.ASKED, _E.WHOLE, "its description was lost, and it says so again with the description"),
         goes(_S.WINDOW, _E.WHOLE, _S.QUEUE, _A.STORE_IF_BEST),
         ignores(_S.QUEUE, _E.WHOLE, "it has said so before it was restarted"),
         ignores(_S.GONE, _E.WHOLE, "nothing waits for its window"),
@@ -161,10 +168,10 @@ SOURCE_TABLE: Final[StateTable[SourceState, SourceEvent, SourceAction]] = StateT
         goes(_S.ASKED, _E.UNREACHABLE, _S.ASKED, _A.NOTE_LATE),
         goes(_S.WINDOW, _E.UNREACHABLE, _S.WINDOW, _A.NOTE_LATE),
         goes(_S.QUEUE, _E.UNREACHABLE, _S.QUEUE, _A.NOTE_LATE),
-        goes(_S.ASKED, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.ASKED, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.PUT_KEPT, _A.DELIVER),
         goes(_S.WINDOW, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         goes(_S.QUEUE, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
-        goes(_S.ASKED, _E.DROPPED, _S.GONE, _A.STORE),
+        goes(_S.ASKED, _E.DROPPED, _S.GONE, _A.STORE, _A.PUT_KEPT),
         goes(_S.WINDOW, _E.DROPPED, _S.GONE, _A.STORE),
         goes(_S.QUEUE, _E.DROPPED, _S.GONE, _A.STORE),
         goes(_S.GONE, _E.DROPPED, _S.GONE, _A.STORE),  # its session has ended, so the inbound session may be complete

@@ -24,6 +24,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     TransferFrame,
     encode,
     encode_inbound,
+    encode_kept,
     encode_marks,
     pack,
 )
@@ -36,6 +37,7 @@ FACTS: Final = b"m"  # prefix of the keys of all facts of this package
 INBOUND: Final = FACTS + b"a"
 OUTBOUND: Final = FACTS + b"d"
 EARLY: Final = FACTS + b"e"
+KEPT: Final = FACTS + b"k"  # messages of sources that have not described the session
 NUMBERS: Final = FACTS + b"n"  # the highest epoch of orphaned sessions, and the node numbers since then
 FIRST: Final = FACTS + b"f"  # the first node number that this data directory was used with
 
@@ -317,6 +319,10 @@ class Migrations:
             marks = encode_marks(outbound.stored())
             self.fact(key(OUTBOUND, outbound.client_id, outbound.epoch), marks)
         self._changed_outbound.clear()
+
+    def store_kept(self, inbound: InboundSession) -> None:
+        value = encode_kept(inbound.kept) if inbound.kept else None
+        self.fact(key(KEPT, inbound.client_id, inbound.epoch), value)
 
     def fact(self, name: bytes, value: bytes | None) -> None:
         if self.ctx.recording:

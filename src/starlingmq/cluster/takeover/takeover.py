@@ -33,7 +33,17 @@ from starlingmq.cluster.takeover.drain_offers import DrainOffers
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_claims import InboundClaims
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
-from starlingmq.cluster.takeover.migrations import EARLY, FACTS, FIRST, INBOUND, NUMBERS, OUTBOUND, Migrations, key
+from starlingmq.cluster.takeover.migrations import (
+    EARLY,
+    FACTS,
+    FIRST,
+    INBOUND,
+    KEPT,
+    NUMBERS,
+    OUTBOUND,
+    Migrations,
+    key,
+)
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession, moved_session
 from starlingmq.cluster.takeover.ownership import CLEAN, Ownership
@@ -54,6 +64,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     TransferFrame,
     Unknown,
     decode_inbound,
+    decode_kept,
     decode_marks,
     encode_marks,
     unpack,
@@ -181,7 +192,7 @@ class Takeovers:
         """This node had been removed from the cluster. The other nodes have abandoned all migrations from and to it."""
         migrations, ctx = self.migrations, self._ctx
         for name in facts:
-            if name.startswith((INBOUND, EARLY)):
+            if name.startswith((INBOUND, EARLY, KEPT)):
                 migrations.fact(name, None)
         for session in sorted(ctx.sessions.values(), key=_epoch, reverse=True):
             found = moved_session(session.client_id)
@@ -216,6 +227,8 @@ class Takeovers:
                 migrations.early[name[10:].decode(), int.from_bytes(name[2:10], "big")] = decode_marks(fact)
             elif name.startswith(INBOUND):
                 inbound = InboundSession.restored(decode_inbound(fact), by_number)
+                kept = facts.get(key(KEPT, inbound.client_id, inbound.epoch))
+                inbound.kept = [] if kept is None else decode_kept(kept)
                 migrations.add(inbound)
                 for node in inbound.asked():  # the source may have deferred the request, and have crashed since
                     migrations.send(node, inbound.asking())

@@ -51,6 +51,8 @@ class TakeoverTarget:
             SourceAction.LEARN: self._learn,
             SourceAction.ADOPT: self._adopt,
             SourceAction.PUT: self._put,
+            SourceAction.KEEP: self._keep,
+            SourceAction.PUT_KEPT: self._put_kept,
             SourceAction.NOTE_PASSED: self._note_passed,
             SourceAction.ASK: lambda inbound, node, epoch, frame: migrations.send(node, inbound.asking()),
             SourceAction.NOTE_LATE: self._note_late,
@@ -190,6 +192,18 @@ class TakeoverTarget:
     def _put(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
         assert isinstance(frame, Parts)
         self._delivery.put(node, inbound, frame)
+
+    def _keep(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        assert isinstance(frame, Parts)
+        inbound.kept.append((node, frame))
+        self._migrations.store_kept(inbound)
+
+    def _put_kept(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        kept = inbound.take_kept(node)
+        if kept:
+            self._migrations.store_kept(inbound)
+        for parts in kept:
+            self._delivery.put(node, inbound, parts)
 
     def _note_passed(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
         assert isinstance(frame, Passed)

@@ -214,6 +214,7 @@ class InboundSessionValue(msgspec.Struct, array_like=True):
     whole: bool = False
 
 
+_kept_decoder = msgspec.msgpack.Decoder(list[tuple[int, Parts]])
 _inbound_decoder = msgspec.msgpack.Decoder(InboundSessionValue)
 _marks = msgspec.msgpack.Decoder(list[int])
 
@@ -224,6 +225,14 @@ def encode_inbound(value: InboundSessionValue) -> bytes:
 
 def decode_inbound(fact: bytes) -> InboundSessionValue:
     return _inbound_decoder.decode(fact)
+
+
+def encode_kept(kept: list[tuple[int, Parts]]) -> bytes:
+    return _encoder.encode(kept)
+
+
+def decode_kept(fact: bytes) -> list[tuple[int, Parts]]:
+    return _kept_decoder.decode(fact)
 
 
 def encode_marks(marks: list[int]) -> bytes:
