@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.net.lanes import EIO, Bench, Peer, SlowStore, turns
 
+from starlingmq.cluster.cluster_ready import ClusterReady
 from starlingmq.core.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT
 from starlingmq.net.driver import Driver
 from starlingmq.wire.mqtt import (
@@ -366,3 +367,49 @@ async def test_an_acknowledgement_is_true_whatever_the_store_does(bench: Bench, 
         assert oracle.answered == sorted(oracle.answered)
         assert oracle.peer.wire.closed or oracle.answered == list(oracle.published)
     assert any(oracle.answered for oracle in peers)
+
+
+class RaisingCluster:
+    """A cluster whose turns raise an exception, as often as the test says."""
+
+    def __init__(self) -> None:
+        self.raises = 0
+        self.turned = 0
+
+    def turn(self, now: float) -> None:
+        self.turned += 1
+        if self.raises:
+            self.raises -= 1
+            raise ValueError("a bug")
+
+    def take_ready(self) -> ClusterReady:
+        return ClusterReady()
+
+    def pending(self) -> bool:
+        return False
+
+    def wake_at(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("raises", [1, 2])
+async def test_a_cluster_turn_that_raised_is_committed_with_the_next_turn(bench: Bench, raises: int) -> None:
+    """If the next one raises as well, the clients are served all the same."""
+    peer = await bench.connect("c", lasting=True)
+    cluster: Any = RaisingCluster()
+    bench.driver.cluster, bench.driver.carry = cluster, lambda ready: None
+    before = len(bench.store.commits)
+    cluster.raises = raises
+    committed_after: list[int] = []
+    commit = bench.store.commit
+
+    def noting(writes: Any) -> Any:
+        committed_after.append(cluster.turned)
+        return commit(writes)
+
+    bench.store.commit = noting  # type: ignore[method-assign]
+    peer.send(Subscribe(7, [SubscribeRequest(b"t", 1)]))
+    await turns()
+    assert committed_after == [2] and len(bench.store.commits) == before + 1
+    await bench.store.finish()
+    assert [type(packet) for packet in peer.got()] == [Suback]

@@ -331,7 +331,11 @@ class ClusterState:
         ctx.at(now)
         self._quiet = self._is_quiet(now)
         if not self._quiet:
-            self._take_whole_turn(now)
+            try:
+                self._take_whole_turn(now)
+            except Exception:
+                self._has_events = True  # the next turn does the rest
+                raise
         ctx.peers_full(self._connections.full())
 
     def _is_quiet(self, now: float) -> bool:

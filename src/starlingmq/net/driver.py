@@ -84,6 +84,7 @@ class Driver(ClientOwner):
         self._keeps = store.keeps
         state.ctx.record(store.keeps)
         self._scheduled = False
+        self._raised = False  # the last turn raised an exception
         self._began = 0.0  # when the work of this turn began
         self._tickets: deque[CommitTicket] = deque()
         self.on_request: Callable[[SystemRequest], None] | None = None  # receives the system requests of NATS clients
@@ -197,6 +198,14 @@ class Driver(ClientOwner):
             log.exception(
                 "internal error in a turn of the event loop; please report it"
             )  # a bug in serving one client must not stop the others
+            if self.cluster is not None and not self._raised and not self._stopping:
+                # A cluster turn stores last what follows from the frames that it has taken. The next turn does that;
+                # a commit before could store that a frame was received, and a crash then loses its effect.
+                self._raised = True
+                self._schedule()
+                return
+        else:
+            self._raised = False
         ready = state.take_ready()
         self._carry_out(ready)
         ready.renew()  # releases its references
