@@ -47,6 +47,8 @@ from starlingmq.cluster.takeover.transfer_frames import (
     encode,
     pack,
 )
+from starlingmq.core.message import Message
+from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.session_user import REFUSE
 
 SourceRow = Row[SourceState, SourceEvent, Any]
@@ -281,13 +283,16 @@ def test_a_request_is_decided_by_the_first_condition_that_holds(decision: Reques
         session.epoch = EPOCH + 1
     elif decision is RequestDecision.INCOMPLETE:
         takeovers.migrations.add(InboundSession("c", EPOCH - 1, {other: HELD}))
+    elif decision is RequestDecision.LINK_FULL:
+        node.state.mover.put_window(session, 1, PUBLISHED, Outgoing(Message.at(3), 1, False, b"", None))
+        takeovers.migrations.queue_pace.hand_over(other, 1 << 30)
     source = takeovers._source
     assert source.decide(other, requested) is decision
     if decision not in (RequestDecision.NO_MEMBER, RequestDecision.REPEATED, RequestDecision.AVAILABLE):
         takeovers.take(other, pack([encode(requested)]))
         refused = RequestAction.REFUSE in REQUEST_TABLE[decision]
         assert takeovers.refused == refused
-        assert ("c" in takeovers.migrations.deferred) == (decision is RequestDecision.INCOMPLETE)
+        assert ("c" in takeovers.migrations.deferred) == (RequestAction.DEFER in REQUEST_TABLE[decision])
 
 
 def test_a_table_has_no_row_twice_each_ignored_event_says_why_and_each_action_is_taken() -> None:

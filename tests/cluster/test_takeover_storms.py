@@ -35,6 +35,15 @@ def test_clients_that_connect_elsewhere_again_and_again_do_not_multiply_the_work
     assert storm.parts < 1.5 * 200 * QUEUED, storm.told()
 
 
+@pytest.mark.parametrize("patience", [1.0, 2.0, 5.0])
+def test_sessions_with_large_windows_go_where_their_clients_are_now(patience: float) -> None:
+    """All windows together keep the links busy for about 12 s. A client that comes back finds its session at once."""
+    storm = finished(100, patience, sent=True)
+    assert storm.connects > 100, "no client was impatient"
+    assert storm.parts <= 1.2 * 100 * QUEUED, storm.told()
+    assert storm.all_connected < 13.0, storm.told()
+
+
 def test_the_time_until_all_is_delivered_grows_linearly_with_the_sessions() -> None:
     for count in (50, 100):
         storm = finished(count, 1.0)

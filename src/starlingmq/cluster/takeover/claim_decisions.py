@@ -21,6 +21,7 @@ class RequestDecision(Enum):
     OLDER = "this node, or a node that gets the session from here, has a higher epoch"
     DISCARDED = "clean start, or a session of another user"
     INCOMPLETE = "the session is still moving to this node"
+    LINK_FULL = "the inflight windows of other sessions wait for the link to the node"
     AVAILABLE = "nothing to wait for"
 
 
@@ -31,6 +32,7 @@ class RequestAction(Enum):
     REFUSE_CONNECT = "refuse a CONNECT that waits here since before"
     DISCARD = "stop waiting for parts that have not arrived"
     DEFER = "answer when the session has arrived"
+    LINE_UP = "answer when the link has room"
     END = "end the session, and hand over what stays owed"
     HAND_OVER = "hand the session over"
 
@@ -68,6 +70,7 @@ REQUEST_TABLE: Final[dict[RequestDecision, tuple[RequestAction, ...]]] = {
     RequestDecision.OLDER: (_R.NOTE_EPOCH, _R.REFUSE),
     RequestDecision.DISCARDED: (_R.NOTE_EPOCH, _R.REFUSE_CONNECT, _R.DISCARD, _R.END),
     RequestDecision.INCOMPLETE: (_R.NOTE_EPOCH, _R.REFUSE_CONNECT, _R.DEFER),
+    RequestDecision.LINK_FULL: (_R.NOTE_EPOCH, _R.REFUSE_CONNECT, _R.DEFER, _R.LINE_UP),
     RequestDecision.AVAILABLE: (_R.NOTE_EPOCH, _R.REFUSE_CONNECT, _R.HAND_OVER),
 }
 

@@ -363,6 +363,7 @@ class Takeovers:
                 self._connects.noticed(session, now)
         for inbound in (*migrations.due(now), *migrations.settling):
             migrations.touch(inbound)
+        self._source.look_at_links()
         self._receive_own()
         while migrations.touched:
             touched, migrations.touched = migrations.touched, {}

@@ -50,6 +50,7 @@ class TakeoverSource:
             RequestAction.REFUSE_CONNECT: self._refuse_connect,
             RequestAction.DISCARD: self._discard,
             RequestAction.DEFER: self._defer,
+            RequestAction.LINE_UP: self._line_up,
             RequestAction.END: self._end,
             RequestAction.HAND_OVER: self._hand_over,
         }
@@ -79,7 +80,19 @@ class TakeoverSource:
             return RequestDecision.DISCARDED
         if any(inbound.wanted() for inbound in inbound_sessions):
             return RequestDecision.INCOMPLETE
+        if session is not None and self._waits_for_link(node, session):
+            return RequestDecision.LINK_FULL
         return RequestDecision.AVAILABLE
+
+    def _waits_for_link(self, node: int, session: Session) -> bool:
+        """Whether the session stays here until the link to that node takes its window. A session whose client is
+        connected here, or that something is about to happen to, does not wait."""
+        migrations, window = self._migrations, session.window
+        if node == migrations.me or session.client is not None or session.will is not None:
+            return False
+        if window is None or not window.entries or migrations.queue_pace.room(node) > 0:
+            return False
+        return session.expires_at == 0.0 or session.expires_at > self._ctx.now + migrations.limit
 
     def _inbound(self, node: int, client_id: str) -> list[InboundSession]:
         """Inbound sessions that a request of that node concerns: none if it is this node's own."""
@@ -176,6 +189,22 @@ class TakeoverSource:
             migrations.take_early((frame.client_id, earlier[1].epoch))
         migrations.deferred[frame.client_id] = (node, frame)
 
+    def _line_up(self, node: int, frame: Takeover) -> None:
+        self._migrations.queue_pace.line_up(node, frame.client_id)
+
+    def look_at_links(self) -> None:
+        """Answers requests that have waited for the link to a node, as far as it has room."""
+        migrations, pace = self._migrations, self._migrations.queue_pace
+        for target in pace.lined_up():
+            while pace.room(target) > 0:
+                client_id = pace.next_in_line(target)
+                if client_id is None:
+                    break
+                deferred = migrations.deferred.get(client_id)
+                if deferred is not None and deferred[0] == target:
+                    del migrations.deferred[client_id]
+                    self.asked(*deferred)
+
     def _discard(self, node: int, frame: Takeover) -> None:
         """The new owner starts with a clean session: this node no longer waits for parts that have not arrived. It
         happens now, because a client that returns here in the meantime must not find the old session."""
@@ -223,6 +252,8 @@ class TakeoverSource:
                 self._delivery.attach(inbound)
         outbound = OutboundSession(migrating, node, epoch, client_id)
         migrations.add_outbound(outbound)
+        if migrating.window is not None:
+            migrations.queue_pace.hand_over(node, migrating.window.bytes)
         for marked in migrations.take_early((client_id, epoch)):
             migrations.mark(outbound, marked, False)
         for inbound in migrations.of(client_id):
@@ -279,7 +310,10 @@ class TakeoverSource:
         pace = migrations.queue_pace
         for target in pace.targets():
             self._give_queues(target, now)
-        return len(migrations.with_output) != 0 or any(pace.is_open(target) for target in pace.targets())
+        for target in pace.take_given():
+            migrations.flush(target)
+            pace.told(target)
+        return len(migrations.with_output) != 0 or pace.is_any_open()
 
     def _give_of(self, outbound: OutboundSession, now: float) -> bool:
         """Finds the next events of one session, up to its queue. Returns whether more can be sent in the next turn."""
@@ -289,6 +323,8 @@ class TakeoverSource:
             return False
         if session.window is not None:
             sent = self._send(outbound, mover.take_window(session), now)
+            if sent:
+                migrations.queue_pace.hand_over(outbound.target, 0)
             if session.window is not None:
                 return sent
         if outbound.state is OutboundState.WINDOW:
@@ -302,25 +338,20 @@ class TakeoverSource:
     def _give_queues(self, target: int, now: float) -> None:
         """Sends messages from the queues of sessions that go to this node, as far as its link takes them."""
         migrations, mover, pace = self._migrations, self._migrations.broker.mover, self._migrations.queue_pace
-        room = pace.room(target)
-        some = False
-        outbound = pace.next(target) if room > 0 else None
+        outbound = pace.next(target) if pace.room(target) > 0 else None
         while outbound is not None:
             session = outbound.session
             if session.ended or session.window is not None:
                 migrations.with_output[outbound] = None
             else:
-                taken = mover.take_queue(session, room)
-                room -= sum([outgoing.message.size() for outgoing in taken])
-                some = self._send(outbound, taken, now) or some
+                taken = mover.take_queue(session, pace.room(target))
+                self._send(outbound, taken, now)
+                pace.hand_over(target, sum([outgoing.message.size() for outgoing in taken]))
                 if session.queue is None:
                     self._after_queue(outbound)
                 elif taken:  # otherwise its messages are being read from the store
                     pace.wait(outbound)
-            outbound = pace.next(target) if room > 0 else None
-        if some:
-            migrations.flush(target)
-            pace.handed_over(target)
+            outbound = pace.next(target) if pace.room(target) > 0 else None
 
     def _after_queue(self, outbound: OutboundSession) -> None:
         """Nothing of the session waits here: says which nodes' messages are complete."""
@@ -383,6 +414,7 @@ class TakeoverSource:
                 session = self._ctx.sessions.get(client_id)
                 if session is not None and session.moving is not None:
                     session.moving.marked = {}
+        migrations.queue_pace.set_members(migrations.members)
         self._migrations.with_output.update(dict.fromkeys(self._migrations.outbound_sessions.values()))
 
     def node_restarted(self, node: int) -> None:
