@@ -17,7 +17,7 @@ from tests.cluster.test_takeover import LASTING, lasting, subscribe
 from tests.harness import FakeClient
 
 from starlingmq.cluster.links.peer_frames import Data, Envelope
-from starlingmq.cluster.takeover.transfer_frames import Parts, Said
+from starlingmq.cluster.takeover.transfer_frames import Parts, TransferFrame
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish
 from starlingmq.wire.packets import PUBACK
 
@@ -154,18 +154,18 @@ class Storm:
         self.all_connected = inf  # seconds
         self.all_delivered = inf
 
-    def _count(self, node: NodeWorld) -> None:
-        migrations = node.cluster.takeovers.migrations
-        say = migrations.say
+    def _count(self, world: NodeWorld) -> None:
+        migrations = world.cluster.takeovers.migrations
+        send = migrations.send
 
-        def counted(target: int, said: Said) -> None:
-            if target != migrations.me:
-                self.frames[type(said).__name__] += 1
-                if isinstance(said, Parts):
-                    self.parts += len(said.parts)
-            say(target, said)
+        def counted(node: int, frame: TransferFrame) -> None:
+            if node != migrations.me:
+                self.frames[type(frame).__name__] += 1
+                if isinstance(frame, Parts):
+                    self.parts += len(frame.parts)
+            send(node, frame)
 
-        migrations.say = counted  # type: ignore[method-assign]
+        migrations.send = counted  # type: ignore[method-assign]
 
     def run(self, seconds: float) -> None:
         """Until all have their sessions and messages, at most so long."""

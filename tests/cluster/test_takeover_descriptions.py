@@ -125,16 +125,16 @@ def test_messages_that_arrive_before_the_description_reach_the_client() -> None:
     publish(publisher, b"t", b"in the window")
     first.drop()
     publish(publisher, b"t", b"in the queue")
-    dropped: list[Said] = []
-    say = Migrations.say
+    dropped: list[TransferFrame] = []
+    send = Migrations.send
 
-    def lose_the_first(migrations: Migrations, node: int, said: Said) -> None:
-        if isinstance(said, Head) and not dropped:
-            dropped.append(said)
+    def lose_the_first(migrations: Migrations, node: int, frame: TransferFrame) -> None:
+        if isinstance(frame, Head) and not dropped:
+            dropped.append(frame)
         else:
-            say(migrations, node, said)
+            send(migrations, node, frame)
 
-    with patch.object(Migrations, "say", lose_the_first):
+    with patch.object(Migrations, "send", lose_the_first):
         second = fleet[1].open(5, "c")
         second.send(Connect(5, "c", False, properties=LASTING))
         fleet.advance(1.0)
