@@ -116,7 +116,7 @@ class Losses:
             self.counts["told again, it had left before it read the first CONNACK"] += 1
             return
         self.counts[f"told again, {loss.before or 'it had not read the first CONNACK'}"] += 1
-        if loss.before == "answered since" and not self._met(loss.at, ("kill",)):
+        if loss.before == "answered since":
             self.wrong[f"{loss}: its session is lost once more, though it was answered since it was told"] += 1
 
     def _fault(self, loss: Loss, owners: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ from tests.cluster.test_slow_takeovers import CONFIG, connecting
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 from tests.harness import FakeClient
 
+from starlingmq.core.ready import SESSION_PUT
 from starlingmq.wire.mqtt import (
     Connack,
     Connect,
@@ -55,6 +56,20 @@ def test_a_client_that_only_publishes_is_told_once(back: int, qos: int, subscrib
         client = lasting(fleet, back, version=version)
         assert client.connack.session_present
         client.drop()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_publish_shows_at_once_that_the_client_knows(qos: int) -> None:
+    """It is stored before the message is acknowledged: a crash of the node does not make it tell the client again."""
+    fleet, client = lost()
+    node = fleet[1]
+    session = node.state.ctx.sessions["c"]
+    assert session.needs_reset and not session.reset_confirmed
+    node.state.ctx.record(True)
+    session.kept = True
+    publish(client, b"other", b"x", qos)
+    assert session.reset_confirmed or not session.needs_reset
+    assert any(write.kind == SESSION_PUT and write.session is session for write in node.writes)
 
 
 @pytest.mark.parametrize("back", [1, 2])
@@ -124,9 +139,9 @@ def test_a_message_in_flight_keeps_its_packet_id_in_a_session_that_its_client_kn
     client = lasting(fleet, 0)
     assert not client.connack.session_present
     fleet.mute = {(slow, home)}
-    publish(client, b"other", b"x", 1)
     publish(fleet.connect(2, "p"), b"t", b"one", 2)
     first = client.expect(Publish)
+    publish(client, b"other", b"x", 1)
     client.drop()
     client = lasting(fleet, 0)
     assert client.connack.session_present

@@ -134,6 +134,15 @@ class PacketIntake:
             self._handle_packets(client, data)
         finally:
             self.publishing.answered_together(client)
+        session = client.session
+        if session is not None and session.needs_reset:
+            self._notice_publish(client, session)
+
+    def _notice_publish(self, client: Client, session: Session) -> None:
+        """A PUBLISH shows that the client knows of a session reset, like any other packet. It is looked at once for all
+        packets that were read together, and stored with them."""
+        if session.connack_sent_to is client and client.published != 0 and knows(client):
+            self.subscribing.confirm_reset(session)
 
     def _handle_packets(self, client: Client, data: bytes) -> None:
         ctx = self.ctx

@@ -122,7 +122,7 @@ class Ending:
             return
         ctx = self.ctx
         if session.needs_reset and session.connack_sent_to is client and client.published != 0 and knows(client):
-            self.subscribing.confirm_reset(session)  # a PUBLISH alone does not trigger this when it arrives
+            self.subscribing.confirm_reset(session)  # CONNACK may not have been sent yet when it published
         session.connack_sent_to = None
         ctx.counters.clients_connected -= 1
         session.client = None
