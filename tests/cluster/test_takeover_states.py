@@ -218,7 +218,7 @@ class Home:
             session = self.node.state.mover.arrive("c", EPOCH + 10, 60, 60.0, [], 0, False, False, None)
             assert session.epoch > EPOCH
         if state is OutboundState.QUEUE:
-            self.takeovers._source._step(self.outbound, OutboundEvent.WINDOW_EMPTY)
+            self.takeovers._handover.step(self.outbound, OutboundEvent.WINDOW_EMPTY)
 
     def here(self) -> bool:
         """Whether client "c" has the session that was to be handed over."""
@@ -238,9 +238,9 @@ def test_an_event_of_an_outbound_session_leads_to_the_state_of_its_row(
         elif row.event is OutboundEvent.TARGET_RESTARTED:
             at.takeovers.node_restarted(at.target)
         elif row.event is OutboundEvent.MESSAGES:
-            at.takeovers._source._step(outbound, row.event, parts=[PART])
+            at.takeovers._handover.step(outbound, row.event, parts=[PART])
         else:
-            at.takeovers._source._step(outbound, row.event, nodes=[at.target])
+            at.takeovers._handover.step(outbound, row.event, nodes=[at.target])
     assert taken[row] == 1
     assert outbound.state is row.next
     removed = outbound not in migrations.outbound_sessions.values()

@@ -47,6 +47,7 @@ from starlingmq.cluster.takeover.migrations import (
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession, moved_session
 from starlingmq.cluster.takeover.ownership import CLEAN, Ownership
+from starlingmq.cluster.takeover.session_handover import SessionHandover
 from starlingmq.cluster.takeover.state_table import NoTransition
 from starlingmq.cluster.takeover.suback_hold import SubackHold
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
@@ -98,7 +99,8 @@ class Takeovers:
         self._connects = WaitingConnects(self.migrations, self._delivery)
         self._target = TakeoverTarget(self.migrations, self._delivery, self._connects)
         self._answers = InboundClaims(self.migrations, self._target, self._connects, self.offers)
-        self._source = TakeoverSource(self.migrations, self._target, self._delivery)
+        self._handover = SessionHandover(self.migrations, self._target, self._delivery)
+        self._source = TakeoverSource(self.migrations, self._target, self._delivery, self._handover)
         self._cut_markers = CutMarkers(self.migrations, self._delivery, self._source, self.orphaned)
         self._claims = self._ctx.cluster.claim_ids(2 * seconds, limit)
         self._wanted_orphans: dict[str, None] = {}  # orphaned sessions that are wanted and not claimed yet
@@ -387,7 +389,7 @@ class Takeovers:
         send."""
         migrations = self.migrations
         self._cut_markers.ask(version, route_epoch)
-        busy = self._source.give_on(now)
+        busy = self._handover.give_on(now)
         self._receive_own()  # a message to this node itself is stored in the turn in which it leaves the session
         migrations.store()
         migrations.flush_all()
