@@ -381,7 +381,7 @@ def test_a_session_whose_client_knows_of_the_loss_arrives_without_another_packet
 @pytest.mark.parametrize("back", [0, 1, 2])
 def test_a_session_is_not_lost_by_a_claim_whose_client_has_gone(back: int, earlier: bool) -> None:
     """The client asked another node for it, and left before that node had it. Then its owner could not be reached for a
-    while: nobody was told of a loss. ``earlier``: the other node had a session of it before."""
+    while: no client was told of a loss. ``earlier``: the other node had a session of it before."""
     fleet = Fleet(3)
     if earlier:
         subscribe(lasting(fleet, 1), b"old", 1)

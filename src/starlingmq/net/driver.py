@@ -53,6 +53,9 @@ class CommitTicket:
         self.awaited: list[asyncio.Future[bool]] = []
 
 
+BUG: Final = "internal error in a turn of the event loop; please report it"
+
+
 class Driver(ClientOwner):
     """``hooks`` may be None if there are none; ``on_event`` and ``on_notice`` receive the core's events and notices.
 
@@ -195,12 +198,9 @@ class Driver(ClientOwner):
             if self.cluster is not None:
                 self.cluster.turn(self._began)
         except Exception:
-            log.exception(
-                "internal error in a turn of the event loop; please report it"
-            )  # a bug in serving one client must not stop the others
+            log.exception(BUG)  # in serving one client; it must not stop the others
             if self.cluster is not None and not self._raised and not self._stopping:
-                # A cluster turn stores last what follows from the frames that it has taken. The next turn does that;
-                # a commit before could store that a frame was received, and a crash then loses its effect.
+                # The effects of frames are stored last: a commit now could keep the frames and lose their effects.
                 self._raised = True
                 self._schedule()
                 return
