@@ -21,4 +21,4 @@ def command(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="Shell that reads the script: bash, zsh or fish.")],
 ) -> None:
     """Print the script that completes commands and options in a shell: `source <(starlingmq completion bash)`."""
-    print(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION, shell=shell.value))
+    print(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION, shell=shell.value))  # nosec B604: names a shell, runs none
