@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from starlingmq.config.settings import Config, load_config
 from starlingmq.net.control_socket import Report
 from starlingmq.net.peers.cluster_shell import Cluster
 from starlingmq.wire.reasons import Reason
+from tests.patience import within
 
 from .conftest import Ask, Join, Serve
 from .test_api import refusal
@@ -73,8 +75,10 @@ async def test_traffic_of_each_listener_and_latencies_are_counted(serve: Serve, 
         await author.publish("a", b"x", 1)
     rates = (await ask(broker, "GET", "/api/v1/activity")).json()
     assert {one["client_id"] for one in rates["clients"]} == {"reader", "author"} and rates["missing"] == []
-    text = (await ask(broker, "GET", "/metrics")).text
-    assert f'starlingmq_listener_messages_received_total{{listener="{broker.address()}"}} 32.0' in text
+    received = f'starlingmq_listener_messages_received_total{{listener="{broker.address()}"}} 32.0'
+    async with within(30.0):  # the history of the dashboard may have counted just before
+        while received not in (text := (await ask(broker, "GET", "/metrics")).text):
+            await asyncio.sleep(0.1)
     assert "starlingmq_delivery_delay_seconds_count 2.0" in text
     latency = (await ask(broker, "GET", "/api/v1/overview")).json()["latency"]
     assert latency["delivery"]["count"] == 2

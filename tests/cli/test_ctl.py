@@ -27,8 +27,10 @@ OF_THE_API = {
     "GET /links": "links",
     "GET /log": "log",
     "GET /clients": "clients",
+    "GET /clients/search": "clients",
     "GET /activity": "top",
     "GET /sessions": "sessions",
+    "GET /sessions/search": "sessions",
     "GET /subscriptions": "subscriptions",
     "GET /session": "session",
     "DELETE /session": "end",
@@ -39,6 +41,7 @@ OF_THE_API = {
     "DELETE /retained/message": "unretain",
     "GET /nodes": "cluster members",
     "GET /routes": "cluster routes",
+    "GET /copies": "cluster copies",
     "GET /groups": "groups",
     "GET /drain": "drain",
     "POST /drain": "drain",
@@ -63,6 +66,9 @@ OF_THE_API = {
 OF_NATS_TOOLS = {"GET /varz", "GET /connz", "GET /subsz", "GET /healthz"}
 """For monitoring tools that know nats-server, not for a person on a terminal."""
 
+OF_THE_DASHBOARD = {"GET /history"}
+"""The points of its charts."""
+
 
 def commands(group: Any, before: str = "") -> dict[str, Any]:
     """All commands by their words."""
@@ -81,7 +87,7 @@ def test_there_is_a_command_for_everything_the_api_has() -> None:
 
     paths = asyncio.run(document())["paths"]
     asked = {f"{method.upper()} {path.removeprefix('/api/v1')}" for path, told in paths.items() for method in told}
-    assert asked == set(OF_THE_API) | OF_NATS_TOOLS
+    assert asked == set(OF_THE_API) | OF_NATS_TOOLS | OF_THE_DASHBOARD
     there = commands(get_command(app)) | {"top": get_command(build_app(["top"]))}
     assert set(OF_THE_API.values()) <= set(there)
 

@@ -16,7 +16,7 @@ from tests.cluster.stranger import FRAME_BYTES, HEADERS, MIB, Stranger, frame
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.net.peers import peer_handshake, peer_server
-from starlingmq.net.peers.peer_stream import CHALLENGE_METHOD, JOIN_METHOD, SERVICE
+from starlingmq.net.peers.peer_stream import CHALLENGE_METHOD, COPY_METHOD, JOIN_METHOD, SERVICE
 from starlingmq.net.peers.process_watch import HOLD_METHOD
 from starlingmq.node_process import freeze
 
@@ -25,7 +25,7 @@ CONNECTIONS = 50
 CALLS = 100
 MESSAGE = 300 * MIB
 GROWTH_MAX = 48 * MIB
-OWN_METHODS = [CHALLENGE_METHOD, JOIN_METHOD, HOLD_METHOD, f"/{SERVICE}/Connect"]
+OWN_METHODS = [CHALLENGE_METHOD, JOIN_METHOD, HOLD_METHOD, COPY_METHOD, f"/{SERVICE}/Connect"]
 METHODS = [*OWN_METHODS, f"/{SERVICE}/Other", "/", "//", "/other.Service/Call"]
 
 

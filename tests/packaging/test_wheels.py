@@ -27,11 +27,14 @@ def python_of(wheel: Path) -> Path:
     return (VENVS / f"venv-3.{minor}" / "bin" / "python").resolve()
 
 
+WHEELS: Final = wheels() or [ROOT / "dist" / "missing: make wheels"]
+
+
 def test_there_is_a_wheel() -> None:
     assert wheels(), "make wheels first"
 
 
-@pytest.mark.parametrize("wheel", wheels(), ids=lambda path: path.name)
+@pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: path.name)
 def test_pip_installs_it_with_the_extras_of_the_readme(wheel: Path, tmp_path: Path) -> None:
     run(str(python_of(wheel)), "-m", "venv", str(tmp_path / "venv"))
     pip = (str(tmp_path / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
@@ -41,7 +44,7 @@ def test_pip_installs_it_with_the_extras_of_the_readme(wheel: Path, tmp_path: Pa
     works(program)
 
 
-@pytest.mark.parametrize("wheel", wheels(), ids=lambda path: path.name)
+@pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: path.name)
 def test_uv_installs_it_as_a_tool(wheel: Path, tmp_path: Path) -> None:
     uv = ROOT / ".venv" / "bin" / "uv"
     tool = str(uv) if uv.exists() else "uv"
@@ -51,7 +54,7 @@ def test_uv_installs_it_as_a_tool(wheel: Path, tmp_path: Path) -> None:
     works(str(tmp_path / "bin/starlingmq"))
 
 
-@pytest.mark.parametrize("wheel", wheels(), ids=lambda path: path.name)
+@pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: path.name)
 def test_pipx_installs_it(wheel: Path, tmp_path: Path) -> None:
     places = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
     (minor,) = re.findall(r"-cp3(\d+)-", wheel.name)

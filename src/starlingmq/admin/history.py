@@ -82,7 +82,8 @@ class Samples:
         return len(self._rows) // WIDTH
 
     def add(self, row: Sequence[float]) -> None:
-        assert len(row) == WIDTH
+        if len(row) != WIDTH:
+            raise ValueError(f"a row of {len(row)} columns in place of {WIDTH}")
         if len(self) < self._kept:
             self._rows.extend(row)
             return
