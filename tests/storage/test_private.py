@@ -102,3 +102,37 @@ def test_small_files_and_the_journal_are_made_0600(tmp_path: Path) -> None:
         assert mode(tmp_path / "1.log") == 0o600
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_files_that_are_deleted_meanwhile_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_of_them: bool
+) -> None:
+    """As those of a copy that is being received from another node."""
+    names = ["1.sst", "2.sst"]
+    for name in names:
+        (tmp_path / name).touch(mode=0o644)
+    tmp_path.chmod(0o700)
+    narrow = os.chmod
+
+    def chmod(path: Path, mode: int) -> None:
+        for name in names:
+            if all_of_them or name != Path(path).name:
+                (tmp_path / name).unlink(missing_ok=True)
+        narrow(path, mode)
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    assert make_private(tmp_path) == (0 if all_of_them else 1)
+
+
+def test_a_directory_that_is_deleted_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kv.next").mkdir(mode=0o755)
+    tmp_path.chmod(0o700)
+    narrow = os.chmod
+
+    def chmod(path: Path, mode: int) -> None:
+        narrow(path, mode)
+        Path(path).rmdir()
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    assert make_private(tmp_path) == 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,8 @@ def refuse_foreign(root: Path) -> None:
 
 
 def make_private(root: Path) -> int:
-    """Remove the access of group and others. Returns the number of directories and files that were changed.
+    """Remove the access of group and others. Returns the number of directories and files that were changed. Files may
+    be deleted meanwhile: a copy of another node's data is being received below.
 
     Raises NotPrivate, or OSError if the file system fails.
     """
@@ -54,17 +56,21 @@ def _below(directory: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, 
         for entry in entries:
             if entry.name in FOREIGN or not (entry.is_dir() or entry.is_file()):
                 continue
-            found = entry.stat()
-            yield Path(entry.path), found
-            if entry.is_dir() and (found.st_dev, found.st_ino) not in seen:
-                seen.add((found.st_dev, found.st_ino))
-                yield from _below(Path(entry.path), seen)
+            with suppress(FileNotFoundError):
+                found = entry.stat()
+                yield Path(entry.path), found
+                if entry.is_dir() and (found.st_dev, found.st_ino) not in seen:
+                    seen.add((found.st_dev, found.st_ino))
+                    yield from _below(Path(entry.path), seen)
 
 
 def _narrow(path: Path, mode: int) -> int:
     if not mode & OTHERS:
         return 0
-    os.chmod(path, stat.S_IMODE(mode) & ~OTHERS)
+    try:
+        os.chmod(path, stat.S_IMODE(mode) & ~OTHERS)
+    except FileNotFoundError:
+        return 0
     return 1
 
 
