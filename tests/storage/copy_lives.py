@@ -77,9 +77,12 @@ def plain(found: Any) -> Any:
         return {key: plain(value) for key, value in found.items()}
     if isinstance(found, (list, tuple)):
         return [plain(value) for value in found]
-    if isinstance(found, msgspec.Struct) or not hasattr(found, "__dict__"):
+    if isinstance(found, msgspec.Struct):
         return found
-    return {name: plain(value) for name, value in vars(found).items() if name not in ("touched", "changes")}
+    names = getattr(type(found), "__mypyc_attrs__", None) or getattr(found, "__dict__", ())  # a compiled class has none
+    if not names:
+        return found
+    return {name: plain(getattr(found, name)) for name in names if name not in ("touched", "changes")}
 
 
 def run(seed: int, acts: int = 120) -> CopyLife:
