@@ -157,6 +157,20 @@ async def test_a_connection_that_proves_nothing_is_closed(nodes: Nodes, monkeypa
     assert one.connections == 1 and 2 in one.connected
 
 
+async def test_a_node_that_has_its_challenge_and_says_no_more_is_not_waited_for(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_server, "STRANGER_SECONDS", 0.2)
+    two = await nodes.start("two", 2, secret=SECRET)
+    async with grpc.aio.insecure_channel(two.peers.address) as channel, asyncio.timeout(WAIT_SECONDS):
+        me = peer_handshake.Identity("starling", "one", 1, 1, "0", b"")
+        hello = peer_handshake.Dialling(me, 2, bytes(32)).hello()
+        call: Any = channel.stream_stream(CHALLENGE_METHOD)(metadata=tuple(hello.items()))
+        answer = peer_handshake.parts(await call.initial_metadata())
+        assert peer_handshake.CHALLENGE in answer
+        assert await call.code() is grpc.StatusCode.OK
+
+
 async def test_names_of_strangers_forge_no_lines_of_the_log(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
     async with grpc.aio.insecure_channel(two.peers.address) as channel:

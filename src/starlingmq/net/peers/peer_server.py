@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -258,6 +258,9 @@ class PeerServer:
             await self._refuse(context, str(error))
             return
         await context.send_initial_metadata(tuple(answer.items()))
+        with suppress(TimeoutError):  # with a status just behind it, gRPC's client may take the answer for empty
+            async with asyncio.timeout(STRANGER_SECONDS):
+                await _until_ended(context)
 
     async def _serve_join(self, _: object, context: Any) -> None:
         """Serves the stream of another node, starting with its proof."""
@@ -290,8 +293,7 @@ class PeerServer:
             await self._refuse(context, str(error))
             return
         await context.send_initial_metadata(((ACCEPTED, proved.accepted),))
-        while isinstance(await context.read(), bytes):
-            pass
+        await _until_ended(context)
 
     async def _serve_copy(self, _: object, context: Any) -> None:
         """Serves the connection on which another node copies its data to this one (net/peers/copy_link.py)."""
@@ -395,6 +397,12 @@ class PeerServer:
             reason,
             more,
         )
+
+
+async def _until_ended(context: Any) -> None:
+    """Until the dialler ends this call, or its connection."""
+    while isinstance(await context.read(), bytes):
+        pass
 
 
 def _server_options(settings: ClusterConfig) -> list[tuple[str, int]]:
