@@ -11,7 +11,7 @@ import pytest
 import trustme
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
 
-from starlingmq.cluster.links.peer_frames import Data, Envelope, SyncRequest
+from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, SyncRequest
 from starlingmq.config.cluster_section import ClusterTlsConfig
 from starlingmq.demo.proxy import BACK, OUT, Proxy
 from starlingmq.net.listeners.tls import TlsError
@@ -106,6 +106,19 @@ async def test_a_full_buffer_drops_data_first_and_keeps_the_order(nodes: Nodes) 
         proxy.heal()
         await two.until(lambda: len(two.received) == 3)
         assert two.sequences() == taken and two.received[2] == small
+
+
+async def test_data_above_the_bound_is_sent_although_other_frames_wait(nodes: Nodes) -> None:
+    """An acknowledgement is sent before each repetition of the data, and data of other nodes may be relayed."""
+    one, two = await nodes.pair(link_window=1000)
+    acknowledgement = Envelope(1, 1, 2, 0, DataAck(1, 1))
+    relayed = Envelope(3, 1, 2, 0, Data(1, 1, bytes(100)), relayed=True)
+    large = Envelope(1, 1, 2, 0, Data(1, 1, bytes(100_000)))
+    for envelope in (acknowledgement, relayed, large, acknowledgement):
+        assert one.peers.send(2, envelope)
+    assert not one.peers.send(2, large), "it is queued already"
+    await two.until(lambda: len(two.received) == 4)
+    assert two.received == [acknowledgement, relayed, large, acknowledgement]
 
 
 async def test_a_broken_connection_is_made_again(nodes: Nodes) -> None:

@@ -43,6 +43,7 @@ REASONS: Final = {
     "deadline": "no answer in time",
 }
 """By a part of gRPC's details, in lower case."""
+NO_DATA: Final = 0  # no node has this number
 BATCH_BYTES: Final = 1024 * 1024  # of one message, unless a single envelope is larger; each write costs 0.1 ms
 
 
@@ -63,7 +64,10 @@ class PeerTraffic:
 
 
 class PeerStream:
-    """``bound``: in bytes. Beyond it Data is dropped, beyond twice of it everything."""
+    """``bound``: bytes of Data that wait here for each node that they are from, and bytes of all other frames; what
+    exceeds it is dropped. Data of any size is accepted if no other Data of its node waits here: their sender sends no
+    more until it has arrived, so it must not depend on other frames, which are queued all the time.
+    """
 
     def __init__(
         self,
@@ -86,8 +90,8 @@ class PeerStream:
         self._bound = bound
         self._traffic = traffic
         self._told = told
-        self._queue: deque[bytes] = deque()
-        self._queued = 0  # bytes
+        self._queue: deque[tuple[int, bytes]] = deque()  # with the node that Data is from; 0: another frame
+        self._queued: dict[int, int] = {}  # bytes, by that node
         self._wake = asyncio.Event()  # there is data to write, or writing has become impossible
         self._hurry = asyncio.Event()  # the peer seems to be available: dial now
         self._closing = False
@@ -100,14 +104,14 @@ class PeerStream:
         if not self.connected:
             self._traffic.drop("unconnected")
             return False
-        bound = self._bound if type(envelope.body) is Data else 2 * self._bound
         encoded = peer_codec.encode(envelope)
-        # An empty queue accepts any envelope: one above the bound would otherwise never be sent.
-        if self._queue and self._queued + len(encoded) > bound:
+        source = envelope.source if type(envelope.body) is Data else NO_DATA
+        queued = self._queued.get(source, 0)
+        if queued and queued + len(encoded) > self._bound:
             self._traffic.drop("overflow")
             return False
-        self._queue.append(encoded)
-        self._queued += len(encoded)
+        self._queue.append((source, encoded))
+        self._queued[source] = queued + len(encoded)
         self._wake.set()
         return True
 
@@ -165,7 +169,7 @@ class PeerStream:
     async def _write_all(self, call: Any) -> None:
         self._complaint = ""
         self._queue.clear()
-        self._queued = 0
+        self._queued.clear()
         self.connected = True
         level = logging.DEBUG if self._stood else logging.INFO
         self._stood = True
@@ -191,12 +195,13 @@ class PeerStream:
         self._note_failure(plainly(reason), reason)
 
     def _batch(self) -> bytes:
-        batch = [self._queue.popleft()]
-        size = len(batch[0])
-        while self._queue and size + len(self._queue[0]) <= BATCH_BYTES:
-            batch.append(self._queue.popleft())
-            size += len(batch[-1])
-        self._queued -= size
+        batch: list[bytes] = []
+        size = 0
+        while self._queue and (not batch or size + len(self._queue[0][1]) <= BATCH_BYTES):
+            source, encoded = self._queue.popleft()
+            self._queued[source] -= len(encoded)
+            batch.append(encoded)
+            size += len(encoded)
         message = peer_codec.join(batch)
         self._traffic.envelopes_out += len(batch)
         self._traffic.bytes_out += len(message)
