@@ -300,6 +300,7 @@ class Broker:
             lambda: self._listener_set.listeners,
             self._access.bans,
             self.ban,
+            self._access,
             lambda: self._access.hashing,
             self._reload_again,
             self._cluster,
@@ -324,8 +325,8 @@ class Broker:
 
     def reload(self, config: Config) -> None:
         """Apply what can change while serving: ``mqtt``, ``nats``, ``queue_groups``, ``limits``, ``auth`` with its
-        files, ``streams.define``, ``tracing``, ``log`` and certificates. Raises ConfigError, and then nothing has
-        changed."""
+        files, ``streams.define``, ``tracing``, ``alarms``, ``log`` and certificates. Raises ConfigError, and then
+        nothing has changed."""
         assert self._driver is not None and self._actions is not None, "the broker has not been started"
         hashing = self._access.hashing_for(config)
         loaded = [(listener, listener.load_tls()) for listener in self._listener_set.listeners]

@@ -16,6 +16,10 @@ _M_TRIM_THRESHOLD: Final = (-1, 64 << 20)
 _M_TOP_PAD: Final = (-2, 1 << 20)
 _M_MMAP_THRESHOLD: Final = (-3, 4 << 20)
 
+# adjtimex(2)
+CLOCK_UNSYNCHRONIZED: Final = 5  # TIME_ERROR
+TIMEX_BYTES: Final = 512  # more than any version of struct timex has
+
 # The system ends the child when its parent has ended, for whatever reason. A separate program requests this and then
 # becomes the child: between fork and exec of a process with threads, such as those of gRPC, Python must not run.
 _LAUNCH: Final = """
@@ -64,6 +68,14 @@ def memory() -> int:
     except (OSError, ValueError, IndexError):
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
+
+
+def clock_is_synchronized() -> bool | None:
+    """Whether the kernel's clock follows another clock, by adjtimex(2); None where there is no such call."""
+    with contextlib.suppress(OSError, AttributeError):
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES)))
+        return state != CLOCK_UNSYNCHRONIZED if state >= 0 else None
+    return None
 
 
 def raise_file_limit() -> int:

@@ -132,8 +132,8 @@ def test_a_memory_limit_that_the_machine_does_not_have_is_a_problem() -> None:
 
 
 def test_the_clock_says_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    for state, level in ((5, Level.warning), (0, Level.ok)):
-        monkeypatch.setattr("starlingmq.cli.doctor_system._clock_state", lambda state=state: state)
+    for synchronized, level in ((False, Level.warning), (True, Level.ok)):
+        monkeypatch.setattr("starlingmq.cli.doctor_system.clock_is_synchronized", lambda said=synchronized: said)
         (found,) = about(findings(None, []), "clock")
         assert found.level is level
 

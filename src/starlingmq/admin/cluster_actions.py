@@ -65,6 +65,7 @@ AT_ONE: Final = (
     "drain.state",
     "drain.begin",
     "drain.cancel",
+    "rules.test",
 )
 """Actions on one node. Arguments and result are passed on as they are."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starlingmq.admin.loop_lag import LoopLag
+from starlingmq.auth.access_control import AccessControl
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
@@ -34,6 +35,7 @@ class LocalNode:
     listeners: Callable[[], list[Listener]]
     bans: AutomaticBans
     ban: Callable[[Kind, str, float, str], Ban]
+    access: AccessControl
     hashing: Callable[[], Hashing | None]
     reload: Callable[[], list[str]]
     cluster: Cluster | None

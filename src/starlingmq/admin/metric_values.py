@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 
 from starlingmq._compiled import compiled
 from starlingmq._version import __version__
+from starlingmq.admin.alarm_metrics import alarm_metric
 from starlingmq.admin.copy_metrics import copy_metrics
 from starlingmq.admin.metric_samples import MetricsReply, Sample
 from starlingmq.admin.readiness import readiness
@@ -87,6 +88,7 @@ class MetricValues:
         yield from self._cluster()
         yield from self._traced()
         yield from self._logins()
+        yield alarm_metric(self.service.alarms.alarms.active())
         yield from self._process()
 
     def _process(self) -> Iterator[Metric]:

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from starlingmq.admin.activity import NodeActivity
+from starlingmq.admin.alarm_conditions import Conditions
+from starlingmq.admin.alarm_lists import AlarmLists
+from starlingmq.admin.alarm_webhook import AlarmWebhook
+from starlingmq.admin.alarms import NodeAlarms
 from starlingmq.admin.cluster_actions import ClusterActions
 from starlingmq.admin.group_actions import Groups, GroupsRequest
 from starlingmq.admin.history import NodeSampler
@@ -27,6 +31,8 @@ from starlingmq.admin.operator_bans import BanActions
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import OverviewActions
 from starlingmq.admin.readiness import NodeReadiness, readiness
+from starlingmq.admin.rule_actions import RuleActions
+from starlingmq.admin.session_messages import SessionMessageLists, SessionMessages
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions, name_of
 from starlingmq.admin.sorted_lists import SortedLists, SortedNode
@@ -80,12 +86,18 @@ class AdminService:
         bans = BanActions(local_node.driver, local_node.bans, local_node.ban, directory)
         local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
         local |= SessionActions(local_node.driver).actions()
+        local |= SessionMessages(local_node.driver).actions()
+        local |= RuleActions(local_node).actions()
         local |= SortedNode(local_node.driver, local_node.name).actions()
         local |= MessageActions(local_node.driver).actions()
         local |= OverviewActions(local_node, self.session_totals_job).actions()
         local |= SettingActions(local_node).actions()
         self.sampler = NodeSampler(local_node, self.session_totals_job)
         local |= self.sampler.actions()
+        self._webhook = AlarmWebhook(local_node.name, lambda: local_node.config().alarms.webhook)
+        conditions = Conditions(local_node, self.session_totals_job)
+        self.alarms = NodeAlarms(conditions, local_node.driver.clock, self._webhook.tell)
+        local |= self.alarms.actions()
         self._watches = WatchActions(local_node.driver, local_node.state.audit)
         self._activity = NodeActivity(local_node.driver)
         local |= self._watches.actions() | self._activity.actions()
@@ -109,6 +121,8 @@ class AdminService:
             self.node_rpc.actions |= self.poller.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
         self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
+        self.actions |= AlarmLists(self.node_rpc).actions()
+        self.actions |= SessionMessageLists(self.node_rpc).actions()
         self.actions |= SortedLists(self.node_rpc).actions()
         self.traces = Traces(self.node_rpc)
         self.actions |= self.traces.actions()
@@ -119,10 +133,13 @@ class AdminService:
         self.local_node.lag.start()
         self._log.start()
         self.sampler.start()
+        self.alarms.start()
         if self.poller is not None:
             self.poller.start()
 
     async def stop(self) -> None:
+        await self.alarms.stop()
+        await self._webhook.stop()
         await self.sampler.stop()
         self.local_node.lag.stop()
         self._log.stop()

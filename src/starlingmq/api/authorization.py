@@ -30,8 +30,9 @@ class HttpAuthorization:
     def __init__(self, auth: AuthConfig, hashing: Hashing | None) -> None:
         self.asks = guarded(auth.api)
         self._tokens = read_tokens(auth.api.token_file, "auth.api.token_file") if auth.api.token_file else []
-        self._users = frozenset(auth.api.users)
-        self._passwords = _passwords(auth, hashing) if auth.api.users else None
+        self._viewers = frozenset(auth.api.viewers) - frozenset(auth.api.users)
+        self._users = frozenset(auth.api.users) | self._viewers
+        self._passwords = _passwords(auth, hashing) if self._users else None
 
     def by_token(self, authorization: str) -> str | None:
         """A name for a client whose header has a token of the file; None for any other."""
@@ -43,6 +44,10 @@ class HttpAuthorization:
         Busy."""
         scheme, _, credentials = authorization.partition(" ")
         return await self._user(credentials.strip(), peer) if scheme.lower() == "basic" else None
+
+    def only_views(self, authorization: str) -> bool:
+        """Whether a client that was admitted with this header may only look."""
+        return self.by_token(authorization) is None and self.name_in(authorization) in self._viewers
 
     def holds(self, authorization: str, proof: object) -> bool:
         """Whether a client that was admitted with this header, and with a password that matched ``proof``, would be
@@ -98,10 +103,11 @@ def _passwords(auth: AuthConfig, hashing: Hashing | None) -> Passwords:
     except ImportError as error:
         raise ConfigError(f"auth.api.users: {error}; run pip install '.[auth]' in the sources") from None
     users = read_passwords(auth.password.file)
-    for name in auth.api.users:
-        if name not in users.hashes:
-            raise ConfigError(
-                f"auth.api.users: {name!r} is not in {auth.password.file}; add this user with starlingmq passwd"
-            )
+    for setting, names in (("users", auth.api.users), ("viewers", auth.api.viewers)):
+        for name in names:
+            if name not in users.hashes:
+                raise ConfigError(
+                    f"auth.api.{setting}: {name!r} is not in {auth.password.file}; add this user with starlingmq passwd"
+                )
     assert hashing is not None, "auth.api.users needs a Hashing"
     return Passwords(users, auth.password.remember, hashing)

@@ -8,6 +8,7 @@ text of a path.
 | none | clients with a token or a password; all clients if no login is required, which only loopback listeners allow |
 | ``PAGE`` | all: the files of the dashboard, which hold nothing about the broker |
 | ``HEALTH`` | all, under any host name, since probes use addresses |
+| ``CONTENT`` | as none, but not to ``auth.api.viewers``: it shows what messages contain |
 
 The operator's browser may act for others. A page of another site may make it send requests with remembered credentials,
 and may use a host name that resolves to this machine (DNS rebinding). So a listener without logins answers only to
@@ -37,11 +38,14 @@ log = logging.getLogger("starlingmq.http")
 
 GOES_ON: Final = "goes_on"  # in the state of a request: a function that tells whether its client would be admitted now
 OPEN: Final = "open_to_all"  # the key in ``opt`` of a handler
+SHOWS_CONTENT: Final = "shows_content"  # the key in ``opt`` of a handler
+CONTENT: Final = {SHOWS_CONTENT: True}
 PAGE: Final = {OPEN: "page"}
 HEALTH: Final = {OPEN: "health"}
 
 REQUESTS_MAX: Final = 64
 LOG_IN: Final = "a token or a password is required"
+ONLY_VIEWS: Final = "this user may look, but change nothing and not see messages (auth.api.viewers)"
 WHO: Final = (b"www-authenticate", b'Bearer realm="starlingmq"')
 LOG_INS_MAX: Final = 64  # being checked, or wrong and delayed; fewer than the connections of an address
 LOG_INS_PER_ADDRESS: Final = 16
@@ -81,14 +85,17 @@ class Guard:
         if open_to is None and self.access.asks:
             authorization, access = header(scope, b"authorization"), self.access
             scope["state"]["user"] = await self._identify(scope)
-            scope["state"][GOES_ON] = partial(self._goes_on, authorization, access.proof_of(authorization))
+            content = SHOWS_CONTENT in scope["route_handler"].opt
+            if access.only_views(authorization) and (content or scope["method"] in CHANGING):
+                raise RequestRefused(403, ONLY_VIEWS)
+            scope["state"][GOES_ON] = partial(self._goes_on, authorization, access.proof_of(authorization), content)
         if scope["method"] in CHANGING:
             self._check_origin(scope, host)
 
-    def _goes_on(self, authorization: str, proof: object) -> bool:
+    def _goes_on(self, authorization: str, proof: object, content: bool) -> bool:
         """Whether a client that was admitted would be admitted now, by the present tokens and users: for long-running
         replies."""
-        return self.access.holds(authorization, proof)
+        return self.access.holds(authorization, proof) and not (content and self.access.only_views(authorization))
 
     def _is_ours(self, host: str) -> bool:
         name = urlsplit(f"//{host}").hostname if _plain(host) else None

@@ -13,6 +13,7 @@ from litestar.types import ASGIApp
 from starlingmq._version import __version__
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.api import (
+    alarm_views,
     cluster_views,
     health,
     live,
@@ -53,6 +54,7 @@ def make_routes(served: Served, guard: Guard) -> Litestar:
         "sessions": session_views.routes(served),
         "messages": message_views.routes(served),
         "cluster": cluster_views.routes(served),
+        "alarms": alarm_views.routes(served),
         "live": live.routes(served),
         "upkeep": upkeep_views.routes(served),
     }

@@ -18,7 +18,7 @@ from starlingmq.admin.traces import RATE, RATE_MAX, Trace, TraceRequest, message
 from starlingmq.admin.typed_actions import texts
 from starlingmq.api.asgi import RequestRefused
 from starlingmq.api.connection_limit import Slots
-from starlingmq.api.guard import GOES_ON
+from starlingmq.api.guard import CONTENT, GOES_ON
 from starlingmq.api.served import Served
 from starlingmq.core.limits.address_key import network_key
 
@@ -90,6 +90,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         "/tail",
         summary="Stream published messages of all nodes as server-sent events",
         media_type="text/event-stream",
+        opt=CONTENT,
     )
     async def tail(request: Request[Any, Any, Any], filter: Filter, rate: Rate = RATE) -> ServerSentEvent:
         address = _address(request)

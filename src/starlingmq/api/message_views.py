@@ -10,6 +10,7 @@ from litestar.params import JSONBody, Parameter
 from msgspec import Meta, Struct, convert
 
 from starlingmq.admin.messages import EXPIRY_MAX, MessageActionDone, Published, RetainedMessage, RetainedReply
+from starlingmq.api.guard import CONTENT
 from starlingmq.api.paged_views import PAGE, Cursor, Limit
 from starlingmq.api.served import Served
 
@@ -51,7 +52,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def retained(filter: Filter = "#", limit: Limit = PAGE, cursor: Cursor = None) -> RetainedPage:
         return convert(await served.ask("retained", filter=filter, limit=str(limit), cursor=cursor or ""), RetainedPage)
 
-    @get("/retained/message", summary="Get one retained message")
+    @get("/retained/message", summary="Get one retained message", opt=CONTENT)
     async def retained_message(topic: Topic) -> RetainedMessage:
         return convert(await served.ask("retained.show", topic=topic), RetainedMessage)
 

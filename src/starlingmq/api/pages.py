@@ -17,7 +17,9 @@ PAGES: Final = {
     **{
         f"/ui/{name}": name
         for name in (
+            "alarms.js",
             "app.js",
+            "bans.js",
             "base.js",
             "chart.js",
             "docs.js",
@@ -26,6 +28,7 @@ PAGES: Final = {
             "log.js",
             "map.js",
             "overview.js",
+            "rules.js",
             "stream.js",
             "style.css",
             "tail.js",

@@ -12,8 +12,10 @@ from msgspec import convert
 from starlingmq.admin.activity import Activity
 from starlingmq.admin.cluster_actions import DoneAt
 from starlingmq.admin.list_pages import ClientPage, SessionPage, SubscriptionPage
+from starlingmq.admin.session_messages import SessionMessage
 from starlingmq.admin.sessions import SessionDetail
 from starlingmq.admin.sorted_lists import ClientSort, SessionSort, SortedClients, SortedSessions
+from starlingmq.api.guard import CONTENT
 from starlingmq.api.paged_views import PAGE, Cursor, Limit, Node, Search
 from starlingmq.api.served import Served
 
@@ -27,6 +29,10 @@ Address = Annotated[str, Parameter(max_length=1000, description="Only clients wh
 ClientOrder = Annotated[ClientSort, Parameter(description="Column to sort by.")]
 SessionOrder = Annotated[SessionSort, Parameter(description="Column to sort by.")]
 Descending = Annotated[bool, Parameter(description="Whether the highest value comes first.")]
+Place = Annotated[Literal["queue", "window"], Parameter(description="Where the message is.")]
+Number = Annotated[
+    int, Parameter(ge=0, le=10**9, description="Position in the queue, from 0; or packet id in the window.")
+]
 Connected = Annotated[bool | None, Parameter(description="Only connected sessions, or only disconnected ones.")]
 
 
@@ -104,6 +110,11 @@ def _session_routes(served: Served) -> list[HTTPRouteHandler]:
     async def session(client_id: Name, node: Node = "") -> SessionDetail:
         return convert(await served.ask("session", client_id=client_id, node=node), SessionDetail)
 
+    @get("/session/message", summary="Get one message of a session's queue or inflight window", opt=CONTENT)
+    async def message(client_id: Name, number: Number = 0, place: Place = "queue", node: Node = "") -> SessionMessage:
+        found = await served.ask("session.message.at", client_id=client_id, place=place, number=str(number), node=node)
+        return convert(found, SessionMessage)
+
     @delete("/client", status_code=200, summary="Disconnect a client; its session is kept according to its expiry")
     async def kick(request: Request[Any, Any, Any], client_id: Name, node: Node = "") -> DoneAt:
         done = await served.ask("client.kick", client_id=client_id, node=node, by=served.who(request))
@@ -114,4 +125,4 @@ def _session_routes(served: Served) -> list[HTTPRouteHandler]:
         done = await served.ask("session.end", client_id=client_id, node=node, by=served.who(request))
         return convert(done, DoneAt)
 
-    return [session, kick, end]
+    return [session, message, kick, end]

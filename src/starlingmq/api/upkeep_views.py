@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, convert
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_bans import SECONDS_MAX, ListedBans
 from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.rule_actions import RuleTestResult
 from starlingmq.api.paged_views import AtNode, Node
 from starlingmq.api.served import Served
 from starlingmq.auth.automatic_bans import Kind
@@ -26,6 +27,19 @@ ReloadNode = Annotated[
     str,
     Parameter(max_length=1000, description="The node to use, * for all. Default: the node that receives the request."),
 ]
+
+
+TestedName = Annotated[str, Parameter(max_length=65535)]
+TestedAddress = Annotated[
+    str, Parameter(max_length=100, description="Address without a port. Default: that of the connected client.")
+]
+TestedAction = Annotated[Literal["connect", "publish", "subscribe", "group"], Parameter()]
+TestedQos = Annotated[int, Parameter(ge=0, le=2)]
+TestedRetain = Annotated[bool, Parameter()]
+
+
+class RuleTestAt(RuleTestResult, frozen=True, kw_only=True):
+    node: str
 
 
 class NewBan(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +83,37 @@ class ByNode(Struct, frozen=True):
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
-    return [*_ban_routes(served), *_stream_routes(served), *_settings_routes(served)]
+    return [*_rule_routes(served), *_ban_routes(served), *_stream_routes(served), *_settings_routes(served)]
+
+
+def _rule_routes(served: Served) -> list[HTTPRouteHandler]:
+    @get("/rules/test", summary="Test whether a client may do something, and which rule decides")
+    async def test(
+        client_id: TestedName = "",
+        username: TestedName = "",
+        address: TestedAddress = "",
+        action: TestedAction = "publish",
+        topic: TestedName = "",
+        qos: TestedQos = 0,
+        retain: TestedRetain = False,
+        group: TestedName = "",
+        node: AtNode = "",
+    ) -> RuleTestAt:
+        found = await served.ask(
+            "rules.test",
+            client_id=client_id,
+            username=username,
+            address=address,
+            does=action,
+            topic=topic,
+            qos=str(qos),
+            retain="yes" if retain else "no",
+            group=group,
+            node=node,
+        )
+        return convert(found, RuleTestAt)
+
+    return [test]
 
 
 def _ban_routes(served: Served) -> list[HTTPRouteHandler]:

@@ -81,7 +81,7 @@ class AccessControl:
 
     def _make_hashing(self, config: AuthConfig) -> Hashing | None:
         """The password checker of a broker; None if no passwords are checked. Raises ConfigError."""
-        if not ("password" in methods_of(config) or config.api.users):
+        if not ("password" in methods_of(config) or config.api.users or config.api.viewers):
             return None
         try:
             from starlingmq.auth.passwords import Hashing

@@ -118,8 +118,8 @@ class Acl:
     ids that MQTT clients may use; None: any."""
 
     def __init__(self, rules: Sequence[Rule], default: bool, clients: Names | None = None) -> None:
-        self._rules = tuple(rules)
-        self._default = default
+        self.rules = tuple(rules)
+        self.default = default
         self._clients = clients
 
     def may_be(self, client_id: str, username: str) -> bool:
@@ -128,7 +128,7 @@ class Acl:
 
     def may_connect(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = ()) -> bool:
         """Connecting is allowed where no rule matches: ``default`` applies to topics only."""
-        for rule in (*granted, *self._rules):
+        for rule in (*granted, *self.rules):
             if rule.actions & CONNECT and rule.is_for(client_id, username, peer):
                 return rule.allow
         return True
@@ -136,12 +136,12 @@ class Acl:
     def rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None = None) -> Rights:
         """``granted`` precedes the rules of the file: the rules of a token."""
         grants: list[Grant] = []
-        for rule in (*(granted or ()), *self._rules):
+        for rule in (*(granted or ()), *self.rules):
             if rule.is_for(client_id, username, peer):
                 grants += rule.grants(client_id, username)
-        if self._default:  # the default names no topic, so it does not include the broker's events
+        if self.default:  # the default names no topic, so it does not include the broker's events
             grants.append(Grant(False, SUBSCRIBE | GROUP, 0, [EVENTS], True, b""))
-        rights = Rights(grants, self._default)
+        rights = Rights(grants, self.default)
         rights.source = None if granted is None else tuple(granted)
         return rights
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import resource
 import shutil
@@ -17,10 +16,11 @@ from starlingmq.cli.announce import running
 from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.progress import amount
 from starlingmq.config.settings import Config
-from starlingmq.net.listeners.certificate_validity import ends
+from starlingmq.net.listeners.certificate_validity import certificate_files, ends
 from starlingmq.net.listeners.der import DerError
 from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.listeners.urls import ListenerError
+from starlingmq.process import clock_is_synchronized
 
 DAY: Final = 86_400
 ENDS_SOON_DAYS: Final = 30
@@ -31,13 +31,11 @@ CGROUP_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memo
 MEMORY_SHARE_MOST: Final = 0.85
 VOLATILE: Final = frozenset(["tmpfs", "ramfs"])
 REMOTE: Final = frozenset(["nfs", "nfs4", "cifs", "smb3", "9p"])
-CLOCK_UNSYNCHRONIZED: Final = 5  # TIME_ERROR of adjtimex(2)
-TIMEX_BYTES: Final = 512  # more than any version of struct timex has
 
 
 def certificates(config: Config, now: float) -> Iterator[CheckResult]:
     """When the certificates end, and whether their keys are private."""
-    for path in _certificate_files(config):
+    for path in certificate_files(config):
         subject = "certificate"
         try:
             end = min(ends(path.read_bytes()))
@@ -166,10 +164,10 @@ def memory(config: Config) -> Iterator[CheckResult]:
 
 def clock(config: Config) -> Iterator[CheckResult]:
     """Whether the kernel's clock is synchronized. Retained messages of two nodes are ordered by their clocks."""
-    state = _clock_state()
-    if state is None:
+    synchronized = clock_is_synchronized()
+    if synchronized is None:
         return
-    if state != CLOCK_UNSYNCHRONIZED:
+    if synchronized:
         yield CheckResult(Level.ok, "clock", "it is synchronized")
     else:
         yield CheckResult(
@@ -178,15 +176,6 @@ def clock(config: Config) -> Iterator[CheckResult]:
             "it is not synchronized" + (": the nodes order retained messages by it" if config.cluster.enabled else ""),
             "run chrony or systemd-timesyncd; in a container, on the machine below it",
         )
-
-
-def _certificate_files(config: Config) -> list[Path]:
-    named: list[str | None] = [listener.tls.cert for listener in config.listeners if listener.tls]
-    if config.cluster.enabled:
-        named += [config.cluster.tls.cert, config.cluster.tls.ca]
-        if config.cluster.etcd.tls:
-            named += [config.cluster.etcd.tls.cert, config.cluster.etcd.tls.ca]
-    return [Path(name) for name in dict.fromkeys(named) if name]
 
 
 def _key_files(config: Config) -> list[Path]:
@@ -216,11 +205,3 @@ def _memory_available() -> int:
         with suppress(OSError, ValueError):
             total = min(total, int(Path(name).read_text(encoding="ascii")))
     return total
-
-
-def _clock_state() -> int | None:
-    """The state that adjtimex(2) returns; None where there is no such call."""
-    with suppress(OSError, AttributeError):
-        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES)))
-        return state if state >= 0 else None
-    return None

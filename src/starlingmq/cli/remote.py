@@ -45,6 +45,7 @@ ROUTES: Final = {
     "overviews": HttpRoute("GET", "/cluster/overview"),
     "activity": HttpRoute("GET", "/activity"),
     "links": HttpRoute("GET", "/links"),
+    "alarms.all": HttpRoute("GET", "/alarms"),
     "listeners": HttpRoute("GET", "/listeners"),
     "config": HttpRoute("GET", "/config"),
     "log": HttpRoute("GET", "/log"),

@@ -18,6 +18,13 @@ class ApiConfig(Section, frozen=True):
     users: Annotated[
         tuple[str, ...], Meta(description="Users of the password file who may use the HTTP API with their password.")
     ] = ()
+    viewers: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Users of the password file who may look at everything but the content of messages, and change "
+            "nothing."
+        ),
+    ] = ()
     hosts: Annotated[
         tuple[str, ...],
         Meta(
@@ -29,13 +36,14 @@ class ApiConfig(Section, frozen=True):
 
 def guarded(api: ApiConfig) -> bool:
     """Whether the API requires a login."""
-    return bool(api.token_file or api.users)
+    return bool(api.token_file or api.users or api.viewers)
 
 
 def check_api(api: ApiConfig, password_file: str) -> None:
     """Raises ConfigError for combinations that no type excludes."""
-    if api.users and not password_file:
-        raise ConfigError("auth.api.users: needs auth.password.file")
+    for name, users in (("users", api.users), ("viewers", api.viewers)):
+        if users and not password_file:
+            raise ConfigError(f"auth.api.{name}: needs auth.password.file")
     for index, host in enumerate(api.hosts):
         if not host or "/" in host or (":" in host and not host.startswith("[")):
             raise ConfigError(

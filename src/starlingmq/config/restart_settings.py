@@ -18,6 +18,7 @@ LIVE: Final = (
     "log",
     "streams.define",
     "tracing",
+    "alarms",
     "node.shutdown_timeout",
 )
 """Settings that a reload applies while the broker serves ..."""

@@ -20,6 +20,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
+from starlingmq.config.alarms_section import AlarmsConfig, check_alarms
 from starlingmq.config.api_section import API_SCHEMES, guarded
 from starlingmq.config.auth_section import AuthConfig, check_auth, methods_of
 from starlingmq.config.cluster_section import ClusterConfig, check_cluster, refuse_open_cluster
@@ -144,6 +145,9 @@ class Config(Section, frozen=True):
         Meta(description="Streams, which keep messages for bulk readers, and the address where they are read."),
     ] = StreamsConfig()
     tracing: Annotated[TracingConfig, Meta(description="OpenTelemetry tracing of messages.")] = TracingConfig()
+    alarms: Annotated[AlarmsConfig, Meta(description="Thresholds of alarms, and the address that is told.")] = (
+        AlarmsConfig()
+    )
 
 
 def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Config:
@@ -183,6 +187,7 @@ def from_tree(tree: Tree) -> Config:
     check_streams(config.streams, config.node.data_dir)
     check_auth(config.auth)
     check_tracing(config.tracing)
+    check_alarms(config.alarms)
     return config
 
 

@@ -1,18 +1,19 @@
 // The page: which view is shown, how often it is asked for, and logging in. No library, and nothing from elsewhere.
 
-import {$, LoginNeeded, api, el, forgetWhatLacks, heading, replace} from "./base.js";
+import {$, LoginNeeded, api, el, forgetWhatLacks, heading, maybe, replace} from "./base.js";
 import {Log} from "./log.js";
 import {Tail} from "./tail.js";
 import {Trace} from "./trace.js";
 import {VIEWS} from "./views.js";
 
 const EVERY_MS = 2000;
+const ALARMS_MS = 5000;
 const LIVE = {
   topics: {title: "Topics", make: (parameters) => new Tail(parameters)},
   trace: {make: (parameters) => new Trace(parameters)},
   log: {title: "Log", make: () => new Log()},
 };
-const TABS = ["overview", "clients", "sessions", "subscriptions", "topics", "retained", "groups", "streams", "nodes", "log"];
+const TABS = ["overview", "clients", "sessions", "subscriptions", "topics", "retained", "groups", "streams", "nodes", "alarms", "bans", "rules", "log"];
 
 for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, (VIEWS[name] ?? LIVE[name]).title));
 $("tabs").append(el("a", {href: "/docs"}, "API"));
@@ -57,8 +58,9 @@ function complain(error) {
 // What a link leads to may have ended: that is an answer of the broker, not a failure.
 function absent(parameters, error) {
   const wanted = parameters.client_id ?? parameters.topic;
+  if (error.status === 403) return [heading(wanted ?? ""), el("p", {id: "forbidden", class: "bad"}, error.message)];
   if (error.status !== 404 || wanted === undefined) throw error;
-  const why = parameters.topic === undefined ? "There is no session of this client: it has ended, or there never was one." : error.message;
+  const why = parameters.topic === undefined && parameters.place === undefined ? "There is no session of this client: it has ended, or there never was one." : error.message;
   return [heading(wanted), el("p", {id: "absent"}, why)];
 }
 
@@ -96,6 +98,17 @@ async function refresh() {
   }
 }
 
+// The number of alarms, at the tab of their view.
+async function countAlarms() {
+  if (document.hidden || $("login").open) return;
+  const told = await maybe("/alarms").catch(() => null);
+  const count = told?.alarms.length ?? 0;
+  $("tab-alarms").textContent = VIEWS.alarms.title + (count ? ` (${count})` : "");
+  $("tab-alarms").classList.toggle("bad", told?.alarms.some((one) => one.severity === "critical") ?? false);
+}
+
 addEventListener("hashchange", refresh);
+setInterval(countAlarms, ALARMS_MS);
 setInterval(() => { if (!document.hidden && !$("login").open) refresh(); }, EVERY_MS);
 refresh();
+countAlarms();

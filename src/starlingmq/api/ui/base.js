@@ -22,6 +22,8 @@ export function forgetWhatLacks() {
   lacking.clear();
 }
 
+let admitted = false; // the login is right; what is refused now is refused for another reason
+
 export function authorized() {
   const known = sessionStorage.getItem("authorization");
   return known ? {Authorization: known} : {};
@@ -35,10 +37,12 @@ export async function send(method, path, parameters = {}, body, signal) {
   const answer = await fetch(path + (query ? "?" + query : ""), {
     method, headers, body: body && JSON.stringify(body), credentials: "omit", signal,
   });
-  if (answer.status === 401 || answer.status === 403) {
+  if (answer.status === 401 || (answer.status === 403 && !admitted)) {
     const told = await answer.json();
+    admitted = false;
     throw Object.assign(new LoginNeeded(told.error), {first: !known});
   }
+  admitted ||= answer.ok;
   return answer;
 }
 

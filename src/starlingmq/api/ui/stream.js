@@ -85,7 +85,7 @@ export class Stream {
     } catch (error) {
       if (mine.signal.aborted) return;
       this.say(error instanceof TypeError ? "the broker does not answer" : error.message, "bad");
-      if (error instanceof LoginNeeded || error.status === 400 || error.status === 404) return;
+      if (error instanceof LoginNeeded || error.status === 400 || error.status === 403 || error.status === 404) return;
       this.again = setTimeout(() => this.aborter === mine && this.start(), AGAIN_MS);
     }
   }

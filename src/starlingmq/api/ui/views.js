@@ -1,7 +1,10 @@
 // Views that are drawn anew from what the broker says each time: (overview, parameters) to what is shown.
 
 import {age, api, ask, el, facts, heading, missing, nodeColumn, number, sessionLink, table} from "./base.js";
+import {alarms} from "./alarms.js";
+import {bans} from "./bans.js";
 import {List} from "./lists.js";
+import {rules} from "./rules.js";
 import {nodes} from "./map.js";
 import {overview} from "./overview.js";
 
@@ -12,6 +15,7 @@ const unshared = (filter) => (filter.startsWith("$share/") ? filter.split("/").s
 async function session(seen, parameters) {
   const one = await api("/session", parameters);
   const name = one.session.client_id;
+  const look = (place, at, text) => el("a", {href: "#waiting?" + new URLSearchParams({client_id: name, place, number: at, ...(one.node && {node: one.node})})}, text);
   const button = (text, method, path, after) => el("button", {class: "bad", onclick: async () => {
     if (!confirm(`${text}: ${name}?`)) return;
     await ask(method, path, {client_id: name});
@@ -21,15 +25,18 @@ async function session(seen, parameters) {
   return [
     heading("Session of " + name),
     el("div", {class: "tools"}, el("a", {href: "#trace?" + new URLSearchParams({client_id: name})}, "Trace"),
+      el("a", {href: "#bans?" + new URLSearchParams({kind: "client", name})}, "Ban"),
+      el("a", {href: "#rules?" + new URLSearchParams({client_id: name})}, "Test rules"),
       one.client ? button("Disconnect", "DELETE", "/api/v1/client", location.hash) : "",
       button("End session", "DELETE", "/api/v1/session", "#sessions")),
     facts([...Object.entries(one.session), ...Object.entries(one.client || {}).filter(([key]) => !(key in one.session))]
       .filter(([key]) => key !== "client_id" && (key !== "node" || one.node)).map(([key, value]) => [key.replaceAll("_", " "), said(key === "node" ? one.node : value)])),
     heading("Subscriptions"), table({filter: (s) => s.filter, qos: (s) => s.qos}, one.subscriptions),
     heading("In flight"),
-    table({id: (w) => w.packet_id, qos: (w) => w.qos, stage: (w) => w.stage, topic: (w) => w.topic ?? "(stored)", bytes: (w) => number(w.size),
+    table({id: (w) => look("window", w.packet_id, w.packet_id), qos: (w) => w.qos, stage: (w) => w.stage, topic: (w) => w.topic ?? "(stored)", bytes: (w) => number(w.size),
       sent: (w) => w.sent_at}, one.window),
-    heading("Queue"), table({topic: (q) => q.topic ?? "(stored)", qos: (q) => q.qos, bytes: (q) => number(q.size)}, one.queue),
+    heading("Queue"), table({place: (q) => look("queue", q.place, number(q.place + 1)), topic: (q) => q.topic ?? "(stored)", qos: (q) => q.qos,
+      bytes: (q) => number(q.size)}, one.queue.map((entry, place) => ({...entry, place}))),
   ];
 }
 
@@ -42,6 +49,16 @@ async function message(seen, parameters) {
   }}, "Delete");
   return [heading(one.topic), el("p", {}, `QoS ${one.qos}, ${number(one.size)} bytes, by ${one.publisher || "the broker"} at ${one.published_at}`),
     el("div", {class: "tools"}, remove), el("pre", {}, one.payload ?? one.payload_base64)];
+}
+
+// One message that waits for a client, or for its acknowledgement.
+async function waiting(seen, parameters) {
+  const one = await api("/session/message", parameters);
+  return [heading(one.topic), el("p", {}, parameters.place === "window" ? "In flight to " : "Waits for ", sessionLink(parameters.client_id)),
+    facts([["QoS", one.qos], ["retained", said(one.retain)], ["bytes", number(one.size)], ["published", one.published_at], ["publisher", one.publisher || "the broker"],
+      ["expires", one.expires_at ?? "–"]]),
+    one.shown < one.size ? el("p", {class: "warn"}, `The first ${number(one.shown)} bytes:`) : "",
+    el("pre", {tabindex: 0, id: "payload"}, one.payload ?? one.payload_base64)];
 }
 
 async function streams() {
@@ -94,6 +111,10 @@ export const VIEWS = {
   groups: {title: "Groups", show: groups.show},
   streams: {title: "Streams", show: streams},
   nodes: {title: "Cluster", show: nodes},
+  alarms: {title: "Alarms", show: alarms},
+  bans: {title: "Bans", show: bans},
+  rules: {title: "Rules", show: rules},
+  waiting: {show: waiting},
   session: {show: session},
   message: {show: message},
 };

@@ -5,11 +5,23 @@ from __future__ import annotations
 import binascii
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
+from starlingmq.config.settings import Config
 from starlingmq.net.listeners.der import GENERALIZED_TIME, UTC_TIME, VERSION, DerError, element, inside
 
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
+
+
+def certificate_files(config: Config) -> list[Path]:
+    """The files with certificates that the settings name."""
+    named: list[str | None] = [listener.tls.cert for listener in config.listeners if listener.tls]
+    if config.cluster.enabled:
+        named += [config.cluster.tls.cert, config.cluster.tls.ca]
+        if config.cluster.etcd.tls:
+            named += [config.cluster.etcd.tls.cert, config.cluster.etcd.tls.ca]
+    return [Path(name) for name in dict.fromkeys(named) if name]
 
 
 def ends(pem: bytes) -> list[float]:

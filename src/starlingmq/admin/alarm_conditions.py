@@ -1,0 +1,209 @@
+"""Conditions of this node that operators should know of: each look returns all that hold.
+
+``admin.alarms`` keeps them.
+
+| kind | subject | condition |
+|---|---|---|
+| storage | | nothing can be stored, or checkpoints fail |
+| copies | | too few nodes store copies |
+| disk | | ``alarms.disk_free`` |
+| memory | | ``alarms.memory`` of ``limits.memory``; critical: clients and messages are refused |
+| queue | | clients whose queues are full: messages for them are dropped |
+| dropped | reason | ``alarms.dropped_rate`` |
+| certificate | file | it ends within ``alarms.certificate_days``, has ended, or cannot be read |
+| node | name | a member of the cluster is not connected |
+| quorum | | this node does not reach the majority of its cluster |
+| clock | | the clock of a node of a cluster is not synchronized |
+| flapping, logins | | clients or addresses that are banned automatically |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from starlingmq.admin.cluster_health import cluster_health
+from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.session_totals_job import SessionTotalsJob
+from starlingmq.config.alarms_section import AlarmsConfig
+from starlingmq.core.observe.session_totals import SessionTotals
+from starlingmq.net.listeners.certificate_validity import certificate_files, ends
+from starlingmq.net.listeners.der import DerError
+from starlingmq.process import clock_is_synchronized, memory
+from starlingmq.storage.opening import directory_of
+from starlingmq.storage.storage_health import ADVICE, CAUSES
+
+DAY: Final = 86_400.0
+DISK_FREE_CRITICAL: Final = 0.03
+CERTIFICATE_DAYS_CRITICAL: Final = 7
+SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
+DROPPED_SECONDS: Final = 60.0  # over which drops are averaged
+REASONS_MAX: Final = 50
+
+Severity = Literal["warning", "critical"]
+
+
+class Condition(Struct, frozen=True):
+    kind: str
+    subject: str
+    severity: Severity
+    text: Annotated[str, Meta(description="One line that states the problem.")]
+    next: Annotated[str, Meta(description="What to do.")]
+
+
+class CertificateInfo(Struct, frozen=True):
+    """A file with certificates that this node uses."""
+
+    file: str
+    ends_at: Annotated[str | None, Meta(description="When the first of its certificates ends.")]
+    days: Annotated[int | None, Meta(description="Whole days until then; negative: it has ended.")]
+    problem: Annotated[str, Meta(description="Why the file cannot be read; empty if it can.")]
+    node: str = ""
+
+
+class Conditions:
+    def __init__(self, local_node: LocalNode, session_totals_job: SessionTotalsJob) -> None:
+        self._local_node = local_node
+        self._session_totals_job = session_totals_job
+        self._dropped: deque[tuple[float, dict[str, int]]] = deque(maxlen=60)
+        self._slow: list[Condition] = []  # of files and the system, as of the last look at them
+        self._slow_again = 0.0
+
+    async def now(self) -> list[Condition]:
+        survey = await self._session_totals_job.count()
+        if monotonic() >= self._slow_again:
+            self._slow_again = monotonic() + SLOW_SECONDS
+            self._slow = await asyncio.to_thread(lambda: [*self._disk(), *self._certificates(), *self._clock()])
+        return [
+            *self._storage(),
+            *self._memory(),
+            *self._queues(survey),
+            *self._drops(),
+            *self._cluster(),
+            *self._bans(),
+            *self._slow,
+        ]
+
+    async def certificates(self) -> list[CertificateInfo]:
+        """All certificates of this node, read now."""
+        return await asyncio.to_thread(self._read_certificates)
+
+    def _settings(self) -> AlarmsConfig:
+        return self._local_node.config().alarms
+
+    def _storage(self) -> Iterator[Condition]:
+        store = directory_of(self._local_node.driver.store)
+        health = None if store is None else store.health
+        if health is None or health.state == "ok":
+            return
+        kind = "copies" if health.state == "uncopied" else "storage"
+        outcome = "nothing is accepted that has to be stored" if health.refusing else "the journal grows"
+        text = f"{CAUSES[health.state]}: {health.reason}; {outcome}"
+        yield Condition(kind, "", "critical" if health.refusing else "warning", text, ADVICE[health.state])
+
+    def _memory(self) -> Iterator[Condition]:
+        limit, share = self._local_node.config().limits.memory, self._settings().memory
+        if not limit:
+            return
+        used = memory()
+        text = f"the process uses {used >> 20:,} MiB of {limit >> 20:,} MiB (limits.memory)"
+        advice = "look for clients with long queues, raise limits.memory, or add memory or nodes"
+        if self._local_node.state.ctx.quotas.short_of_memory:
+            yield Condition("memory", "", "critical", f"{text}: new clients and messages are refused", advice)
+        elif share and used > share * limit:
+            yield Condition("memory", "", "warning", text, advice)
+
+    def _queues(self, survey: SessionTotals) -> Iterator[Condition]:
+        if survey.stalled:
+            longest = f"; the longest is that of {survey.slow[0][1]!r}" if survey.slow else ""
+            text = f"{survey.stalled:,} clients have a full queue, and messages for them are dropped{longest}"
+            advice = "see slow subscribers in the dashboard; make them faster or use a shared subscription"
+            yield Condition("queue", "", "warning", text, advice)
+
+    def _drops(self) -> Iterator[Condition]:
+        now, counted = monotonic(), dict(self._local_node.state.ctx.counters.dropped)
+        while self._dropped and self._dropped[0][0] < now - DROPPED_SECONDS:
+            self._dropped.popleft()
+        self._dropped.append((now, counted))
+        most = self._settings().dropped_rate
+        if not most:
+            return
+        before = self._dropped[0][1]
+        rates = {reason: (count - before.get(reason, 0)) / DROPPED_SECONDS for reason, count in counted.items()}
+        for reason, rate in sorted(rates.items(), key=lambda one: -one[1])[:REASONS_MAX]:
+            if rate > most:
+                text = f"{rate:,.1f} messages per second are dropped: {reason}"
+                yield Condition("dropped", reason, "warning", text, "docs/PLAYBOOK.md explains this reason")
+
+    def _cluster(self) -> Iterator[Condition]:
+        cluster = self._local_node.cluster
+        if cluster is None or cluster.state is None or not self._local_node.serving:
+            return  # a node that starts is waited for
+        health = cluster_health(cluster, self._local_node.driver.clock())
+        for one in health.gone:
+            text = f"{one.name} is gone; {one.queued:,} messages wait for it"
+            yield Condition("node", one.name, "warning", text, health.next)
+        if not health.quorum or health.status == "unavailable":
+            yield Condition("quorum", "", "critical", health.summary, health.next or "start the missing nodes and etcd")
+
+    def _bans(self) -> Iterator[Condition]:
+        found = [ban for ban in self._local_node.bans.all(monotonic()) if ban.automatic]
+        clients = [ban.name for ban in found if ban.kind == "client"]
+        addresses = [ban.name for ban in found if ban.kind == "address"]
+        if clients:
+            text = f"{len(clients):,} clients are banned because they connect too often, such as {clients[-1]!r}"
+            yield Condition("flapping", "", "warning", text, "two devices may share a client id; see the bans")
+        if addresses:
+            text = f"{len(addresses):,} addresses are banned for wrong passwords, such as {addresses[-1]}"
+            yield Condition("logins", "", "warning", text, "see the bans; a device may have an old password")
+
+    def _disk(self) -> Iterator[Condition]:
+        directory, share = self._local_node.config().node.data_dir, self._settings().disk_free
+        if directory is None or not share:
+            return
+        try:
+            usage = shutil.disk_usage(directory)
+        except OSError:
+            return  # the storage itself reports it
+        free = usage.free / max(usage.total, 1)
+        if free < share:
+            severity: Severity = "critical" if free < DISK_FREE_CRITICAL else "warning"
+            text = f"{usage.free >> 20:,} MiB of {usage.total >> 20:,} MiB are free in {directory} ({free:.0%})"
+            yield Condition("disk", "", severity, text, "free some space, or bound streams and storage.retention_size")
+
+    def _certificates(self) -> Iterator[Condition]:
+        for one in self._read_certificates():
+            advice = "renew it, then run starlingmq ctl reload"
+            if one.problem:
+                yield Condition("certificate", one.file, "critical", f"{one.file}: {one.problem}", advice)
+            elif one.days is not None and one.days < 0:
+                yield Condition("certificate", one.file, "critical", f"{one.file} ended on {one.ends_at}", advice)
+            elif one.days is not None and one.days < self._settings().certificate_days:
+                severity: Severity = "critical" if one.days < CERTIFICATE_DAYS_CRITICAL else "warning"
+                yield Condition("certificate", one.file, severity, f"{one.file} ends in {one.days} days", advice)
+
+    def _read_certificates(self) -> list[CertificateInfo]:
+        now = self._local_node.driver.clock()
+        return [_certificate(path, now) for path in certificate_files(self._local_node.config())]
+
+    def _clock(self) -> Iterator[Condition]:
+        if self._local_node.cluster is not None and clock_is_synchronized() is False:
+            text = "the clock of this machine is not synchronized; the nodes order retained messages by it"
+            yield Condition("clock", "", "warning", text, "run chrony or systemd-timesyncd")
+
+
+def _certificate(path: Path, now: float) -> CertificateInfo:
+    try:
+        end = min(ends(path.read_bytes()))
+    except (OSError, DerError) as error:
+        return CertificateInfo(str(path), None, None, (isinstance(error, OSError) and error.strerror) or str(error))
+    shown = datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds")
+    return CertificateInfo(str(path), shown, int((end - now) // DAY), "")

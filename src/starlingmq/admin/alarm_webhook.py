@@ -1,0 +1,79 @@
+"""Tells an HTTP service of alarms: one POST of JSON for each that begins or ends, in their order.
+
+``{"event": "begun" | "ended", "node", "alarm"}``, with the alarm as the API has it. A status below 300 is a receipt.
+Anything else is repeated a few times with growing pauses; then the message is given up, and the log says so. At most
+``WAITING_MAX`` messages wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import urllib.request
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import json
+
+from starlingmq.admin.alarms import Alarm
+
+log = logging.getLogger("starlingmq.alarms")
+
+WAITING_MAX: Final = 100
+ATTEMPTS: Final = 5
+PAUSE: Final = 2.0  # seconds before the first repetition; it doubles
+TIMEOUT: Final = 5.0
+
+
+class AlarmWebhook:
+    """``url`` is asked for each message; "": none is sent."""
+
+    def __init__(self, node: str, url: Callable[[], str]) -> None:
+        self._node = node
+        self._url = url
+        self._waiting: deque[bytes] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, alarm: Alarm) -> None:
+        if not self._url():
+            return
+        if len(self._waiting) == WAITING_MAX:
+            self._waiting.popleft()
+            log.warning("alarms.webhook: too many alarms wait; the oldest one is not sent")
+        event = "begun" if alarm.ended is None else "ended"
+        self._waiting.append(json.encode({"event": event, "node": self._node, "alarm": alarm}))
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            message = self._waiting.popleft()
+            problem = ""
+            for attempt in range(ATTEMPTS):
+                if attempt:
+                    await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
+                url = self._url()
+                problem = await asyncio.to_thread(_post, url, message) if url else ""
+                if not problem:
+                    break
+            if problem:
+                log.warning("alarms.webhook does not accept alarms, so one is given up: %s", problem)
+
+
+def _post(url: str, message: bytes) -> str:
+    """The reason why it was not received; "" if it was. The URL is secret."""
+    request = urllib.request.Request(url, message, {"content-type": "application/json"})  # noqa: S310  checked in config
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=TIMEOUT) as answer:
+            return "" if answer.status < 300 else f"status {answer.status}"
+    except (OSError, ValueError) as error:
+        return f"{type(error).__name__}: {getattr(error, 'reason', '') or 'no answer'}"

@@ -1,0 +1,147 @@
+"""Alarms of this node: conditions that hold, since when; and those that have ended.
+
+``Alarms`` is told every few seconds all conditions that hold. A new one begins an alarm. An alarm ends when its
+condition has not held for ``HOLD`` seconds, so that a value around its threshold is one alarm and not many. Both are
+bounded: of more than ``ACTIVE_MAX`` conditions the critical ones come first, and the history has the last ended ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
+
+from starlingmq.admin.alarm_conditions import CertificateInfo, Condition, Conditions
+from starlingmq.admin.sessions import when
+from starlingmq.admin.typed_actions import NoArguments, typed
+from starlingmq.net.control_socket import Action, Report
+
+log = logging.getLogger("starlingmq.alarms")
+
+LOOK_SECONDS: Final = 5.0
+HOLD: Final = 15.0
+ACTIVE_MAX: Final = 100
+HISTORY_MAX: Final = 200
+LOGGED_ELSEWHERE: Final = frozenset(["storage", "copies", "memory", "node", "quorum"])
+
+
+class Alarm(Condition, frozen=True):
+    """``node`` is set in lists of several nodes."""
+
+    since: str = ""
+    ended: Annotated[str | None, Meta(description="When it ended; null: it is active.")] = None
+    node: str = ""
+
+
+class AlarmsReply(Struct, frozen=True):
+    """The oldest active alarm comes first; of those that have ended, the last one."""
+
+    alarms: list[Alarm]
+    history: list[Alarm]
+
+
+class CertificatesReply(Struct, frozen=True):
+    certificates: list[CertificateInfo]
+
+
+class _Active:
+    def __init__(self, condition: Condition, now: float) -> None:
+        self.condition = condition
+        self.since = now
+        self.seen = now
+
+    def alarm(self, ended: float | None = None) -> Alarm:
+        return Alarm(**asdict(self.condition), since=when(self.since), ended=None if ended is None else when(ended))
+
+
+class Alarms:
+    """``told`` is called with each alarm that begins, becomes more severe, or ends."""
+
+    def __init__(self, told: Callable[[Alarm], None]) -> None:
+        self._told = told
+        self._active: dict[tuple[str, str], _Active] = {}
+        self._history: deque[Alarm] = deque(maxlen=HISTORY_MAX)
+
+    def look(self, conditions: Iterable[Condition], now: float) -> None:
+        """All conditions that hold at ``now``."""
+        by_severity = sorted(conditions, key=lambda one: one.severity != "critical")
+        for condition in by_severity:
+            key = condition.kind, condition.subject
+            known = self._active.get(key)
+            if known is None:
+                if len(self._active) < ACTIVE_MAX:
+                    self._active[key] = _Active(condition, now)
+                    self._tell(self._active[key].alarm())
+                continue
+            worse = condition.severity == "critical" and known.condition.severity != "critical"
+            known.condition, known.seen = condition, now
+            if worse:
+                self._tell(known.alarm())
+        for key, one in list(self._active.items()):
+            if now - one.seen >= HOLD:
+                del self._active[key]
+                ended = one.alarm(now)
+                self._history.append(ended)
+                self._tell(ended)
+
+    def active(self) -> list[Alarm]:
+        return [one.alarm() for one in self._active.values()]
+
+    def reply(self) -> AlarmsReply:
+        return AlarmsReply(self.active(), list(reversed(self._history)))
+
+    def _tell(self, alarm: Alarm) -> None:
+        if alarm.ended is not None:
+            log.info("alarm %s has ended: %s", _title(alarm), alarm.text)
+        elif alarm.kind not in LOGGED_ELSEWHERE:
+            log.warning("alarm %s: %s; %s", _title(alarm), alarm.text, alarm.next)
+        self._told(alarm)
+
+
+def _title(alarm: Alarm) -> str:
+    return f"{alarm.kind} {alarm.subject}" if alarm.subject else alarm.kind
+
+
+class NodeAlarms:
+    """Looks from ``start`` to ``stop``."""
+
+    def __init__(self, conditions: Conditions, clock: Callable[[], float], told: Callable[[Alarm], None]) -> None:
+        self.alarms = Alarms(told)
+        self._conditions = conditions
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    def actions(self) -> dict[str, Action]:
+        return {"alarms": typed(NoArguments, self._list), "certificates": typed(NoArguments, self._certificates)}
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def look(self) -> None:
+        self.alarms.look(await self._conditions.now(), self._clock())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except Exception:
+                log.exception("internal error while looking for alarms")
+
+    async def _list(self, report: Report, request: NoArguments) -> AlarmsReply:
+        return self.alarms.reply()
+
+    async def _certificates(self, report: Report, request: NoArguments) -> CertificatesReply:
+        return CertificatesReply(await self._conditions.certificates())

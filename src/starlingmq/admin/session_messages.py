@@ -1,0 +1,137 @@
+"""The content of one message that waits for a client, or that the client has not acknowledged yet."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from starlingmq.admin.node_rpc import NodeRpc
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.sessions import text, when
+from starlingmq.admin.typed_actions import typed
+from starlingmq.core.message import Message
+from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.session.session import Session
+from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.driver import Driver
+
+PAYLOAD_MAX: Final = 65_536  # bytes that are shown
+WINDOW: Final = "window"
+QUEUE: Final = "queue"
+
+
+class SessionMessageRequest(Struct, frozen=True):
+    """``place``: "window" or "queue"; ``number``: the packet id, or the position in the queue, from 0."""
+
+    client_id: str = ""
+    place: str = QUEUE
+    number: int = 0
+
+
+class SessionMessageAt(SessionMessageRequest, frozen=True):
+    """``node``: the node that has the session."""
+
+    node: str = ""
+
+
+class SessionMessage(Struct, frozen=True):
+    topic: str
+    qos: int
+    retain: bool
+    size: Annotated[int, Meta(description="Size of the payload in bytes.")]
+    published_at: str
+    publisher: str
+    expires_at: str | None
+    payload: Annotated[str | None, Meta(description="The payload as text; null if it is not valid UTF-8.")]
+    payload_base64: str
+    shown: Annotated[int, Meta(description="Bytes of the payload in this response; longer ones are cut.")]
+
+
+class SessionMessageAnswer(Struct, frozen=True):
+    """``message`` None: this node has no such message."""
+
+    message: SessionMessage | None
+
+
+class SessionMessages:
+    """The part of one node."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def actions(self) -> dict[str, Action]:
+        return {"session.message": typed(SessionMessageRequest, self.show)}
+
+    async def show(self, report: Report, request: SessionMessageRequest) -> SessionMessageAnswer:
+        """Raises AdminError."""
+        session = self._driver.state.ctx.sessions.get(request.client_id)
+        if request.place not in (WINDOW, QUEUE):
+            raise AdminError(400, "place: must be window or queue")
+        found = None if session is None or not of_clients(session) else _find(session, request.place, request.number)
+        if found is None:
+            return SessionMessageAnswer(None)
+        message, qos, offset = found
+        if message is None or not message.loaded:
+            if not self._driver.store.readable():
+                raise AdminError(503, "the disk cannot be read at the moment")
+            message = self._driver.store.load([offset]).get(offset)
+        return SessionMessageAnswer(None if message is None else shown(message, qos))
+
+
+def _find(session: Session, place: str, number: int) -> tuple[Message | None, int, int] | None:
+    """The message (None: it is on disk only), the QoS of its delivery, and its offset in the store."""
+    if place == WINDOW:
+        entry = None if session.window is None else session.window.entries.get(number)
+        return None if entry is None else (entry.message, entry.qos, entry.message.offset)
+    queue = session.queue
+    if queue is None:
+        return None
+    if number < len(queue.items):
+        outgoing = queue.items[number]
+        return outgoing.message, outgoing.qos, outgoing.message.offset
+    number -= len(queue.items)
+    if queue.stored is None or number >= len(queue.stored):
+        return None
+    reference = queue.stored.peek(number)
+    return None, reference.flags & 3, reference.offset
+
+
+def shown(message: Message, qos: int) -> SessionMessage:
+    payload = message.payload[:PAYLOAD_MAX]
+    try:
+        as_text = payload.decode()
+    except UnicodeDecodeError:
+        as_text = None
+    return SessionMessage(
+        text(message.topic),
+        qos,
+        message.retain,
+        len(message.payload),
+        when(message.published_at),
+        message.publisher,
+        when(message.expires_at) if message.expires_at else None,
+        as_text,
+        b64encode(payload).decode(),
+        len(payload),
+    )
+
+
+class SessionMessageLists:
+    """The same at any node."""
+
+    def __init__(self, rpc: NodeRpc) -> None:
+        self._rpc = rpc
+
+    def actions(self) -> dict[str, Action]:
+        return {"session.message.at": typed(SessionMessageAt, self.show)}
+
+    async def show(self, report: Report, request: SessionMessageAt) -> SessionMessage:
+        """Raises AdminError."""
+        wanted = SessionMessageRequest(request.client_id, request.place, request.number)
+        answers = await self._rpc.everywhere("session.message", wanted, SessionMessageAnswer, request.node)
+        found = [one.message for one in answers.results.values() if one.message is not None]
+        if not found:
+            raise AdminError(404, "there is no such message any more: it was sent, acknowledged or has expired")
+        return found[0]

@@ -1,0 +1,95 @@
+"""Whether a client may do something by the present rules, and which rule decides: for operators who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from starlingmq.auth.acl import CONNECT, Acl, Rule
+from starlingmq.core.limits.access import WHOLE, Rights
+
+CheckedAction = Literal["connect", "publish", "subscribe", "group"]
+
+
+class RuleQuestion(NamedTuple):
+    """``peer`` is address:port. ``topic`` is a filter for subscribe and group. ``granted``: the rules of the client's
+    token, which come first; None: it has none."""
+
+    client_id: str
+    username: str
+    peer: str
+    action: CheckedAction
+    topic: bytes
+    qos: int
+    retain: bool
+    group: bytes
+    granted: Sequence[Rule] | None
+
+
+class RuleAnswer(NamedTuple):
+    """``reason`` is one line."""
+
+    allowed: bool
+    reason: str
+
+
+def check_rules(acl: Acl | None, file: str, question: RuleQuestion) -> RuleAnswer:
+    """``acl`` None: there is no file of rules."""
+    granted = tuple(question.granted or ())
+    rules, default = granted, question.granted is None
+    if acl is not None:
+        rules, default = (*granted, *acl.rules), acl.default
+        if not acl.may_be(question.client_id, question.username):
+            return RuleAnswer(False, f"this user may not use this client id (clients in {file})")
+    named = _Names(file, len(granted))
+    verdict = _connect(rules, question, named)
+    if question.action == "connect" or not verdict.allowed:
+        return verdict
+    if not rules and acl is None:
+        return RuleAnswer(True, "there is no file of rules (auth.acl.file), so everything is allowed")
+    return _topic(rules, default, question, named)
+
+
+class _Names(NamedTuple):
+    file: str
+    granted: int
+
+    def rule(self, number: int) -> str:
+        """Of rule ``number``, from 1."""
+        if number <= self.granted:
+            return f"rule {number} of its token"
+        return f"rule {number - self.granted} in {self.file}"
+
+
+def _connect(rules: Sequence[Rule], question: RuleQuestion, named: _Names) -> RuleAnswer:
+    for number, rule in enumerate(rules, 1):
+        if rule.actions & CONNECT and rule.is_for(question.client_id, question.username, question.peer):
+            return RuleAnswer(rule.allow, f"{named.rule(number)} decides about connecting")
+    return RuleAnswer(True, "no rule is about connecting, so it is allowed")
+
+
+def _topic(rules: Sequence[Rule], default: bool, question: RuleQuestion, named: _Names) -> RuleAnswer:
+    """Rules in order decide as soon as the default makes no difference any more, and it stays so with more rules."""
+    ask = _asked(question)
+
+    def allows(count: int, otherwise: bool) -> bool:
+        return ask(Acl(rules[:count], otherwise).rights(question.client_id, question.username, question.peer))
+
+    allowed = allows(len(rules), default)
+    if allows(len(rules), True) != allows(len(rules), False):
+        return RuleAnswer(allowed, f"no rule matches; the default is to {'allow' if default else 'deny'}")
+    low, high = 0, len(rules)
+    while low < high:
+        middle = (low + high) // 2
+        if allows(middle, True) == allows(middle, False):
+            high = middle
+        else:
+            low = middle + 1
+    return RuleAnswer(allowed, f"{named.rule(low)} decides" if low else "only a rule that names $events allows this")
+
+
+def _asked(question: RuleQuestion) -> Callable[[Rights], bool]:
+    if question.action == "publish":
+        return lambda rights: rights.may_publish(question.topic, question.qos, question.retain)
+    group = question.group if question.action == "group" else b""
+    return lambda rights: rights.extent(question.topic, group) == WHOLE

@@ -1,0 +1,53 @@
+"""The section ``alarms``: thresholds, and the address that is told."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Meta
+
+from starlingmq.config.secret_masking import SECRET
+from starlingmq.config.section_types import ConfigError, Count, Section
+
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+
+
+class AlarmsConfig(Section, frozen=True):
+    disk_free: Annotated[
+        Share, Meta(description="Alarm below this free share of the data directory's file system; 0: never.")
+    ] = 0.1
+    memory: Annotated[Share, Meta(description="Alarm above this share of limits.memory; 0: never.")] = 0.9
+    certificate_days: Annotated[
+        Count, Meta(description="Alarm this many days before a certificate of this node ends; 0: only when it has.")
+    ] = 30
+    dropped_rate: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=1e9,
+            description="Alarm if more messages per second are dropped for one reason, averaged over a minute; "
+            "0: never.",
+        ),
+    ] = 1.0
+    webhook: Annotated[
+        str,
+        Meta(
+            description="URL that receives a POST of JSON when an alarm begins or ends. Empty: none. It is secret, "
+            "because it may contain a token.",
+            extra=SECRET,
+        ),
+    ] = ""
+
+
+def check_alarms(alarms: AlarmsConfig) -> None:
+    """Raises ConfigError for what no type excludes."""
+    if not alarms.webhook:
+        return
+    try:
+        parts = urlsplit(alarms.webhook)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or not alarms.webhook.isascii() or not alarms.webhook.isprintable() or " " in alarms.webhook:
+        raise ConfigError("alarms.webhook: is not a URL starting with http:// or https://")

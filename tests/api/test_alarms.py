@@ -1,0 +1,198 @@
+"""Alarms: conditions that begin and end them, the history, the webhook, and how operators see them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+import pytest
+
+from starlingmq import Broker
+from starlingmq.admin import alarm_webhook
+from starlingmq.admin.alarm_conditions import Condition, Severity
+from starlingmq.admin.alarm_webhook import AlarmWebhook
+from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms
+from starlingmq.config.settings import ConfigError, load_config
+
+from .conftest import Ask, Join, Serve
+
+
+def a_condition(kind: str, subject: str = "", severity: Severity = "warning", text: str = "") -> Condition:
+    return Condition(kind, subject, severity, text or f"{kind} is bad", "mend it")
+
+
+def told(alarms: list[Alarm]) -> list[tuple[str, str, bool]]:
+    return [(one.kind, one.severity, one.ended is not None) for one in alarms]
+
+
+def test_an_alarm_begins_once_and_ends_when_its_condition_is_gone_for_a_while() -> None:
+    heard: list[Alarm] = []
+    alarms = Alarms(heard.append)
+    for now in (0.0, 5.0, 10.0):
+        alarms.look([a_condition("disk", text=f"at {now}")], now)
+    assert told(heard) == [("disk", "warning", False)]
+    assert alarms.active()[0].text == "at 10.0", "the text is that of now"
+    alarms.look([], 10.0 + HOLD - 1)
+    assert alarms.active(), "around its threshold it is one alarm"
+    alarms.look([], 10.0 + HOLD)
+    assert told(heard) == [("disk", "warning", False), ("disk", "warning", True)]
+    reply = alarms.reply()
+    assert reply.alarms == [] and told(reply.history) == [("disk", "warning", True)]
+
+
+def test_an_alarm_that_becomes_critical_is_told_again() -> None:
+    heard: list[Alarm] = []
+    alarms = Alarms(heard.append)
+    for now, severity in enumerate(("warning", "critical", "critical", "warning")):
+        alarms.look([a_condition("disk", severity=severity)], float(now))  # type: ignore[arg-type]
+    assert told(heard) == [("disk", "warning", False), ("disk", "critical", False)]
+
+
+def test_alarms_and_their_history_are_bounded_and_critical_ones_come_first() -> None:
+    alarms = Alarms(lambda _: None)
+    many = [a_condition("dropped", str(number)) for number in range(ACTIVE_MAX * 2)]
+    alarms.look([*many, a_condition("quorum", severity="critical")], 0.0)
+    assert len(alarms.active()) == ACTIVE_MAX and alarms.active()[0].kind == "quorum"
+    for turn in range(5):
+        alarms.look([], 100.0 * turn + HOLD)
+        alarms.look(many, 100.0 * turn + HOLD)
+    assert len(alarms.reply().history) == HISTORY_MAX
+
+
+@pytest.mark.parametrize("url", ["ftp://a/", "http://", "nonsense", "http://a b/", "http://h:0/"])
+def test_a_webhook_that_is_no_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, [f"alarms.webhook={url}"], {})
+    assert str(refused.value) == "alarms.webhook: is not a URL starting with http:// or https://"
+
+
+@asynccontextmanager
+async def hook(statuses: list[int]) -> AsyncIterator[tuple[str, asyncio.Queue[dict[str, Any]]]]:
+    """An HTTP service that answers with these statuses in turn, then with 200; and the bodies that it got."""
+    got: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
+        got.put_nowait(msgspec.json.decode(await reader.readexactly(length)))
+        status = statuses.pop(0) if statuses else 200
+        writer.write(b"HTTP/1.1 %d x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook?token=secret", got
+
+
+async def test_the_webhook_is_told_in_order_and_again_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alarm_webhook, "PAUSE", 0.0)
+    async with hook([503]) as (url, got):
+        webhook = AlarmWebhook("n1", lambda: url)
+        alarms = Alarms(webhook.tell)
+        alarms.look([a_condition("disk")], 0.0)
+        alarms.look([], HOLD)
+        bodies = [await got.get() for _ in range(3)]
+        assert [body["event"] for body in bodies] == ["begun", "begun", "ended"]
+        assert bodies[2]["node"] == "n1" and bodies[2]["alarm"]["kind"] == "disk" and bodies[2]["alarm"]["ended"]
+        await webhook.stop()
+
+
+async def test_a_webhook_that_refuses_does_not_show_its_address(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(alarm_webhook, "PAUSE", 0.0)
+    async with hook([500] * alarm_webhook.ATTEMPTS) as (url, got):
+        webhook = AlarmWebhook("n1", lambda: url)
+        webhook.tell(Alarm("disk", "", "warning", "full", "free it"))
+        for _ in range(alarm_webhook.ATTEMPTS):
+            await got.get()
+        assert webhook._task is not None
+        await webhook._task
+    assert "given up" in caplog.text and "secret" not in caplog.text and "127.0.0.1" not in caplog.text
+
+
+def a_certificate(directory: Path, days: int) -> str:
+    """A file with a certificate that ends in so many days."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - timedelta(days=400))
+        .not_valid_after(now + timedelta(days=days, hours=12))
+        .sign(key, hashes.SHA256())
+    )
+    path = directory / f"{days}.pem"
+    path.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return str(path)
+
+
+async def look(broker: Broker) -> None:
+    assert broker._admin is not None
+    await broker._admin.alarms.look()
+
+
+async def test_operators_see_drops_and_certificates_that_end(
+    serve: Serve, ask: Ask, join: Join, tmp_path: Path
+) -> None:
+    file = a_certificate(tmp_path, 5)
+    tls = {"url": "mqtts://127.0.0.1:0", "tls": {"cert": file, "key": file}}
+    broker = await serve(listeners=["mqtt://127.0.0.1:0", "http://127.0.0.1:0", tls])
+    await look(broker)
+    broker.state.ctx.counters.drop("queue_full", 600)
+    await look(broker)
+    found = (await ask(broker, "GET", "/api/v1/alarms")).json()
+    assert [(one["kind"], one["subject"], one["severity"]) for one in found["alarms"]] == [
+        ("certificate", file, "critical"),
+        ("dropped", "queue_full", "warning"),
+    ]
+    assert found["alarms"][1]["text"] == "10.0 messages per second are dropped: queue_full"
+    assert {one["node"] for one in found["alarms"]} == {broker.config.node.name}
+    (one,) = (await ask(broker, "GET", "/api/v1/certificates")).json()["certificates"]
+    assert (one["file"], one["days"], one["problem"]) == (file, 5, "")
+    metrics = (await ask(broker, "GET", "/metrics")).text
+    assert 'starlingmq_alarms{kind="certificate",severity="critical"} 1.0' in metrics
+
+
+async def test_a_full_queue_and_a_banned_client_are_alarms(serve: Serve, ask: Ask, join: Join) -> None:
+    broker = await serve(auth={"flapping": {"limit": 2}})
+    broker.ban("client", "by-hand", 60, "no")
+    await look(broker)
+    assert (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"] == [], "a ban of an operator is no alarm"
+    await join(broker, "slow")
+    broker.state.ctx.sessions["slow"].stalled = True
+    bans = broker._access.bans
+    for _ in range(3):
+        bans.came(monotonic(), "twins")
+    assert broker._admin is not None
+    broker._admin.session_totals_job._good_until = 0.0
+    await look(broker)
+    kinds = {one["kind"]: one["text"] for one in (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]}
+    assert kinds["queue"].startswith("1 clients have a full queue")
+    assert "'twins'" in kinds["flapping"]
+
+
+async def test_a_disk_with_little_room_is_an_alarm(serve: Serve, ask: Ask, tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    broker = await serve(node={"data_dir": data, "shutdown_timeout": 0.1}, alarms={"disk_free": 1.0})
+    await look(broker)
+    (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+    assert one["kind"] == "disk" and data in one["text"]

@@ -1,0 +1,80 @@
+"""Work that an operator does in the dashboard, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from starlingmq.wire.mqtt import Disconnect
+
+from .browser import BROWSER, browser
+from .conftest import Ask, Join, Serve
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
+
+SHOWN = "document.getElementById('view')?.textContent"
+
+
+def button(text: str) -> str:
+    return f"[...document.querySelectorAll('#view button')].find((one) => one.textContent === '{text}')"
+
+
+async def test_an_operator_looks_into_a_queue_and_tests_the_rules(
+    serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path
+) -> None:
+    rules = tmp_path / "acl.yaml"
+    rules.write_text("rules:\n- deny: publish\n  topics: [plant/secret]\n- allow: all\n", encoding="utf-8")
+    broker = await serve(auth={"acl": {"file": str(rules)}})
+    away = await join(broker, "away", properties={0x11: 1000})
+    await away.subscribe("plant/#", qos=1)
+    await ask(broker, "DELETE", "/api/v1/client", params={"client_id": "away"})
+    body = {"topic": "plant/1", "payload": '{"speed": 17}', "qos": 1}
+    assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
+    async with browser(tmp_path) as page:
+        await page.look_like(1280, 800, dark=True)
+        await page.go(broker.address("http") + "/#session?client_id=away")
+        await page.until(f"{SHOWN}?.includes('plant/1')")
+        await page.run("document.querySelector('#view a[href^=\"#waiting\"]').click()")
+        await page.until("document.getElementById('payload')?.textContent === '{\"speed\": 17}'")
+        await page.screenshot(pictures / "waiting.png")
+        await page.run("location.hash = '#rules?client_id=away'")
+        answer = "document.getElementById('rules-answer')?.textContent"
+        topic = "document.querySelectorAll('#view form input')[3]"
+        await page.until(f"{topic}")
+        for tried, said in (("plant/secret", "Denied: rule 1 in"), ("plant/1", "Allowed: rule 2 in")):
+            await page.run(f"{topic}.value = '{tried}'; {button('Test')}.click()")
+            await page.until(f"{answer}.startsWith('{said}')")
+        await page.screenshot(pictures / "rules.png")
+        assert not page.problems
+
+
+async def test_an_operator_sees_an_alarm_and_bans_the_client_that_causes_it(
+    serve: Serve, join: Join, tmp_path: Path, pictures: Path
+) -> None:
+    broker = await serve()
+    peer = await join(broker, "noisy")
+    assert broker._admin is not None
+    await broker._admin.alarms.look()
+    broker.state.ctx.counters.drop("queue_full", 6000)
+    await broker._admin.alarms.look()
+    async with browser(tmp_path) as page:
+        await page.look_like(1280, 800, dark=False)
+        await page.go(broker.address("http") + "/")
+        await page.until("document.getElementById('tab-alarms')?.textContent === 'Alarms (1)'")
+        await page.run("document.getElementById('tab-alarms').click()")
+        await page.until(f"{SHOWN}?.includes('100.0 messages per second are dropped: queue_full')")
+        await page.screenshot(pictures / "alarms.png")
+        await page.run("location.hash = '#session?client_id=noisy'")
+        await page.until("[...document.querySelectorAll('#view a')].some((one) => one.textContent === 'Ban')")
+        await page.run("[...document.querySelectorAll('#view a')].find((one) => one.textContent === 'Ban').click()")
+        await page.until("document.querySelector('#view form input')?.value === 'noisy'")
+        await page.run(f"{button('Ban')}.click()")
+        await peer.expect(Disconnect)
+        await page.until(f"{button('Lift')}")
+        assert "noisy" in await page.run("document.querySelector('#view tbody').textContent")
+        await page.screenshot(pictures / "bans.png")
+        await page.run(f"{button('Lift')}.click()")
+        await page.until(f"!{button('Lift')}")
+        assert list(broker._access.bans.all(0.0)) == []
+        assert not page.problems
