@@ -26,6 +26,10 @@ OF_THE_API = {
     "GET /cluster/overview": "overview",
     "GET /links": "links",
     "GET /log": "log",
+    "GET /alarms": "alarms",
+    "GET /certificates": "certificates",
+    "GET /rules/test": "may",
+    "GET /session/message": "message",
     "GET /clients": "clients",
     "GET /clients/search": "clients",
     "GET /activity": "top",
@@ -183,3 +187,21 @@ async def publish(client: Client) -> None:
     while True:
         await client.publish("a/b", b"x", qos=1)
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow
+async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    ctl = Ctl(data)
+    with serving(data) as broker:
+        one = Client(broker.url, client_id="away", clean_start=False, session_expiry=600)
+        await one.connect()
+        await one.subscribe("a/#", qos=1)
+        await one.disconnect()
+        for payload in ("first", "second"):
+            ctl("publish", "a/b", payload, "-q", "1")
+        assert ctl("message", "away") == "first" and ctl("message", "away", "1") == "second"
+        assert ctl.json("message", "away")["topic"] == "a/b"
+        assert ctl.json("alarms", "--history")["missing"] == []
+        assert "no certificates" in ctl("certificates")
+        assert ctl("may", "away", "publish", "a/b").startswith("allowed: there is no file of rules")

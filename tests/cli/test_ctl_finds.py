@@ -15,6 +15,8 @@ from starlingmq.cli.main import main
 from .commands import run, start
 from .test_cluster_commands import running as serving
 
+LOOKS = ("alarms", "certificates", "may reader publish site/1 --qos 1")
+
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -88,12 +90,14 @@ def test_ctl_asks_a_broker_over_http_with_a_token(tmp_path: Path, alone: Path, m
         reader.wait_for(b"received SUBACK")
         code, output, errors = run("ctl", "clients", "--url", url)
         assert code == 0 and output.splitlines()[1].startswith(b"reader  "), errors
-        for asked in ("session reader", "sessions --away", "status", "retained", "bans", "groups", "log"):
+        for asked in ("session reader", "sessions --away", "status", "retained", "bans", "groups", "log", *LOOKS):
             code, output, errors = run("ctl", *asked.split(), "--url", url)
             assert code == 0, (asked, errors)
         assert json.loads(run("ctl", "publish", "site/1", "m", "--url", url, "--json")[1])["receivers"] == 1
         assert run("ctl", "ban", "client", "evil", "-t", "10m", "--url", url)[0] == 0
         assert b"evil" in run("ctl", "bans", "--url", url)[1]
+        code, output, _ = run("ctl", "may", "evil", "publish", "site/1", "--retain", "--url", url)
+        assert code == 1 and output.startswith(b"denied: the client evil is banned")
         assert run("ctl", "health", "--url", url)[:2] == (0, b"ok\n")
         assert run("ctl", "kick", "reader", "--url", url)[0] == 0
         reader.interrupt()

@@ -93,15 +93,6 @@ LINKS: Final[Columns] = {
     "unacknowledged": Column("frames in flight", "number", wide=True),
     "heard_seconds": Column("heard", "seconds"),
 }
-ALARMS: Final[Columns] = {
-    "kind": Column("alarm"),
-    "severity": Column("severity"),
-    "node": Column("node"),
-    "since": Column("since", "age"),
-    "ended": Column("ended", "age"),
-    "text": Column("text"),
-    "next": Column("next", wide=True),
-}
 LISTENERS: Final[Columns] = {"address": Column("address"), "connections": Column("connections", "number")}
 
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client id.")]
@@ -240,21 +231,6 @@ def links(
     show(found, json_, "links", LINKS, "this broker is not a member of a cluster, or is its only member", wide)
 
 
-def alarms(
-    node: NodeOption = "",
-    history: Annotated[bool, typer.Option("--history", help="List alarms that have ended, too.")] = False,
-    wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """List the active alarms of all nodes, critical ones first."""
-    found = ask("alarms.all", data_dir, config, node=node)
-    if history and not json_:
-        found["alarms"] += found["history"]
-    show(found, json_, "alarms", ALARMS, "there are no alarms", wide)
-
-
 def listeners(
     node: AtOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
@@ -324,7 +300,6 @@ LOOKS: Final = (
     retained,
     overview,
     links,
-    alarms,
     listeners,
     metrics,
     config,

@@ -46,6 +46,9 @@ ROUTES: Final = {
     "activity": HttpRoute("GET", "/activity"),
     "links": HttpRoute("GET", "/links"),
     "alarms.all": HttpRoute("GET", "/alarms"),
+    "certificates.all": HttpRoute("GET", "/certificates"),
+    "rules.test": HttpRoute("GET", "/rules/test"),
+    "session.message.at": HttpRoute("GET", "/session/message"),
     "listeners": HttpRoute("GET", "/listeners"),
     "config": HttpRoute("GET", "/config"),
     "log": HttpRoute("GET", "/log"),
@@ -61,7 +64,7 @@ ROUTES: Final = {
 }
 """Actions of the control socket that the HTTP API has with the same arguments and the same result."""
 
-NAMES: Final = {("cluster.routes", "name"): "node"}
+NAMES: Final = {("cluster.routes", "name"): "node", ("rules.test", "does"): "action"}
 NUMBERS: Final = ("qos", "expiry", "seconds")  # in a body
 YES: Final = ("retain", "disconnect")  # in a body
 
@@ -78,6 +81,8 @@ def ask_url(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
     given = {NAMES.get((action, name), name): value for name, value in arguments.items() if value and name != "by"}
     if action == "sessions" and "connected" in given:
         given["connected"] = "true" if given["connected"] == "yes" else "false"
+    if action == "rules.test" and "retain" in given:
+        given["retain"] = "true"
     query = "" if route.body or not given else f"?{urlencode(given)}"
     body = json.dumps(_body(given)).encode() if route.body else None
     status, answer = _exchange(url, route, query, body)

@@ -1,0 +1,123 @@
+"""``starlingmq ctl``: find what is wrong: alarms, certificates, the rule that decides, a message that waits."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from typing import Annotated, Final, Literal
+
+import typer
+
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
+from starlingmq.cli.ctl_ask import AtOption, NodeOption, ask, show
+from starlingmq.cli.ctl_look import ClientArgument
+from starlingmq.cli.tables import Column, Columns, WideOption
+
+DENIED: Final = 1  # exit code
+
+ALARMS: Final[Columns] = {
+    "kind": Column("alarm"),
+    "severity": Column("severity"),
+    "node": Column("node"),
+    "since": Column("since", "age"),
+    "ended": Column("ended", "age"),
+    "text": Column("text"),
+    "next": Column("next", wide=True),
+}
+CERTIFICATES: Final[Columns] = {
+    "file": Column("file"),
+    "node": Column("node"),
+    "days": Column("days left", "number"),
+    "ends_at": Column("ends"),
+    "problem": Column("problem"),
+}
+
+
+def alarms(
+    node: NodeOption = "",
+    history: Annotated[bool, typer.Option("--history", help="List alarms that have ended, too.")] = False,
+    wide: WideOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the active alarms of all nodes, critical ones first."""
+    found = ask("alarms.all", data_dir, config, node=node)
+    if history and not json_:
+        found["alarms"] += found["history"]
+    show(found, json_, "alarms", ALARMS, "there are no alarms", wide)
+
+
+def certificates(
+    node: NodeOption = "",
+    wide: WideOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the certificate files that the nodes use, and when their certificates end."""
+    found = ask("certificates.all", data_dir, config, node=node)
+    show(found, json_, "certificates", CERTIFICATES, "no certificates are used", wide)
+
+
+def may(
+    client_id: ClientArgument,
+    action: Annotated[
+        Literal["publish", "subscribe", "group", "connect"], typer.Argument(help="What the client does.")
+    ],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic, or topic filter.")] = "",
+    user: Annotated[
+        str, typer.Option("--user", help="User name. Default: that of the client, if it is connected.")
+    ] = "",
+    address: Annotated[
+        str, typer.Option("--address", help="Address without a port. Default: that of the connected client.")
+    ] = "",
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="QoS of the message.")] = 0,
+    retain: Annotated[bool, typer.Option("--retain", help="The message is retained.")] = False,
+    group: Annotated[str, typer.Option("--group", help="Name of the group, for the action group.")] = "",
+    node: AtOption = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> int:
+    """Test whether a client may do something, and which rule decides; the exit code is 1 if it may not."""
+    found = ask(
+        "rules.test",
+        data_dir,
+        config,
+        client_id=client_id,
+        does=action,
+        topic=topic,
+        username=user,
+        address=address,
+        qos=str(qos),
+        retain="yes" if retain else "",
+        group=group,
+        node=node,
+    )
+    print(json.dumps(found) if json_ else f"{'allowed' if found['allowed'] else 'denied'}: {found['reason']}")
+    return 0 if found["allowed"] else DENIED
+
+
+def message(
+    client_id: ClientArgument,
+    number: Annotated[int, typer.Argument(min=0, metavar="N", help="Position in the queue, from 0.")] = 0,
+    window: Annotated[
+        bool, typer.Option("--window", help="N is a packet id in the inflight window, not a position in the queue.")
+    ] = False,
+    node: NodeOption = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Print the payload of a message that waits for a client, at most 64 KiB of it."""
+    place = "window" if window else "queue"
+    found = ask("session.message.at", data_dir, config, client_id=client_id, place=place, number=str(number), node=node)
+    if json_:
+        print(json.dumps(found))
+    else:
+        sys.stdout.buffer.write(base64.b64decode(found["payload_base64"]))
+
+
+INSPECTIONS: Final = (alarms, certificates, may, message)
