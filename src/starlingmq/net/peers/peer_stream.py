@@ -64,8 +64,8 @@ class PeerTraffic:
 
 
 class PeerStream:
-    """``bound``: bytes of Data that wait here for each node that they are from, and bytes of all other frames; what
-    exceeds it is dropped. Data of any size is accepted if no other Data of its node waits here: their sender sends no
+    """``bound``: bytes of Data that wait here for each node that they are from, and bytes of all other frames; any
+    excess is dropped. Data of any size is accepted if no other Data of its node waits here: their sender sends no
     more until it has arrived, so it must not depend on other frames, which are queued all the time.
     """
 
