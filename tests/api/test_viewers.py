@@ -1,4 +1,4 @@
-"""What waits for a client, and users who may look but not see messages nor change anything."""
+"""Messages that wait for a client can be read; users who may look see no messages and change nothing."""
 
 from __future__ import annotations
 
