@@ -209,6 +209,18 @@ class OperatorReply:
     answer: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ShareFrame:
+    """Messages about the owners of client ids (cluster.shares). Each side numbers its frames in each version of the table
+    of shares."""
+
+    version: int  # of the table, at the sender
+    sequence: int  # 0: without messages
+    taken: int  # the last frame of the receiver that the sender has taken
+    messages: bytes = field(repr=False)
+    table: bytes = field(default=b"", repr=False)  # the table itself, for a node with an earlier one
+
+
 Body = (
     Heartbeat
     | RouteRecords
@@ -223,6 +235,7 @@ Body = (
     | GroupReport
     | OperatorCall
     | OperatorReply
+    | ShareFrame
 )
 
 

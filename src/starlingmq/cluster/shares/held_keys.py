@@ -1,0 +1,47 @@
+"""What this node has of the client ids of some shares: found when a new leader asks, some names per turn.
+
+Law: everything for which this node would keep an owner key is found: sessions, those on their way from here or to here,
+answered claims that were not used yet, and wills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from starlingmq.cluster.shares.share_table import share_of
+
+NAMES_PER_TURN: Final = 5000
+
+Held = dict[int, list[tuple[str, int, bytes]]]  # share -> (client id, epoch, value)
+
+
+class Holder(Protocol):
+    """The parts of this node that have something of client ids."""
+
+    def client_ids(self) -> Iterable[str]: ...
+
+    def held(self, client_id: str) -> tuple[int, bytes]:
+        """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here."""
+
+
+class HeldKeys:
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+        self._names: list[str] = []
+        self._found: Held = {}
+
+    def begin(self, shares: Iterable[int]) -> None:
+        self._found = {share: [] for share in shares}
+        self._names = list(dict.fromkeys(self._holder.client_ids()))
+
+    def step(self) -> Held | None:
+        """Looks at the next names; the result once it has looked at all of them."""
+        names, self._names = self._names[:NAMES_PER_TURN], self._names[NAMES_PER_TURN:]
+        for client_id in names:
+            found = self._found.get(share_of(client_id))
+            if found is not None:
+                epoch, value = self._holder.held(client_id)
+                if epoch:
+                    found.append((client_id, epoch, value))
+        return None if self._names else self._found

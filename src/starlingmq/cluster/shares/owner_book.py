@@ -1,0 +1,116 @@
+"""The owner keys of one share: for each client id the nodes that have, or may have, a session of it.
+
+Laws, the same that the keys in etcd had (``takeover.ownership``):
+
+- A claim writes the key of its node, and reads those of all nodes in the same step. Its epoch is above all epochs of the
+  share, and above all that the claiming node knows.
+- A key is deleted by a release of its epoch, or of a later one.
+- ``unknown`` nodes have not said what they have, and the book may miss their keys: a claim names each of them with an
+  epoch just below its own, so that a later session there is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from starlingmq.cluster.shares.share_table import VERSION_SHIFT
+
+
+class OwnerKey(NamedTuple):
+    node: int
+    created: int  # the epoch in which the node had no key before
+    epoch: int
+    value: bytes  # the incarnation of the node, and what a clean start has discarded
+
+
+class OwnerBook:
+    """``whole``: it has all keys of its share that were granted while the pair of ``since`` led it, and before."""
+
+    since: int
+    before: int
+    whole: bool
+    counter: int  # the highest epoch so far
+    keys: dict[str, tuple[OwnerKey, ...]]
+    unknown: dict[int, None]
+
+    def __init__(self, since: int, before: int, whole: bool = False) -> None:
+        self.since = since
+        self.before = before
+        self.whole = whole
+        self.counter = 0
+        self.keys = {}
+        self.unknown = {}
+
+    def claim(
+        self, client_id: str, node: int, value: bytes, version: int, newest: int
+    ) -> tuple[OwnerKey, tuple[OwnerKey, ...]]:
+        """The new key, and the keys before. ``version``: of the table; ``newest``: the newest epoch that the node
+        knows."""
+        self.counter = epoch = max(self.counter, version << VERSION_SHIFT, newest) + 1
+        found = self.keys.get(client_id, ())
+        created = epoch
+        others: list[OwnerKey] = []
+        for key in found:
+            if key.node == node:
+                created = key.created
+            else:
+                others.append(key)
+        key = OwnerKey(node, created, epoch, value)
+        self.keys[client_id] = (*others, key)
+        if self.unknown:
+            suspected = [other for other in self.unknown if other != node]
+            found = (
+                *[key for key in found if key.node not in suspected],
+                *[OwnerKey(other, epoch - 1, epoch - 1, b"") for other in suspected],
+            )
+        return key, found
+
+    def read(self, client_id: str) -> tuple[OwnerKey, ...]:
+        return self.keys.get(client_id, ())
+
+    def release(self, client_id: str, node: int, epoch: int) -> OwnerKey | None:
+        """Deletes the key of the node unless it is of a later epoch: then returns it."""
+        for key in self.keys.get(client_id, ()):
+            if key.node == node:
+                if key.epoch > epoch:
+                    return key
+                self.drop(client_id, node)
+        return None
+
+    def put(self, client_id: str, key: OwnerKey) -> None:
+        self.keys[client_id] = (*[each for each in self.keys.get(client_id, ()) if each.node != key.node], key)
+        self.counter = max(self.counter, key.epoch)
+
+    def drop(self, client_id: str, node: int) -> None:
+        left = tuple([each for each in self.keys.get(client_id, ()) if each.node != node])
+        if left:
+            self.keys[client_id] = left
+        else:
+            self.keys.pop(client_id, None)
+
+    def add_older(self, entries: Iterable[tuple[str, OwnerKey]]) -> None:
+        """Adds keys of another book; of two keys of one node the later one stays."""
+        for client_id, key in entries:
+            if not any(each.node == key.node and each.epoch >= key.epoch for each in self.read(client_id)):
+                self.put(client_id, key)
+
+    def replace_node(self, node: int, stated: Iterable[tuple[str, int, bytes]]) -> None:
+        """The node has said what it has: nothing else of it counts."""
+        for client_id in [name for name, keys in self.keys.items() if any(key.node == node for key in keys)]:
+            self.drop(client_id, node)
+        for client_id, epoch, value in stated:
+            self.put(client_id, OwnerKey(node, epoch, epoch, value))
+        self.unknown.pop(node, None)
+
+    def entries(self) -> Iterator[tuple[str, OwnerKey]]:
+        for client_id, keys in self.keys.items():
+            for key in keys:
+                yield client_id, key
+
+    def earlier(self, nodes: dict[int, int]) -> Iterator[tuple[str, OwnerKey]]:
+        """Keys that an earlier incarnation of a node has written. ``nodes``: number -> incarnation."""
+        for client_id, key in self.entries():
+            written = key.value.partition(b" ")[0]
+            if written.isdigit() and 0 < int(written) < nodes.get(key.node, 0):
+                yield client_id, key

@@ -1,0 +1,97 @@
+"""The books that this node keeps: of shares that it leads, or whose deputy it is, and older ones that a new leader may
+still ask for.
+
+Laws:
+
+- A book is ``whole`` in a pair (``since``) if this node led the share and answered, or has the leader's copy and each
+  change since. The leader answers a claim only after the deputy has taken the change. So a whole book of the last pair
+  that had one knows every answered claim.
+- A pair that this node was part of, and in which its book never became whole, has answered nothing: it is ``void``, and
+  the pair before it counts.
+- A book of an earlier pair is kept until the present pair has settled.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
+from starlingmq.cluster.shares.share_messages import Copy, Keep, Statement
+from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable
+
+VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
+
+
+class ShareBooks:
+    books: dict[int, OwnerBook]  # by share
+
+    def __init__(self) -> None:
+        self.books = {}
+        self._void: dict[int, list[tuple[int, int]]] = {}
+        self._table = NO_TABLE
+        self._me = 0
+
+    def set_table(self, table: ShareTable, me: int) -> None:
+        """``me``: this node; 0: it does not take part."""
+        for share, (before, now) in enumerate(zip(self._table.pairs, table.pairs, strict=True)):
+            if self._me and self._me in before[:2] and now.since != before.since:
+                book = self.books.get(share)
+                if book is None or not book.whole or book.since != before.since:
+                    self._void[share] = [*self._void.get(share, ()), (before.since, before.before)][-VOID_MAX:]
+        self._table, self._me = table, me
+
+    def led_before(self, share: int, pair: Pair) -> OwnerBook | None:
+        """The book of a share that this node leads now, if it need not be collected."""
+        book = self.books.get(share)
+        if book is None or not book.whole or book.since not in (pair.since, pair.before):
+            return None
+        book.since, book.before = pair.since, pair.before
+        return book
+
+    def put(self, share: int, book: OwnerBook) -> None:
+        self.books[share] = book
+        self._void.pop(share, None)
+
+    def copied(self, source: int, copy: Copy) -> None:
+        if self._is_deputy(source, copy.share, copy.since):
+            self.put(copy.share, book_of(copy))
+
+    def keep(self, source: int, change: Keep) -> None:
+        book = self.books.get(change.share)
+        if book is None or not self._is_deputy(source, change.share, book.since):
+            return
+        if change.epoch:
+            book.put(change.client_id, OwnerKey(change.node, change.created, change.epoch, change.value))
+        else:
+            book.drop(change.client_id, change.node)
+
+    def _is_deputy(self, source: int, share: int, since: int) -> bool:
+        pair = self._table.pairs[share] if share < len(self._table.pairs) else None
+        return pair is not None and (pair.leader, pair.deputy, pair.since) == (source, self._me, since)
+
+    def settled(self, source: int, shares: tuple[int, ...]) -> None:
+        pairs = self._table.pairs
+        for share in shares:
+            if share < len(pairs) and pairs[share].leader == source:
+                self._void.pop(share, None)
+                if self._me not in pairs[share][:2]:
+                    self.books.pop(share, None)
+
+    def statement(self, share: int, own: tuple[tuple[str, int, bytes], ...]) -> Statement:
+        book = self.books.get(share)
+        copy = None if book is None or not book.whole else copy_of(share, book)
+        return Statement(share, own, copy, tuple(self._void.get(share, ())))
+
+
+def copy_of(share: int, book: OwnerBook) -> Copy:
+    entries = tuple([(client_id, *key) for client_id, key in book.entries()])
+    return Copy(share, book.since, book.before, book.counter, tuple(book.unknown), entries)
+
+
+def book_of(copy: Copy) -> OwnerBook:
+    book = OwnerBook(copy.since, copy.before, True)
+    for client_id, *key in copy.entries:
+        book.put(client_id, OwnerKey(*key))
+    book.counter = max(book.counter, copy.counter)
+    book.unknown = dict.fromkeys(copy.unknown)
+    return book

@@ -1,0 +1,298 @@
+"""The shares that this node leads: who owns which client id is decided here.
+
+::
+
+    a new table --the book here is whole--> WHOLE --no deputy, or its copy is on the way--> SERVING
+         '-------otherwise--> ASKING --a whole book was told, or all have answered--> WHOLE
+
+Laws:
+
+- Only a SERVING share executes claims. The others wait in their order.
+- A claim is answered once the deputy has taken everything that the answer depends on.
+- With the next table all claims that were not answered are forgotten: their nodes make them again.
+- ASKING ends with the whole book of the last pair that had one, or with the answers of all nodes in the table. Members
+  that are not in the table are unknown then (``owner_book``), and asked once a table lists them.
+
+Pure: messages in, messages out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from enum import Enum
+from typing import Final, Protocol
+
+from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
+from starlingmq.cluster.shares.share_books import ShareBooks, copy_of
+from starlingmq.cluster.shares.share_messages import (
+    Answer,
+    Ask,
+    Claim,
+    Copy,
+    Earlier,
+    Keep,
+    Message,
+    Read,
+    Release,
+    Settled,
+    Statement,
+)
+from starlingmq.cluster.shares.share_table import SHARES, Pair, ShareTable, share_of
+
+COPIES_PER_TURN: Final = 64
+SWEEPS_PER_TURN: Final = 16  # shares whose keys are searched for those of earlier incarnations
+
+Request = Claim | Release | Read
+
+
+class Links(Protocol):
+    """Sends messages to the nodes of the table; this node included."""
+
+    def send(self, node: int, message: Message) -> int:
+        """Returns the number of the message."""
+
+    def taken(self, node: int) -> int:
+        """The number of the last message that the node has taken."""
+
+    def is_full(self, node: int) -> bool: ...
+
+
+class LeadState(Enum):
+    ASKING = "asks the nodes what they have"
+    WHOLE = "has the whole book, its deputy may not"
+    SERVING = "executes claims"
+
+
+class LedShare:
+    share: int
+    pair: Pair
+    state: LeadState
+    book: OwnerBook
+    asked: dict[int, None]  # nodes whose statement is missing
+    statements: dict[int, Statement]
+    waiting: list[tuple[int, Request]]  # (node, its message)
+    position: int  # number of the last message to the deputy about this share; 0: none in this version
+
+    def __init__(self, share: int, pair: Pair, book: OwnerBook | None, serving: bool) -> None:
+        self.share = share
+        self.pair = pair
+        self.book = OwnerBook(pair.since, pair.before) if book is None else book
+        self.state = LeadState.ASKING if book is None else LeadState.SERVING if serving else LeadState.WHOLE
+        self.asked = {}
+        self.statements = {}
+        self.waiting = []
+        self.position = 0
+
+
+class ShareLeader:
+    granted: int  # claims answered, or to be answered
+
+    def __init__(self, books: ShareBooks, links: Links) -> None:
+        self.granted = 0
+        self._books = books
+        self._links = links
+        self._table: ShareTable | None = None
+        self._members: dict[int, None] = {}
+        self._led: dict[int, LedShare] = {}
+        self._to_copy: dict[int, None] = {}
+        self._held: dict[int, deque[tuple[int, int, Answer]]] = {}  # deputy -> (number, node, answer)
+        self._to_sweep: deque[int] = deque()
+        self._to_settle = False
+
+    def copied(self) -> dict[int, int]:
+        """Serving shares whose deputy has everything, and the ``since`` of their pair. To be called before the
+        channels of another table begin."""
+        return {led.share: led.pair.since for led in self._led.values() if self._is_copied(led)}
+
+    def _is_copied(self, led: LedShare) -> bool:
+        return led.state is LeadState.SERVING and self._links.taken(led.pair.deputy) >= led.position
+
+    def set_table(self, table: ShareTable, me: int, copied: dict[int, int]) -> None:
+        """``me``: this node; 0: it does not take part. ``copied``: from before."""
+        restarted = self._table is None or any(
+            self._table.nodes.get(node, incarnation) != incarnation for node, incarnation in table.nodes.items()
+        )
+        self._table = table
+        self._led, self._held, self._to_copy = {}, {}, {}
+        self._to_settle = me != 0
+        unswept, self._to_sweep = self._to_sweep, deque()
+        asks: dict[int, list[int]] = {}
+        for share, pair in enumerate(table.pairs):
+            if not me or pair.leader != me:
+                continue
+            book = self._books.led_before(share, pair)
+            led = self._led[share] = LedShare(share, pair, book, copied.get(share) == pair.since)
+            if book is None:
+                led.asked = dict.fromkeys(table.nodes)
+            else:
+                self._forget_strangers(book)
+                led.asked = {node: None for node in book.unknown if node in table.nodes}
+                if led.state is LeadState.WHOLE:
+                    self._to_copy[share] = None
+            for node in led.asked:
+                asks.setdefault(node, []).append(share)
+            if restarted or pair.since == table.version or share in unswept:
+                self._to_sweep.append(share)
+        for node, shares in asks.items():
+            self._links.send(node, Ask(tuple(shares)))
+
+    def set_members(self, members: Collection[int]) -> None:
+        """``members``: the numbers of all registered nodes."""
+        self._members = dict.fromkeys(members)
+        for led in self._led.values():
+            self._forget_strangers(led.book)
+
+    def _forget_strangers(self, book: OwnerBook) -> None:
+        if book.unknown:
+            book.unknown = {node: None for node in book.unknown if node in self._members}
+
+    def state(self, share: int) -> LeadState | None:
+        led = self._led.get(share)
+        return None if led is None else led.state
+
+    def is_pending(self) -> bool:
+        """Whether there is work that waits for nothing."""
+        if any(not self._links.is_full(self._led[share].pair.deputy) for share in self._to_copy):
+            return True
+        return any(self._led[share].state is LeadState.SERVING for share in self._to_sweep)
+
+    # Messages
+
+    def take(self, node: int, message: Request) -> None:
+        led = self._led.get(share_of(message.client_id))
+        if led is None:
+            return
+        if led.state is LeadState.SERVING:
+            self._execute(led, node, message)
+            return
+        led.waiting.append((node, message))
+        if led.state is LeadState.WHOLE and len(led.waiting) == 1:
+            self._to_copy = {led.share: None, **self._to_copy}
+
+    def _execute(self, led: LedShare, node: int, message: Request) -> None:
+        table, book = self._table, led.book
+        assert table is not None
+        if isinstance(message, Claim):
+            self.granted += 1
+            key, found = book.claim(message.client_id, node, message.value, table.version, message.newest)
+            self._keep(led, message.client_id, key)
+            self._answer(led, node, Answer(message.ticket, key.epoch, found))
+        elif isinstance(message, Release):
+            later = book.release(message.client_id, message.node, message.epoch)
+            if later is None:
+                self._keep(led, message.client_id, OwnerKey(message.node, 0, 0, b""))
+            self._answer(led, node, Answer(message.ticket, book.counter, () if later is None else (later,)))
+        else:
+            self._answer(led, node, Answer(message.ticket, book.counter, book.read(message.client_id)))
+
+    def _keep(self, led: LedShare, client_id: str, key: OwnerKey) -> None:
+        if led.pair.deputy:
+            led.position = self._links.send(led.pair.deputy, Keep(led.share, client_id, *key))
+
+    def _answer(self, led: LedShare, node: int, answer: Answer) -> None:
+        if led.pair.deputy:
+            self._held.setdefault(led.pair.deputy, deque()).append((led.position, node, answer))
+        else:
+            self._links.send(node, answer)
+
+    def stated(self, node: int, statement: Statement) -> None:
+        led = self._led.get(statement.share)
+        if led is None or node not in led.asked:
+            return
+        del led.asked[node]
+        if led.state is LeadState.ASKING:
+            led.statements[node] = statement
+            self._collect(led)
+        elif node in led.book.unknown:
+            led.book.replace_node(node, statement.own)
+            led.state = LeadState.WHOLE
+            self._to_copy[led.share] = None
+
+    def _collect(self, led: LedShare) -> None:
+        """Takes the whole book of the last pair that had one; or, once all have answered, what they have."""
+        table = self._table
+        assert table is not None
+        source = _source(led)
+        if source is None and led.asked:
+            return
+        book = OwnerBook(led.pair.since, led.pair.before, True)
+        for copy in [source] if source else [each.copy for each in led.statements.values() if each.copy]:
+            book.add_older([(client_id, OwnerKey(*key)) for client_id, *key in copy.entries])
+            book.counter = max(book.counter, copy.counter)
+        unknown = [node for node in self._members if node not in table.nodes] if source is None else source.unknown
+        book.unknown = dict.fromkeys(unknown)
+        self._forget_strangers(book)
+        for node, statement in led.statements.items():
+            book.replace_node(node, statement.own)
+        led.book, led.state, led.statements = book, LeadState.WHOLE, {}
+        led.asked = {node: None for node in led.asked if node in book.unknown}
+        self._books.put(led.share, book)
+        self._to_copy[led.share] = None
+
+    # A turn
+
+    def turn(self) -> None:
+        self._copy()
+        for deputy, held in self._held.items():
+            taken = self._links.taken(deputy)
+            while held and held[0][0] <= taken:
+                _, node, answer = held.popleft()
+                self._links.send(node, answer)
+        self._sweep()
+        self._settle()
+
+    def _copy(self) -> None:
+        """Gives whole books to deputies; their shares serve then."""
+        count = 0
+        for share in list(self._to_copy):
+            led = self._led[share]
+            if led.pair.deputy:
+                if self._links.is_full(led.pair.deputy):
+                    continue
+                led.position = self._links.send(led.pair.deputy, copy_of(share, led.book))
+                count += 1
+            del self._to_copy[share]
+            led.state = LeadState.SERVING
+            waiting, led.waiting = led.waiting, []
+            for node, message in waiting:
+                self._execute(led, node, message)
+            if count >= COPIES_PER_TURN:
+                return
+
+    def _sweep(self) -> None:
+        """Tells nodes that have restarted which keys their earlier incarnations have written."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for _ in range(min(len(self._to_sweep), SWEEPS_PER_TURN)):
+            led = self._led[self._to_sweep.popleft()]
+            if led.state is not LeadState.SERVING:
+                self._to_sweep.append(led.share)
+                continue
+            assert self._table is not None
+            for client_id, key in led.book.earlier(self._table.nodes):
+                found.setdefault(key.node, []).append((client_id, key.epoch))
+        for node, keys in found.items():
+            self._links.send(node, Earlier(tuple(keys)))
+
+    def _settle(self) -> None:
+        """Once, when all shares here serve and their deputies have everything: older books can go."""
+        if not self._to_settle or self._table is None or not all(self._is_copied(led) for led in self._led.values()):
+            return
+        self._to_settle = False
+        if self._led:
+            for node in self._table.nodes:
+                self._links.send(node, Settled(tuple(self._led)))
+
+
+def _source(led: LedShare) -> Copy | None:
+    """The whole book of the last pair before this one that had one, as far as that was told."""
+    void = {since: before for statement in led.statements.values() for since, before in statement.void}
+    wanted = led.pair.before
+    for _ in range(SHARES):
+        for statement in led.statements.values():
+            if wanted and statement.copy is not None and statement.copy.since == wanted:
+                return statement.copy
+        if wanted not in void:
+            return None
+        wanted = void[wanted]
+    return None

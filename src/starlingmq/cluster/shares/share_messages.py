@@ -1,0 +1,121 @@
+"""What nodes tell each other about owners, as values and as bytes. docs/SESSIONS.md has their order.
+
+::
+
+    Claim, Release, Read   from a node to the leader of the share          Answer      back to that node
+    Copy, Keep             from the leader to the deputy                   Ask         from a new leader to all
+    Statement              from each node to a new leader                  Settled     from a new leader to all
+    Earlier                from the leader to a node that has restarted
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Key = tuple[int, int, int, bytes]  # an OwnerKey
+Entry = tuple[str, int, int, int, bytes]  # client id, and its key
+
+
+class Claim(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    ticket: int
+    client_id: str
+    value: bytes
+    newest: int  # the newest epoch that the node knows
+
+
+class Release(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    ticket: int
+    client_id: str
+    node: int
+    epoch: int
+
+
+class Read(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    ticket: int
+    client_id: str
+
+
+class Answer(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """``epoch``: of the claim, or the highest of the share. ``keys``: before the claim; of a release: the later key
+    that it has not deleted."""
+
+    ticket: int
+    epoch: int
+    keys: tuple[Key, ...]
+
+
+class Keep(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """A key is written; ``epoch`` 0: deleted."""
+
+    share: int
+    client_id: str
+    node: int
+    created: int
+    epoch: int
+    value: bytes
+
+
+class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    """A whole book."""
+
+    share: int
+    since: int
+    before: int
+    counter: int
+    unknown: tuple[int, ...]
+    entries: tuple[Entry, ...]
+
+
+class Ask(msgspec.Struct, array_like=True, tag=7, frozen=True):
+    shares: tuple[int, ...]
+
+
+class Statement(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """``own``: client id, epoch and value of everything that the node has of the share. ``copy``: its whole book of the
+    share, if it has one. ``void``: (since, before) of pairs with this node in which it never had a whole book."""
+
+    share: int
+    own: tuple[tuple[str, int, bytes], ...]
+    copy: Copy | None
+    void: tuple[tuple[int, int], ...]
+
+
+class Settled(msgspec.Struct, array_like=True, tag=9, frozen=True):
+    """The leader and the deputy of these shares have whole books: older ones are not needed."""
+
+    shares: tuple[int, ...]
+
+
+class Earlier(msgspec.Struct, array_like=True, tag=10, frozen=True):
+    """Keys that earlier incarnations of the node have written: client id, epoch."""
+
+    keys: tuple[tuple[str, int], ...]
+
+
+class ShareMessageError(ValueError):
+    """The bytes are not messages of this version."""
+
+
+ToLeader = Claim | Release | Read | Statement
+Message = Claim | Release | Read | Answer | Keep | Copy | Ask | Statement | Settled | Earlier
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: Any = msgspec.msgpack.Decoder(list[Message])
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def pack(messages: list[bytes]) -> bytes:
+    return _encoder.encode([msgspec.Raw(each) for each in messages])
+
+
+def unpack(payload: bytes) -> list[Message]:
+    try:
+        messages: list[Message] = _decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise ShareMessageError(f"malformed message about owners: {error}") from None
+    return messages
