@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.sim.world import World
+
 W = TypeVar("W")
 
 
@@ -21,7 +23,9 @@ def main(name: str, doc: str | None, run: Callable[[int, bool], W], figures: Cal
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--failures", type=int, default=1, help="stop after so many")
     parser.add_argument("--seed", type=int, help="live this one again, with a trace")
+    parser.add_argument("--shares", action="store_true", help="owners in the memory of the nodes, not in etcd")
     arguments = parser.parse_args()
+    World.owners = "shares" if arguments.shares else "etcd"
     logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
     if arguments.seed is not None:
         run(arguments.seed, True)

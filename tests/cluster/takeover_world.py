@@ -20,6 +20,7 @@ from contextlib import suppress
 from random import Random
 
 from tests.cluster import seeded
+from tests.cluster.owner_store import owner_keys
 from tests.sim.checkers import Books, Promise, Sent, matches
 from tests.sim.clients import Publisher, Subscriber
 from tests.sim.node import Node
@@ -244,7 +245,7 @@ class RoamingWorld(World):
     def _note_who_is_lost(self, node: Node) -> None:
         """Those of whom that node has a key, or a session: it goes, and takes it along."""
         number = self.numbers.get(node.host, 0)
-        names = [entry.key.split(b"/") for entry in self.etcd.model.store.get(OWNERS, prefix=True)]
+        names = [key.split(b"/") for key in self.owner_keys()]
         clients = [name[-2].decode() for name in names if name[-1] == b"%d" % number]
         if node.process is not None:
             clients += [client_id.split("/")[-1] for client_id in node.process.state.ctx.sessions]
@@ -305,12 +306,16 @@ class RoamingWorld(World):
                     assert node.process is not None
                     owners[node.process.cluster.ownership.key(client_id, state.ctx.node)] = client_id
         numbers = [b"%d" % state.ctx.node for _, state in self._states()]  # keys of other nodes are deleted on demand
-        keys = [entry.key for entry in self.etcd.model.store.get(OWNERS, prefix=True)]
+        keys = self.owner_keys()
         found += [
             f"nobody has what {key!r} says" for key in keys if key not in owners and key.split(b"/")[-1] in numbers
         ]
         found += [f"{client_id} has no key" for key, client_id in owners.items() if key not in keys]
         return found
+
+    def owner_keys(self) -> list[bytes]:
+        running = [node.process.cluster for node in self.nodes if node.process is not None]
+        return owner_keys(self.etcd.model.store, OWNERS, running)
 
     def takeovers(self) -> int:
         """Those of the last life of each node."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
+from msgspec import structs
 from tests.sim import faults, groups, themes
 from tests.sim.checkers import Books, compare, islands
 from tests.sim.clients import Person, Publisher, Subscriber
@@ -32,6 +33,8 @@ REQUEST_TIMEOUT = 1.0
 
 
 class World:
+    owners = "etcd"  # cluster.owners
+
     def __init__(self, seed: int, trace: bool = False, theme: str = "") -> None:
         """``theme``: one of ``themes.THEMES``; as a rule none, or which the seed draws."""
         self.random = Random(seed)
@@ -41,6 +44,7 @@ class World:
         self.schedule = Schedule(START)
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
+        self.settings.cluster = structs.replace(self.settings.cluster, owners=self.owners)
         self.seen = Seen()
         self.network = Network(self.schedule, self.random, self.trace, self.seen)
         self.network.delay = self.plan.delay

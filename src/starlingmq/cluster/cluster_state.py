@@ -11,6 +11,7 @@ of their dependencies:
 
     ====================  ==========================================================================================
     leadership            some of the others work only on the leader
+    shares                answer the claims that takeovers wait for
     connections           determine the nodes that SUBACKs, takeovers and routes count on
     routes                are applied before messages of other nodes are processed, and have their version before it
                           is used
@@ -77,6 +78,8 @@ from starlingmq.cluster.routes.route_exchange import RouteExchange
 from starlingmq.cluster.routes.route_facts import last_epoch
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.routes.suback_wait import SubackWait
+from starlingmq.cluster.shares.holdings import Holdings
+from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.subsystem import Subsystem, overriding
 from starlingmq.cluster.takeover.owner_key_gc import OwnerKeyGc
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
@@ -134,6 +137,7 @@ class ClusterState:
             self.groups,
             self.qos2,
             self.operator_rpc,
+            self.shares,
             subsystems,
         )
         broker.peers.control = self._hear
@@ -174,7 +178,7 @@ class ClusterState:
             lambda client_id: self.takeovers.is_wanted(client_id),
             lambda client_id: self.wills.is_known(client_id),
         )
-        self.ownership = Ownership(config.name, ports)
+        self.ownership = Ownership(config.name, ports, config.owners == "shares")
         self.wills = ClusterWills(
             broker,
             config,
@@ -200,11 +204,18 @@ class ClusterState:
         self._subacks = SubackWait(broker, view, self._publishers, self.takeovers.suback_hold.hold)
         self.owner_key_gc = OwnerKeyGc(self.ownership, self.takeovers.has)
         self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership, self.owner_key_gc)
+        self.shares: Shares | None = None
+        if config.owners == "shares":
+            holdings = Holdings(self.takeovers, self.ownership, self.wills)
+            patience, is_gone = config.takeover_timeout, self._lost_nodes.is_gone
+            self.shares = Shares(view, config.name, patience, self.leader, self.ownership, holdings, is_gone)
+            self.shares.answer_to(self._sessions.answered, self.wills.answered)
 
     def _in_order(self) -> tuple[Subsystem, ...]:
         """The one list of all subsystems; the module's docstring has the reasons for its order."""
         return (
             self._leadership,
+            *(() if self.shares is None else (self.shares,)),
             self._connections,
             self._routes,
             self._inbox,
@@ -383,6 +394,10 @@ class ClusterState:
             return ready.take() if ready.now else ready
         for each in self._with_requests:
             ready.requests += each.take_requests(now)
+        if self.shares is not None:
+            ready.requests = self.shares.divert(ready.requests)
+            for target, frame in self.shares.take_owner_frames(now):
+                self._sender.send_if_known(target, frame)
         ready.called, ready.outcomes = self.operator_rpc.take_called(), self.operator_rpc.take_outcomes()
         self._due_at = self._find_due(now)
         self._unfinished = self.view.routes is None or self.pending_work.is_unfinished()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -174,6 +174,15 @@ class ClusterConfig(Section, frozen=True):
         PositiveDuration,
         Meta(description="How long a SUBSCRIBE waits until the connected nodes have the route before it is refused."),
     ] = 5.0
+    owners: Annotated[
+        Literal["etcd", "shares"],
+        Meta(
+            description="Where the owner of each client id is kept. etcd: each CONNECT writes to etcd, so no client "
+            "can connect while etcd is unavailable. shares (experimental): in the memory of the nodes, each of which "
+            "leads a part of the client ids; etcd is written when nodes come and go. The same on all nodes. To change "
+            "from etcd to shares, stop all nodes before the first one starts again; do not change back."
+        ),
+    ] = "etcd"
     takeover_timeout: Annotated[
         PositiveDuration,
         Meta(

@@ -19,6 +19,7 @@ from starlingmq.cluster.links.peer_frames import (
     OperatorCall,
     OperatorReply,
     RouteApplied,
+    ShareFrame,
 )
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.membership.member_follower import MemberFollower
@@ -27,6 +28,7 @@ from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.operator_rpc import OperatorRpc
 from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
 from starlingmq.cluster.routes.route_table import RouteTable
+from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.subsystem import Subsystem, overriding
 from starlingmq.core.context import Context
 
@@ -44,6 +46,7 @@ class FrameReceiver:
         groups: QueueGroups,
         qos2: Qos2Adapter,
         operator_rpc: OperatorRpc,
+        shares: Shares | None,
         subsystems: tuple[Subsystem, ...],
     ) -> None:
         self.frames_relayed = 0
@@ -55,6 +58,7 @@ class FrameReceiver:
         self._groups = groups
         self._qos2 = qos2
         self._operator_rpc = operator_rpc
+        self._shares = shares
         self._notified_of_restarts = overriding(subsystems, lambda kind: kind.node_restarted)
 
     def received(self, envelope: Envelope, now: float) -> None:
@@ -104,6 +108,9 @@ class FrameReceiver:
         elif isinstance(body, (GroupPull, GroupReport)):
             if target == self._view.incarnation:  # a frame for an earlier incarnation must not count for this one
                 self._groups.received(envelope.source, source, body, now)
+        elif isinstance(body, ShareFrame):
+            if target == self._view.incarnation and self._shares is not None:
+                self._shares.received(envelope.source, source, body)
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
             self._note_retained(envelope.source, body.retained)

@@ -20,12 +20,12 @@ from typing import Final
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
 from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 
-CLAIMS_PER_TXN: Final = 60  # two operations each; etcd's default limit is 128
-RELEASES_PER_TXN: Final = 60
+CLAIMS_PER_TXN: Final = 60  # and releases; two operations each; etcd's default limit is 128
 # full transactions. While two are outstanding, new claims are collected: to etcd, one transaction costs as much as many
 # claims in one
 TXNS_UNDER_WAY: Final = 8
 SMALL_UNDER_WAY: Final = 2
+IN_SHARES_UNDER_WAY: Final = 4096
 RETRY_SECONDS: Final = 0.1  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 2.0
 TAG: Final = "owners-"
@@ -50,6 +50,7 @@ class UnderWay:
     claims: list[str]
     releases: list[tuple[str, int, int]]  # client id, node, epoch
     clean: list[str]  # those of ``claims`` that were written as clean starts
+    newest: int  # the newest epoch that was known when it was requested: these claims get later ones
 
 
 class OwnershipPorts:
@@ -73,12 +74,18 @@ class Ownership:
     claims: int
     prefix: bytes  # of all owner keys
     answered_at: float  # when etcd last answered a request of this module
+    in_shares: bool
     newest: int  # the newest revision that etcd has answered with: no epoch of this node is newer
     # (client id, node, epoch) of keys that were to be deleted and have been claimed since
     rewritten: list[tuple[str, int, int]]
 
-    def __init__(self, cluster: str, ports: OwnershipPorts) -> None:
+    def __init__(self, cluster: str, ports: OwnershipPorts, in_shares: bool = False) -> None:
+        """``in_shares``: the transactions are answered by the leaders of shares (cluster.shares), so each concerns one
+        client id."""
         self._ports = ports
+        self.in_shares = in_shares
+        self._per_txn = 1 if in_shares else CLAIMS_PER_TXN
+        self._under_way_max = IN_SHARES_UNDER_WAY if in_shares else TXNS_UNDER_WAY
         self.transactions = 0
         self.claims = 0
         self.prefix = f"/starlingmq/{cluster}/owners/".encode()
@@ -170,8 +177,8 @@ class Ownership:
         return requests
 
     def _may_ask(self) -> bool:
-        full = len(self._claims) >= CLAIMS_PER_TXN or len(self._releases) >= RELEASES_PER_TXN
-        most = TXNS_UNDER_WAY if full else SMALL_UNDER_WAY
+        full = len(self._claims) >= self._per_txn or len(self._releases) >= self._per_txn
+        most = self._under_way_max if full else SMALL_UNDER_WAY
         return bool(self._claims or self._releases) and len(self._under_way) < most
 
     def _tag(self, under_way: UnderWay) -> str:
@@ -182,31 +189,32 @@ class Ownership:
 
     def _drop_unwanted(self) -> bool:
         """Drops the next claims whose clients have gone. Returns whether any claims are left."""
-        for client_id in list(islice(self._claims, CLAIMS_PER_TXN)):
+        for client_id in list(islice(self._claims, self._per_txn)):
             if not (client_id in self._unconditional or client_id in self._written or self._ports.wanted(client_id)):
                 del self._claims[client_id]
         return len(self._claims) != 0
 
     def _next_claims(self) -> Txn:
-        client_ids = list(islice(self._claims, CLAIMS_PER_TXN))
+        client_ids = list(islice(self._claims, self._per_txn))
         for client_id in client_ids:
             del self._claims[client_id]
             self._claiming[client_id] = None
         self.claims += len(client_ids)
         reads: list[Operation] = [Get(self.key(client_id), prefix=True) for client_id in client_ids]
         floors = {client_id: self._ports.floor(client_id) for client_id in client_ids}
-        writes: list[Operation] = [Put(self.key(name, self._node), self._value(floors[name])) for name in client_ids]
+        writes: list[Operation] = [Put(self.key(name, self._node), self.value(floors[name])) for name in client_ids]
         clean = [client_id for client_id in client_ids if floors[client_id] == CLEAN]
-        return Txn(self._tag(UnderWay(client_ids, [], clean)), (), (*reads, *writes))
+        return Txn(self._tag(UnderWay(client_ids, [], clean, self.newest)), (), (*reads, *writes))
 
-    def _value(self, floor: int) -> bytes:
+    def value(self, floor: int) -> bytes:
+        """The content of this node's key."""
         return b"%d" % self._incarnation if floor == 0 else b"%d %d" % (self._incarnation, floor)
 
     def _next_releases(self) -> Txn:
         """Deletes all of them if they are unchanged. Otherwise etcd returns the current keys, and the unchanged ones
         are deleted next."""
         releases: dict[bytes, tuple[str, int, int]] = {}
-        while self._releases and len(releases) < RELEASES_PER_TXN:
+        while self._releases and len(releases) < self._per_txn:
             key = self.key(self._releases[0][0], self._releases[0][1])
             if key in releases:
                 break  # of another epoch: one of the two is the current one
@@ -214,7 +222,7 @@ class Ownership:
         compares = tuple(Compare(key, "mod_revision", "=", release[2]) for key, release in releases.items())
         deletes = tuple(Delete(key) for key in releases)
         gets = tuple(Get(key) for key in releases)
-        return Txn(self._tag(UnderWay([], list(releases.values()), [])), compares, deletes, gets)
+        return Txn(self._tag(UnderWay([], list(releases.values()), [], self.newest)), compares, deletes, gets)
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
         """Takes the answer to one of this module's requests; ignores others."""
@@ -269,6 +277,18 @@ class Ownership:
         got etcd's answer, no node uses the key."""
         rewritten, self.rewritten = self.rewritten, []
         return rewritten
+
+    def settled_epoch(self) -> int:
+        """No epoch above it was answered, and none below it will be."""
+        return min([self.newest, *[each.newest for each in self._under_way.values() if each.claims]])
+
+    def answered_ids(self) -> list[str]:
+        """Client ids whose claims were answered, and not taken yet."""
+        return list(self._owned)
+
+    def answered_epoch(self, client_id: str) -> int:
+        owned = self._owned.get(client_id)
+        return 0 if owned is None else owned.epoch
 
     def take_owned(self) -> list[Owned]:
         owned = list(self._owned.values())

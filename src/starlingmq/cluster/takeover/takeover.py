@@ -118,6 +118,10 @@ class Takeovers:
         claim = self._claims.waiting.get(client_id)
         if claim is not None and claim.clean_start:
             return CLEAN
+        return self.discarded_below(client_id)
+
+    def discarded_below(self, client_id: str) -> int:
+        """The epoch below which everything was discarded, as this node knows and others may not."""
         thrown = [inbound.epoch for inbound in self.migrations.of(client_id) if inbound.discarded and inbound.sources]
         return max(thrown, default=0)
 
@@ -125,7 +129,7 @@ class Takeovers:
         """The newest epoch of sessions here that need no cut marker of that node any more. What enters there after that
         is given to them, and to no earlier owner."""
         unmarked = [inbound.epoch for inbound in self.migrations.all_inbound() if node not in inbound.marks]
-        return min([self._ownership.newest, *[epoch - 1 for epoch in unmarked]])
+        return min([self._ownership.settled_epoch(), *[epoch - 1 for epoch in unmarked]])
 
     @property
     def completed(self) -> int:

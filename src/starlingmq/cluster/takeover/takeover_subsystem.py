@@ -30,7 +30,8 @@ class TakeoverSubsystem(Subsystem):
     def enter(self, life: NodeLife, now: float) -> None:
         me = life.me
         life.renumbered = self._takeovers.enter(me.number, me.incarnation, life.facts(FACTS), me.first)
-        self._owner_key_gc.enter(me.number, me.incarnation, now)
+        if not self._ownership.in_shares:  # else the leaders of the shares tell which keys were left
+            self._owner_key_gc.enter(me.number, me.incarnation, now)
 
     def enter_again(self, me: MemberInfo) -> None:
         self._takeovers.enter_again(me.incarnation)

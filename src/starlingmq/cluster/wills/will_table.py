@@ -70,6 +70,10 @@ class WillTable:
                 self._taken_of[client_id] = self._taken_of.get(client_id, 0) + 1
         return entry
 
+    def client_ids(self) -> list[str]:
+        """The client ids for which ``is_known`` holds."""
+        return [*[name for name in self.entries if not name.startswith(TAKEN)], *self._taken_of]
+
     def is_known(self, client_id: str) -> bool:
         """Whether this node has, or has taken, a will of the client id."""
         return client_id in self.entries or client_id in self._taken_of

@@ -35,6 +35,7 @@ from starlingmq.cluster.links.peer_frames import (
     RouteRecord,
     RouteRecords,
     RouteSnapshot,
+    ShareFrame,
     SyncRequest,
 )
 from starlingmq.cluster.routes.route_facts import FactError, decode_records, encode_records
@@ -346,6 +347,19 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
         "operator_reply",
         lambda body, field: field.CopyFrom(pb.OperatorReply(number=body.number, answer=body.answer)),
         lambda message: OperatorReply(message.number, message.answer),
+    ),
+    ShareFrame: (
+        "share_frame",
+        lambda body, field: field.CopyFrom(
+            pb.ShareFrame(
+                version=body.version,
+                sequence=body.sequence,
+                taken=body.taken,
+                messages=body.messages,
+                table=body.table,
+            )
+        ),
+        lambda message: ShareFrame(message.version, message.sequence, message.taken, message.messages, message.table),
     ),
 }
 """By kind of body: its field in Envelope, its encoder, and its decoder."""

@@ -51,7 +51,7 @@ class Challenge(_message.Message):
     def __init__(self, version: _Optional[int] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack", "handshake_call", "handshake_reply", "group_pull", "group_report", "operator_call", "operator_reply")
+    __slots__ = ("source", "incarnation", "target", "target_incarnation", "relayed", "heartbeat", "route_records", "route_applied", "sync_request", "route_snapshot", "data", "data_ack", "handshake_call", "handshake_reply", "group_pull", "group_report", "operator_call", "operator_reply", "share_frame")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class Envelope(_message.Message):
     GROUP_REPORT_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_CALL_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FRAME_FIELD_NUMBER: _ClassVar[int]
     source: int
     incarnation: int
     target: int
@@ -88,7 +89,8 @@ class Envelope(_message.Message):
     group_report: GroupReport
     operator_call: OperatorCall
     operator_reply: OperatorReply
-    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ..., handshake_call: _Optional[_Union[HandshakeCall, _Mapping[str, object]]] = ..., handshake_reply: _Optional[_Union[HandshakeReply, _Mapping[str, object]]] = ..., group_pull: _Optional[_Union[GroupPull, _Mapping[str, object]]] = ..., group_report: _Optional[_Union[GroupReport, _Mapping[str, object]]] = ..., operator_call: _Optional[_Union[OperatorCall, _Mapping[str, object]]] = ..., operator_reply: _Optional[_Union[OperatorReply, _Mapping[str, object]]] = ...) -> None: ...
+    share_frame: ShareFrame
+    def __init__(self, source: _Optional[int] = ..., incarnation: _Optional[int] = ..., target: _Optional[int] = ..., target_incarnation: _Optional[int] = ..., relayed: _Optional[bool] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping[str, object]]] = ..., route_records: _Optional[_Union[RouteRecords, _Mapping[str, object]]] = ..., route_applied: _Optional[_Union[RouteApplied, _Mapping[str, object]]] = ..., sync_request: _Optional[_Union[SyncRequest, _Mapping[str, object]]] = ..., route_snapshot: _Optional[_Union[RouteSnapshot, _Mapping[str, object]]] = ..., data: _Optional[_Union[Data, _Mapping[str, object]]] = ..., data_ack: _Optional[_Union[DataAck, _Mapping[str, object]]] = ..., handshake_call: _Optional[_Union[HandshakeCall, _Mapping[str, object]]] = ..., handshake_reply: _Optional[_Union[HandshakeReply, _Mapping[str, object]]] = ..., group_pull: _Optional[_Union[GroupPull, _Mapping[str, object]]] = ..., group_report: _Optional[_Union[GroupReport, _Mapping[str, object]]] = ..., operator_call: _Optional[_Union[OperatorCall, _Mapping[str, object]]] = ..., operator_reply: _Optional[_Union[OperatorReply, _Mapping[str, object]]] = ..., share_frame: _Optional[_Union[ShareFrame, _Mapping[str, object]]] = ...) -> None: ...
 
 class MemberInfo(_message.Message):
     __slots__ = ("name", "number", "incarnation", "address", "version", "joining", "first", "since")
@@ -359,6 +361,20 @@ class OperatorCall(_message.Message):
     number: int
     question: bytes
     def __init__(self, number: _Optional[int] = ..., question: _Optional[bytes] = ...) -> None: ...
+
+class ShareFrame(_message.Message):
+    __slots__ = ("version", "sequence", "taken", "messages", "table")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    sequence: int
+    taken: int
+    messages: bytes
+    table: bytes
+    def __init__(self, version: _Optional[int] = ..., sequence: _Optional[int] = ..., taken: _Optional[int] = ..., messages: _Optional[bytes] = ..., table: _Optional[bytes] = ...) -> None: ...
 
 class OperatorReply(_message.Message):
     __slots__ = ("number", "answer")

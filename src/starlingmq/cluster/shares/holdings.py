@@ -1,0 +1,54 @@
+"""What this node has of client ids, as its parts know it: the answer to a new leader of a share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from starlingmq.cluster.takeover.outbound import moved_session
+from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.takeover.takeover import Takeovers
+from starlingmq.cluster.wills.cluster_wills import ClusterWills
+
+OLDEST: int = 1  # the epoch of a will without anything else: older than any session
+
+
+class Holdings:
+    def __init__(self, takeovers: Takeovers, ownership: Ownership, wills: ClusterWills) -> None:
+        self._takeovers = takeovers
+        self._ownership = ownership
+        self._wills = wills
+
+    def client_ids(self) -> Iterator[str]:
+        migrations = self._takeovers.migrations
+        for name in migrations.ctx.sessions:
+            moved = moved_session(name)
+            yield name if moved is None else moved[2]
+        yield from migrations.inbound_sessions
+        yield from migrations.outbound_of
+        yield from migrations.postponed
+        yield from self._ownership.answered_ids()
+        yield from self._wills.table.client_ids()
+
+    def held(self, client_id: str) -> tuple[int, bytes]:
+        """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here."""
+        migrations = self._takeovers.migrations
+        session = migrations.ctx.sessions.get(client_id)
+        postponed = migrations.postponed.get(client_id)
+        epoch = max(
+            0 if session is None else session.epoch,
+            0 if postponed is None else postponed.epoch,
+            self._ownership.answered_epoch(client_id),
+            *[inbound.owned for inbound in migrations.of(client_id)],
+            *[max(outbound.session.epoch, OLDEST) for outbound in migrations.outbound_of.get(client_id, ())],
+        )
+        if epoch == 0 and self._wills.is_known(client_id):
+            epoch = OLDEST
+        return epoch, self._ownership.value(self._takeovers.discarded_below(client_id))
+
+    def has(self, client_id: str) -> bool:
+        """Whether this node has any state of the client id."""
+        return self._takeovers.has(client_id)
+
+    def newest(self) -> int:
+        """The highest epoch of a session here."""
+        return max([session.epoch for session in self._takeovers.migrations.ctx.sessions.values()], default=0)

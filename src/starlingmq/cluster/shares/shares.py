@@ -1,0 +1,275 @@
+"""Owners of client ids in the memory of the nodes instead of etcd (docs/SESSIONS.md): this node's part of it.
+
+Law: two nodes talk about owners only while both know the same version of the table, and it lists both with their
+present incarnations. A node with an earlier version gets the table from the other one; what both had under way in the
+earlier version is forgotten, and asked again. So no node accepts the answer of a leader that it does not count as one.
+
+::
+
+    table_keeper     the table in etcd              share_leader     the shares that this node leads
+    owner_gateway    claims of this node            share_books      its books, also those of other leaders' shares
+    share_channel    messages to one node           held_keys        what this node has, for new leaders
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.etcd.election import Election
+from starlingmq.cluster.etcd.etcd_requests import Answer as EtcdAnswer
+from starlingmq.cluster.etcd.etcd_requests import Request, TxnAnswer
+from starlingmq.cluster.links.peer_frames import MemberInfo, ShareFrame
+from starlingmq.cluster.shares.held_keys import HeldKeys
+from starlingmq.cluster.shares.holdings import Holdings
+from starlingmq.cluster.shares.owner_gateway import OwnerGateway
+from starlingmq.cluster.shares.share_books import ShareBooks
+from starlingmq.cluster.shares.share_channel import ShareChannel
+from starlingmq.cluster.shares.share_leader import ShareLeader
+from starlingmq.cluster.shares.share_messages import (
+    Answer,
+    Ask,
+    Claim,
+    Copy,
+    Earlier,
+    Keep,
+    Message,
+    Read,
+    Release,
+    Settled,
+    Statement,
+)
+from starlingmq.cluster.shares.share_table import NO_TABLE, decode_table, encode_table
+from starlingmq.cluster.shares.table_keeper import TableKeeper
+from starlingmq.cluster.subsystem import NodeLife, Subsystem
+from starlingmq.cluster.takeover.ownership import Ownership
+
+LOOK_SECONDS: Final = 0.25  # between two looks at whether the leaders are connected that have to answer
+
+
+class Shares(Subsystem):
+    def __init__(
+        self,
+        view: ClusterView,
+        cluster: str,
+        patience: float,
+        election: Election,
+        ownership: Ownership,
+        holdings: Holdings,
+        is_gone: Callable[[int], bool],
+    ) -> None:
+        """``is_gone``: whether a node that is in the table cannot be a member any more, or does not serve."""
+        self._view = view
+        self._election = election
+        self._ownership = ownership
+        self._holdings = holdings
+        self._is_gone = is_gone
+        self.keeper = TableKeeper(cluster, election, patience)
+        self.table = NO_TABLE
+        self.books = ShareBooks()
+        self.leader = ShareLeader(self.books, self)
+        self.gateway = OwnerGateway(ownership, self.send)
+        self._held = HeldKeys(holdings)
+        self._me = 0
+        self._incarnation = 0
+        self._taking_part = False
+        self._channels: dict[int, ShareChannel] = {}
+        self._local: deque[Message] = deque()  # of this node to itself
+        self._asked: list[tuple[int, tuple[int, ...]]] = []  # (node, shares): to be answered
+        self._answering: list[tuple[int, tuple[int, ...]]] = []  # those that ``_held`` is looking for
+        self._words: dict[int, ShareFrame] = {}  # to nodes with another version
+        self._looked_at = -inf
+        self._sinks: tuple[Callable[[EtcdAnswer, float], None], ...] = ()
+
+    def answer_to(self, *sinks: Callable[[EtcdAnswer, float], None]) -> None:
+        """The parts that make transactions about owner keys."""
+        self._sinks = sinks
+
+    # Links
+
+    def send(self, node: int, message: Message) -> int:
+        if node == self._me:
+            self._local.append(message)
+            return 0
+        return self._channel(node).add(message)
+
+    def taken(self, node: int) -> int:
+        channel = self._channels.get(node)
+        return 0 if channel is None else channel.taken
+
+    def is_full(self, node: int) -> bool:
+        channel = self._channels.get(node)
+        return channel is not None and channel.full()
+
+    def _channel(self, node: int) -> ShareChannel:
+        channel = self._channels.get(node)
+        if channel is None:
+            channel = self._channels[node] = ShareChannel(self.table.version)
+        return channel
+
+    # Events
+
+    def enter(self, life: NodeLife, now: float) -> None:
+        self._me, self._incarnation = life.me.number, life.me.incarnation
+        self.gateway.newest = self._holdings.newest()
+
+    def enter_again(self, me: MemberInfo) -> None:
+        self._incarnation = me.incarnation
+
+    def set_members(self, numbers: dict[int, None]) -> None:
+        self.leader.set_members([member.number for member in self._view.members.membership.members])
+
+    def connected(self, node: int) -> None:
+        channel = self._channels.get(node)
+        if channel is not None:
+            channel.resend()
+
+    def answered(self, answer: EtcdAnswer, now: float) -> None:
+        self.keeper.answered(answer, now)
+
+    def received(self, node: int, incarnation: int, frame: ShareFrame) -> None:
+        """A frame for this incarnation."""
+        if frame.table:
+            table = decode_table(frame.table)
+            if table is not None:
+                self.keeper.learn(table)
+                self._follow_table()
+        version = self.table.version
+        if frame.version < version:
+            self._words[node] = ShareFrame(version, 0, 0, b"", encode_table(self.table))
+        elif frame.version > version and not frame.table:
+            self._words[node] = ShareFrame(version, 0, 0, b"")
+        elif frame.version == version and self._taking_part and self.table.lists(node, incarnation):
+            for message in self._channel(node).received(frame):
+                self._take(node, message)
+
+    def _take(self, node: int, message: Message) -> None:
+        if isinstance(message, Claim | Release | Read):
+            self.leader.take(node, message)
+        elif isinstance(message, Answer):
+            self.gateway.answered(message)
+        elif isinstance(message, Keep):
+            self.books.keep(node, message)
+        elif isinstance(message, Copy):
+            self.books.copied(node, message)
+        elif isinstance(message, Ask):
+            self._asked.append((node, message.shares))
+        elif isinstance(message, Statement):
+            self.leader.stated(node, message)
+        elif isinstance(message, Settled):
+            self.books.settled(node, message.shares)
+        else:
+            self._look_at_earlier(message)
+
+    def _look_at_earlier(self, message: Earlier) -> None:
+        for client_id, epoch in message.keys:
+            if not self._holdings.has(client_id):
+                self._ownership.release(client_id, self._me, epoch)
+
+    # The table
+
+    def _follow_table(self) -> None:
+        table = self.keeper.table
+        taking_part = table.lists(self._me, self._incarnation)
+        if table.version == self.table.version and taking_part == self._taking_part:
+            return
+        copied = self.leader.copied()
+        self.table, self._taking_part = table, taking_part
+        self._channels = {}
+        self._local.clear()
+        self._asked, self._answering = [], []
+        me = self._me if taking_part else 0
+        self.books.set_table(table, me)
+        self.leader.set_table(table, me, copied)
+        self.gateway.set_table(table, taking_part)
+
+    def _look_at_nodes(self) -> None:
+        if not self._election.leading:
+            return
+        nodes: dict[int, int] = {}
+        missing = False
+        for member in self._view.members.membership.members:
+            number = member.number
+            here = number == self._me or self._view.is_connected(number)
+            if here or (self.table.lists(number, member.incarnation) and not self._is_gone(number)):
+                nodes[number] = member.incarnation
+            else:
+                missing = True
+        self.keeper.want(nodes, missing)
+
+    # A turn
+
+    def begin_turn(self, now: float) -> None:
+        self._look_at_nodes()
+        self._follow_table()
+        self._pump()
+        for answer in self.gateway.take_answers():
+            self._give(answer, now)
+        self._look_at_leaders(now)
+
+    def _give(self, answer: TxnAnswer, now: float) -> None:
+        for sink in self._sinks:
+            sink(answer, now)
+
+    def _look_at_leaders(self, now: float) -> None:
+        """A leader that is connected is slow at worst: that refuses no CONNECT."""
+        if now < self._looked_at + LOOK_SECONDS or self.gateway.idle():
+            return
+        self._looked_at = now
+        if all(leader == self._me or self._view.is_connected(leader) for leader in self.gateway.leaders()):
+            self._ownership.answered_at = now
+
+    def _pump(self) -> None:
+        self._take_local()
+        self.leader.turn()
+        self._state()
+        self._take_local()
+
+    def _take_local(self) -> None:
+        while self._local:
+            self._take(self._me, self._local.popleft())
+
+    def _state(self) -> None:
+        """Tells new leaders what this node has of their shares."""
+        if not self._answering:
+            if not self._asked:
+                return
+            self._answering, self._asked = self._asked, []
+            self._held.begin([share for _, shares in self._answering for share in shares])
+        found = self._held.step()
+        if found is None:
+            return
+        answering, self._answering = self._answering, []
+        for node, shares in answering:
+            for share in shares:
+                self.send(node, self.books.statement(share, tuple(found[share])))
+
+    def take_requests(self, now: float) -> list[Request]:
+        return self.keeper.take_requests(now) if self._me else []
+
+    def divert(self, requests: list[Request]) -> list[Request]:
+        """Takes the requests of this turn about owner keys; returns those to etcd."""
+        return self.gateway.divert(requests)
+
+    def take_owner_frames(self, now: float) -> list[tuple[int, ShareFrame]]:
+        """The frames of this turn, after its requests."""
+        self._pump()
+        frames = list(self._words.items())
+        self._words = {}
+        for node, channel in self._channels.items():
+            frames += [(node, frame) for frame in channel.take_frames(now)]
+        return frames
+
+    def is_busy(self) -> bool:
+        return not self.gateway.idle()
+
+    def is_pending(self) -> bool:
+        waiting = self._local or self._asked or self._answering or self._words or self.gateway.has_answers()
+        return bool(waiting) or self.leader.is_pending() or any(each.has_output() for each in self._channels.values())
+
+    def wake_at(self, now: float) -> float:
+        soonest = min([channel.wake_at() for channel in self._channels.values()], default=inf)
+        return min(soonest, self.keeper.wake_at() if self._me else inf)
