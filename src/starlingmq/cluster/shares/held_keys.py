@@ -21,7 +21,7 @@ class Holder(Protocol):
 
     def client_ids(self) -> Iterable[str]: ...
 
-    def held(self, client_id: str) -> tuple[int, bytes]:
+    def held_key(self, client_id: str) -> tuple[int, bytes]:
         """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here."""
 
 
@@ -41,7 +41,7 @@ class HeldKeys:
         for client_id in names:
             found = self._found.get(share_of(client_id))
             if found is not None:
-                epoch, value = self._holder.held(client_id)
+                epoch, value = self._holder.held_key(client_id)
                 if epoch:
                     found.append((client_id, epoch, value))
         return None if self._names else self._found

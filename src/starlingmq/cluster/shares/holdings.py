@@ -29,7 +29,7 @@ class Holdings:
         yield from self._ownership.answered_ids()
         yield from self._wills.table.client_ids()
 
-    def held(self, client_id: str) -> tuple[int, bytes]:
+    def held_key(self, client_id: str) -> tuple[int, bytes]:
         """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here."""
         migrations = self._takeovers.migrations
         session = migrations.ctx.sessions.get(client_id)

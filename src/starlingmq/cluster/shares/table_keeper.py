@@ -60,6 +60,8 @@ class TableKeeper:
         self._store_revision = 0
         self._wanted: dict[int, int] = {}  # nodes that can take part
         self._missing = False  # registered members are not among them
+        self._planned: Reassignment | None = None  # the next table ...
+        self._planned_for: tuple[int, dict[int, int]] = (-1, {})  # ... after that version, for these nodes
         self._lost_since = -1.0  # when shares were first without leader and deputy
         self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
@@ -127,14 +129,20 @@ class TableKeeper:
         if not self._election.leading or not self._wanted or self._wanted == self.table.nodes:
             self._lost_since = -1.0
             return None
-        base = self.table._replace(version=max(self.table.version, self._store_revision >> VERSION_SHIFT))
-        reassignment = Reassignment(base, self._wanted)
+        reassignment = self._reassign()
         if reassignment.lost and self._missing:
             self._lost_since = now if self._lost_since < 0.0 else self._lost_since
             if now < self._lost_since + self._patience:
                 return None
         self._lost_since = -1.0
         return reassignment.table
+
+    def _reassign(self) -> Reassignment:
+        if self._planned is None or self._planned_for != (self.table.version, self._wanted):
+            version = max(self.table.version, self._store_revision >> VERSION_SHIFT)
+            self._planned = Reassignment(self.table._replace(version=version), self._wanted)
+            self._planned_for = self.table.version, self._wanted
+        return self._planned
 
     def _send(self, compares: tuple[Compare, ...], success: tuple[Put | Get, ...], failure: tuple[Get, ...]) -> Txn:
         self._tags += 1
