@@ -74,5 +74,6 @@ bodies: st.SearchStrategy[peer_frames.Body] = st.one_of(
     st.builds(peer_frames.GroupReport, numbers, st.lists(states, max_size=3).map(tuple)),
     st.builds(peer_frames.OperatorCall, numbers, st.binary(max_size=300)),
     st.builds(peer_frames.OperatorReply, numbers, st.binary(max_size=300)),
+    st.builds(peer_frames.ShareFrame, numbers, numbers, numbers, st.binary(max_size=300), st.binary(max_size=300)),
 )
 envelopes = st.builds(peer_frames.Envelope, numbers, numbers, numbers, numbers, bodies, st.booleans())

@@ -211,8 +211,8 @@ class OperatorReply:
 
 @dataclass(frozen=True, slots=True)
 class ShareFrame:
-    """Messages about the owners of client ids (cluster.shares). Each side numbers its frames in each version of the table
-    of shares."""
+    """Messages about the owners of client ids (cluster.shares). Each side numbers its frames in each version of the
+    table of shares."""
 
     version: int  # of the table, at the sender
     sequence: int  # 0: without messages

@@ -2,8 +2,8 @@
 
 Laws, the same that the keys in etcd had (``takeover.ownership``):
 
-- A claim writes the key of its node, and reads those of all nodes in the same step. Its epoch is above all epochs of the
-  share, and above all that the claiming node knows.
+- A claim writes the key of its node, and reads those of all nodes in the same step. Its epoch is above all epochs of
+  the share, and above all that the claiming node knows.
 - A key is deleted by a release of its epoch, or of a later one.
 - ``unknown`` nodes have not said what they have, and the book may miss their keys: a claim names each of them with an
   epoch just below its own, so that a later session there is assumed.
@@ -95,12 +95,14 @@ class OwnerBook:
             if not any(each.node == key.node and each.epoch >= key.epoch for each in self.read(client_id)):
                 self.put(client_id, key)
 
-    def replace_node(self, node: int, stated: Iterable[tuple[str, int, bytes]]) -> None:
-        """The node has said what it has: nothing else of it counts."""
-        for client_id in [name for name, keys in self.keys.items() if any(key.node == node for key in keys)]:
-            self.drop(client_id, node)
-        for client_id, epoch, value in stated:
-            self.put(client_id, OwnerKey(node, epoch, epoch, value))
+    def replace_node(self, node: int, stated: Iterable[tuple[str, int, bytes]], version: int) -> None:
+        """The node has said, in this version of the table, what it has: nothing else of it counts, but for what it was
+        granted in this version."""
+        granted = version << VERSION_SHIFT
+        for client_id, key in [(name, key) for name, key in self.entries() if key.node == node]:
+            if key.epoch <= granted:
+                self.drop(client_id, node)
+        self.add_older([(client_id, OwnerKey(node, epoch, epoch, value)) for client_id, epoch, value in stated])
         self.unknown.pop(node, None)
 
     def entries(self) -> Iterator[tuple[str, OwnerKey]]:

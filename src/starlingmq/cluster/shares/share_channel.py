@@ -3,8 +3,8 @@ late.
 
 Laws:
 
-- Frames are numbered from 1 in each version of the table of shares, and sent again until the other node has said that it
-  has taken them. A frame out of order is not taken; one that was taken already is acknowledged again.
+- Frames are numbered from 1 in each version of the table of shares, and sent again until the other node has said that
+  it has taken them. A frame out of order is not taken; one that was taken already is acknowledged again.
 - With another version both sides begin again, and everything that was not taken is forgotten: those who wait for
   something ask again.
 - All messages of a turn go in one frame, up to FRAME_BYTES.

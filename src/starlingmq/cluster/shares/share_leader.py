@@ -204,8 +204,8 @@ class ShareLeader:
         if led.state is LeadState.ASKING:
             led.statements[node] = statement
             self._collect(led)
-        elif node in led.book.unknown:
-            led.book.replace_node(node, statement.own)
+        elif node in led.book.unknown and self._table is not None:
+            led.book.replace_node(node, statement.own, self._table.version)
             led.state = LeadState.WHOLE
             self._to_copy[led.share] = None
 
@@ -224,7 +224,7 @@ class ShareLeader:
         book.unknown = dict.fromkeys(unknown)
         self._forget_strangers(book)
         for node, statement in led.statements.items():
-            book.replace_node(node, statement.own)
+            book.replace_node(node, statement.own, table.version)
         led.book, led.state, led.statements = book, LeadState.WHOLE, {}
         led.asked = {node: None for node in led.asked if node in book.unknown}
         self._books.put(led.share, book)

@@ -3,8 +3,9 @@
 Laws:
 
 - A table is replaced if the key is unchanged and the writer still leads. Its version is above all that are known.
-- The table is replaced when the nodes that can take part are others than those it lists. If it would leave shares without
-  leader and deputy while registered members are missing, these get ``patience`` to come: they may know what was lost.
+- The table is replaced when the nodes that can take part are others than those it lists. If it would leave shares
+  without leader and deputy while registered members are missing, these get ``patience`` to come: they may know what was
+  lost.
 
 Pure: requests out, answers in.
 """

@@ -1,0 +1,268 @@
+"""Owners of client ids in the memory of the nodes: tables, channels, and small fleets (docs/SESSIONS.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.cluster.fleet import Fleet
+from tests.cluster.test_takeover import lasting, publish, published, subscribe
+
+from starlingmq.cluster.links.peer_frames import ShareFrame
+from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
+from starlingmq.cluster.shares.share_channel import FRAMES_UNDER_WAY, RESEND_SECONDS, ShareChannel
+from starlingmq.cluster.shares.share_leader import LeadState
+from starlingmq.cluster.shares.share_messages import Ask, Claim, Message
+from starlingmq.cluster.shares.share_table import (
+    NO_TABLE,
+    SHARES,
+    VERSION_SHIFT,
+    Reassignment,
+    ShareTable,
+    decode_table,
+    encode_table,
+    share_of,
+)
+from starlingmq.wire.mqtt import Connect
+
+
+class ShareFleet(Fleet):
+    def __init__(self, count: int) -> None:
+        super().__init__(count, config={"owners": "shares"})
+
+    def settle(self) -> None:
+        """Until all shares are served by a table of all nodes."""
+        for _ in range(1000):
+            if all(self._is_settled(place) for place in range(len(self.nodes))):
+                return
+            self.advance(0.02)
+        raise AssertionError([node.cluster.shares for node in self.nodes])
+
+    def _is_settled(self, place: int) -> bool:
+        shares = self.nodes[place].cluster.shares
+        assert shares is not None
+        if len(shares.table.nodes) != len(self.nodes):
+            return False
+        number = self.nodes[place].cluster.number
+        led = [share for share, pair in enumerate(shares.table.pairs) if pair.leader == number]
+        return all(shares.leader.state(share) is LeadState.SERVING for share in led) and shares.gateway.idle()
+
+    def led_by(self, place: int) -> str:
+        """A client id of a share that this node leads."""
+        shares = self.nodes[place].cluster.shares
+        assert shares is not None
+        number = self.nodes[place].cluster.number
+        return next(f"c{n}" for n in range(10000) if shares.table.of(f"c{n}").leader == number)
+
+
+def share_fleet(count: int) -> ShareFleet:
+    fleet = ShareFleet(count)
+    fleet.settle()
+    return fleet
+
+
+# The table
+
+
+def assigned(table: ShareTable, **nodes: int) -> ShareTable:
+    return Reassignment(table, {int(name[1:]): incarnation for name, incarnation in nodes.items()}).table
+
+
+def test_each_node_leads_and_deputizes_the_same_part() -> None:
+    table = assigned(NO_TABLE, n1=1, n2=1, n3=1)
+    for place in (0, 1):
+        counts = Counter(pair[place] for pair in table.pairs)
+        assert set(counts) == {1, 2, 3} and max(counts.values()) - min(counts.values()) <= 2
+    assert all(pair.leader != pair.deputy for pair in table.pairs)
+
+
+def test_the_shares_of_a_lost_leader_go_to_their_deputies() -> None:
+    before = assigned(NO_TABLE, n1=1, n2=1, n3=1)
+    after = assigned(before, n1=1, n3=1)
+    for was, now in zip(before.pairs, after.pairs, strict=True):
+        if was.leader == 2:
+            assert (now.leader, now.since, now.before) == (was.deputy, after.version, was.since)
+        elif was.deputy != 2 and now[:2] == was[:2]:
+            assert now == was
+
+
+def test_a_node_that_restarted_leads_nothing_that_its_deputy_can_lead() -> None:
+    before = assigned(NO_TABLE, n1=1, n2=1, n3=1)
+    after = assigned(before, n1=1, n2=2, n3=1)
+    assert not Reassignment(before, {1: 1, 2: 2, 3: 1}).lost
+    concerned = [(was, now) for was, now in zip(before.pairs, after.pairs, strict=True) if 2 in was[:2]]
+    for was, now in concerned:
+        survivor = was.deputy if was.leader == 2 else was.leader
+        assert survivor in now[:2], "the only node with the keys is gone from the pair"
+        assert now.since == after.version, "a pair with the node of another life is another pair"
+
+
+def test_a_node_that_comes_gets_its_part_and_nothing_else_moves() -> None:
+    before = assigned(NO_TABLE, n1=1, n2=1)
+    after = assigned(before, n1=1, n2=1, n3=1)
+    moved = [now for was, now in zip(before.pairs, after.pairs, strict=True) if was.leader != now.leader]
+    assert all(now.leader == 3 for now in moved) and abs(len(moved) - SHARES // 3) <= 2
+
+
+def test_a_cluster_of_one_has_no_deputies() -> None:
+    assert set(assigned(NO_TABLE, n4=1).pairs) == {(4, 0, 1, 0)}
+
+
+def test_a_table_survives_its_encoding_and_nothing_else_is_one() -> None:
+    table = assigned(NO_TABLE, n1=1, n2=3)
+    assert decode_table(encode_table(table)) == table
+    assert decode_table(b"") is None and decode_table(encode_table(table)[:-1]) is None
+
+
+# The book
+
+
+def test_an_epoch_is_above_all_of_the_share_and_above_all_that_the_node_knows() -> None:
+    book = OwnerBook(1, 0)
+    first, found = book.claim("c", 1, b"1", 1, 0)
+    assert first.epoch > 1 << VERSION_SHIFT and found == ()
+    second, found = book.claim("d", 2, b"1", 1, first.epoch + 10)
+    assert second.epoch == first.epoch + 11 and found == ()
+    third, found = book.claim("c", 2, b"1", 2, 0)
+    assert third.epoch > 2 << VERSION_SHIFT and found == (first,)
+
+
+def test_a_key_keeps_the_epoch_in_which_it_was_created_and_goes_with_its_release() -> None:
+    book = OwnerBook(1, 0)
+    first, _ = book.claim("c", 1, b"1", 1, 0)
+    again, _ = book.claim("c", 1, b"1", 1, 0)
+    assert (again.created, again.epoch) == (first.epoch, first.epoch + 1)
+    assert book.release("c", 1, first.epoch) == again
+    assert book.release("c", 1, again.epoch) is None and not book.keys
+
+
+def test_an_unknown_node_is_named_just_below_the_claim_until_it_has_said_what_it_has() -> None:
+    book = OwnerBook(1, 0)
+    book.unknown = {3: None}
+    key, found = book.claim("c", 1, b"1", 1, 0)
+    assert found == (OwnerKey(3, key.epoch - 1, key.epoch - 1, b""),)
+    book.replace_node(3, [("d", 7, b"1")], 1)
+    assert book.claim("c", 1, b"1", 1, 0)[1] == (key,)
+    assert book.claim("d", 1, b"1", 1, 0)[1] == (OwnerKey(3, 7, 7, b"1"),)
+
+
+# The channel
+
+
+def claims(*numbers: int) -> list[Message]:
+    return [Claim(number, "c", b"1", 0) for number in numbers]
+
+
+def test_the_messages_of_a_turn_are_one_frame() -> None:
+    sender, receiver = ShareChannel(1), ShareChannel(1)
+    for message in claims(1, 2, 3):
+        sender.add(message)
+    (frame,) = sender.take_frames(0.0)
+    assert receiver.received(frame) == claims(1, 2, 3)
+    (answer,) = receiver.take_frames(0.0)
+    assert sender.received(answer) == [] and sender.taken == 3 and sender.idle()
+
+
+def test_a_lost_frame_is_repeated_and_a_doubled_one_is_taken_once() -> None:
+    sender, receiver = ShareChannel(1), ShareChannel(1)
+    sender.add(claims(1)[0])
+    sender.take_frames(0.0)  # lost
+    sender.add(claims(2)[0])
+    (second,) = sender.take_frames(0.1)
+    assert receiver.received(second) == [] and sender.taken == 0, "a frame after a gap is not taken"
+    assert sender.take_frames(0.2) == []
+    first, second = sender.take_frames(0.1 + RESEND_SECONDS)
+    assert receiver.received(first) == claims(1)
+    assert receiver.received(first) == []
+    assert receiver.received(second) == claims(2)
+    (answer,) = receiver.take_frames(1.0)
+    sender.received(answer)
+    assert sender.idle() and sender.taken == 2
+
+
+def test_a_slow_receiver_bounds_what_is_under_way() -> None:
+    sender = ShareChannel(1)
+    frames: list[ShareFrame] = []
+    for number in range(FRAMES_UNDER_WAY + 3):
+        sender.add(Ask((number,)))
+        frames += sender.take_frames(0.0)
+    assert len(frames) == FRAMES_UNDER_WAY and sender.full() and not sender.idle()
+
+
+# Fleets
+
+
+def test_a_client_finds_its_session_and_etcd_is_written_for_none() -> None:
+    fleet = share_fleet(3)
+    revision = fleet.etcd.store.revision
+    publisher = fleet.connect(0, "p")
+    for number in range(12):
+        client = lasting(fleet, number % 3, f"c{number}")
+        subscribe(client, b"t", 1)
+        client.drop()
+        moved = lasting(fleet, (number + 1) % 3, f"c{number}")
+        assert moved.connack.session_present
+        fleet.advance(0.5)
+        moved.disconnect(properties={17: 0})
+    publisher.disconnect()
+    fleet.advance(1.0)
+    assert fleet.etcd.store.revision == revision
+    for node in fleet.nodes:
+        assert node.cluster.shares is not None
+        assert not any(book.keys for book in node.cluster.shares.books.books.values()), "a key is left"
+
+
+def test_everybody_connects_and_moves_while_etcd_is_away() -> None:
+    fleet = share_fleet(3)
+    fleet.etcd.lose_leader(fleet.now, 3600.0)
+    fleet.advance(30.0, 0.1)
+    for number in range(9):
+        client = lasting(fleet, number % 3, f"c{number}")
+        assert not client.connack.session_present
+        subscribe(client, b"t", 1)
+        client.drop()
+    fleet.advance(60.0, 0.1)
+    for number in range(9):
+        assert lasting(fleet, (number + 1) % 3, f"c{number}").connack.session_present
+
+
+def test_a_session_is_found_after_the_leader_of_its_share_is_gone() -> None:
+    fleet = share_fleet(3)
+    client_id = fleet.led_by(2)
+    client = lasting(fleet, 0, client_id)
+    subscribe(client, b"t", 1)
+    client.drop()
+    fleet.end(2)
+    fleet.advance(20.0, 0.05)
+    moved = lasting(fleet, 1, client_id)
+    assert moved.connack.session_present
+    publish(fleet.connect(0, "p"), b"t", b"1")
+    assert published(moved.receive()) == [b"1"]
+
+
+def test_claims_wait_for_a_deputy_that_is_gone_while_etcd_is_away_and_no_longer() -> None:
+    fleet = share_fleet(3)
+    shares = fleet[0].cluster.shares
+    assert shares is not None
+    third = fleet[2].cluster.number
+    pair = (fleet[0].cluster.number, third)
+    client_id = next(f"c{n}" for n in range(10000) if shares.table.pairs[share_of(f"c{n}")][:2] == pair)
+    fleet.etcd.lose_leader(fleet.now, 30.0)
+    fleet.end(2)
+    fake = fleet[0].open()
+    fake.send(Connect(5, client_id, True, 0))
+    fleet.advance(3.0, 0.05)
+    assert not fake.output, "a claim was answered without the deputy"
+    fleet.advance(60.0, 0.05)
+    assert lasting(fleet, 0, client_id).connack is not None
+
+
+def test_a_claim_at_the_leader_costs_frames_with_its_deputy_only() -> None:
+    fleet = share_fleet(3)
+    client_id = fleet.led_by(0)
+    shares = fleet[0].cluster.shares
+    assert shares is not None
+    pair = shares.table.of(client_id)
+    fleet.carried.clear()
+    lasting(fleet, 0, client_id)
+    frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
+    assert frames == [(pair.leader, pair.deputy), (pair.deputy, pair.leader)]

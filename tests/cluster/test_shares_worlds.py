@@ -1,0 +1,125 @@
+"""Worlds of shares, and worlds of whole nodes that keep their owners in shares; mistakes on purpose, each found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from tests.cluster import drain_world, handshake_world, presence_world, return_world, shares_world, takeover_world
+from tests.sim.world import World
+
+import starlingmq
+from starlingmq.cluster.links.peer_frames import ShareFrame
+from starlingmq.cluster.shares.owner_book import OwnerBook
+from starlingmq.cluster.shares.share_books import ShareBooks
+from starlingmq.cluster.shares.share_channel import ShareChannel
+from starlingmq.cluster.shares.share_leader import LedShare, ShareLeader
+from starlingmq.cluster.shares.share_messages import Answer, Keep
+from starlingmq.cluster.shares.share_table import Pair
+from starlingmq.cluster.shares.shares import Shares
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_claim_names_all_who_hold_something_whatever_fails(seed: int) -> None:
+    assert shares_world.run(seed).seen["claims"] > 20
+
+
+@pytest.mark.parametrize(
+    "run",
+    [takeover_world.run, handshake_world.run, drain_world.run, return_world.run, presence_world.run],
+    ids=["takeover", "handshake", "drain", "return", "presence"],
+)
+def test_worlds_hold_with_owners_in_shares(run: Callable[[int], World], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "owners", "shares")
+    for seed in range(2):
+        run(seed)
+
+
+def _answers_before_the_deputy(self: ShareLeader, led: LedShare, node: int, answer: Answer) -> None:
+    self._links.send(node, answer)
+
+
+_collect = ShareLeader._collect
+
+
+def _answers_before_all_are_asked(self: ShareLeader, led: LedShare) -> None:
+    led.asked.clear()
+    _collect(self, led)
+
+
+_claim = OwnerBook.claim
+
+
+def _goes_back(self: OwnerBook, client_id: str, node: int, value: bytes, version: int, newest: int) -> Any:
+    self.counter = max([key.epoch for key in self.read(client_id)], default=0)
+    return _claim(self, client_id, node, value, 0, 0)
+
+
+_received = Shares.received
+
+
+def _hears_earlier_versions(self: Shares, node: int, incarnation: int, frame: ShareFrame) -> None:
+    if self.table.version and not frame.table and frame.sequence:
+        self._channel(node)._received = frame.sequence - 1
+        frame = ShareFrame(self.table.version, frame.sequence, frame.taken, frame.messages)
+    _received(self, node, incarnation, frame)
+
+
+def _takes_any_book_for_whole(self: ShareBooks, share: int, pair: Pair) -> OwnerBook | None:
+    book = self.books.get(share)
+    if book is not None:
+        book.since, book.before = pair.since, pair.before
+    return book
+
+
+def _names_no_unknown(self: ShareLeader, book: OwnerBook) -> None:
+    book.unknown = {}
+
+
+_replace_node = OwnerBook.replace_node
+
+
+def _drops_what_was_granted_since(self: OwnerBook, node: int, stated: Any, version: int) -> None:
+    _replace_node(self, node, stated, version + 1)
+
+
+def _keeps_copies_only(self: ShareBooks, source: int, change: Keep) -> None:
+    """A deputy that does not take changes."""
+
+
+_channel_received = ShareChannel.received
+
+
+def _takes_frames_after_a_gap(self: ShareChannel, frame: ShareFrame) -> Any:
+    if frame.sequence > self._received:
+        self._received = frame.sequence - 1
+    return _channel_received(self, frame)
+
+
+class Planted(NamedTuple):
+    place: Any
+    name: str
+    wrong: Callable[..., Any]
+    seed: int  # of a world that finds it
+
+
+MISTAKES = {
+    "two leaders: one answers without its deputy": Planted(ShareLeader, "_answer", _answers_before_the_deputy, -1),
+    "a leader answers before it has asked all": Planted(ShareLeader, "_collect", _answers_before_all_are_asked, -1),
+    "an epoch goes back": Planted(OwnerBook, "claim", _goes_back, -1),
+    "frames of an earlier version count": Planted(Shares, "received", _hears_earlier_versions, -1),
+    "any older book is taken for a whole one": Planted(ShareBooks, "led_before", _takes_any_book_for_whole, -1),
+    "nodes that could not be asked are not named": Planted(ShareLeader, "_forget_strangers", _names_no_unknown, -1),
+    "a statement drops later grants": Planted(OwnerBook, "replace_node", _drops_what_was_granted_since, -1),
+    "a deputy takes no changes": Planted(ShareBooks, "keep", _keeps_copies_only, -1),
+    "frames after a gap are taken": Planted(ShareChannel, "received", _takes_frames_after_a_gap, -1),
+}
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=list(MISTAKES))
+def test_each_planted_mistake_is_found(mistake: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mistake.place, mistake.name, mistake.wrong)
+    with pytest.raises((AssertionError, KeyError)):
+        shares_world.run(mistake.seed)
