@@ -211,8 +211,7 @@ class ShareWorld:
         self.seen["claims while a node is unknown"] += bool(unknown)
         overtaken = node.overtaken.pop(client_id, 0)
         if overtaken > epoch or not self.serves(node.number) or client_id not in node.wanted:
-            if overtaken > epoch:
-                node.wanted.pop(client_id, None)
+            node.wanted.pop(client_id, None)  # its client is refused
             if client_id not in node.held:
                 node.ownership.release(client_id, node.number, epoch)
             return

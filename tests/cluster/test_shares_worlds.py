@@ -53,14 +53,14 @@ _claim = OwnerBook.claim
 
 def _goes_back(self: OwnerBook, client_id: str, node: int, value: bytes, version: int, newest: int) -> Any:
     self.counter = max([key.epoch for key in self.read(client_id)], default=0)
-    return _claim(self, client_id, node, value, 0, 0)
+    return _claim(self, client_id, node, value, version, 0)
 
 
 _received = Shares.received
 
 
 def _hears_earlier_versions(self: Shares, node: int, incarnation: int, frame: ShareFrame) -> None:
-    if self.table.version and not frame.table and frame.sequence:
+    if frame.version < self.table.version and frame.sequence:
         self._channel(node)._received = frame.sequence - 1
         frame = ShareFrame(self.table.version, frame.sequence, frame.taken, frame.messages)
     _received(self, node, incarnation, frame)
@@ -105,15 +105,15 @@ class Planted(NamedTuple):
 
 
 MISTAKES = {
-    "two leaders: one answers without its deputy": Planted(ShareLeader, "_answer", _answers_before_the_deputy, -1),
-    "a leader answers before it has asked all": Planted(ShareLeader, "_collect", _answers_before_all_are_asked, -1),
-    "an epoch goes back": Planted(OwnerBook, "claim", _goes_back, -1),
-    "frames of an earlier version count": Planted(Shares, "received", _hears_earlier_versions, -1),
-    "any older book is taken for a whole one": Planted(ShareBooks, "led_before", _takes_any_book_for_whole, -1),
-    "nodes that could not be asked are not named": Planted(ShareLeader, "_forget_strangers", _names_no_unknown, -1),
-    "a statement drops later grants": Planted(OwnerBook, "replace_node", _drops_what_was_granted_since, -1),
-    "a deputy takes no changes": Planted(ShareBooks, "keep", _keeps_copies_only, -1),
-    "frames after a gap are taken": Planted(ShareChannel, "received", _takes_frames_after_a_gap, -1),
+    "two leaders: one answers without its deputy": Planted(ShareLeader, "_answer", _answers_before_the_deputy, 0),
+    "a leader answers before it has asked all": Planted(ShareLeader, "_collect", _answers_before_all_are_asked, 0),
+    "an epoch goes back": Planted(OwnerBook, "claim", _goes_back, 0),
+    "frames of an earlier version count": Planted(Shares, "received", _hears_earlier_versions, 2),
+    "any older book is taken for a whole one": Planted(ShareBooks, "led_before", _takes_any_book_for_whole, 2),
+    "nodes that could not be asked are not named": Planted(ShareLeader, "_forget_strangers", _names_no_unknown, 2),
+    "a statement drops later grants": Planted(OwnerBook, "replace_node", _drops_what_was_granted_since, 2),
+    "a deputy takes no changes": Planted(ShareBooks, "keep", _keeps_copies_only, 1),
+    "frames after a gap are taken": Planted(ShareChannel, "received", _takes_frames_after_a_gap, 0),
 }
 
 
