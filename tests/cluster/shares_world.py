@@ -133,8 +133,8 @@ class ShareWorld:
             self.silence(node.number, self.others(node.number))
         elif kind == "pair cut" and self.count > 3:
             pair = [node.number, random.choice(self.others(node.number))]
-            for each in pair:
-                self.silence(each, [other for other in self.others(each) if other not in pair])
+            for number in pair:
+                self.silence(number, [other for other in self.others(number) if other not in pair])
         elif kind == "etcd":
             self.etcd.lose_leader(self.now, random.choice([1.0, 4.0]))
 

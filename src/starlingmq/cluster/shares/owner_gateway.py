@@ -30,7 +30,7 @@ class Reading:
 class OwnerGateway:
     newest: int  # the newest epoch that this node knows
 
-    def __init__(self, ownership: Ownership, send: Callable[[int, Claim | Release | Read], None]) -> None:
+    def __init__(self, ownership: Ownership, send: Callable[[int, Claim | Release | Read], int]) -> None:
         """``send``: to the leader of a share."""
         self.newest = 0
         self._ownership = ownership

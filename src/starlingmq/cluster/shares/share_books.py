@@ -90,8 +90,8 @@ def copy_of(share: int, book: OwnerBook) -> Copy:
 
 def book_of(copy: Copy) -> OwnerBook:
     book = OwnerBook(copy.since, copy.before, True)
-    for client_id, *key in copy.entries:
-        book.put(client_id, OwnerKey(*key))
+    for client_id, node, created, epoch, value in copy.entries:
+        book.put(client_id, OwnerKey(node, created, epoch, value))
     book.counter = max(book.counter, copy.counter)
     book.unknown = dict.fromkeys(copy.unknown)
     return book

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
-from starlingmq.cluster.shares.share_books import ShareBooks, copy_of
+from starlingmq.cluster.shares.share_books import ShareBooks, book_of, copy_of
 from starlingmq.cluster.shares.share_messages import (
     Answer,
     Ask,
@@ -218,8 +218,9 @@ class ShareLeader:
             return
         book = OwnerBook(led.pair.since, led.pair.before, True)
         for copy in [source] if source else [each.copy for each in led.statements.values() if each.copy]:
-            book.add_older([(client_id, OwnerKey(*key)) for client_id, *key in copy.entries])
-            book.counter = max(book.counter, copy.counter)
+            told = book_of(copy)
+            book.add_older(told.entries())
+            book.counter = max(book.counter, told.counter)
         unknown = [node for node in self._members if node not in table.nodes] if source is None else source.unknown
         book.unknown = dict.fromkeys(unknown)
         self._forget_strangers(book)

@@ -13,7 +13,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -111,7 +111,7 @@ class Reassignment:
 
 
 def _moves(
-    places: list[int], nodes: Mapping[int, int], without: list[tuple[int, ...]] | list[tuple[()]], first: list[int]
+    places: list[int], nodes: Mapping[int, int], without: Sequence[Collection[int]], first: Sequence[int]
 ) -> list[tuple[int, int]]:
     """(share, node) of the fewest moves after which each share is at a node and no node has more than its part.
     ``without``: nodes that a share must not be moved to. ``first``: nodes to which a share is moved rather than to
