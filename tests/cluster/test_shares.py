@@ -256,6 +256,18 @@ def test_claims_wait_for_a_deputy_that_is_gone_while_etcd_is_away_and_no_longer(
     assert lasting(fleet, 0, client_id).connack is not None
 
 
+def test_a_node_without_storage_says_that_it_knows_nothing_of_its_earlier_incarnation() -> None:
+    fleet = share_fleet(3)
+    lasting(fleet, 1, "c")
+    earlier = fleet[1].state.ctx.sessions["c"].epoch
+    fleet.restart(1)
+    fleet.advance(5.0, 0.05)
+    fleet.settle()
+    assert fleet[1].cluster.qos2._since > earlier
+    lasting(fleet, 1, "c")
+    assert fleet[1].state.ctx.sessions["c"].epoch > fleet[1].cluster.qos2._since
+
+
 def test_a_claim_at_the_leader_costs_frames_with_its_deputy_only() -> None:
     fleet = share_fleet(3)
     client_id = fleet.led_by(0)

@@ -169,6 +169,8 @@ class ClusterState:
         self._serving = ServingDecision(broker, config, view, self._ready, self.isolation, refuse_all, now)
         self._heartbeats = Heartbeats(broker.ctx, view, self._sender, self.node_directory, self._serving)
         self.qos2 = Qos2Adapter(broker, config, view.is_connected)
+        if self.shares is not None:
+            self.shares.on_begin = self.qos2.remembers_since
         self.operator_rpc = OperatorRpc(view.is_connected)
 
     def _make_takeovers(self) -> None:

@@ -97,6 +97,11 @@ class Qos2Adapter(Subsystem):
         self._since = 0 if self._ctx.recording else life.revision
         self.store.restore(life.facts(FACTS))
 
+    def remembers_since(self, epoch: int) -> None:
+        """All sessions of this incarnation have later epochs. Without storage, it knows nothing of earlier ones."""
+        if not self._ctx.recording:
+            self._since = epoch
+
     def set_members(self, numbers: dict[int, None]) -> None:
         self.lookup.set_members(numbers)
 

@@ -38,7 +38,7 @@ from starlingmq.cluster.shares.share_messages import (
     Settled,
     Statement,
 )
-from starlingmq.cluster.shares.share_table import SHARES, Pair, ShareTable, share_of
+from starlingmq.cluster.shares.share_table import SHARES, VERSION_SHIFT, Pair, ShareTable, share_of
 
 COPIES_PER_TURN: Final = 64
 SWEEPS_PER_TURN: Final = 16  # shares whose keys are searched for those of earlier incarnations
@@ -184,7 +184,8 @@ class ShareLeader:
                 self._keep(led, message.client_id, OwnerKey(message.node, 0, 0, b""))
             self._answer(led, node, Answer(message.ticket, book.counter, () if later is None else (later,)))
         else:
-            self._answer(led, node, Answer(message.ticket, book.counter, book.read(message.client_id)))
+            newest = max(book.counter, table.version << VERSION_SHIFT)
+            self._answer(led, node, Answer(message.ticket, newest, book.read(message.client_id)))
 
     def _keep(self, led: LedShare, client_id: str, key: OwnerKey) -> None:
         if led.pair.deputy:

@@ -42,11 +42,12 @@ from starlingmq.cluster.shares.share_messages import (
     Settled,
     Statement,
 )
-from starlingmq.cluster.shares.share_table import NO_TABLE, decode_table, encode_table
+from starlingmq.cluster.shares.share_table import NO_TABLE, VERSION_SHIFT, decode_table, encode_table
 from starlingmq.cluster.shares.table_keeper import TableKeeper
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
 
+NEVER: Final = 1 << 62  # above all epochs
 LOOK_SECONDS: Final = 0.25  # between two looks at whether the leaders are connected that have to answer
 
 
@@ -82,6 +83,9 @@ class Shares(Subsystem):
         self._answering: list[tuple[int, tuple[int, ...]]] = []  # those that ``_held`` is looking for
         self._words: dict[int, ShareFrame] = {}  # to nodes with another version
         self._looked_at = -inf
+        self._begun = False  # this incarnation has been in a table
+        # gets an epoch below all that this incarnation can be granted
+        self.on_begin: Callable[[int], None] = lambda epoch: None
         self._sinks: tuple[Callable[[EtcdAnswer, float], None], ...] = ()
 
     def answer_to(self, *sinks: Callable[[EtcdAnswer, float], None]) -> None:
@@ -118,6 +122,7 @@ class Shares(Subsystem):
 
     def enter_again(self, me: MemberInfo) -> None:
         self._incarnation = me.incarnation
+        self._begun = False
 
     def set_members(self, numbers: dict[int, None]) -> None:
         self.leader.set_members([member.number for member in self._view.members.membership.members])
@@ -181,6 +186,9 @@ class Shares(Subsystem):
         self._channels = {}
         self._local.clear()
         self._asked, self._answering = [], []
+        if taking_part and not self._begun:
+            self._begun = True
+            self.on_begin(table.version << VERSION_SHIFT)
         me = self._me if taking_part else 0
         self.books.set_table(table, me)
         self.leader.set_table(table, me, copied)
@@ -201,6 +209,10 @@ class Shares(Subsystem):
         self.keeper.want(nodes, missing)
 
     # A turn
+
+    def registered(self, now: float) -> None:
+        if not self._begun:
+            self.on_begin(NEVER)
 
     def begin_turn(self, now: float) -> None:
         self._look_at_nodes()
