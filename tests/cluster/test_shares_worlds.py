@@ -36,6 +36,13 @@ def test_worlds_hold_with_owners_in_shares(run: Callable[[int], World], monkeypa
         run(seed)
 
 
+def test_worlds_hold_while_etcd_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "owners", "shares")
+    monkeypatch.setattr(World, "without_etcd", True)
+    takeovers = sum(takeover_world.run(seed).takeovers() for seed in range(4))
+    assert takeovers > 20
+
+
 def _answers_before_the_deputy(self: ShareLeader, led: LedShare, node: int, answer: Answer) -> None:
     self._links.send(node, answer)
 

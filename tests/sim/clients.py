@@ -172,7 +172,9 @@ class Person:
                 self.online = True
                 lost = self.known and self.lasting and not packet.session_present
                 if lost:
-                    assert not self.node.world.settings.keeps, f"{self.name}: its session is lost"
+                    assert not self.node.world.settings.keeps or self.node.world.in_doubt(), (
+                        f"{self.name}: its session is lost"
+                    )
                 self.known = self.lasting
                 self.begin(packet.session_present)
             elif not isinstance(packet, Disconnect):

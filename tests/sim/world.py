@@ -30,10 +30,12 @@ LOOK_SECONDS = 0.25  # between two looks at who serves
 FORMING_MAX = 30.0  # seconds until all serve when nothing is wrong
 LIVENESS_MAX = 60.0  # seconds until everybody has finished when nothing is wrong any more
 REQUEST_TIMEOUT = 1.0
+DOUBT_SECONDS = 2.0  # from a claim to its CONNACK, as a rule
 
 
 class World:
     owners = "etcd"  # cluster.owners
+    without_etcd = False  # etcd is away in the whole safety phase
 
     def __init__(self, seed: int, trace: bool = False, theme: str = "") -> None:
         """``theme``: one of ``themes.THEMES``; as a rule none, or which the seed draws."""
@@ -53,6 +55,7 @@ class World:
         lease_ttl = float(self.settings.cluster.lease_ttl)
         self.etcd = EtcdShell(self.schedule, self.random, lease_ttl, REQUEST_TIMEOUT, self._stalled)
         self.books = Books()
+        self._doubted_at = -DOUBT_SECONDS  # when a node was last known to be unknown to the leader of a share
         self.healed = False  # nothing is wrong any more
         self.people: list[Person] = []
         self.publishers: list[Publisher] = []
@@ -79,6 +82,18 @@ class World:
         if not node.gone and not node.down and node.process is None:
             node.start()
             self.network.changed_at = self.schedule.now
+
+    def in_doubt(self) -> bool:
+        """Whether the leader and the deputy of a share have failed together, and a node that may know what they knew
+        cannot be asked."""
+        now = self.schedule.now
+        for node in self.nodes:
+            shares = None if node.process is None else node.process.cluster.shares
+            if shares is not None and any(book.unknown for book in shares.books.books.values()):
+                self._doubted_at = now
+        doubtful = now < self._doubted_at + DOUBT_SECONDS
+        self.seen["sessions lost in doubt"] += doubtful
+        return doubtful
 
     def event(self, event: Event) -> None:
         """A node tells of what happens to clients."""
@@ -133,6 +148,8 @@ class World:
         network.loss, network.doubling, network.overtaking = plan.loss, plan.doubling, plan.overtaking
         begin = schedule.now
         self._bring_people()
+        if self.without_etcd:
+            self.etcd.lose_leader(plan.seconds)
         self.ends: list[faults.End] = []
         kinds, weights = zip(*faults.COMMON, strict=True)
         self.books.strict = not plan.faulty

@@ -167,6 +167,8 @@ class ClusterState:
         self.isolation = Isolation(broker, config.isolation_timeout, rate)
         refuse_all = self.takeovers.refuse_all
         self._serving = ServingDecision(broker, config, view, self._ready, self.isolation, refuse_all, now)
+        if self.shares is not None:
+            self._serving.is_prepared = self.shares.is_prepared
         self._heartbeats = Heartbeats(broker.ctx, view, self._sender, self.node_directory, self._serving)
         self.qos2 = Qos2Adapter(broker, config, view.is_connected)
         if self.shares is not None:

@@ -41,6 +41,7 @@ class ServingDecision(Subsystem):
         self._ready = ready
         self._isolation = isolation
         self._refuse_all = refuse_all
+        self.is_prepared: Callable[[], bool] = lambda: True  # what a starting node waits for without a limit
         self._began = False  # this node has served before
         self._enough_since = now  # when a majority was reached, before this node first served
         broker.ctx.isolate()
@@ -76,7 +77,8 @@ class ServingDecision(Subsystem):
         if self._began:
             return may
         if may:
-            self._began = self._all_there(quorum) or now >= self._enough_since + self._config.member_timeout
+            waited = self._all_there(quorum) or now >= self._enough_since + self._config.member_timeout
+            self._began = waited and self.is_prepared()
             return self._began
         self._enough_since = now
         return False
@@ -104,6 +106,6 @@ class ServingDecision(Subsystem):
     def wake_at(self, now: float) -> float:
         soonest = self._isolation.wake_at()
         quorum = self._view.quorum
-        if not self._began and quorum is not None and quorum.enough():
+        if not self._began and quorum is not None and quorum.enough() and self.is_prepared():
             soonest = min(soonest, self._enough_since + self._config.member_timeout)
         return soonest

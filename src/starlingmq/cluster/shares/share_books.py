@@ -48,6 +48,11 @@ class ShareBooks:
         book.since, book.before = pair.since, pair.before
         return book
 
+    def has(self, share: int, pair: Pair) -> bool:
+        """Whether the book here is whole in this pair."""
+        book = self.books.get(share)
+        return book is not None and book.whole and book.since == pair.since
+
     def put(self, share: int, book: OwnerBook) -> None:
         self.books[share] = book
         self._void.pop(share, None)

@@ -28,7 +28,7 @@ from starlingmq.cluster.shares.holdings import Holdings
 from starlingmq.cluster.shares.owner_gateway import OwnerGateway
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_channel import ShareChannel
-from starlingmq.cluster.shares.share_leader import ShareLeader
+from starlingmq.cluster.shares.share_leader import LeadState, ShareLeader
 from starlingmq.cluster.shares.share_messages import (
     Answer,
     Ask,
@@ -173,6 +173,18 @@ class Shares(Subsystem):
         for client_id, epoch in message.keys:
             if not self._holdings.has(client_id):
                 self._ownership.release(client_id, self._me, epoch)
+
+    def is_prepared(self) -> bool:
+        """Whether this node has the books of all shares that it leads, or whose deputy it is. A node that starts does
+        not serve before: then the next node of a rolling restart can go."""
+        if not self._taking_part:
+            return False
+        for share, pair in enumerate(self.table.pairs):
+            if pair.leader == self._me and self.leader.state(share) is not LeadState.SERVING:
+                return False
+            if pair.deputy == self._me and not self.books.has(share, pair):
+                return False
+        return True
 
     # The table
 
