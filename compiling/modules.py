@@ -72,6 +72,7 @@ MODULES: Final = {
     "cluster/membership/serving.py": IN_EACH_TURN,
     "cluster/operator_rpc.py": IN_EACH_TURN,
     "cluster/routes/route_exchange.py": IN_EACH_TURN,
+    "cluster/shares/shares.py": IN_EACH_TURN,
     "cluster/routes/suback_wait.py": IN_EACH_TURN,
     "cluster/subsystem.py": IN_EACH_TURN,
     "cluster/takeover/takeover_subsystem.py": IN_EACH_TURN,

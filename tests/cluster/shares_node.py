@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.etcd.etcd_requests import Compare
-from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+from starlingmq.cluster.links.peer_frames import MemberInfo, Membership, ShareFrame
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.subsystem import NodeLife
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 
-if TYPE_CHECKING:
-    from tests.cluster.shares_world import ShareWorld
-
 LEADER = b"/leader"
 
 
+class World(Protocol):
+    now: float
+    etcd: EtcdModel
+    nodes: list[ShareNode]
+    leading: int  # the node that leads the cluster
+
+    def node(self, number: int) -> ShareNode: ...
+    def members(self) -> tuple[MemberInfo, ...]: ...
+    def connected(self, one: int, other: int) -> bool: ...
+    def silent_for(self, one: int, other: int) -> float: ...
+    def gone(self, number: int) -> bool: ...
+    def owned(self, node: ShareNode, client_id: str, epoch: int, others: dict[int, int]) -> None: ...
+    def carry(self, source: ShareNode, target: int, frame: ShareFrame) -> None: ...
+
+
 class KnownMembers:
-    def __init__(self, world: ShareWorld) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
 
     @property
@@ -27,7 +41,7 @@ class KnownMembers:
 
 
 class NodeView:
-    def __init__(self, world: ShareWorld, number: int) -> None:
+    def __init__(self, world: World, number: int) -> None:
         self._world = world
         self._number = number
         self.members = KnownMembers(world)
@@ -39,7 +53,7 @@ class NodeView:
 class Leadership:
     """The world elects."""
 
-    def __init__(self, world: ShareWorld, number: int, life: int) -> None:
+    def __init__(self, world: World, number: int, life: int) -> None:
         self._world = world
         self._number = number
         self._life = life
@@ -55,7 +69,7 @@ class Leadership:
 class ShareNode:
     """``held``: client id -> epoch of the session here. ``wanted``: clients that wait."""
 
-    def __init__(self, world: ShareWorld, number: int) -> None:
+    def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
         self.lives = 0

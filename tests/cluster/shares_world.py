@@ -61,7 +61,7 @@ class ShareWorld:
         for node in self.nodes:
             node.start()
 
-    # What the nodes know of each other
+    # The knowledge of the nodes of each other
 
     def node(self, number: int) -> ShareNode:
         return self.nodes[number - 1]

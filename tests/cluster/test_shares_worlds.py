@@ -15,11 +15,14 @@ from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_channel import ShareChannel
 from starlingmq.cluster.shares.share_leader import LedShare, ShareLeader
-from starlingmq.cluster.shares.share_messages import Answer, Keep
+from starlingmq.cluster.shares.share_messages import KeyChanged, OwnerAnswer
 from starlingmq.cluster.shares.share_table import Pair
 from starlingmq.cluster.shares.shares import Shares
 
+INTERPRETED = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code takes no stand-ins, and is not patched")
 
+
+@INTERPRETED
 @pytest.mark.parametrize("seed", range(4))
 def test_every_claim_names_all_who_hold_something_whatever_fails(seed: int) -> None:
     assert shares_world.run(seed).seen["claims"] > 20
@@ -43,7 +46,7 @@ def test_worlds_hold_while_etcd_is_away(monkeypatch: pytest.MonkeyPatch) -> None
     assert takeovers > 20
 
 
-def _answers_before_the_deputy(self: ShareLeader, led: LedShare, node: int, answer: Answer) -> None:
+def _answers_before_the_deputy(self: ShareLeader, led: LedShare, node: int, answer: OwnerAnswer) -> None:
     self._links.send(node, answer)
 
 
@@ -91,7 +94,7 @@ def _drops_what_was_granted_since(self: OwnerBook, node: int, stated: Any, versi
     _replace_node(self, node, stated, version + 1)
 
 
-def _keeps_copies_only(self: ShareBooks, source: int, change: Keep) -> None:
+def _keeps_copies_only(self: ShareBooks, source: int, change: KeyChanged) -> None:
     """A deputy that does not take changes."""
 
 
@@ -124,7 +127,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
+@INTERPRETED
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=list(MISTAKES))
 def test_each_planted_mistake_is_found(mistake: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mistake.place, mistake.name, mistake.wrong)

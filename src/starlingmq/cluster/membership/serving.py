@@ -41,7 +41,7 @@ class ServingDecision(Subsystem):
         self._ready = ready
         self._isolation = isolation
         self._refuse_all = refuse_all
-        self.is_prepared: Callable[[], bool] = lambda: True  # what a starting node waits for without a limit
+        self.is_prepared: Callable[[], bool] = lambda: True  # a starting node waits for this without a limit
         self._began = False  # this node has served before
         self._enough_since = now  # when a majority was reached, before this node first served
         broker.ctx.isolate()

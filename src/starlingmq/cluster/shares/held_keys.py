@@ -1,4 +1,4 @@
-"""What this node has of the client ids of some shares: found when a new leader asks, some names per turn.
+"""The client ids of some shares of which this node has something: found when a new leader asks, some names per turn.
 
 Law: everything for which this node would keep an owner key is found: sessions, those on their way from here or to here,
 answered claims that were not used yet, and wills.

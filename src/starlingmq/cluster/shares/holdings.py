@@ -1,4 +1,4 @@
-"""What this node has of client ids, as its parts know it: the answer to a new leader of a share."""
+"""The state that this node has of client ids, as its parts know it: the answer to a new leader of a share."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, KeyValue, Put, Request, Txn, TxnAnswer
-from starlingmq.cluster.shares.share_messages import Answer, Claim, Key, Read, Release
+from starlingmq.cluster.shares.share_messages import Claim, Key, OwnerAnswer, Read, Release
 from starlingmq.cluster.shares.share_table import NO_TABLE, ShareTable
 from starlingmq.cluster.takeover.ownership import Ownership
 
@@ -111,7 +111,7 @@ class OwnerGateway:
     def _ask_leader(self, message: Claim | Release | Read) -> None:
         self._send(self._table.of(message.client_id).leader, message)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: OwnerAnswer) -> None:
         asked = self._asked.pop(answer.ticket, None)
         if asked is None:
             return

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
-from starlingmq.cluster.shares.share_messages import Copy, Keep, Statement
+from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement
 from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable
 
 VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
@@ -61,7 +61,7 @@ class ShareBooks:
         if self._is_deputy(source, copy.share, copy.since):
             self.put(copy.share, book_of(copy))
 
-    def keep(self, source: int, change: Keep) -> None:
+    def keep(self, source: int, change: KeyChanged) -> None:
         book = self.books.get(change.share)
         if book is None or not self._is_deputy(source, change.share, book.since):
             return

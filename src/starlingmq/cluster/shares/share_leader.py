@@ -26,13 +26,13 @@ from typing import Final, Protocol
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_books import ShareBooks, book_of, copy_of
 from starlingmq.cluster.shares.share_messages import (
-    Answer,
     Ask,
     Claim,
     Copy,
     Earlier,
-    Keep,
+    KeyChanged,
     Message,
+    OwnerAnswer,
     Read,
     Release,
     Settled,
@@ -96,7 +96,7 @@ class ShareLeader:
         self._members: dict[int, None] = {}
         self._led: dict[int, LedShare] = {}
         self._to_copy: dict[int, None] = {}
-        self._held: dict[int, deque[tuple[int, int, Answer]]] = {}  # deputy -> (number, node, answer)
+        self._held: dict[int, deque[tuple[int, int, OwnerAnswer]]] = {}  # deputy -> (number, node, answer)
         self._to_sweep: deque[int] = deque()
         self._to_settle = False
 
@@ -177,21 +177,21 @@ class ShareLeader:
             self.granted += 1
             key, found = book.claim(message.client_id, node, message.value, table.version, message.newest)
             self._keep(led, message.client_id, key)
-            self._answer(led, node, Answer(message.ticket, key.epoch, found))
+            self._answer(led, node, OwnerAnswer(message.ticket, key.epoch, found))
         elif isinstance(message, Release):
             later = book.release(message.client_id, message.node, message.epoch)
             if later is None:
                 self._keep(led, message.client_id, OwnerKey(message.node, 0, 0, b""))
-            self._answer(led, node, Answer(message.ticket, book.counter, () if later is None else (later,)))
+            self._answer(led, node, OwnerAnswer(message.ticket, book.counter, () if later is None else (later,)))
         else:
             newest = max(book.counter, table.version << VERSION_SHIFT)
-            self._answer(led, node, Answer(message.ticket, newest, book.read(message.client_id)))
+            self._answer(led, node, OwnerAnswer(message.ticket, newest, book.read(message.client_id)))
 
     def _keep(self, led: LedShare, client_id: str, key: OwnerKey) -> None:
         if led.pair.deputy:
-            led.position = self._links.send(led.pair.deputy, Keep(led.share, client_id, *key))
+            led.position = self._links.send(led.pair.deputy, KeyChanged(led.share, client_id, *key))
 
-    def _answer(self, led: LedShare, node: int, answer: Answer) -> None:
+    def _answer(self, led: LedShare, node: int, answer: OwnerAnswer) -> None:
         if led.pair.deputy:
             self._held.setdefault(led.pair.deputy, deque()).append((led.position, node, answer))
         else:

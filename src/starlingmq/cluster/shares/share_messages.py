@@ -1,10 +1,10 @@
-"""What nodes tell each other about owners, as values and as bytes. docs/SESSIONS.md has their order.
+"""Messages between nodes about owners, as values and as bytes. docs/SESSIONS.md has their order.
 
 ::
 
-    Claim, Release, Read   from a node to the leader of the share          Answer      back to that node
-    Copy, Keep             from the leader to the deputy                   Ask         from a new leader to all
-    Statement              from each node to a new leader                  Settled     from a new leader to all
+    Claim, Release, Read   from a node to the leader of the share          OwnerAnswer   back to that node
+    Copy, KeyChanged       from the leader to the deputy                   Ask           from a new leader to all
+    Statement              from each node to a new leader                  Settled       from a new leader to all
     Earlier                from the leader to a node that has restarted
 """
 
@@ -37,7 +37,7 @@ class Read(msgspec.Struct, array_like=True, tag=3, frozen=True):
     client_id: str
 
 
-class Answer(msgspec.Struct, array_like=True, tag=4, frozen=True):
+class OwnerAnswer(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """``epoch``: of the claim, or the highest of the share. ``keys``: before the claim; of a release: the later key
     that it has not deleted."""
 
@@ -46,7 +46,7 @@ class Answer(msgspec.Struct, array_like=True, tag=4, frozen=True):
     keys: tuple[Key, ...]
 
 
-class Keep(msgspec.Struct, array_like=True, tag=5, frozen=True):
+class KeyChanged(msgspec.Struct, array_like=True, tag=5, frozen=True):
     """A key is written; ``epoch`` 0: deleted."""
 
     share: int
@@ -99,7 +99,7 @@ class ShareMessageError(ValueError):
 
 
 ToLeader = Claim | Release | Read | Statement
-Message = Claim | Release | Read | Answer | Keep | Copy | Ask | Statement | Settled | Earlier
+Message = Claim | Release | Read | OwnerAnswer | KeyChanged | Copy | Ask | Statement | Settled | Earlier
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(list[Message])

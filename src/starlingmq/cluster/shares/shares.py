@@ -1,14 +1,15 @@
 """Owners of client ids in the memory of the nodes instead of etcd (docs/SESSIONS.md): this node's part of it.
 
 Law: two nodes talk about owners only while both know the same version of the table, and it lists both with their
-present incarnations. A node with an earlier version gets the table from the other one; what both had under way in the
-earlier version is forgotten, and asked again. So no node accepts the answer of a leader that it does not count as one.
+present incarnations. A node with an earlier version gets the table from the other one; requests that both had under
+way in the earlier version are forgotten, and asked again. So no node accepts the answer of a leader that it does not
+count as one.
 
 ::
 
     table_keeper     the table in etcd              share_leader     the shares that this node leads
     owner_gateway    claims of this node            share_books      its books, also those of other leaders' shares
-    share_channel    messages to one node           held_keys        what this node has, for new leaders
+    share_channel    messages to one node           held_keys        the state of this node, for new leaders
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from typing import Final
 
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.etcd.election import Election
-from starlingmq.cluster.etcd.etcd_requests import Answer as EtcdAnswer
-from starlingmq.cluster.etcd.etcd_requests import Request, TxnAnswer
+from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer
 from starlingmq.cluster.links.peer_frames import MemberInfo, ShareFrame
 from starlingmq.cluster.shares.held_keys import HeldKeys
 from starlingmq.cluster.shares.holdings import Holdings
@@ -30,13 +30,13 @@ from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_channel import ShareChannel
 from starlingmq.cluster.shares.share_leader import LeadState, ShareLeader
 from starlingmq.cluster.shares.share_messages import (
-    Answer,
     Ask,
     Claim,
     Copy,
     Earlier,
-    Keep,
+    KeyChanged,
     Message,
+    OwnerAnswer,
     Read,
     Release,
     Settled,
@@ -86,9 +86,9 @@ class Shares(Subsystem):
         self._begun = False  # this incarnation has been in a table
         # gets an epoch below all that this incarnation can be granted
         self.on_begin: Callable[[int], None] = lambda epoch: None
-        self._sinks: tuple[Callable[[EtcdAnswer, float], None], ...] = ()
+        self._sinks: tuple[Callable[[Answer, float], None], ...] = ()
 
-    def answer_to(self, *sinks: Callable[[EtcdAnswer, float], None]) -> None:
+    def answer_to(self, *sinks: Callable[[Answer, float], None]) -> None:
         """The parts that make transactions about owner keys."""
         self._sinks = sinks
 
@@ -132,7 +132,7 @@ class Shares(Subsystem):
         if channel is not None:
             channel.resend()
 
-    def answered(self, answer: EtcdAnswer, now: float) -> None:
+    def answered(self, answer: Answer, now: float) -> None:
         self.keeper.answered(answer, now)
 
     def received(self, node: int, incarnation: int, frame: ShareFrame) -> None:
@@ -152,11 +152,11 @@ class Shares(Subsystem):
                 self._take(node, message)
 
     def _take(self, node: int, message: Message) -> None:
-        if isinstance(message, Claim | Release | Read):
+        if isinstance(message, (Claim, Release, Read)):
             self.leader.take(node, message)
-        elif isinstance(message, Answer):
+        elif isinstance(message, OwnerAnswer):
             self.gateway.answered(message)
-        elif isinstance(message, Keep):
+        elif isinstance(message, KeyChanged):
             self.books.keep(node, message)
         elif isinstance(message, Copy):
             self.books.copied(node, message)
@@ -257,7 +257,7 @@ class Shares(Subsystem):
             self._take(self._me, self._local.popleft())
 
     def _state(self) -> None:
-        """Tells new leaders what this node has of their shares."""
+        """Tells new leaders which client ids of their shares this node has state of."""
         if not self._answering:
             if not self._asked:
                 return
