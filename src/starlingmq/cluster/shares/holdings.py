@@ -30,7 +30,10 @@ class Holdings:
         yield from self._wills.table.client_ids()
 
     def held_key(self, client_id: str) -> tuple[int, bytes]:
-        """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here."""
+        """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here. An orphaned
+        session does not count: the number of this node has no key of it."""
+        if client_id in self._takeovers.orphaned:
+            return 0, b""
         migrations = self._takeovers.migrations
         session = migrations.ctx.sessions.get(client_id)
         postponed = migrations.postponed.get(client_id)

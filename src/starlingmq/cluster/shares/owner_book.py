@@ -31,6 +31,7 @@ class OwnerBook:
     before: int
     whole: bool
     counter: int  # the highest epoch so far
+    collected: int  # version of the table in which its nodes were asked: earlier keys of others may be missing
     keys: dict[str, tuple[OwnerKey, ...]]
     unknown: dict[int, None]
 
@@ -39,6 +40,7 @@ class OwnerBook:
         self.before = before
         self.whole = whole
         self.counter = 0
+        self.collected = 0
         self.keys = {}
         self.unknown = {}
 
@@ -68,6 +70,11 @@ class OwnerBook:
 
     def read(self, client_id: str) -> tuple[OwnerKey, ...]:
         return self.keys.get(client_id, ())
+
+    def missing_below(self) -> OwnerKey:
+        """A key of node 0: keys of lower epochs, of nodes that are not members any more, may be missing."""
+        epoch = self.collected << VERSION_SHIFT
+        return OwnerKey(0, epoch, epoch, b"")
 
     def release(self, client_id: str, node: int, epoch: int) -> OwnerKey | None:
         """Deletes the key of the node unless it is of a later epoch: then returns it."""

@@ -90,7 +90,7 @@ class ShareBooks:
 
 def copy_of(share: int, book: OwnerBook) -> Copy:
     entries = tuple([(client_id, *key) for client_id, key in book.entries()])
-    return Copy(share, book.since, book.before, book.counter, tuple(book.unknown), entries)
+    return Copy(share, book.since, book.before, book.counter, book.collected, tuple(book.unknown), entries)
 
 
 def book_of(copy: Copy) -> OwnerBook:
@@ -98,5 +98,6 @@ def book_of(copy: Copy) -> OwnerBook:
     for client_id, node, created, epoch, value in copy.entries:
         book.put(client_id, OwnerKey(node, created, epoch, value))
     book.counter = max(book.counter, copy.counter)
+    book.collected = copy.collected
     book.unknown = dict.fromkeys(copy.unknown)
     return book

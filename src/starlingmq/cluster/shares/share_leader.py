@@ -185,7 +185,8 @@ class ShareLeader:
             self._answer(led, node, OwnerAnswer(message.ticket, book.counter, () if later is None else (later,)))
         else:
             newest = max(book.counter, table.version << VERSION_SHIFT)
-            self._answer(led, node, OwnerAnswer(message.ticket, newest, book.read(message.client_id)))
+            found = (*book.read(message.client_id), book.missing_below())
+            self._answer(led, node, OwnerAnswer(message.ticket, newest, found))
 
     def _keep(self, led: LedShare, client_id: str, key: OwnerKey) -> None:
         if led.pair.deputy:
@@ -222,6 +223,7 @@ class ShareLeader:
             told = book_of(copy)
             book.add_older(told.entries())
             book.counter = max(book.counter, told.counter)
+        book.collected = table.version if source is None else source.collected
         unknown = [node for node in self._members if node not in table.nodes] if source is None else source.unknown
         book.unknown = dict.fromkeys(unknown)
         self._forget_strangers(book)

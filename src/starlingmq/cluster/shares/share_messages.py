@@ -64,6 +64,7 @@ class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):
     since: int
     before: int
     counter: int
+    collected: int
     unknown: tuple[int, ...]
     entries: tuple[Entry, ...]
 

@@ -78,7 +78,9 @@ class OrphanedSessions:
         for entry in found:
             name = entry.key[len(self._ownership.key(client_id)) :]
             node = int(name) if name.isdigit() else 0
-            if node in self._numbers:
+            if node == 0:  # of a share (cluster.shares) whose leader does not know earlier keys
+                ours = ours or epoch < entry.mod_revision
+            elif node in self._numbers:
                 ours = ours or entry.mod_revision >= epoch
             elif node in members and entry.mod_revision > epoch:
                 return False
