@@ -29,11 +29,11 @@ class Town:
         self.changes: dict[str, list[tuple[str, str]]] = {}
         self.requests: dict[str, list[Request]] = {}
 
-    def start(self, name: str, address: str = "", session: str = "") -> Members:
+    def start(self, name: str, address: str = "", session: str = "", owners: str = "etcd") -> Members:
         key = session or name
         self.sessions[key] = self.etcd.session(key)
         self.sessions[key].keep_alive(self.now)
-        members = self.members[key] = Members("c", name, address or f"{name}:1", "1", settle=SETTLE)
+        members = self.members[key] = Members("c", name, address or f"{name}:1", "1", settle=SETTLE, owners=owners)
         self.changes[key] = []
         self.requests[key] = []
         members.start(self.now)

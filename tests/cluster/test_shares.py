@@ -278,3 +278,16 @@ def test_a_claim_at_the_leader_costs_frames_with_its_deputy_only() -> None:
     lasting(fleet, 0, client_id)
     frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
     assert frames == [(pair.leader, pair.deputy), (pair.deputy, pair.leader)]
+
+
+def test_a_node_with_other_owners_does_not_join_and_says_what_to_do() -> None:
+    fleet = share_fleet(2)
+    fleet.config = {}
+    other = fleet.begin()
+    fleet.advance(20.0)
+    assert not other.cluster.serving and fleet[0].cluster.serving
+    assert [line for line in other.said if "cluster.owners" in line] == [
+        "cluster.owners is etcd here and shares at node n1: give this node cluster.owners: shares, or stop all nodes "
+        "and start them with the same setting"
+    ]
+    assert len(fleet[0].cluster.status()) == 1, "it is not even a joining member"

@@ -111,7 +111,8 @@ class ClusterState:
         self.config = config
         self.name = name
         settle = SETTLE_TIMEOUTS * config.member_timeout
-        self.members = Members(config.name, name, address, version, settle, last_epoch(facts), first_number(facts))
+        last, first = last_epoch(facts), first_number(facts)
+        self.members = Members(config.name, name, address, version, settle, last, first, config.owners)
         view = self.view = ClusterView(self.members)
         self._ready = ClusterReady()
         self._sender = FrameSender(view, self._ready, config)

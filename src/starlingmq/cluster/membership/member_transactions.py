@@ -29,12 +29,13 @@ READ: Final = MemberTransaction("read")
 
 
 class MemberTransactions:
-    """``registry``: the keys as they were last read; ``name``: that of this node."""
+    """``registry``: the keys as they were last read; ``name``, ``owners``: of this node."""
 
-    def __init__(self, registry: Registry, name: str) -> None:
+    def __init__(self, registry: Registry, name: str, owners: str) -> None:
         self._registry = registry
         self._keys = registry.keys
         self._name = name
+        self._owners = owners
 
     def enter(self, me: MemberInfo, is_new: bool) -> MemberTransaction:
         """A new node takes its number and starts joining. Another one takes a new incarnation."""
@@ -47,7 +48,7 @@ class MemberTransactions:
             writes = [self._joining(me)]
         else:
             compares.append(registry.unchanged(keys.changed))
-            writes = [self._change(), Put(keys.registered(name), member_value(me)), self._online(me)]
+            writes = [self._change(), Put(keys.registered(name), member_value(me, self._owners)), self._online(me)]
         return MemberTransaction("enter", tuple(compares), tuple(writes))
 
     def join(self, me: MemberInfo) -> MemberTransaction:
@@ -57,7 +58,7 @@ class MemberTransactions:
         keys, name = self._keys, self._name
         writes = (
             self._change(),
-            Put(keys.registered(name), member_value(me)),
+            Put(keys.registered(name), member_value(me, self._owners)),
             self._online(me),
             Delete(keys.joining(name)),
         )
@@ -96,7 +97,7 @@ class MemberTransactions:
         return Put(self._keys.changed, json.dumps(self._name).encode())
 
     def _joining(self, me: MemberInfo) -> Put:
-        return Put(self._keys.joining(self._name), member_value(me), leased=True)
+        return Put(self._keys.joining(self._name), member_value(me, self._owners), leased=True)
 
     def _online(self, me: MemberInfo) -> Put:
         return Put(self._keys.online(self._name), b"%d" % me.incarnation, leased=True)

@@ -35,7 +35,7 @@ from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.member_changes import MemberChange, Seen, differences
 from starlingmq.cluster.membership.member_transactions import READ, MemberTransaction, MemberTransactions
-from starlingmq.cluster.membership.registry import Keys, Registry
+from starlingmq.cluster.membership.registry import OWNERS_DEFAULT, Keys, Registry
 
 RETRY_SECONDS: Final = 0.25  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 4.0
@@ -70,11 +70,12 @@ class Members:
         settle: float = SETTLE_SECONDS,
         last_incarnation: int = 0,
         first: int = 0,
+        owners: str = OWNERS_DEFAULT,
     ) -> None:
         """``settle``: seconds after which no node relies any longer on earlier statements of others; above
         ``member_timeout``. ``last_incarnation``: the previous incarnation of this node, under whatever number, so that
         its message ids continue. ``first``: the first number that its data directory was used with; 0: the directory is
-        new."""
+        new. ``owners``: ``cluster.owners``, which all nodes that run have to have in common."""
         self.state = "new"
         self.problem = ""
         self.membership = Membership(0, ())
@@ -86,9 +87,10 @@ class Members:
         self._settle = settle
         self._last = last_incarnation
         self._first = first
+        self._owners = owners
         self._keys = Keys(cluster)
         self._registry = Registry(self._keys)
-        self._transactions = MemberTransactions(self._registry, name)
+        self._transactions = MemberTransactions(self._registry, name, owners)
         self._adopted = Membership(0, ())
         self._me: MemberInfo | None = None
         self._was_registered = False
@@ -349,7 +351,8 @@ class Members:
         elif self.state == "joining":
             self._join(self._me, now)
         elif self._lease_lost or self.online.get(self._me.number) != self._me.incarnation:
-            self._come_online(self._me)
+            if not self._ends_in_conflict():
+                self._come_online(self._me)
         elif self._forgetting is not None:
             self._do_forget(self._forgetting, now)
 
@@ -370,7 +373,9 @@ class Members:
         if there is not None and there.address != self._address and (name in parsed.online or registered is None):
             self.problem = f"a node named {name} is online at {there.address}; give this node another node.name"
             return  # if that node is dead, its key will expire
-        self.problem = ""
+        self.problem = self._registry.conflict(name, self._owners)
+        if self.problem:
+            return
         incarnation = max(there.incarnation if there else 0, self._last) + 1
         if there is None:
             first, since = self._first, incarnation if self._first else 0
@@ -390,8 +395,15 @@ class Members:
         ):  # nodes that saw the key missing have forgotten what this node told them
             self._trying = replace(me, incarnation=me.incarnation + 1)
             self._send(self._transactions.join(self._trying))
-        elif self._is_known(now):
+        elif self._is_known(now) and not self._ends_in_conflict():
             self._send(self._transactions.register(me))
+
+    def _ends_in_conflict(self) -> bool:
+        """Whether the other nodes have been started with another ``cluster.owners`` meanwhile; this one ends then."""
+        problem = self._registry.conflict(self._name, self._owners)
+        if problem:
+            self._end("replaced", problem)
+        return problem != ""
 
     def _come_online(self, me: MemberInfo) -> None:
         self._trying = me

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, KeyChange, KeyValue
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
+
+OWNERS_DEFAULT: Final = "etcd"
 
 
 class Keys:
@@ -29,13 +31,14 @@ class Keys:
         return self.members + b"online/" + name.encode()
 
 
-def member_value(member: MemberInfo) -> bytes:
-    """The value of a registered or joining key."""
+def member_value(member: MemberInfo, owners: str) -> bytes:
+    """The value of a registered or joining key. ``owners``: the node's ``cluster.owners``."""
     facts: dict[str, Any] = {
         "number": member.number,
         "incarnation": member.incarnation,
         "address": member.address,
         "version": member.version,
+        "owners": owners,
     }
     if member.first:
         facts["first"], facts["since"] = member.first, member.since
@@ -54,11 +57,17 @@ def member_from(name: str, value: bytes, registered: bool) -> MemberInfo:
         raise ValueError(f"{error!r} is missing or invalid") from error
 
 
+def owners_of(value: bytes) -> str:
+    """The ``cluster.owners`` of the node that wrote the value; versions without this setting write none."""
+    return str(json.loads(value).get("owners", OWNERS_DEFAULT))
+
+
 @dataclass(slots=True)
 class Parsed:
     registered: dict[str, MemberInfo] = field(default_factory=dict)
     joining: dict[str, MemberInfo] = field(default_factory=dict)
     online: dict[str, int] = field(default_factory=dict)  # name -> incarnation
+    owners: dict[str, str] = field(default_factory=dict)  # name -> cluster.owners
     membership: Membership = field(default_factory=lambda: Membership(0, ()))
 
 
@@ -114,6 +123,18 @@ class Registry:
         """The condition that ``key`` has not changed since."""
         return Compare(key, "mod_revision", "=", self.modified(key))
 
+    def conflict(self, name: str, owners: str) -> str:
+        """Why a node with this ``cluster.owners`` cannot be in one cluster with the nodes that are there; "": it can.
+        Registered nodes that are not online do not count: they are stopped, and say what they have when they start."""
+        for other, theirs in self.parsed.owners.items():
+            here = other in self.parsed.online or other in self.parsed.joining
+            if here and other != name and theirs != owners:
+                return (
+                    f"cluster.owners is {owners} here and {theirs} at node {other}: give this node cluster.owners: "
+                    f"{theirs}, or stop all nodes and start them with the same setting"
+                )
+        return ""
+
     def _parse(self) -> None:
         found = Parsed()
         try:
@@ -122,8 +143,10 @@ class Registry:
                 value = self.there[key][0]
                 if kind == "registered":
                     found.registered[name] = member_from(name, value, registered=True)
+                    found.owners[name] = owners_of(value)
                 elif kind == "joining":
                     found.joining[name] = member_from(name, value, registered=False)
+                    found.owners[name] = owners_of(value)
                 elif kind == "online":
                     found.online[name] = int(value)
         except ValueError as error:
