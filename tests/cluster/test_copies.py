@@ -13,7 +13,7 @@ from starlingmq.cluster.copies.copy_server import CALM_SECONDS, LAG_SECONDS, Cop
 from starlingmq.cluster.copies.follower_choice import copies_per_node, misplaced_follower, next_follower
 from starlingmq.cluster.copies.role_table import Role
 from starlingmq.cluster.copies.successors import successor
-from starlingmq.cluster.etcd.etcd_requests import Answer, Get, KeyValue, Request, Txn, TxnAnswer, Watch
+from starlingmq.cluster.etcd.etcd_requests import Answer, Delete, Get, KeyValue, Request, Txn, TxnAnswer, Watch
 
 SETTINGS = CopySettings(copies=2, required=1, timeout=60.0, silence=2.0)
 RECORD = CopyRecord("a", 3, "a", 7, {"a": 7, "b": 2}, ("b",))
@@ -405,6 +405,10 @@ class Lone:
             if isinstance(operation, Get):
                 keys = [key for key in self.there if key.startswith(operation.key)]
                 found.append(tuple([KeyValue(key, self.there[key][0], 1, self.there[key][1]) for key in keys]))
+            elif isinstance(operation, Delete):
+                self.revision += 1
+                self.there.pop(operation.key, None)
+                found.append(())
             else:
                 self.revision += 1
                 self.there[operation.key] = (getattr(operation, "value", b""), self.revision)
@@ -420,6 +424,20 @@ def test_a_first_start_writes_the_first_record_and_opens_its_own_data() -> None:
     orders = lone.run()
     assert lone.record("a") == new_record("a", 1) and orders == [OpenCopy("a", 1)]
     assert lone.roles.settled
+
+
+def test_a_node_that_has_left_closes_its_data_and_its_record_is_gone() -> None:
+    lone = Lone(1, (), [])
+    lone.run()
+    lone.roles.forget_own()
+    assert lone.run() == [CloseCopy("a")]
+    assert lone.roles.registry.records == {}
+    assert lone.run() == []  # it writes no new one
+
+
+def test_the_record_of_a_node_that_joins_again_has_a_generation_above_the_earlier_ones() -> None:
+    lone = Lone(20, (), [])
+    assert lone.run() == [OpenCopy("a", 20)]
 
 
 def test_a_restart_with_its_disk_takes_a_new_generation() -> None:

@@ -150,6 +150,23 @@ async def test_all_nodes_of_a_cluster_with_copies_restart_with_their_disks(tmp_p
         assert not cluster.complaints()
 
 
+async def test_nobody_serves_the_data_of_a_node_that_has_left(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3, "copy_timeout": "5s"}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, two, three = cluster.nodes
+        await asyncio.to_thread(three.ask, "cluster.leave", force="yes")
+        assert {each["node"] for each in one.ask("cluster.copies")["nodes"]} == {"n1", "n2"}
+
+        def is_alone() -> bool:
+            views = one.ask("cluster.copies")["nodes"]
+            return all(each["in_step"] == ["n1", "n2"] for each in views)
+
+        await cluster.until(is_alone, "the lease of the node is over, and the others have each other's data")
+        assert {each["name"] for each in one.status()["members"]} == {"n1", "n2"}
+        assert "taking over the data of n3" not in one.said() + two.said()
+
+
 def keep_stream(settings: dict[str, Any]) -> None:
     settings["streams"] = {
         "listen": "127.0.0.1:0",

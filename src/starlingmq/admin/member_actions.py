@@ -300,6 +300,12 @@ class MemberActions:
         assert state is not None
         if len(state.members.membership.members) == 1:
             raise MemberActionError("this node is the only member of its cluster; stop it instead")
+        only_here = [] if self.cluster.copies is None else self.cluster.copies.only_here()
+        if only_here and not request.force:
+            raise MemberActionError(
+                f"no other node has a whole copy of the data of {', '.join(only_here)}, and it would be lost; "
+                "wait until `starlingmq ctl cluster copies` shows another node in step, or leave with --force"
+            )
         drained = state.drain.active
         await self.drain.begin(for_good=True)
         await self.drain.follow(report)

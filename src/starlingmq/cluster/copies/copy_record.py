@@ -67,7 +67,9 @@ class CopyRecord:
 
 
 def new_record(origin: str, incarnation: int) -> CopyRecord:
-    return CopyRecord(origin, 1, origin, incarnation, {origin: incarnation})
+    """Its generation is above those of an earlier record of the same name, which was deleted: an incarnation is a
+    revision of etcd, and so is above the number of changes so far."""
+    return CopyRecord(origin, incarnation, origin, incarnation, {origin: incarnation})
 
 
 def record_value(record: CopyRecord) -> bytes:

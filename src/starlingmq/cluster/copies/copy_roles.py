@@ -206,6 +206,12 @@ class CopyRoles:
         self.me = replace(self.me, stopping=True)
         self._listed = False
 
+    def forget_own(self) -> None:
+        """This node has left the cluster and has handed everything over: nobody is to serve its data."""
+        key = self.registry.key(self.me.name)
+        if self.me.name in self.registry.records and key not in self._cas:
+            self._cas.add(CasUpdate(key, self.registry.revision(self.me.name), None))
+
     # Questions of a follower
 
     def accepts(self, origin: str, server: str, generation: int) -> bool:

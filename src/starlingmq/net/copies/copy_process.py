@@ -292,6 +292,25 @@ class CopyProcess:
 
     # The end
 
+    def only_here(self) -> list[str]:
+        """The other nodes whose data would be lost with this one."""
+        me, present = self.config.node.name, self.roles.registry.nodes
+        found = []
+        for origin, record in self.roles.registry.records.items():
+            others = [name for name in record.in_step if name != me and name in present]
+            if origin != me and me in record.in_step and not others:
+                found.append(origin)
+        return found
+
+    async def leave(self, seconds: float) -> None:
+        """The own broker has left the cluster, with nothing to serve any more."""
+        me, until = self.config.node.name, self._loop.time() + seconds
+        self.on_lost = lambda: None
+        while me in self.roles.registry.records and self._loop.time() < until:
+            self.roles.forget_own()
+            self.request_turn()
+            await asyncio.sleep(ASK_AGAIN)
+
     def stopping(self) -> None:
         """This process is being shut down, and is expected to return."""
         if self._is_running:

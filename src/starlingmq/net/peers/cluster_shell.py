@@ -305,6 +305,8 @@ class Cluster:
         if not await self.until(lambda: state.left, seconds):
             self._leaving = False
             return False
+        if self.copies is not None:
+            await self.copies.leave(seconds)
         if self.server is not None:
             await self.server.leave()
         self._end()
