@@ -116,6 +116,23 @@ async def test_a_node_without_a_follower_says_that_it_is_not_ready(tmp_path: Pat
         await subscribe(one, "to/sleeper", 1)
 
 
+async def test_the_health_names_the_nodes_whose_copies_are_missing(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, two, three = cluster.nodes
+        assert one.status()["health"]["status"] == "healthy"
+        three.kill()
+        views = two.ask("cluster.copies")["nodes"]
+        (with_three,) = [each["node"] for each in views if each["node"] != "n3" and "n3" in each["in_step"]]
+
+        def is_named() -> bool:
+            health = two.status()["health"]
+            return health["status"] == "degraded" and f"whole copy of the data of {with_three}" in health["summary"]
+
+        await cluster.until(is_named, "the missing copy is named")
+
+
 async def subscribe_refused(cluster: Cluster, node: Node) -> None:
     async def refused() -> bool:
         with suppress(TimeoutError):
@@ -155,6 +172,7 @@ async def test_nobody_serves_the_data_of_a_node_that_has_left(tmp_path: Path) ->
         await cluster.whole()
         await copied(cluster, 2)
         one, two, three = cluster.nodes
+        assert one.status()["health"]["status"] == "healthy"
         await asyncio.to_thread(three.ask, "cluster.leave", force="yes")
         assert {each["node"] for each in one.ask("cluster.copies")["nodes"]} == {"n1", "n2"}
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from starlingmq.admin.copy_views import nodes_at_risk
 from starlingmq.admin.sessions import when
 
 if TYPE_CHECKING:
     from starlingmq.net.peers.cluster_shell import Cluster  # gRPC, which only a cluster needs
 
 DAY: Final = 86_400.0
+COPIES_NEXT: Final = "stop no other node yet; `starlingmq ctl cluster copies` shows how far the copies are"
 
 
 class GoneNode(Struct, frozen=True):
@@ -27,7 +29,7 @@ class GoneNode(Struct, frozen=True):
 class ClusterHealth(Struct, frozen=True):
     status: Annotated[
         Literal["healthy", "degraded", "unavailable"],
-        Meta(description="degraded: members are gone; unavailable: this node does not serve."),
+        Meta(description="degraded: members are gone, or copies are missing; unavailable: this node does not serve."),
     ]
     reachable: int
     members: int
@@ -58,14 +60,18 @@ def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
         parts.append(f"{waiting:,} messages wait for {'it' if len(gone) == 1 else 'them'}")
     if relayed:
         parts.append(f"{', '.join(status.member.name for status in relayed)} only through other nodes")
+    at_risk = nodes_at_risk(cluster.copies)
+    if at_risk:
+        parts.append(f"no other node has a whole copy of the data of {', '.join(at_risk)}")
     if state.serving or gone:
         parts.append("quorum holds" if quorum else "no quorum")
     if not state.serving:
         parts.append(f"this node refuses clients: {cluster.waits_for()}")
         status_word: Literal["healthy", "degraded", "unavailable"] = "unavailable"
     else:
-        status_word = "degraded" if gone else "healthy"
-    return ClusterHealth(status_word, reachable, members, quorum, gone, "; ".join(parts), _next(gone))
+        status_word = "degraded" if gone or at_risk else "healthy"
+    next = _next(gone) or (COPIES_NEXT if at_risk else "")
+    return ClusterHealth(status_word, reachable, members, quorum, gone, "; ".join(parts), next)
 
 
 def _next(gone: list[GoneNode]) -> str:

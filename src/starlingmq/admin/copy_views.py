@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
 from starlingmq.cluster.copies.copy_record import CopyRecord
+from starlingmq.cluster.copies.copy_registry import StoringNode
 
 if TYPE_CHECKING:
     from starlingmq.net.copies.copy_process import CopyProcess
@@ -53,10 +55,21 @@ def view_copies(process: CopyProcess | None) -> CopiesView:
     return CopiesView(cluster.copies, cluster.copies_required, nodes)
 
 
+def nodes_at_risk(process: CopyProcess | None) -> list[str]:
+    """The nodes whose data, or a part of it, would be lost with the node that serves it now."""
+    if process is None:
+        return []
+    registry = process.roles.registry
+    return sorted(record.origin for record in registry.records.values() if _is_at_risk(record, registry.nodes))
+
+
+def _is_at_risk(record: CopyRecord, present: Mapping[str, StoringNode]) -> bool:
+    return not any(name != record.server and name in present for name in record.in_step)
+
+
 def _view(process: CopyProcess, record: CopyRecord) -> CopyView:
     server = process.roles.servers.get(record.origin)
-    present = process.roles.registry.nodes
-    safe = any(name != record.server and name in present for name in record.in_step)
+    at_risk = _is_at_risk(record, process.roles.registry.nodes)
     return CopyView(
         node=record.origin,
         server=record.server,
@@ -64,7 +77,7 @@ def _view(process: CopyProcess, record: CopyRecord) -> CopyView:
         in_step=sorted(record.in_step),
         followers=[_follower(process, record, name) for name in record.followers],
         refused="" if server is None else server.refusal,
-        at_risk="" if safe else f"everything that only {record.server} has: no other node that is there is in step",
+        at_risk=f"everything that only {record.server} has: no other node that is there is in step" if at_risk else "",
     )
 
 
