@@ -1,0 +1,147 @@
+"""Copies, one node at a time: its role for each origin, and what it does when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.cluster.test_copies import RECORD, SETTINGS
+
+from starlingmq.cluster.copies.copy_record import CopyRecord, new_record, record_from, record_value
+from starlingmq.cluster.copies.copy_registry import StoringNode
+from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Order, Require
+from starlingmq.cluster.copies.role_table import Role
+from starlingmq.cluster.etcd.etcd_requests import Answer, Delete, Get, KeyValue, Request, Txn, TxnAnswer, Watch
+
+
+class Lone:
+    """One process with an etcd that does what it is asked at once."""
+
+    def __init__(
+        self, incarnation: int, incarnations: tuple[int, ...], records: list[CopyRecord], broken: tuple[str, ...] = ()
+    ) -> None:
+        self.revision = 10
+        self.roles = CopyRoles(
+            "c", StoringNode("a", incarnation, "m", ""), incarnations, SETTINGS, lambda origin: 0, broken
+        )
+        registry = self.roles.registry
+        self.there = {registry.key(each.origin): (record_value(each), 5) for each in records}
+
+    def run(self, *before: Answer) -> list[Order]:
+        """Turns until there is nothing more to ask; the orders."""
+        orders: list[Order] = []
+        waiting: list[Request] = []
+        for answer in before:
+            self.roles.answered(answer, 1.0)
+        for _ in range(9):
+            self.roles.turn(1.0)
+            orders += self.roles.take_orders()
+            waiting = self.roles.take_requests(1.0)
+            for request in waiting:
+                self._answer(request)
+        return orders
+
+    def _answer(self, request: Request) -> None:
+        if isinstance(request, Watch):
+            return
+        assert isinstance(request, Txn)
+        found: list[tuple[KeyValue, ...]] = []
+        for operation in request.success:
+            if isinstance(operation, Get):
+                keys = [key for key in self.there if key.startswith(operation.key)]
+                found.append(tuple([KeyValue(key, self.there[key][0], 1, self.there[key][1]) for key in keys]))
+            elif isinstance(operation, Delete):
+                self.revision += 1
+                self.there.pop(operation.key, None)
+                found.append(())
+            else:
+                self.revision += 1
+                self.there[operation.key] = (getattr(operation, "value", b""), self.revision)
+                found.append(())
+        self.roles.answered(TxnAnswer(request.tag, True, self.revision, tuple(found)), 1.0)
+
+    def record(self, origin: str) -> CopyRecord:
+        return record_from(origin, self.there[self.roles.registry.key(origin)][0])
+
+
+def test_a_first_start_writes_the_first_record_and_opens_its_own_data() -> None:
+    lone = Lone(1, (), [])
+    orders = lone.run()
+    assert lone.record("a") == new_record("a", 1) and orders == [OpenCopy("a", 1)]
+    assert lone.roles.settled
+
+
+def test_a_node_that_has_left_closes_its_data_and_its_record_is_gone() -> None:
+    lone = Lone(1, (), [])
+    lone.run()
+    lone.roles.forget_own()
+    assert lone.run() == [CloseCopy("a")]
+    assert lone.roles.registry.records == {}
+    assert lone.run() == []  # it writes no new one
+
+
+def test_the_record_of_a_node_that_joins_again_has_a_generation_above_the_earlier_ones() -> None:
+    lone = Lone(20, (), [])
+    assert lone.run() == [OpenCopy("a", 20)]
+
+
+def test_a_restart_with_its_disk_takes_a_new_generation() -> None:
+    lone = Lone(8, (7,), [RECORD])
+    assert lone.run() == [OpenCopy("a", 4)]
+    assert lone.record("a") == replace(RECORD, generation=4, incarnation=8, in_step={"a": 8, "b": 2})
+
+
+@pytest.mark.parametrize("incarnations", [(), (5, 6)], ids=["an empty disk", "an old disk"])
+def test_a_node_with_another_disk_leaves_the_nodes_in_step_and_opens_nothing(incarnations: tuple[int, ...]) -> None:
+    lone = Lone(8, incarnations, [RECORD])
+    assert lone.run() == []
+    assert lone.record("a") == RECORD.without("a")
+    assert lone.roles.roles["a"] is Role.FOLLOWING
+
+
+def test_a_node_whose_copy_is_broken_leaves_the_nodes_in_step_of_that_origin_alone() -> None:
+    other = replace(RECORD, origin="x", server="y", in_step={"y": 1, "a": 7}, followers=("a",))
+    lone = Lone(8, (7,), [RECORD, other], broken=("x",))
+    lone.run()
+    assert lone.record("x").in_step == {"y": 1} and lone.record("a").in_step == {"a": 8, "b": 2}
+
+
+def test_the_only_node_in_step_serves_what_it_has_and_says_what_is_lost() -> None:
+    lone = Lone(8, (), [replace(RECORD, in_step={"a": 7})])
+    assert lone.run() == [OpenCopy("a", 4)]
+    assert ["is lost" in notice for notice in lone.roles.take_notices()] == [True]
+
+
+def test_a_node_that_was_taken_over_follows_and_never_opens() -> None:
+    lone = Lone(8, (7,), [RECORD.handed_to("b", 2)])
+    assert lone.run() == []
+    assert lone.roles.roles["a"] is Role.FOLLOWING
+    assert lone.roles.accepts("a", "b", 4) and not lone.roles.accepts("a", "a", 3)
+
+
+def test_nothing_is_stored_before_the_record_has_this_incarnation() -> None:
+    lone = Lone(8, (2,), [replace(RECORD, origin="x", server="y", in_step={"y": 1, "a": 2}, followers=("a",))])
+    assert not lone.roles.accepts("x", "y", 3)
+    lone.run()
+    assert lone.record("x").in_step == {"y": 1, "a": 8} and lone.roles.accepts("x", "y", 3)
+
+
+def test_a_server_that_is_deposed_closes_and_fences_itself() -> None:
+    lone = Lone(8, (7,), [RECORD])
+    lone.run()
+    lone.roles.opened("a", 4, 1.0)
+    assert [type(order) for order in lone.run()] == [Require]
+    taken = lone.record("a").handed_to("b", 2)
+    lone.roles.registry.set(lone.roles.registry.key("a"), record_value(taken), 99)
+    assert lone.run() == [CloseCopy("a")]
+    assert lone.roles.accepts("a", "b", 5) and not lone.roles.accepts("a", "a", 4)
+
+
+def test_a_newer_generation_of_the_same_server_closes_what_is_open() -> None:
+    lone = Lone(8, (7,), [RECORD])
+    lone.run()
+    lone.roles.opened("a", 4, 1.0)
+    lone.run()
+    again = lone.record("a").handed_to("b", 2).handed_to("a", 8)
+    lone.roles.registry.set(lone.roles.registry.key("a"), record_value(again), 99)
+    assert lone.run() == [CloseCopy("a"), OpenCopy("a", 6)]
