@@ -207,7 +207,7 @@ class CopyRoles:
         self._listed = False
 
     def forget_own(self) -> None:
-        """This node has left the cluster and has handed everything over: nobody is to serve its data."""
+        """This node has left the cluster and has handed everything over: no node is to serve its data."""
         key = self.registry.key(self.me.name)
         if self.me.name in self.registry.records and key not in self._cas:
             self._cas.add(CasUpdate(key, self.registry.revision(self.me.name), None))
