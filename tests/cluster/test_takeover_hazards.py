@@ -126,12 +126,12 @@ def a_session_that_comes_too_late_goes_on_to_the_next_owner() -> None:
         client = fleet[place].open(5, "c")
         client.send(Connect(5, "c", False, properties=LASTING))
         fleet.advance(0.2)
-    fleet.etcd.lose_leader(fleet.now, 4.0)
+    fleet.etcd.lose_leader(fleet.now, 6.0)
     fleet.advance(3.0)
     for way in ((last, other), (home, other)):
         fleet.parted.discard(way)
         fleet[way[0] - 1].cluster.connected(other, fleet.now)
-        fleet.advance(0.1)
+        fleet.advance(1.5)
     fleet.advance(2.0)
     assert not client.expect(Connack).session_present
     fleet.advance(1.0)

@@ -113,6 +113,7 @@ EVENTS: Final[dict[SourceEvent, Callable[[Target], None]]] = {
     SourceEvent.DONE: lambda at: at.hear(Passed("c", EPOCH, [], True)),
     SourceEvent.SILENT: lambda at: at.target._step_source(at.inbound, at.source, SourceEvent.SILENT),
     SourceEvent.UNREACHABLE: lambda at: at.target.late(at.inbound, at.source),
+    SourceEvent.REACHABLE: lambda at: at.target._step_source(at.inbound, at.source, SourceEvent.REACHABLE),
     SourceEvent.REMOVED: lambda at: at.takeovers.set_members([at.migrations.me]),
     SourceEvent.DROPPED: lambda at: at.target._step_source(at.inbound, at.source, SourceEvent.DROPPED),
 }
@@ -135,6 +136,8 @@ def outcome(at: Target, row: SourceRow) -> bool:
         return (encode(at.inbound.asking()) in at.migrations._outbox.get(at.source, [])) == (not row.ignored)
     if row.event is SourceEvent.UNREACHABLE:
         return at.inbound.late() == [at.source] and not at.inbound.awaited()
+    if row.event is SourceEvent.REACHABLE:
+        return at.inbound.late() == ([at.source] if row.ignored else [])
     if row.event in (SourceEvent.NOTHING, SourceEvent.DONE, SourceEvent.REMOVED):
         return not at.inbound.sources and at.releases()
     return not at.inbound.sources  # OVERTAKEN, DROPPED: the key is a later owner's, or this node's
@@ -143,6 +146,8 @@ def outcome(at: Target, row: SourceRow) -> bool:
 @of(SOURCE_TABLE)
 def test_an_event_of_a_source_leads_to_the_state_of_its_row(row: SourceRow) -> None:
     at = Target(row.state)
+    if row.event is SourceEvent.REACHABLE:
+        at.target.late(at.inbound, at.source)
     with counting() as taken:
         EVENTS[row.event](at)
     assert taken[row] == 1, f"taken: {[name(each) for each in taken]}"

@@ -79,6 +79,8 @@ class InboundClaims:
         if not migrations.ownership.claiming(owned.client_id):
             claims.own(owned.client_id, owned.epoch)
         migrations.postponed.pop(owned.client_id, None)
+        for inbound in migrations.of(owned.client_id):
+            self._target.reconsider(inbound)
         answered = self._answered(owned, claims)
         for action in CLAIM_TABLE[self.decide(answered)]:
             self._by_claim[action](answered)
@@ -275,10 +277,14 @@ class InboundClaims:
         """Nodes that may have state of the client id and have not been asked yet."""
         migrations = self._migrations
         others: dict[int, int] = {}
+        claims = self._ctx.cluster.claims
+        assert claims is not None
         for node, held in owned.others.items():
             if node not in migrations.members:
                 migrations.ownership.release(owned.client_id, node, held)
-            elif not any(held == inbound.epoch_of(node) for inbound in earlier):
+            elif any(held == inbound.epoch_of(node) for inbound in earlier):
+                continue
+            elif not claims.is_absent(owned.client_id, node, held):
                 others[node] = held
         return others
 

@@ -62,6 +62,7 @@ class SourceEvent(Enum):
     DONE = "Passed, done"
     SILENT = "silent"  # it is connected, and its answer or its window has been missing for a while
     UNREACHABLE = "not connected"
+    REACHABLE = "connected again"  # and no client has had the session
     REMOVED = "not a member"
     DROPPED = "dropped at this node"  # the source is this node, which ends its orphaned session
 
@@ -75,6 +76,7 @@ class SourceAction(Enum):
     NOTE_PASSED = "note whose messages from before their cut markers are complete"
     ASK = "ask it again"
     NOTE_LATE = "wait for it no longer"
+    NOTE_REACHABLE = "wait for it again"
     RELEASE = "have its owner key deleted"
     YIELD = "refuse the CONNECT, or end the session of another user"
     DELIVER = "deliver what waited for this"
@@ -94,6 +96,7 @@ class InboundEvent(Enum):
     AWAITED = "a source is awaited"
     UNSETTLED = "wills left to settle"
     READY = "ready"
+    REACHABLE = "a source that nothing waited for is connected again"
     CONNECT = "CONNECT claims again"
     CALLED_OFF = "called off by a later owner"
     COMPLETE = "complete"
@@ -168,6 +171,9 @@ SOURCE_TABLE: Final[StateTable[SourceState, SourceEvent, SourceAction]] = StateT
         goes(_S.ASKED, _E.UNREACHABLE, _S.ASKED, _A.NOTE_LATE),
         goes(_S.WINDOW, _E.UNREACHABLE, _S.WINDOW, _A.NOTE_LATE),
         goes(_S.QUEUE, _E.UNREACHABLE, _S.QUEUE, _A.NOTE_LATE),
+        goes(_S.ASKED, _E.REACHABLE, _S.ASKED, _A.NOTE_REACHABLE),
+        goes(_S.WINDOW, _E.REACHABLE, _S.WINDOW, _A.NOTE_REACHABLE),
+        ignores(_S.QUEUE, _E.REACHABLE, "the CONNECT does not wait for its queue"),
         goes(_S.ASKED, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.PUT_KEPT, _A.DELIVER),
         goes(_S.WINDOW, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         goes(_S.QUEUE, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
@@ -188,16 +194,20 @@ INBOUND_TABLE: Final[StateTable[InboundState, InboundEvent, InboundAction]] = St
         ignores(_I.WAITING, _J.AWAITED, "its CONNECT waits on"),
         goes(_I.WAITING, _J.UNSETTLED, _I.SETTLING, _K.WATCH_WILLS),
         goes(_I.WAITING, _J.READY, _I.OPEN, _K.STORE, _K.GO_ON),
+        ignores(_I.WAITING, _J.REACHABLE, "it is waited for now"),
         ignores(_I.WAITING, _J.CONNECT, "the later CONNECT waits for these sources as well"),
         goes(_I.WAITING, _J.CALLED_OFF, _I.ABANDONED, _K.STORE),
         goes(_I.SETTLING, _J.AWAITED, _I.WAITING, _K.UNWATCH_WILLS),
         ignores(_I.SETTLING, _J.UNSETTLED, "its CONNECT waits on"),
         goes(_I.SETTLING, _J.READY, _I.OPEN, _K.UNWATCH_WILLS, _K.STORE, _K.GO_ON),
+        ignores(_I.SETTLING, _J.REACHABLE, "the next look finds that it is awaited"),
         ignores(_I.SETTLING, _J.CONNECT, "the later CONNECT waits for these wills as well"),
         goes(_I.SETTLING, _J.CALLED_OFF, _I.ABANDONED, _K.UNWATCH_WILLS, _K.STORE),
+        goes(_I.OPEN, _J.REACHABLE, _I.WAITING, _K.STORE),
         ignores(_I.OPEN, _J.CONNECT, "the later CONNECT gets the session as it is here"),
         goes(_I.OPEN, _J.CALLED_OFF, _I.OPEN, _K.STORE),
         goes(_I.OPEN, _J.COMPLETE, _I.FINISHED, _K.FINISH),
+        ignores(_I.ABANDONED, _J.REACHABLE, "the session is not wanted"),
         goes(_I.ABANDONED, _J.CONNECT, _I.WAITING, _K.EXPECT_WILLS),
         goes(_I.ABANDONED, _J.CALLED_OFF, _I.ABANDONED, _K.STORE),
         goes(_I.ABANDONED, _J.COMPLETE, _I.FINISHED, _K.FINISH),

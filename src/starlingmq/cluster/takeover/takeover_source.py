@@ -59,6 +59,8 @@ class TakeoverSource:
 
     def asked(self, node: int, frame: Takeover) -> None:
         """Another node owns this client id, and requests the session."""
+        for inbound in self._inbound(node, frame.client_id):
+            self._target.reconsider(inbound)
         for action in REQUEST_TABLE[self.decide(node, frame)]:
             self._by_request[action](node, frame)
 

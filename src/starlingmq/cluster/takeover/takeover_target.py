@@ -56,6 +56,7 @@ class TakeoverTarget:
             SourceAction.NOTE_PASSED: self._note_passed,
             SourceAction.ASK: lambda inbound, node, epoch, frame: migrations.send(node, inbound.asking()),
             SourceAction.NOTE_LATE: self._note_late,
+            SourceAction.NOTE_REACHABLE: self._note_reachable,
             SourceAction.RELEASE: self._release,
             SourceAction.YIELD: self._yield,
             SourceAction.DELIVER: lambda inbound, node, epoch, frame: delivery.deliver(inbound.session),
@@ -82,6 +83,7 @@ class TakeoverTarget:
         if inbound.finished:
             return
         if not inbound.open:
+            self.reconsider(inbound)
             self.step(inbound, self._progress(inbound))
         over = inbound.open and inbound.over(self._migrations.members)
         self._connects.look_at_reset(inbound, over, now)
@@ -150,6 +152,9 @@ class TakeoverTarget:
             return
         if isinstance(frame, Head) and not frame.had_will:
             inbound.wills.answered(node, frame.held == OVERTAKEN)
+        claims = self._ctx.cluster.claims
+        if isinstance(frame, Head) and frame.held in (NOTHING, PASSED_ON) and node in inbound.sources and claims:
+            claims.found_nothing(inbound.client_id, node, inbound.epoch_of(node))
         known = len(inbound.former_filters), inbound.unknown()
         self._step_source(inbound, node, _event(frame), frame)
         if known != (len(inbound.former_filters), inbound.unknown()):
@@ -158,6 +163,15 @@ class TakeoverTarget:
     def late(self, inbound: InboundSession, node: int) -> None:
         """Stops waiting for a source that is not connected."""
         self._step_source(inbound, node, SourceEvent.UNREACHABLE)
+
+    def reconsider(self, inbound: InboundSession) -> None:
+        """Before a decision that depends on it: waits again for sources that are connected again. Once a client has had
+        the session, they only owe messages."""
+        if inbound.served or inbound.discarded:
+            return
+        for node in inbound.late():
+            if not self._migrations.is_unreachable(node):
+                self._step_source(inbound, node, SourceEvent.REACHABLE)
 
     def source_gone(self, inbound: InboundSession, node: int) -> None:
         """The source is no longer a member: its state is lost, and does not become the client's again if the node
@@ -215,6 +229,11 @@ class TakeoverTarget:
             source.late = True
             self._migrations.touch(inbound)
             self._delivery.deliver(inbound.session)
+
+    def _note_reachable(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        inbound.sources[node].late = False
+        self.step(inbound, InboundEvent.REACHABLE)
+        self._migrations.touch(inbound)
 
     def _store_if_best(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
         if node == inbound.best:

@@ -35,6 +35,10 @@ class WaitingConnects:
         if migrations.ownership.claiming(client_id) or client_id in migrations.postponed:
             return  # the waiting CONNECT came after this claim, and belongs to the next claim
         session = ctx.sessions.get(client_id)
+        claims = ctx.cluster.claims
+        if session is None and claims is not None and claims.wants_keys_again(client_id):
+            migrations.ownership.claim_again(client_id, unconditional=False)
+            return
         unheard = unheard_of(inbound_sessions, held)
         if session is not None and unheard:
             self._lose(session)

@@ -3,6 +3,7 @@
 ::
 
     WANTED --etcd answers--> OWNED (its epoch) --its session is here--> served
+       |                       |--no node had its session any more--> WANTED: a later owner may have got it
        |                       |--another node owns a higher epoch--> refused, 0x89: that node serves its client
        |                       '--nothing in ``limit`` seconds------> refused, 0x89: the client shall retry
        '--etcd says nothing for ``silence`` seconds--> refused, 0x88
@@ -29,6 +30,8 @@ class OwnerClaim:
     clean_start: bool
     since: float  # broker time
     epoch: int  # the ownership epoch; 0: unknown yet
+    absent: dict[int, int] | None  # nodes that had nothing of the session -> the epoch of their owner key
+    unsure: bool  # one of them has said so since the owner keys were read
 
     def __init__(self, client: Client, auth_data: bytes | None, clean_start: bool, since: float) -> None:
         self.client = client
@@ -36,6 +39,8 @@ class OwnerClaim:
         self.clean_start = clean_start
         self.since = since
         self.epoch = 0
+        self.absent = None
+        self.unsure = False
 
 
 class OwnerClaims:
@@ -83,6 +88,32 @@ class OwnerClaims:
         claim = self.unowned.pop(client_id, None)
         if claim is not None:
             claim.epoch = epoch
+
+    def found_nothing(self, client_id: str, node: int, epoch: int) -> None:
+        """A node with an owner key of that epoch has nothing of the session. It may have handed the session to a later
+        owner since the keys were read."""
+        claim = self.waiting.get(client_id)
+        if claim is None or claim.clean_start:
+            return
+        if claim.absent is None:
+            claim.absent = {}
+        claim.unsure = claim.unsure or claim.absent.get(node) != epoch
+        claim.absent[node] = epoch
+
+    def is_absent(self, client_id: str, node: int, epoch: int) -> bool:
+        """Whether the node has answered the waiting CONNECT that it has nothing of the session."""
+        claim = self.waiting.get(client_id)
+        return claim is not None and claim.absent is not None and claim.absent.get(node) == epoch
+
+    def wants_keys_again(self, client_id: str) -> bool:
+        """Whether the CONNECT has to claim again before it gets a new session. If so, it is not OWNED any more."""
+        claim = self.waiting.get(client_id)
+        if claim is None or not claim.unsure:
+            return False
+        claim.unsure = False
+        claim.epoch = 0
+        self.unowned[client_id] = claim
+        return True
 
     def take(self) -> list[str]:
         """Client ids to claim in etcd."""
