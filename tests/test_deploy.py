@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from starlingmq.admin import metric_values
+from starlingmq.admin import alarm_metrics, copy_metrics, metric_values
 from tests.planting import source_of
 
 ROOT = Path(__file__).parent.parent
@@ -22,9 +22,10 @@ SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
 
 
 def metrics() -> set[str]:
-    """All words in the module that makes them which may be a metric's name, or the end of one."""
-    tree = ast.parse(source_of(metric_values))
-    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    """All words in the modules that make them which may be a metric's name, or the end of one."""
+    trees = [ast.parse(source_of(module)) for module in (metric_values, alarm_metrics, copy_metrics)]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return words | {f"starlingmq_{word}" for word in words}
 
 
