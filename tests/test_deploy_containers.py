@@ -12,10 +12,12 @@ from typing import Any, Final
 import pytest
 import trustme
 import yaml
+from kubernetes_validate import ValidationError  # type: ignore[import-untyped]  # it has no types
 
 from starlingmq.config.settings import NodeConfig
 from tests.cli.commands import run as starlingmq
 from tests.cli.commands import start
+from tests.packaging.manifests import check_schema
 
 ROOT: Final = Path(__file__).parent.parent
 DOCKER: Final = ROOT / "deploy" / "docker"
@@ -63,6 +65,15 @@ def documents() -> dict[tuple[str, str], dict[str, Any]]:
             assert one["apiVersion"], name
             found[one["kind"], one["metadata"]["name"]] = one
     return found
+
+
+def test_the_manifests_fit_the_schemas_of_kubernetes() -> None:
+    checked = {kind for (kind, _), one in documents().items() if check_schema(one)}
+    assert {"StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"} <= checked
+    wrong = documents()["StatefulSet", "starlingmq"]
+    wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    with pytest.raises(ValidationError, match="readinesProbe"):
+        check_schema(wrong)
 
 
 def check_settings(directory: Path, settings: str, environment: dict[str, str], monkeypatch: Any) -> None:

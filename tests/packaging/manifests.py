@@ -9,10 +9,13 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from kubernetes_validate import validate  # type: ignore[import-untyped]  # it has no types
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 CHART: Final = ROOT / "deploy" / "helm" / "starlingmq"
 VERSION: Final = "1.31.0"  # of Kubernetes
+OWN_SCHEMAS: Final = ("cert-manager.io/v1",)
+"""API groups that are not part of Kubernetes, and so not checked by ``check_schema``."""
 
 
 def helm(*words: str, expect: int = 0) -> str:
@@ -34,3 +37,11 @@ def rendered(*values: str, namespace: str = "starlingmq") -> list[dict[str, Any]
 def by_name(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
     (found,) = [one for one in documents if (one["kind"], one["metadata"]["name"]) == (kind, name)]
     return found
+
+
+def check_schema(document: dict[str, Any]) -> bool:
+    """Whether Kubernetes knows the kind of the document. Raises ValidationError for a wrong or unknown field."""
+    if document["apiVersion"] in OWN_SCHEMAS:
+        return False
+    validate(document, VERSION, strict=True)
+    return True

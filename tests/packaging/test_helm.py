@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import starlingmq
-from tests.packaging.manifests import CHART, by_name, helm, rendered
+from tests.packaging.manifests import CHART, by_name, check_schema, helm, rendered
 from tests.test_deploy_containers import check_settings
 
 
@@ -51,6 +51,12 @@ def test_values_that_do_not_hold_are_refused() -> None:
         words = ("template", "a", str(CHART), "--kube-version", "1.31.0", "--set", wrong)
         assert wrong.partition("=")[0].split(".")[-1] in helm(*words, expect=1)
     assert "etcd.endpoints" in helm(*words[:5], "--set", "etcd.enabled=false", expect=1)
+
+
+@pytest.mark.parametrize("values", [(), ("replicas=1",), ("etcd.enabled=false", "etcd.endpoints={https://e:2379}")])
+def test_what_the_chart_renders_fits_the_schemas_of_kubernetes(values: tuple[str, ...]) -> None:
+    checked = [one["kind"] for one in rendered(*values) if check_schema(one)]
+    assert {"StatefulSet", "Service"} <= set(checked)
 
 
 def test_lint_finds_nothing() -> None:
