@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from starlingmq.config.settings import Config
+from starlingmq.net.control_socket import NAME, ControlServer
 
 if TYPE_CHECKING:
     from starlingmq.cluster.cluster_state import ClusterState
@@ -48,7 +50,8 @@ class NodeCopies:
 
         async def start() -> None:
             await process.start()
-            self.part = await process.own_part()
+            async with _operated(process):
+                self.part = await process.own_part()
             await start_broker()
 
         starting, losing = asyncio.ensure_future(start()), asyncio.ensure_future(lost.wait())
@@ -92,6 +95,22 @@ class NodeCopies:
         if self.process is not None:
             process, self.process = self.process, None
             await process.close()
+
+
+@asynccontextmanager
+async def _operated(process: CopyProcess) -> AsyncIterator[None]:
+    """Operators reach the node while it waits until it may serve its data."""
+    from starlingmq.admin.copy_actions import CopyActions
+
+    control = ControlServer(process.directory / NAME, CopyActions(lambda: process).actions(), ())
+    try:
+        await control.start()
+    except OSError as error:
+        log.warning("operator commands are unavailable until this node serves: %s", error.strerror or error)
+    try:
+        yield
+    finally:
+        await control.stop()
 
 
 def has_copies(config: Config) -> bool:

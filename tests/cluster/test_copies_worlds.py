@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from tests.cluster import copies_last_disk
 from tests.cluster.copies_disk import Log
 from tests.cluster.copies_process import CopyProcess, Feed, Served
 from tests.cluster.copies_world import run
@@ -76,11 +77,26 @@ def compares_nothing(self: EtcdCas, now: float) -> list[Txn]:
 take_requests = EtcdCas.take_requests
 
 
-def believes_its_disk(self: CopyRoles, record: CopyRecord) -> CopyRecord:
+def believes_its_disk(self: CopyRoles, record: CopyRecord) -> CopyRecord | None:
     return record.returned(self.me.name, self.me.incarnation)
 
 
-def believes_any_disk_that_was_used(self: CopyRoles, record: CopyRecord) -> CopyRecord:
+def serves_what_it_has_if_it_is_alone(self: CopyRoles, record: CopyRecord) -> CopyRecord | None:
+    return returns(self, record) or record.returned(self.me.name, self.me.incarnation)
+
+
+def gives_up_nothing(self: CopyRecord, name: str, incarnation: int) -> CopyRecord:
+    return replace(self.handed_to(name, incarnation), in_step={**self.in_step, name: incarnation})
+
+
+def gives_up_in_the_same_generation(self: CopyRecord, name: str, incarnation: int) -> CopyRecord:
+    return replace(given_up_to(self, name, incarnation), generation=self.generation)
+
+
+given_up_to = CopyRecord.given_up_to
+
+
+def believes_any_disk_that_was_used(self: CopyRoles, record: CopyRecord) -> CopyRecord | None:
     self._incarnations = (
         frozenset((*self._incarnations, *range(max(self._incarnations))))
         if len(self._incarnations) > 1
@@ -177,6 +193,13 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "too few are left in step": (CopyServer, "_leave_behind", leaves_any_behind),
     "a returning node keeps its tail": (Log, "cut", keeps_the_tail),
 }
+MISTAKES_WITH_THE_LAST_DISK: dict[str, tuple[Any, str, Any]] = {
+    "the only node in step serves what it has": (CopyRoles, "_return", serves_what_it_has_if_it_is_alone),
+    "the lost copy counts after it was given up": (CopyRecord, "given_up_to", gives_up_nothing),
+    "giving up keeps the generation": (CopyRecord, "given_up_to", gives_up_in_the_same_generation),
+    "a returning node keeps its tail": (Log, "cut", keeps_the_tail),
+}
+SEED_WITH_THE_LAST_DISK: Final = {"a returning node keeps its tail": 6}
 SEED_OF: Final = {
     "a lagging follower is named": 49,
     "a follower is waited for once it is listed": 11,
@@ -204,3 +227,16 @@ def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, attribute, wrong)
     with pytest.raises((AssertionError, NoTransition)):
         run(SEED_OF.get(name, 0))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_node_serves_without_what_was_acknowledged_before_an_operator_gives_it_up(seed: int) -> None:
+    assert copies_last_disk.run(seed).books.seen["acknowledged"] > 0
+
+
+@pytest.mark.parametrize("name", MISTAKES_WITH_THE_LAST_DISK)
+def test_mistakes_with_the_last_disk_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, attribute, wrong = MISTAKES_WITH_THE_LAST_DISK[name]
+    monkeypatch.setattr(place, attribute, wrong)
+    with pytest.raises((AssertionError, NoTransition)):
+        copies_last_disk.run(SEED_WITH_THE_LAST_DISK.get(name, 0))

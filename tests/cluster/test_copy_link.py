@@ -19,15 +19,17 @@ from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.config.cluster_section import ClusterConfig
 from starlingmq.config.settings import load_config
 from starlingmq.core.broker import BrokerState
+from starlingmq.net.copies.copy_place import CopyPlace
 from starlingmq.net.grpc_extra import grpc
 from starlingmq.net.peers.call_pipe import Pipe
-from starlingmq.net.peers.copy_link import CopyRefused, feed_follower, served
+from starlingmq.net.peers.copy_link import CopyRefused, ask_follower, feed_follower, served
 from starlingmq.net.peers.peer_handshake import Proved, RefusedError
 from starlingmq.net.peers.peer_server import PeerServer
 from starlingmq.storage.copies.copy_directory import CopyDirectory
+from starlingmq.storage.copies.copy_facts import read_facts
 from starlingmq.storage.copies.copy_feed import CopyFeed
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import CopyPosition, Hello
+from starlingmq.storage.copies.copy_frames import ASKS, CopyPosition, Hello
 from starlingmq.storage.copies.copy_life import begin_copies
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
 from starlingmq.storage.copies.copy_source import CopySource
@@ -85,9 +87,12 @@ class Follower:
             self.copy = CopyDirectory(CopyFiles(self.path, hello.owner, hello.engine, hello.segment_size))
         return CopyReceiver(self.copy, hello, "process", self.threads)
 
+    async def look(self, hello: Hello) -> CopyPosition | None:
+        return await CopyPlace(self.path, hello.owner).look(hello)
+
     async def serve(self, proved: Proved, pipe: Pipe) -> str:
         assert proved.name == "n1"
-        self.ends.append(await served(pipe, 77, self.receiver))
+        self.ends.append(await served(pipe, 77, self.receiver, self.look))
         return self.ends[-1]
 
 
@@ -121,6 +126,31 @@ async def test_a_follower_gets_what_there_was_and_what_comes(tmp_path: Path) -> 
                 await task
         assert source.behind("n2") is None
         follower.copy.close()
+
+
+async def test_a_node_is_asked_how_much_it_has_and_nothing_changes(tmp_path: Path) -> None:
+    follower = Follower(tmp_path / "copy")
+    hello = Hello("n1", ASKS, "segment", 1 << 20, ())
+    async with within(PATIENCE), node(1) as near, node(2) as far, owned(tmp_path / "own") as (store, source):
+        far.on_copy = follower.serve
+        member = MemberInfo("n2", 2, 1, far.address)
+        async with near.open_copy(member) as pipe:
+            assert (await ask_follower(pipe, hello)).generation == 0
+        assert not follower.path.exists()
+        store.journal.append([b"1", b"2"])
+        async with near.open_copy(member) as pipe:
+            task = asyncio.create_task(feed_follower(pipe, source.hello(), CopyFeed(store, source, "n2"), accept))
+            await until_copied(source, task)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        assert follower.copy is not None
+        follower.copy.close()
+        before = read_facts(follower.path)
+        async with near.open_copy(member) as pipe:
+            position = await ask_follower(pipe, hello)
+        assert (position.generation, position.journal) == (1, store.journal.next)
+        assert read_facts(follower.path) == before
 
 
 async def test_nothing_is_cut_off_unless_the_cluster_accepts_it(tmp_path: Path) -> None:

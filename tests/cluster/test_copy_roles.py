@@ -18,11 +18,16 @@ class Lone:
     """One process with an etcd that does what it is asked at once."""
 
     def __init__(
-        self, incarnation: int, incarnations: tuple[int, ...], records: list[CopyRecord], broken: tuple[str, ...] = ()
+        self,
+        incarnation: int,
+        incarnations: tuple[int, ...],
+        records: list[CopyRecord],
+        whole: tuple[str, ...] | None = None,
+        blank: bool = False,
     ) -> None:
         self.revision = 10
         self.roles = CopyRoles(
-            "c", StoringNode("a", incarnation, "m", ""), incarnations, SETTINGS, lambda origin: 0, broken
+            "c", StoringNode("a", incarnation, "m", ""), incarnations, SETTINGS, lambda origin: 0, whole, blank
         )
         registry = self.roles.registry
         self.there = {registry.key(each.origin): (record_value(each), 5) for each in records}
@@ -101,15 +106,51 @@ def test_a_node_with_another_disk_leaves_the_nodes_in_step_and_opens_nothing(inc
 
 def test_a_node_whose_copy_is_broken_leaves_the_nodes_in_step_of_that_origin_alone() -> None:
     other = replace(RECORD, origin="x", server="y", in_step={"y": 1, "a": 7}, followers=("a",))
-    lone = Lone(8, (7,), [RECORD, other], broken=("x",))
+    lone = Lone(8, (7,), [RECORD, other], whole=("a",))
     lone.run()
     assert lone.record("x").in_step == {"y": 1} and lone.record("a").in_step == {"a": 8, "b": 2}
 
 
-def test_the_only_node_in_step_serves_what_it_has_and_says_what_is_lost() -> None:
-    lone = Lone(8, (), [replace(RECORD, in_step={"a": 7})])
+ALONE = replace(RECORD, in_step={"a": 7})
+
+
+@pytest.mark.parametrize(
+    ("incarnations", "whole"), [((), ("a",)), ((7,), ())], ids=["another disk", "a copy that is not whole"]
+)
+def test_the_only_node_in_step_serves_nothing_without_its_disk_and_says_so_once(
+    incarnations: tuple[int, ...], whole: tuple[str, ...]
+) -> None:
+    lone = Lone(8, incarnations, [ALONE], whole)
+    assert lone.run() == [] and lone.record("a") == ALONE
+    assert not lone.roles.settled and lone.roles.waiting == {"a"}
+    assert ["give-up a" in notice for notice in lone.roles.take_notices()] == [True]
+
+
+def test_a_node_that_was_killed_before_it_first_served_with_copies_begins() -> None:
+    lone = Lone(8, (7,), [ALONE], (), blank=True)
     assert lone.run() == [OpenCopy("a", 4)]
-    assert ["is lost" in notice for notice in lone.roles.take_notices()] == [True]
+
+
+def test_a_data_directory_without_copies_does_not_serve_while_another_node_is_in_step() -> None:
+    lone = Lone(8, (7,), [RECORD], (), blank=True)
+    assert lone.run() == [] and lone.record("a") == RECORD.without("a")
+
+
+def test_an_operator_who_gives_up_lets_the_chosen_node_serve_alone_in_a_newer_generation() -> None:
+    lone = Lone(8, (), [ALONE])
+    lone.run()
+    assert lone.roles.give_up("a", "a") == ""
+    assert lone.run() == [OpenCopy("a", 4)]
+    assert lone.record("a") == replace(RECORD, generation=4, incarnation=8, in_step={"a": 8}, given_up=4)
+    assert lone.roles.waiting == set() and lone.roles.settled
+
+
+def test_the_data_of_a_node_is_not_given_up_while_a_node_in_step_is_there() -> None:
+    lone = Lone(8, (7,), [RECORD])
+    lone.run()
+    assert "a has everything" in lone.roles.give_up("a", "a")
+    assert "no lease" in lone.roles.give_up("a", "b")
+    assert "no copies" in lone.roles.give_up("x", "a")
 
 
 def test_a_node_that_was_taken_over_follows_and_never_opens() -> None:

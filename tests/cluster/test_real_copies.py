@@ -7,6 +7,7 @@ import shutil
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import ANY
 
 import pytest
 from tests.cluster.real import AwayError, Cluster, Node
@@ -165,6 +166,47 @@ async def test_all_nodes_of_a_cluster_with_copies_restart_with_their_disks(tmp_p
         assert await found(cluster.nodes[2], 50) == list(range(50))
         await copied(cluster, 2)
         assert not cluster.complaints()
+
+
+async def test_an_older_copy_is_kept_and_served_once_an_operator_gives_up_the_lost_disk(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, two, three = cluster.nodes
+        view = next(each for each in one.ask("cluster.copies")["nodes"] if each["node"] == three.name)
+        follower, other = (one, two) if view["followers"][0]["node"] == one.name else (two, one)
+        await subscribe(three, "to/sleeper", 1)
+        async with Client(three.url) as client, within(SECONDS):
+            for number in range(50):
+                await client.publish("to/sleeper", b"%d" % number, qos=1)
+            follower.kill()
+            for number in range(50, 53):  # these are acknowledged without the follower
+                await client.publish("to/sleeper", b"%d" % number, qos=1)
+        three.kill()
+        shutil.rmtree(three.data_dir)
+        follower.start()
+        three.start()
+
+        def waits(node: Node) -> bool:
+            with suppress(AwayError):
+                views = node.ask("cluster.copies")["nodes"]
+                return any(each["node"] == three.name and "give-up" in each["unserved"] for each in views)
+            return False
+
+        await cluster.until(lambda: waits(three) and waits(other), "both say that no node serves the data")
+        await cluster.until(lambda: "not serving yet: only this node had" in three.said(), "the log says so, too")
+        await cluster.until(lambda: follower.serves(), "the follower is back")
+        assert not three.is_ready()
+        with pytest.raises(AwayError, match="add --force"):
+            other.ask("cluster.give_up", name=three.name)
+        assert await asyncio.to_thread(other.ask, "cluster.give_up", name=three.name, force="yes") == {
+            "node": three.name,
+            "server": follower.name,
+            "lost": ANY,
+        }
+        await cluster.whole()
+        assert await found(three, 50) == list(range(50))
+        await copied(cluster, 2)
 
 
 async def test_nobody_serves_the_data_of_a_node_that_has_left(tmp_path: Path) -> None:

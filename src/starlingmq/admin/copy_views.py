@@ -35,6 +35,7 @@ class CopyView(Struct, frozen=True):
     in_step: Annotated[list[str], Meta(description="Nodes whose disks have everything that was acknowledged.")]
     followers: list[FollowerView]
     refused: Annotated[str, Meta(description="Why nothing is accepted; empty: it is.")]
+    unserved: Annotated[str, Meta(description="Why no node serves the data, and what to do; empty: one does or will.")]
     at_risk: Annotated[str, Meta(description="What would be lost if the serving node was lost now; empty: nothing.")]
 
 
@@ -77,7 +78,18 @@ def _view(process: CopyProcess, record: CopyRecord) -> CopyView:
         in_step=sorted(record.in_step),
         followers=[_follower(process, record, name) for name in record.followers],
         refused="" if server is None else server.refusal,
+        unserved=_unserved(record, process.roles.registry.whole(record)),
         at_risk=f"everything that only {record.server} has: no other node that is there is in step" if at_risk else "",
+    )
+
+
+def _unserved(record: CopyRecord, whole: list[str]) -> str:
+    if whole:
+        return ""
+    in_step = ", ".join(sorted(record.in_step))
+    return (
+        f"no node that is there has everything that was acknowledged (in step: {in_step}); start one of those with its "
+        f"disk, or, if their disks are lost, run `starlingmq ctl cluster give-up {record.origin}`"
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
-from starlingmq.admin.copy_views import CopiesView, view_copies
+from starlingmq.admin.copy_actions import CopyActions
 from starlingmq.admin.drain_actions import DrainActions
 from starlingmq.admin.sessions import when
 from starlingmq.admin.typed_actions import NoArguments, typed
@@ -216,10 +216,9 @@ class MemberActions:
         return {
             "cluster.status": typed(NoArguments, self.status),
             "cluster.routes": typed(RoutesRequest, self.routes),
-            "cluster.copies": typed(NoArguments, self.copies),
             "cluster.leave": typed(LeaveRequest, self.leave),
             "cluster.forget": typed(ForgetRequest, self.forget),
-        }
+        } | CopyActions(lambda: self.cluster.copies).actions()
 
     async def status(self, report: Report, request: NoArguments) -> ClusterStatus:
         """This node and all others, as this node sees them."""
@@ -262,10 +261,6 @@ class MemberActions:
             ),
             health=cluster_health(cluster, cluster.clock()),
         )
-
-    async def copies(self, report: Report, request: NoArguments) -> CopiesView:
-        """Which nodes store copies of whose data."""
-        return view_copies(self.cluster.copies)
 
     async def routes(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
         """The routes of one node or of all nodes, of filters with a prefix."""

@@ -154,6 +154,21 @@ def forget(
     print(json.dumps(found) if json_ else f"{found['forgot']} was removed from the cluster")
 
 
+@app.command("give-up")
+def give_up(
+    name: Annotated[str, typer.Argument(help="The node whose data is given up.")],
+    force: ForceOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Give up what the nodes in step had of a node's data, if all their disks are lost: the node with the fullest copy
+    serves what it has. Without --force, show what is left and what would be lost."""
+    arguments = {"name": name} | ({"force": "yes"} if force else {})
+    found = _ask("cluster.give_up", arguments, data_dir, config, json_)
+    print(json.dumps(found) if json_ else f"{found['server']} serves what it has of the data of {found['node']}")
+
+
 def _copy_row(each: dict[str, Any]) -> dict[str, Any]:
     followers = [f"{follower['node']} ({_how_far(follower)})" for follower in each["followers"]]
     return {
@@ -175,6 +190,8 @@ def _how_far(follower: dict[str, Any]) -> str:
 
 def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
     for each in nodes:
+        if each["unserved"]:
+            yield f"the data of {each['node']} is not served: {each['unserved']}"
         if each["refused"]:
             yield f"{each['node']} accepts nothing: {each['refused']}"
         if each["at_risk"]:

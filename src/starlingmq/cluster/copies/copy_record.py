@@ -31,7 +31,8 @@ class CopyRecordError(ValueError):
 class CopyRecord:
     """``incarnation``: that of the server's process which may serve under this generation. ``in_step``: by name, the
     incarnation in which that node's copy was last known to be whole; includes the server, unless the server found its
-    own disk old. ``followers``: the nodes that the server sends to."""
+    own disk old. ``followers``: the nodes that the server sends to. ``given_up``: the last generation that began with
+    what was left, because an operator had given up what the nodes in step had."""
 
     origin: str
     generation: int
@@ -39,6 +40,7 @@ class CopyRecord:
     incarnation: int
     in_step: Mapping[str, int]
     followers: tuple[str, ...] = ()
+    given_up: int = 0
 
     def is_served_by(self, name: str, incarnation: int) -> bool:
         """Whether this incarnation of the node may serve: it is named, and its disk is known to be whole."""
@@ -61,6 +63,11 @@ class CopyRecord:
             return replace(self, in_step=in_step)
         return replace(self, generation=self.generation + 1, incarnation=incarnation, in_step=in_step)
 
+    def given_up_to(self, name: str, incarnation: int) -> CopyRecord:
+        """An operator gives up what the nodes in step had: this node serves what it has."""
+        record = self.handed_to(name, incarnation)
+        return replace(record, in_step={name: incarnation}, given_up=record.generation)
+
     def without(self, name: str) -> CopyRecord:
         """A node is not in step any more."""
         return replace(self, in_step={each: incarnation for each, incarnation in self.in_step.items() if each != name})
@@ -79,6 +86,7 @@ def record_value(record: CopyRecord) -> bytes:
         "incarnation": record.incarnation,
         "in_step": dict(record.in_step),
         "followers": list(record.followers),
+        "given_up": record.given_up,
     }
     return json.dumps(facts, sort_keys=True).encode()
 
@@ -91,6 +99,7 @@ def record_from(origin: str, value: bytes) -> CopyRecord:
         followers = tuple([str(name) for name in facts["followers"]])
         generation, incarnation = int(facts["generation"]), int(facts["incarnation"])
         record = CopyRecord(origin, generation, str(facts["server"]), incarnation, in_step, followers)
+        record = replace(record, given_up=int(facts.get("given_up", 0)))
     except (KeyError, TypeError, ValueError) as error:
         raise CopyRecordError(f"etcd key copies/{origin} has an invalid value: {error!r}; repair it") from None
     known = {record.server, *followers}

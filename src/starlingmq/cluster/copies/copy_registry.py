@@ -71,6 +71,11 @@ class CopyRegistry:
         """Of the last change of its record; 0: it has none."""
         return self._seen.get(self.key(origin), 0) if origin in self.records else 0
 
+    def whole(self, record: CopyRecord) -> list[str]:
+        """The nodes in step that are there and have confirmed their disks."""
+        nodes = self.nodes
+        return [name for name, seen in record.in_step.items() if name in nodes and nodes[name].incarnation == seen]
+
     def load(self, found: Iterable[KeyValue], revision: int) -> None:
         """All keys as of that revision."""
         there = {each.key: each for each in found}

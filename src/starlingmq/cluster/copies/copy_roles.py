@@ -6,7 +6,8 @@ can list it.
 
 The law: nothing is served and nothing is stored for an origin before its record has been read and has this
 incarnation of the node. A node whose disk is not the one that the record means (another disk, or an earlier state of
-it) removes itself from the nodes in step, unless no other node is left.
+it) removes itself from the nodes in step. If no other node is in step, it serves nothing and deletes nothing: it waits
+for an operator (``give_up``).
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class Presence:
 
 class CopyRoles:
     """``me``: this process; ``incarnations``: those that its disk has had since the last one that all records knew;
-    ``written``: the number of the last change of an origin that is open here; ``broken``: the origins whose copy on
-    this disk is not whole."""
+    ``written``: the number of the last change of an origin that is open here; ``whole``: the origins whose copy on this
+    disk is whole (None: all); ``blank``: the data directory of this node itself was never served with copies."""
 
     stirred: bool  # something has happened since the last turn
 
@@ -102,7 +103,8 @@ class CopyRoles:
         incarnations: Collection[int],
         settings: CopySettings,
         written: Callable[[str], int],
-        broken: Collection[str] = (),
+        whole: Collection[str] | None = None,
+        blank: bool = False,
     ) -> None:
         self.stirred = True
         self.presence = Presence()
@@ -110,11 +112,13 @@ class CopyRoles:
         self.registry = CopyRegistry(cluster)
         self.roles: dict[str, Role] = {}
         self.servers: dict[str, CopyServer] = {}  # open origins
+        self.waiting: set[str] = set()  # origins of which only this node is in step, and its disk is another one
         self.settled = False  # all records have this incarnation: ``incarnations`` may be forgotten
         self._incarnations = frozenset((*incarnations, me.incarnation))
         self._settings = settings
         self._written = written
-        self._broken = frozenset(broken)
+        self._whole = None if whole is None else frozenset(whole)
+        self._blank = blank
         self._floor: dict[str, int] = {}  # origin -> nothing of an earlier generation is stored
         self._opening: dict[str, int] = {}  # origin -> generation that is opened
         self._restarted: set[str] = set()  # origins that this node takes over from an earlier incarnation of itself
@@ -212,6 +216,21 @@ class CopyRoles:
         if self.me.name in self.registry.records and key not in self._cas:
             self._cas.add(CasUpdate(key, self.registry.revision(self.me.name), None))
 
+    def give_up(self, origin: str, name: str) -> str:
+        """An operator gives up what the nodes in step had: that node is to serve what it has. Returns "" or the reason
+        for a refusal."""
+        record, node = self.registry.records.get(origin), self.registry.nodes.get(name)
+        if record is None:
+            return f"there are no copies of the data of {origin}"
+        if node is None:
+            return f"{name} has no lease in etcd: it is down, or starting"
+        if whole := self.registry.whole(record):
+            return f"{', '.join(whole)} has everything that {origin} has acknowledged, so there is nothing to give up"
+        if self.registry.key(origin) in self._cas:
+            return f"the copies of the data of {origin} are changing; try again"
+        self._change(record.given_up_to(name, node.incarnation))
+        return ""
+
     # Questions of a follower
 
     def accepts(self, origin: str, server: str, generation: int) -> bool:
@@ -253,6 +272,8 @@ class CopyRoles:
         self.roles[origin] = row.next
         if row.next in (Role.FOLLOWING, Role.APART):
             self._restarted.discard(origin)
+        if row.next is not Role.RETURNING:
+            self.waiting.discard(origin)
         for action in row.actions:
             if action is RoleAction.CLOSE:
                 self._close(origin)
@@ -314,26 +335,39 @@ class CopyRoles:
                 wanted = self.servers[origin].proposal(self.registry.nodes, stored, now)
             elif self.roles.get(origin) is Role.RETURNING:
                 wanted = self._return(record)
+                self._wait(record, wanted is None)
             elif self.presence.is_leading():
                 served = Counter([each.server for each in records.values()])
                 wanted = successor(record, self.presence.is_gone, self.presence.is_heard, self.registry.nodes, served)
             if wanted is not None:
                 self._change(wanted)
 
-    def _return(self, record: CopyRecord) -> CopyRecord:
-        """The proposal of this node after a restart."""
+    def _return(self, record: CopyRecord) -> CopyRecord | None:
+        """The proposal of this node after a restart; None: it has to wait for an operator."""
         name, incarnation = self.me.name, self.me.incarnation
-        if record.in_step[name] in self._incarnations and record.origin not in self._broken:
+        if record.in_step[name] in self._incarnations and self._is_whole(record):
             if record.server == name:
                 self._restarted.add(record.origin)
             return record.returned(name, incarnation)
         if len(record.in_step) > 1:
             return record.without(name)
-        self._notices.append(
-            f"the data of {record.origin} on this node is not what it had when it last ran, and no other node has a "
-            "whole copy: what is missing is lost. Restore the data directory if you have it"
-        )
-        return record.returned(name, incarnation)
+        return None
+
+    def _is_whole(self, record: CopyRecord) -> bool:
+        never_served = self._blank and record.origin == self.me.name and len(record.in_step) == 1
+        return self._whole is None or record.origin in self._whole or never_served
+
+    def _wait(self, record: CopyRecord, waits: bool) -> None:
+        origin = record.origin
+        if not waits:
+            self.waiting.discard(origin)
+        elif origin not in self.waiting:
+            self.waiting.add(origin)
+            self._notices.append(
+                f"no node serves the data of {origin}: only this node had everything that was acknowledged, and its "
+                "disk has been replaced or put back. Stop this node and restore the data directory if you have it; "
+                f"otherwise run `starlingmq ctl cluster give-up {origin}`, which shows what is left"
+            )
 
     def _change(self, record: CopyRecord) -> None:
         origin = record.origin

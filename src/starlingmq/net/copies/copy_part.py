@@ -24,11 +24,11 @@ from starlingmq.net.peers.copy_link import CopyRefused, feed_follower
 from starlingmq.net.peers.peer_handshake import RefusedError
 from starlingmq.net.peers.peer_server import PeerServer
 from starlingmq.net.peers.peer_stream import explain
-from starlingmq.storage.copies.copy_facts import read_facts
+from starlingmq.storage.copies.copy_facts import NotWhole, read_facts
 from starlingmq.storage.copies.copy_feed import CopyFeed, FeedEnded
 from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition
 from starlingmq.storage.copies.copy_life import begin_copies
-from starlingmq.storage.copies.copy_receiver import prepare
+from starlingmq.storage.copies.copy_receiver import begin_empty, prepare
 from starlingmq.storage.copies.copy_source import CopySource
 from starlingmq.storage.directory_store import DirectoryStore, journal_engine
 from starlingmq.storage.store import Store
@@ -77,11 +77,21 @@ class CopyPart:
     # The start of the broker
 
     async def prepare(self, config: Config) -> None:
-        """Make the copy a data directory. Raises OSError, NotWhole, DataDirError."""
+        """Make the copy a data directory. If an operator has given up the data and this is no whole copy, it
+        begins with nothing. Raises OSError, NotWhole, DataDirError."""
         await self._place.release()
-        if read_facts(self._place.path) is not None:
-            engine, size = journal_engine(config), config.storage.segment_size
-            await _completed(asyncio.to_thread(prepare, self._place.path, self.origin, engine, size))
+        path = self._place.path
+        if read_facts(path) is None:
+            return
+        engine, size = journal_engine(config), config.storage.segment_size
+        try:
+            await _completed(asyncio.to_thread(prepare, path, self.origin, engine, size))
+        except NotWhole:
+            record = self._process.roles.registry.records.get(self.origin)
+            if record is None or not record.given_up == record.generation == self.generation:
+                raise
+            log.warning("the data of %s was given up, and the copy here is not whole: it is deleted", self.origin)
+            await _completed(asyncio.to_thread(begin_empty, path, self.origin, engine, size))
 
     async def open(self, open_store: Callable[[], Store]) -> Store:
         """Open the data directory beside the event loop, which serves other data, and begin a life of it. Raises

@@ -21,7 +21,7 @@ from starlingmq.net.peers.peer_handshake import Proved
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import read_facts
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import Hello
+from starlingmq.storage.copies.copy_frames import CopyPosition, Hello
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
 from starlingmq.storage.data_dir import DataDirError
 from starlingmq.storage.journal_writer import Durability
@@ -57,6 +57,22 @@ class CopyPlace:
             assert self._copy is not None
             self._task = asyncio.current_task()
             return CopyReceiver(self._copy, hello, durability, self._threads, may_store)
+
+    async def look(self, hello: Hello) -> CopyPosition | None:
+        """How much it has; None: it is not whole, or there is none. Raises CopyRefused, OSError."""
+        async with self._lock:
+            if self.taken:
+                raise CopyRefused(f"the copy of {self.origin} is in use as its data")
+            was_open = self._copy is not None
+            if read_facts(self.path) is None:
+                return None
+            if self._copy is None:
+                await self._open(hello, "process")
+            assert self._copy is not None
+            position = self._copy.position if self._copy.is_whole else None
+            if not was_open:
+                await self._close()
+            return position
 
     async def _open(self, hello: Hello, durability: Durability) -> None:
         """A thread cannot be cancelled: if the task is, the copy is open all the same."""
@@ -125,10 +141,14 @@ class CopyPlaces:
             self.places[origin] = CopyPlace(path, origin)
         return self.places[origin]
 
-    def broken(self, origins: list[str]) -> list[str]:
-        """The origins whose copy here is not whole. Raises OSError."""
+    def whole(self, origins: list[str]) -> list[str]:
+        """The origins whose copy here is whole. Raises OSError."""
         found = [(origin, read_facts(self.place(origin).path)) for origin in origins]
-        return [origin for origin, facts in found if facts is None or not facts.whole]
+        return [origin for origin, facts in found if facts is not None and facts.whole]
+
+    def is_blank(self) -> bool:
+        """Whether the data directory of this node was never served with copies. Raises OSError."""
+        return read_facts(self.directory) is None
 
     async def serve(self, roles: CopyRoles, proved: Proved, pipe: Pipe) -> str:
         """Stores what another node sends on this connection. Returns why it ended."""
@@ -145,7 +165,12 @@ class CopyPlaces:
             places.append(place)
             return await place.open(hello, self._durability, lambda: roles.accepts(origin, proved.name, generation))
 
-        task = asyncio.ensure_future(served(pipe, roles.me.incarnation, receiver))
+        async def look(hello: Hello) -> CopyPosition | None:
+            if hello.owner not in roles.registry.records:
+                raise CopyRefused(f"{roles.me.name} knows no copies of the data of {hello.owner}")
+            return await self.place(hello.owner).look(hello)
+
+        task = asyncio.ensure_future(served(pipe, roles.me.incarnation, receiver, look))
         reason = ""
         try:
             await asyncio.wait([task])

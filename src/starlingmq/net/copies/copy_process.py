@@ -96,8 +96,10 @@ class CopyProcess:
             cluster.copies, cluster.copies_required, cluster.copy_timeout, silence=cluster.member_timeout
         )
         origins = [node.name, *self._stored_origins()]
-        broken = await asyncio.to_thread(self.places.broken, origins)
-        self.roles = CopyRoles(cluster.name, me, self._incarnations, settings, self._written, broken)
+        whole = await asyncio.to_thread(self.places.whole, origins)
+        self.roles = CopyRoles(
+            cluster.name, me, self._incarnations, settings, self._written, whole, self.places.is_blank()
+        )
         self.roles.presence = self.presence = ProcessPresence(node.name, self.roles.registry, cluster.lease_ttl)
         self._is_running = True
         self.request_turn()
@@ -152,11 +154,14 @@ class CopyProcess:
 
     async def own_part(self) -> CopyPart:
         """Waits until this node may serve its own data."""
+        since = self._loop.time()
         while not self._own_generation:
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), STILL_WAITING)
+                async with asyncio.timeout_at(since + STILL_WAITING):
+                    await self._changed.wait()  # of any origin
             except TimeoutError:
+                since = self._loop.time()
                 log.warning("not serving yet: %s", self._waits_for())
         part = self.own = self._part(self.config.node.name, self._own_generation)
         return part
@@ -165,6 +170,11 @@ class CopyProcess:
         record = self.roles.registry.records.get(self.config.node.name)
         if record is None:
             return "etcd has not answered yet (a majority of its members must run)"
+        if record.origin in self.roles.waiting:
+            return (
+                "only this node had everything that was acknowledged, and its disk has been replaced or put back; "
+                f"restore the data directory, or run `starlingmq ctl cluster give-up {record.origin}`"
+            )
         if record.server == self.config.node.name:
             return "etcd has not confirmed yet that this node may serve its data"
         return (
@@ -301,6 +311,21 @@ class CopyProcess:
             if origin != me and me in record.in_step and not others:
                 found.append(origin)
         return found
+
+    async def give_up(self, origin: str, name: str, seconds: float) -> str:
+        """That node is to serve what it has. Returns "" or why this is not possible."""
+        until = self._loop.time() + seconds
+        if problem := self.roles.give_up(origin, name):
+            return problem
+        before = self.roles.registry.records[origin].generation
+        self.request_turn()
+        while (record := self.roles.registry.records.get(origin)) is None or record.generation == before:
+            if self._loop.time() >= until:
+                return "etcd has not confirmed it yet"
+            await asyncio.sleep(ASK_AGAIN)
+        if record.given_up != record.generation:
+            return f"{record.server} serves the data of {origin} now, since it has everything"
+        return ""
 
     async def leave(self, seconds: float) -> None:
         """The own broker has left the cluster, with nothing to serve any more."""

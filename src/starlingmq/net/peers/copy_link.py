@@ -9,6 +9,9 @@
       | -- groups -------------------------------> |  stores them
       | <-- u64 number of the last stored group -- |
 
+A ``Hello`` of generation 0 asks how much the other node has (position of generation 0: no whole copy). The connection
+ends with the answer.
+
 Either side closes the connection at any error; the owner dials again, and the follower goes on with what it has.
 """
 
@@ -24,10 +27,11 @@ import msgspec
 from starlingmq.net.peers.call_pipe import Pipe
 from starlingmq.storage.copies.copy_facts import Fenced
 from starlingmq.storage.copies.copy_feed import CopyFeed
-from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Hello, decode
+from starlingmq.storage.copies.copy_frames import ASKS, CopyFrameError, CopyPosition, Hello, decode
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
 
 BEGIN: Final = b""
+NO_COPY: Final = CopyPosition(0, 0, (0, 0), {})
 STORED: Final = Struct("<Q")
 
 
@@ -67,6 +71,13 @@ async def feed_follower(pipe: Pipe, hello: bytes, feed: CopyFeed, accept: Callab
             task.result()
 
 
+async def ask_follower(pipe: Pipe, hello: Hello) -> CopyPosition:
+    """How much the other node has; generation 0: no whole copy. Raises CopyRefused, CopyFrameError, and what the pipe
+    raises."""
+    await pipe.write(msgspec.msgpack.encode(hello))
+    return (await _answer(pipe)).position
+
+
 async def _answer(pipe: Pipe) -> FollowerAnswer:
     message = await pipe.read()
     if message is None:
@@ -81,13 +92,22 @@ async def _read_stored(pipe: Pipe, feed: CopyFeed) -> None:
         feed.acknowledge(STORED.unpack(message)[0])
 
 
-async def follow_owner(pipe: Pipe, life: int, receiver_of: Callable[[Hello], Awaitable[CopyReceiver]]) -> None:
-    """The follower's side, until the connection ends. ``receiver_of`` raises CopyRefused. Raises it, too, and Fenced,
-    CopyFrameError, OSError, and what the pipe raises."""
+async def follow_owner(
+    pipe: Pipe,
+    life: int,
+    receiver_of: Callable[[Hello], Awaitable[CopyReceiver]],
+    look: Callable[[Hello], Awaitable[CopyPosition | None]],
+) -> None:
+    """The follower's side, until the connection ends. ``receiver_of`` and ``look`` raise CopyRefused. Raises it, too,
+    and Fenced, CopyFrameError, OSError, and what the pipe raises."""
     message = await pipe.read()
     if message is None:
         return
-    receiver = await receiver_of(decode(message, Hello))
+    hello = decode(message, Hello)
+    if hello.generation == ASKS:
+        await pipe.write(msgspec.msgpack.encode(FollowerAnswer(life, await look(hello) or NO_COPY)))
+        return
+    receiver = await receiver_of(hello)
     await pipe.write(msgspec.msgpack.encode(FollowerAnswer(life, receiver.look())))
     if await pipe.read() != BEGIN:
         return
@@ -101,10 +121,15 @@ async def follow_owner(pipe: Pipe, life: int, receiver_of: Callable[[Hello], Awa
             await pipe.write(STORED.pack(stored))
 
 
-async def served(pipe: Pipe, life: int, receiver_of: Callable[[Hello], Awaitable[CopyReceiver]]) -> str:
+async def served(
+    pipe: Pipe,
+    life: int,
+    receiver_of: Callable[[Hello], Awaitable[CopyReceiver]],
+    look: Callable[[Hello], Awaitable[CopyPosition | None]],
+) -> str:
     """``follow_owner``; returns why it ended, one line, or "" if the owner closed the connection."""
     try:
-        await follow_owner(pipe, life, receiver_of)
+        await follow_owner(pipe, life, receiver_of, look)
     except (CopyRefused, Fenced, CopyFrameError) as error:
         return str(error)
     except OSError as error:

@@ -46,6 +46,8 @@ KV_BEGIN: Final = 7
 KV_END: Final = 8
 BOUNDARY: Final = 9
 
+ASKS: Final = 0  # generation of a ``Hello`` that asks how much a node has, and begins nothing
+
 _GROUP: Final = struct.Struct("<QI")
 _OPERATION: Final = struct.Struct("<BI")
 _OFFSET: Final = struct.Struct("<Q")

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from starlingmq.storage.copies.copy_directory import CopyDirectory
-from starlingmq.storage.copies.copy_facts import Fenced
+from starlingmq.storage.copies.copy_facts import COPY, Fenced
 from starlingmq.storage.copies.copy_files import CopyFiles
 from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Hello, groups
 from starlingmq.storage.journal_writer import Durability
@@ -83,3 +83,14 @@ def prepare(path: Path, owner: str, engine: str, segment_size: int) -> None:
         copy.prepare()
     finally:
         copy.close()
+
+
+def begin_empty(path: Path, owner: str, engine: str, segment_size: int) -> None:
+    """Delete a copy that is not whole, so that the data directory is opened without data. Blocks. Raises OSError,
+    DataDirError."""
+    files = CopyFiles(path, owner, engine, segment_size)
+    try:
+        files.clear()
+    finally:
+        files.close()
+    (path / COPY).unlink(missing_ok=True)

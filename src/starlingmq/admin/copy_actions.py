@@ -1,0 +1,94 @@
+"""Copies for operators: what there is, and giving up what all nodes in step have lost.
+
+A node that waits for an operator before it serves offers these actions, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta, Struct
+
+from starlingmq.admin.copy_views import CopiesView, view_copies
+from starlingmq.admin.typed_actions import NoArguments, typed
+from starlingmq.cluster.copies.copy_record import CopyRecord
+from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.copies.copies_left import copies_left, fullest
+
+if TYPE_CHECKING:
+    from starlingmq.net.copies.copy_process import CopyProcess
+
+CONFIRM_SECONDS: Final = 10.0  # for etcd
+
+
+class GiveUpError(Exception):
+    """The data is not given up; one line says why."""
+
+
+class GiveUpRequest(Struct, frozen=True):
+    name: str = ""
+    force: bool = False
+
+
+class GivenUp(Struct, frozen=True):
+    """The data of a node, after what the nodes in step had was given up."""
+
+    node: str
+    server: Annotated[str, Meta(description="The node that serves what it has of that data.")]
+    lost: str
+
+
+class CopyActions:
+    """``process`` is None with ``cluster.copies: 1``."""
+
+    def __init__(self, process: Callable[[], CopyProcess | None]) -> None:
+        self._process = process
+
+    def actions(self) -> dict[str, Action]:
+        return {
+            "cluster.copies": typed(NoArguments, self.copies),
+            "cluster.give_up": typed(GiveUpRequest, self.give_up),
+        }
+
+    async def copies(self, report: Report, request: NoArguments) -> CopiesView:
+        """Which nodes store copies of whose data."""
+        return view_copies(self._process())
+
+    async def give_up(self, report: Report, request: GiveUpRequest) -> GivenUp:
+        """Let the node with the fullest copy serve the data of a node, although none has everything."""
+        process, origin = self._process(), request.name
+        if process is None:
+            raise GiveUpError("this node has no copies: cluster.copies is 1")
+        registry = process.roles.registry
+        record = registry.records.get(origin)
+        if record is None:
+            known = ", ".join(sorted(registry.records)) or "none"
+            raise GiveUpError(f"there are no copies of the data of {origin}; there are copies of: {known}")
+        if whole := registry.whole(record):
+            raise GiveUpError(f"{', '.join(whole)} has everything that {origin} has acknowledged: nothing is lost")
+        report("asking all nodes for their copies", 0, 0, "nodes")
+        found = await copies_left(process, origin)
+        server = fullest(found, origin)
+        if not server:
+            raise GiveUpError(
+                f"no node has a copy of the data of {origin}, and {origin} is not there to begin with nothing; start "
+                f"it, or remove it with `starlingmq ctl cluster forget {origin}`"
+            )
+        has_copy = any(each.node == server and each.position is not None for each in found)
+        lost = _lost(record, server, has_copy)
+        if not request.force:
+            left = "; ".join(str(each) for each in found)
+            raise GiveUpError(f"copies of the data of {origin}: {left}. {lost}. To do this, add --force")
+        if problem := await process.give_up(origin, server, CONFIRM_SECONDS):
+            raise GiveUpError(f"the data of {origin} is not given up: {problem}")
+        return GivenUp(origin, server, lost)
+
+
+def _lost(record: CopyRecord, server: str, has_copy: bool) -> str:
+    in_step = ", ".join(sorted(record.in_step))
+    if has_copy:
+        begins = f"{server} would serve its copy, and what was acknowledged after its end would be lost"
+    else:
+        begins = f"{server} would serve what is in its data directory, and everything else would be lost"
+    return f"{begins}. If the disk of a node in step ({in_step}) returns, what only that disk has is deleted"
