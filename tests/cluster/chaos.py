@@ -259,6 +259,7 @@ class Run:
         self.counts: Counter[str] = Counter()
         self.given_up = GivenUp()
         self.losses: Losses | None = None
+        self.settling = False  # the check has stopped the load
         self.began = time.monotonic()
 
     async def run(self) -> Load:
@@ -328,12 +329,14 @@ class Run:
                 self._find(load, number, str(error))
 
     def _find(self, load: Load, number: int, error: str) -> None:
-        """Something is wrong; a long run goes on."""
+        """Something is wrong; a long run goes on. If the load was not stopped yet, its books stay as they are: what is
+        in flight is judged by the next check."""
         for line in error.splitlines():
             self.tell(f"WRONG {line}")
             self.findings[f"round {number}: {line}"] = 1
         load.problems.clear()
-        load.go_on()
+        if self.settling:
+            load.go_on()
 
     async def _come_back(self, checked: bool) -> str:
         if self.draw.random() < OVERLAP and not checked:
@@ -346,7 +349,9 @@ class Run:
         return f"all serve {took:.1f} s later"
 
     async def _check(self, load: Load) -> None:
+        self.settling = False
         took = await self.cluster.whole()
+        self.settling = True
         since = time.monotonic()
         await load.settle()
         took += await self.cluster.whole()

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from tests.cluster.missed import Missed
 from tests.cluster.real import Node
 from tests.peer import Peer
 
@@ -44,6 +45,9 @@ UNAVAILABLE: Final = 0x88
 NOT_NOW: Final = 0x83
 FAILED: Final = 0x80  # of a SUBSCRIBE, before MQTT 5
 VERSIONS: Final = (5, 4)
+
+
+GROUP: Final = "the group"
 
 
 class Person:
@@ -238,6 +242,8 @@ class Reader(Person):
             if number < self.highest.get(author, 0):
                 self.load.out_of_order(self.name, author, number, self.highest[author])
             self.highest[author] = max(number, self.highest.get(author, 0))
+        elif self.load.missed.came(self.name, author, number):
+            pass
         elif qos == 2:
             self.load.doubled(self.name, author, number)
         else:
@@ -253,6 +259,8 @@ class Sharer(Reader):
         got = self.load.shared.setdefault(author, set())
         if number not in got and number > self.load.floor.get(author, 0):
             got.add(number)
+        elif self.load.missed.came(GROUP, author, number):
+            pass
         elif qos == 2:
             self.load.doubled(f"the group, at last {self.name},", author, number)
 
@@ -365,6 +373,7 @@ class Load:
         self.problems: Counter[str] = Counter()
         self.floor: dict[str, int] = {}  # up to there all is settled: what comes can only be there already
         self.shared: dict[str, set[int]] = {}  # messages that the group received, above the floor
+        self.missed = Missed()
         self.unheard = 0  # refusals that were not heard, by the messages that came late
         self._said = {node.name: node.said_bytes() for node in nodes}  # up to the last time that all was settled
         self._fuse = 0
@@ -467,24 +476,17 @@ class Load:
         assert not self.problems, "\n".join(f"{problem} ({count})" for problem, count in self.problems.items())
 
     def go_on(self) -> None:
-        """Talk again, after all was settled."""
+        """Talk again, after ``settle``."""
         self._said = {node.name: node.said_bytes() for node in self.nodes}
+        books = [(GROUP, self.shared), *((reader.name, reader.got) for reader in self.readers)]
         for author in self.authors:
-            author.taken.clear()
-            author.refused.clear()
-            author.again.clear()
-            author.began = {number: author.began[number] for number in author.numbers.values()}
-            author.ended.clear()
-            self.floor[author.name] = author.count
-            self.shared.pop(author.name, None)
-            for reader in self.readers:
-                reader.got.pop(author.name, None)
+            self.floor[author.name] = self.missed.close(author, books)
         self.talking.set()
 
     def _missing(self) -> Iterator[tuple[str, Author, set[int]]]:
         """For each subscriber and author, the numbers that are missing."""
         for author in self.authors:
-            yield "the group", author, author.taken - self.shared.get(author.name, set())
+            yield GROUP, author, author.taken - self.shared.get(author.name, set())
             for reader in self.readers:
                 yield f"{reader.name} on {reader.node.name}", author, author.taken - reader.got.get(author.name, set())
 
