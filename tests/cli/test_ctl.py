@@ -46,6 +46,7 @@ OF_THE_API = {
     "GET /nodes": "cluster members",
     "GET /routes": "cluster routes",
     "GET /copies": "cluster copies",
+    "GET /shares": "cluster shares",
     "GET /groups": "groups",
     "GET /drain": "drain",
     "POST /drain": "drain",

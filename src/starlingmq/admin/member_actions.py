@@ -13,6 +13,7 @@ from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
 from starlingmq.admin.copy_actions import CopyActions
 from starlingmq.admin.drain_actions import DrainActions
 from starlingmq.admin.sessions import when
+from starlingmq.admin.share_views import SharesRequest, SharesView, view_shares
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.cluster.cluster_state import ClusterState, PeerStatus
 from starlingmq.core.session.session_reset import UNSETTLED
@@ -216,6 +217,7 @@ class MemberActions:
         return {
             "cluster.status": typed(NoArguments, self.status),
             "cluster.routes": typed(RoutesRequest, self.routes),
+            "cluster.shares": typed(SharesRequest, self.shares),
             "cluster.leave": typed(LeaveRequest, self.leave),
             "cluster.forget": typed(ForgetRequest, self.forget),
         } | CopyActions(lambda: self.cluster.copies).actions()
@@ -261,6 +263,11 @@ class MemberActions:
             ),
             health=cluster_health(cluster, cluster.clock()),
         )
+
+    async def shares(self, report: Report, request: SharesRequest) -> SharesView:
+        """Which nodes lead the shares of client ids, and how far their deputies are."""
+        assert self.cluster.state is not None
+        return view_shares(self.cluster.state, request.client)
 
     async def routes(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
         """The routes of one node or of all nodes, of filters with a prefix."""

@@ -22,6 +22,7 @@ from starlingmq.admin.copy_metrics import copy_metrics
 from starlingmq.admin.metric_samples import MetricsReply, Sample
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
+from starlingmq.admin.share_metrics import share_metrics
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.core.groups.group_stats import title
 from starlingmq.core.observe.counters import BUCKETS, Histogram
@@ -406,6 +407,7 @@ class MetricValues:
             "starlingmq_peer_received_bytes", "Bytes received from other nodes.", value=traffic.bytes_in
         )
         yield from copy_metrics(cluster.copies)
+        yield from share_metrics(cluster.state)
         yield from self._replays(cluster.state)
         lost = _floats(cluster.state.takeovers.lost)
         yield counter("starlingmq_sessions_lost", "Sessions that a CONNECT did not find, by reason.", lost, "reason")

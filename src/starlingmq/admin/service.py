@@ -52,7 +52,7 @@ log = logging.getLogger("starlingmq.admin")
 
 FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete", "storage.stats")
 """Actions of the control socket that other nodes may request, too."""
-OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes", "cluster.copies")
+OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes", "cluster.copies", "cluster.shares")
 ALONE: Final = "this broker is not a member of a cluster; set cluster.enabled to join one"
 
 

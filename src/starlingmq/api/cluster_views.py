@@ -18,6 +18,7 @@ from starlingmq.api.served import Served
 
 Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters with this prefix.")]
 GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only groups with this prefix.")]
+ClientId = Annotated[str, Parameter(max_length=65535, description="A client id whose share is looked up. Empty: none.")]
 Force = Annotated[bool, Parameter(description="Leave even if sessions or messages are lost.")]
 
 
@@ -51,6 +52,12 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
             raise AdminError(409, ALONE)
         return await served.ask("cluster.copies")
 
+    @get("/shares", summary="Show which nodes lead the shares of client ids, and how far their deputies are")
+    async def shares(client: ClientId = "") -> dict[str, Any]:
+        if local_node.cluster is None:
+            raise AdminError(409, ALONE)
+        return await served.ask("cluster.shares", client=client)
+
     @get("/groups", summary="List shared subscriptions and queue groups, each as its primary reports it")
     async def groups(
         prefix: GroupPrefix = "", limit: Limit = PAGE, cursor: Cursor = None, node: Node = ""
@@ -74,4 +81,4 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def leave(request: Request[Any, Any, Any], node: AtNode = "", force: Force = False) -> dict[str, Any]:
         return await served.ask("leave", node=node, force="yes" if force else "", by=served.who(request))
 
-    return [nodes, wanted, copies, groups, draining, drain, undrain, leave]
+    return [nodes, wanted, copies, shares, groups, draining, drain, undrain, leave]

@@ -44,6 +44,12 @@ COPIES: Final[Columns] = {
     "in_step": Column("in step"),
     "followers": Column("followers"),
 }
+SHARES: Final[Columns] = {
+    "node": Column("node"),
+    "leads": Column("leads", "number"),
+    "deputizes": Column("deputy of", "number"),
+    "behind": Column("behind", "number"),
+}
 ROUTES: Final[Columns] = {
     "filter": Column("filter"),
     "node": Column("node"),
@@ -131,6 +137,31 @@ def copies(data_dir: DataDirOption = None, config: FileOption = None, json_: Jso
 
 
 @app.command()
+def shares(
+    client: Annotated[str, typer.Argument(help="A client id whose share is looked up.")] = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> int:
+    """Show which nodes lead the shares of client ids (cluster.owners: shares), and how far their deputies are.
+
+    The exit code is 0 if all shares that this node leads grant claims and all nodes were asked, and 3 otherwise.
+    """
+    found = _ask("cluster.shares", {"client": client} if client else {}, data_dir, config, json_)
+    if json_:
+        print(json.dumps(found))
+    elif found["owners"] != "shares":
+        print(f"no shares: cluster.owners is {found['owners']}")
+    else:
+        if found["nodes"]:
+            print(table(SHARES, found["nodes"]))
+        print("\n".join(_share_lines(found)))
+    unknown = any(node["unknown"] for node in found["nodes"])
+    whole = found["listed"] and not (found["asking"] or found["copying"] or unknown)
+    return 0 if whole or found["owners"] != "shares" else DEGRADED
+
+
+@app.command()
 def leave(
     force: ForceOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
@@ -198,6 +229,24 @@ def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
             yield f"at risk if {each['server']} is lost now: {each['at_risk']}"
     if not any(each["at_risk"] for each in nodes):
         yield "the loss of any one node would lose nothing that was acknowledged"
+
+
+def _share_lines(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"table {found['version']:,}; in the shares that this node leads: {found['client_ids']:,} client ids, "
+        f"{found['granted']:,} claims granted, {found['waiting']:,} requests wait"
+    )
+    if not found["listed"]:
+        yield "this node takes no part yet: the leader of the cluster adds it to the table, in etcd"
+    if found["asking"] or found["copying"]:
+        yield f"{found['asking']:,} shares are being collected from the nodes, {found['copying']:,} copied to deputies"
+    for node in found["nodes"]:
+        if node["unknown"]:
+            yield f"{node['node']} could not be asked what it has: until then, session present may be 0 without need"
+    if found["lookup"]:
+        one = found["lookup"]
+        leader, deputy = one["leader"] or "no node", one["deputy"] or "none"
+        yield f"{one['client']}: share {one['share']}, led by {leader}, deputy {deputy}"
 
 
 def _ask(

@@ -56,6 +56,7 @@ ROUTES: Final = {
     "groups.all": HttpRoute("GET", "/groups"),
     "cluster.status": HttpRoute("GET", "/nodes"),
     "cluster.routes": HttpRoute("GET", "/routes"),
+    "cluster.shares": HttpRoute("GET", "/shares"),
     "drain.state": HttpRoute("GET", "/drain"),
     "drain.begin": HttpRoute("POST", "/drain"),
     "drain.cancel": HttpRoute("DELETE", "/drain"),

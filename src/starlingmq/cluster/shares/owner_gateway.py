@@ -76,7 +76,7 @@ class OwnerGateway:
             self._release(request.tag, request.compares[0])
         elif isinstance(last, Put):
             names = self._ownership.names(last.key)
-            assert names is not None and len(request.success) == 2
+            assert names is not None
             self._ask(request.tag, Claim(self._ticket(), names[0], last.value, self.newest))
         else:
             self._read(request)

@@ -147,6 +147,10 @@ class ShareLeader:
         if book.unknown:
             book.unknown = {node: None for node in book.unknown if node in self._members}
 
+    def led(self) -> Collection[LedShare]:
+        """The shares that this node leads."""
+        return self._led.values()
+
     def state(self, share: int) -> LeadState | None:
         led = self._led.get(share)
         return None if led is None else led.state

@@ -174,6 +174,14 @@ class Shares(Subsystem):
             if not self._holdings.has(client_id):
                 self._ownership.release(client_id, self._me, epoch)
 
+    def is_listed(self) -> bool:
+        """Whether this node takes part in the present version of the table."""
+        return self._taking_part
+
+    def behind(self) -> dict[int, int]:
+        """By node: the number of messages that it has not taken yet."""
+        return {node: channel.added - channel.taken for node, channel in self._channels.items()}
+
     def is_prepared(self) -> bool:
         """Whether this node has the books of all shares that it leads, or whose deputy it is. A node that starts does
         not serve before: then the next node of a rolling restart can go."""
