@@ -24,10 +24,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tests.busy import Busy
+from tests.cluster.chaos_etcds import freeze_all_etcds
 from tests.cluster.chaos_report import Report, Timeline
 from tests.cluster.load import Load
 from tests.cluster.losses import GivenUp, Losses, lines_of
@@ -42,6 +44,7 @@ REST_SECONDS: Final = 1.0  # between two, at most
 OVERLAP: Final = 0.3  # share of faults after which the next one does not wait until all serve again
 PATIENCE: Final = 45.0  # seconds until what roaming clients wait for counts as lost
 ASK_SECONDS: Final = 0.5  # between two looks at what nodes have given up
+ALL_ETCDS_WEIGHT: Final = 8  # of about 45: a third of the time
 BACK_SECONDS: Final = 90.0  # until all serve after a fault; a start may have much to read
 
 
@@ -51,7 +54,8 @@ class Chaos:
     def __init__(
         self, cluster: Cluster, draw: random.Random, roaming: bool, last_words: Callable[[Node], None]
     ) -> None:
-        """``last_words`` asks a node for what it would take along."""
+        """``last_words`` asks a node for what it would take along. With owners in shares, all etcds stand still for a
+        third of the time."""
         self.cluster = cluster
         self.draw = draw
         self.last_words = last_words
@@ -79,6 +83,9 @@ class Chaos:
                 "restart a node": (6, self.restart_node),
                 "drain a node": (3, self.drain),
             }
+        if cluster.more.get("owners") == "shares":
+            away = partial(freeze_all_etcds, cluster, draw)
+            self.faults["freeze all etcds"] = (ALL_ETCDS_WEIGHT, away)
 
     async def fault(self) -> tuple[str, str]:
         """One that is drawn: what it is, and whom it met."""
@@ -401,10 +408,12 @@ def run(
     seconds: float = 0.0,
     report: Path | None = None,
     slower: float = 1.0,
+    owners: str = "etcd",
 ) -> Load:
     """One run; the load that it bore. ``slower``: how many times as long everything may take, for what else the machine
-    does. Raises AssertionError, after the report was written."""
+    does; ``owners``: the setting. Raises AssertionError, after the report was written."""
     settings, storage = draw_settings(random.Random(seed))
+    settings["owners"] = owners
     with Cluster(directory, nodes, settings, storage) as cluster:
         trial = Run(cluster, rounds, seed, rate, talk, seconds, slower)
         trial.tell(", ".join(f"{key} {value}" for key, value in (settings | storage).items()))
@@ -445,6 +454,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=2000, help="messages a second at most")
     parser.add_argument("--minutes", type=float, default=0.0, help="so long, in place of rounds; clients roam")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside the cluster, for all the time")
+    parser.add_argument("--owners", choices=["etcd", "shares"], default="etcd", help="the setting cluster.owners")
     parser.add_argument("--report", type=Path, help="a directory for the report; with --minutes build/chaos")
     parser.add_argument("--dir", type=Path, help="a new directory for what the nodes keep and say; it stays")
     arguments = parser.parse_args()
@@ -468,6 +478,7 @@ def main() -> int:
                     seconds,
                     report,
                     busy.slower,
+                    arguments.owners,
                 )
         except AssertionError as error:
             print(f"seed {seed}: {error}", file=sys.stderr)
