@@ -303,6 +303,7 @@ class Broker:
             self._access,
             lambda: self._access.hashing,
             self._reload_again,
+            self.reload,
             self._cluster,
             actions.drain,
             lambda: None if self._tracing.current is None else self._tracing.current.figures(),

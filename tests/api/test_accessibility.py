@@ -31,6 +31,7 @@ VIEWS = {
     "alarms": "There are no alarms.",
     "bans": "intruder",
     "rules": "May this client do that?",
+    "settings": "mqtt.max_qos",
     "log": "Log of ",
     "session?client_id=reader": "End session",
     "session?client_id=nobody": "There is no session of this client",

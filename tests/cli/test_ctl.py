@@ -64,6 +64,8 @@ OF_THE_API = {
     "POST /streams/trim": "stream trim",
     "GET /config": "config",
     "POST /reload": "reload",
+    "GET /settings": "settings",
+    "PUT /settings": "set",
     "GET /listeners": "listeners",
 }
 """The routes of the HTTP API, and the terminal command of each; ``top`` is a command of its own."""
@@ -205,4 +207,8 @@ async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
         assert ctl.json("message", "away")["topic"] == "a/b"
         assert ctl.json("alarms", "--history")["missing"] == []
         assert "no certificates" in ctl("certificates")
+        assert "mqtt.max_qos" in ctl("settings", "max_qos") and "keep_alive" not in ctl("settings", "max_qos")
+        assert ctl("set", "mqtt.max_qos", "1", "--check").rstrip().endswith("mqtt.max_qos 2 -> 1 (only checked)")
+        assert ctl("set", "mqtt.max_qos", "1", "--everywhere").rstrip().endswith("mqtt.max_qos 2 -> 1 applied")
+        assert ctl("set", "mqtt.max_qos", "1").rstrip().endswith("mqtt.max_qos 1 (no difference)")
         assert ctl("may", "away", "publish", "a/b").startswith("allowed: there is no file of rules")

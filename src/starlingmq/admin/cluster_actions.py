@@ -66,6 +66,7 @@ AT_ONE: Final = (
     "drain.begin",
     "drain.cancel",
     "rules.test",
+    "settings",
 )
 """Actions on one node. Arguments and result are passed on as they are."""
 

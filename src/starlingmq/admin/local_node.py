@@ -25,8 +25,9 @@ class LocalNode:
     """``config`` and ``listeners`` are functions, because both change: with a reload, and while the node drains.
 
     ``reload`` reads the settings again and returns those that take effect only after a restart; it raises if they are
-    invalid. ``traced`` returns the figures of OpenTelemetry's traces, None without tracing. ``hashing`` returns the
-    password checker, None without passwords. ``serving`` is true while the node accepts clients.
+    invalid. ``apply`` uses these settings until the next reload. ``traced`` returns the figures of OpenTelemetry's
+    traces, None without tracing. ``hashing`` returns the password checker, None without passwords. ``serving`` is true
+    while the node accepts clients.
     """
 
     name: str
@@ -38,6 +39,7 @@ class LocalNode:
     access: AccessControl
     hashing: Callable[[], Hashing | None]
     reload: Callable[[], list[str]]
+    apply: Callable[[Config], None]
     cluster: Cluster | None
     drain: DrainActions | None
     traced: Callable[[], dict[str, int] | None]

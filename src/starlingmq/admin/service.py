@@ -20,6 +20,7 @@ from starlingmq.admin.group_actions import Groups, GroupsRequest
 from starlingmq.admin.history import NodeSampler
 from starlingmq.admin.link_views import LinksReply
 from starlingmq.admin.list_pages import LedGroups, LedGroupsRequest
+from starlingmq.admin.live_change_actions import LiveChangeActions, LiveChangeLists
 from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
@@ -91,7 +92,7 @@ class AdminService:
         local |= SortedNode(local_node.driver, local_node.name).actions()
         local |= MessageActions(local_node.driver).actions()
         local |= OverviewActions(local_node, self.session_totals_job).actions()
-        local |= SettingActions(local_node).actions()
+        local |= SettingActions(local_node).actions() | LiveChangeActions(local_node).actions()
         self.sampler = NodeSampler(local_node, self.session_totals_job)
         local |= self.sampler.actions()
         self._webhook = AlarmWebhook(local_node.name, lambda: local_node.config().alarms.webhook)
@@ -122,7 +123,7 @@ class AdminService:
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
         self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
         self.actions |= AlarmLists(self.node_rpc).actions()
-        self.actions |= SessionMessageLists(self.node_rpc).actions()
+        self.actions |= SessionMessageLists(self.node_rpc).actions() | LiveChangeLists(self.node_rpc).actions()
         self.actions |= SortedLists(self.node_rpc).actions()
         self.traces = Traces(self.node_rpc)
         self.actions |= self.traces.actions()

@@ -23,6 +23,7 @@ from starlingmq.api import (
     overview_views,
     pages,
     session_views,
+    setting_views,
     upkeep_views,
 )
 from starlingmq.api.asgi import App
@@ -56,7 +57,7 @@ def make_routes(served: Served, guard: Guard) -> Litestar:
         "cluster": cluster_views.routes(served),
         "alarms": alarm_views.routes(served),
         "live": live.routes(served),
-        "upkeep": upkeep_views.routes(served),
+        "upkeep": [*upkeep_views.routes(served), *setting_views.routes(served)],
     }
     routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
     return Litestar(

@@ -29,6 +29,7 @@ PAGES: Final = {
             "map.js",
             "overview.js",
             "rules.js",
+            "settings.js",
             "stream.js",
             "style.css",
             "tail.js",

@@ -14,7 +14,7 @@ from starlingmq.cli.ctl_do import DEEDS
 from starlingmq.cli.ctl_drain import drain, rebalance
 from starlingmq.cli.ctl_groups import groups
 from starlingmq.cli.ctl_health import health
-from starlingmq.cli.ctl_inspect import INSPECTIONS
+from starlingmq.cli.ctl_inspect import INSPECTIONS, change
 from starlingmq.cli.ctl_look import LOOKS
 from starlingmq.cli.ctl_status import status, version
 from starlingmq.cli.ctl_stream import app as stream
@@ -32,6 +32,7 @@ app.add_typer(cluster, name="cluster")
 app.command()(drain)
 app.command()(rebalance)
 app.command()(groups)
+app.command("set")(change)
 for command in (status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version):
     app.command()(command)
 app.add_typer(stream, name="stream")

@@ -33,6 +33,13 @@ CERTIFICATES: Final[Columns] = {
     "problem": Column("problem"),
 }
 
+SETTINGS: Final[Columns] = {
+    "path": Column("setting"),
+    "value": Column("value"),
+    "default": Column("default"),
+    "help": Column("meaning", wide=True),
+}
+
 
 def alarms(
     node: NodeOption = "",
@@ -120,4 +127,47 @@ def message(
         sys.stdout.buffer.write(base64.b64decode(found["payload_base64"]))
 
 
-INSPECTIONS: Final = (alarms, certificates, may, message)
+def settings(
+    part: Annotated[str, typer.Argument(metavar="PART", help="List those whose path contains this.")] = "",
+    node: AtOption = "",
+    wide: WideOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the settings that can be changed while the broker serves."""
+    found = ask("settings", data_dir, config, node=node)
+    found["settings"] = [one for one in found["settings"] if part in one["path"]]
+    show(found, json_, "settings", SETTINGS, "there is no such setting", wide)
+
+
+def change(
+    path: Annotated[str, typer.Argument(help="Path of the setting, such as mqtt.max_qos.")],
+    value: Annotated[str, typer.Argument(help="Value as in a settings file, such as 10s or 64KiB.")],
+    check: Annotated[bool, typer.Option("--check", help="Print the difference, and change nothing.")] = False,
+    everywhere: Annotated[bool, typer.Option("--everywhere", help="At all nodes.")] = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Change a setting until the next reload or restart; write it to the settings file, too."""
+    only = "yes" if check else ""
+    found = ask(
+        "settings.change.at",
+        data_dir,
+        config,
+        path=path,
+        value=value,
+        only_check=only,
+        node="*" if everywhere else "",
+    )
+    if json_:
+        print(json.dumps(found))
+        return
+    for name, one in found["nodes"].items():
+        after = "(no difference)" if one["before"] == one["after"] else f"-> {one['after']}"
+        done = " applied" if one["applied"] else " (only checked)" if one["before"] != one["after"] else ""
+        print(f"{name}: {path} {one['before']} {after}{done}")
+
+
+INSPECTIONS: Final = (alarms, certificates, may, message, settings)

@@ -51,6 +51,8 @@ ROUTES: Final = {
     "session.message.at": HttpRoute("GET", "/session/message"),
     "listeners": HttpRoute("GET", "/listeners"),
     "config": HttpRoute("GET", "/config"),
+    "settings": HttpRoute("GET", "/settings"),
+    "settings.change.at": HttpRoute("PUT", "/settings", body=True),
     "log": HttpRoute("GET", "/log"),
     "reload": HttpRoute("POST", "/reload"),
     "groups.all": HttpRoute("GET", "/groups"),
@@ -67,7 +69,7 @@ ROUTES: Final = {
 
 NAMES: Final = {("cluster.routes", "name"): "node", ("rules.test", "does"): "action"}
 NUMBERS: Final = ("qos", "expiry", "seconds")  # in a body
-YES: Final = ("retain", "disconnect")  # in a body
+YES: Final = ("retain", "disconnect", "only_check")  # in a body
 
 
 def is_url(target: str | None) -> bool:

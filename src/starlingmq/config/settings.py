@@ -179,7 +179,11 @@ def from_tree(tree: Tree) -> Config:
     listeners = tree.get("listeners")
     if listeners is not None:
         tree = {**tree, "listeners": listener_sections(listeners)}
-    config = build(Config, tree)
+    return checked(build(Config, tree))
+
+
+def checked(config: Config) -> Config:
+    """The same configuration. Raises ConfigError if settings contradict each other."""
     check_listeners(config.listeners)
     check_storage(config.storage, config.node.data_dir)
     check_cluster(config.cluster, config.node.name, config.node.data_dir)

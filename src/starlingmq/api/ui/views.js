@@ -6,6 +6,7 @@ import {bans} from "./bans.js";
 import {List} from "./lists.js";
 import {rules} from "./rules.js";
 import {nodes} from "./map.js";
+import {settings} from "./settings.js";
 import {overview} from "./overview.js";
 
 const said = (value) => (value === true ? "yes" : value === false ? "no" : value === null || value === "" ? "–" : String(value));
@@ -114,6 +115,7 @@ export const VIEWS = {
   alarms: {title: "Alarms", show: alarms},
   bans: {title: "Bans", show: bans},
   rules: {title: "Rules", show: rules},
+  settings: {title: "Settings", show: settings},
   waiting: {show: waiting},
   session: {show: session},
   message: {show: message},

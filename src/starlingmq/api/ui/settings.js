@@ -1,0 +1,65 @@
+// Settings that can be changed while the broker serves: checked first, shown as a difference, then applied.
+
+import {api, ask, el, heading, missing, table} from "./base.js";
+
+const spelled = (value) => (value === null ? "null" : String(value));
+const UNITS = {duration: " s", seconds: " s", size: " bytes"};
+const said = (one, value) => (one.unit && typeof value === "number" ? spelled(value) + UNITS[one.unit] : spelled(value));
+
+const search = el("input", {type: "search", placeholder: "setting contains", "aria-label": "Setting contains", oninput: () => dispatchEvent(new Event("hashchange"))});
+const where = el("select", {"aria-label": "Node"}, el("option", {value: ""}, "this node"), el("option", {value: "*"}, "all nodes"));
+const field = el("input", {"aria-label": "New value", required: ""});
+const told = el("p", {id: "setting-told", role: "status"});
+const apply = el("button", {type: "button", class: "bad", hidden: "", onclick: () => change(false)}, "Apply");
+const name = el("b", {});
+const help = el("p", {class: "faint"});
+const form = el("form", {hidden: "", onsubmit: (event) => {
+  event.preventDefault();
+  change(true);
+}}, el("div", {class: "tools"}, el("span", {}, name), field, where, el("button", {}, "Check"), apply), help, told);
+field.addEventListener("input", () => { apply.hidden = true; });
+where.addEventListener("change", () => { apply.hidden = true; });
+
+let edited = null;
+
+function edit(one) {
+  edited = one;
+  name.textContent = one.path;
+  help.textContent = one.help;
+  field.value = spelled(one.value);
+  form.hidden = false;
+  apply.hidden = true;
+  told.textContent = "";
+  field.focus();
+  form.scrollIntoView({block: "nearest"});
+}
+
+async function change(check) {
+  told.replaceChildren();
+  try {
+    const answer = await ask("PUT", "/api/v1/settings", {}, {path: edited.path, value: field.value, only_check: check, node: where.value});
+    const lines = Object.entries(answer.nodes).map(([node, one]) => el("div", {}, `${node}: `, el("del", {}, said(edited, one.before)), " ",
+      el("ins", {}, said(edited, one.after)), one.applied ? " applied" : one.before === one.after ? " (no difference)" : ""));
+    told.className = "";
+    told.append(...lines, missing(answer));
+    apply.hidden = !check || Object.values(answer.nodes).every((one) => one.before === one.after);
+    if (!check) dispatchEvent(new Event("hashchange"));
+  } catch (error) {
+    apply.hidden = true;
+    told.className = "bad";
+    told.textContent = error.message;
+  }
+}
+
+const title = heading("Settings that can be changed while the broker serves");
+const note = el("p", {class: "faint"}, "A change holds until the next reload or restart: write it to the settings file, too.");
+const tools = el("div", {class: "tools", role: "search"}, search);
+
+export async function settings() {
+  const {settings: all} = await api("/settings");
+  const shown = all.filter((one) => one.path.includes(search.value.trim()));
+  const differs = (one) => (one.value === one.default ? said(one, one.value) : el("b", {title: "default: " + said(one, one.default)}, said(one, one.value)));
+  return [title, note, tools, form,
+    table({setting: (one) => one.path, value: differs, meaning: (one) => one.help,
+      "": (one) => el("button", {onclick: () => edit(one), "aria-label": "Edit " + one.path}, "Edit")}, shown)];
+}
