@@ -60,6 +60,6 @@ export async function settings() {
   const shown = all.filter((one) => one.path.includes(search.value.trim()));
   const differs = (one) => (one.value === one.default ? said(one, one.value) : el("b", {title: "default: " + said(one, one.default)}, said(one, one.value)));
   return [title, note, tools, form,
-    table({setting: (one) => one.path, value: differs, meaning: (one) => one.help,
+    table({setting: (one) => el("span", {class: "whole"}, one.path), value: differs, meaning: (one) => one.help,
       "": (one) => el("button", {onclick: () => edit(one), "aria-label": "Edit " + one.path}, "Edit")}, shown)];
 }
