@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -148,6 +148,9 @@ site: .stamps/installed ## the documentation as pages, in build/site
 build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in dist/
 	$(PY) -m build --no-isolation
 	@$(PY) scripts/bill_of_materials.py
+
+release: setup-run ## version, artefacts with checksums and bill of materials, notes and tag (VERSION=0.2.0; ARGS=--dry-run changes nothing; root)
+	$(PY) scripts/release.py $(VERSION) $(ARGS)
 
 test-upgrade: ready-pure ## nodes and a cluster of three of earlier releases, built from the history, are upgraded; downgrades are refused
 	$(PY) -m pytest -q tests/upgrade $(ARGS)
