@@ -195,6 +195,23 @@ def test_a_node_that_stops_on_purpose_is_gone_only_when_its_lease_has_expired() 
     assert fleet.record("n3").server != "n3"
 
 
+def test_a_node_that_has_been_restarted_on_purpose_is_not_gone_before_it_has_taken_its_data_again() -> None:
+    fleet = CopyingFleet(3)
+    presence = fleet.processes["n1"].presence
+    nodes = presence._registry.nodes
+    fleet.processes["n3"].roles.stop()
+    fleet.advance(0.5)
+    fleet.isolate(3)
+    fleet.processes.pop("n3")
+    fleet.nodes.pop()
+    fleet.advance(LEASE_SECONDS / 3)
+    nodes["n3"] = StoringNode("n3", 2, "n3", "")  # its new process; the record still has the earlier one
+    presence.begin_turn(fleet.now)
+    assert not presence.is_gone("n3")
+    nodes.pop("n3")
+    assert presence.is_gone("n3")
+
+
 def test_a_node_that_restarts_at_once_serves_its_data_in_a_new_generation() -> None:
     fleet = CopyingFleet(3)
     fleet.restart(2)

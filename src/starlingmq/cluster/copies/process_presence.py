@@ -6,7 +6,7 @@ the lease of its key ``copies/nodes/<name>`` tells that it is there.
 The law: a process counts as gone when all its members are gone. A member that this process has been connected to in
 its present incarnation is gone as ``LostNodes.is_gone`` says. Any other, such as one that starts at the moment, gets
 ``patience`` seconds. A process that stops on purpose is not gone before its lease has expired, since it usually
-returns.
+returns. Nor is one that has returned, before its records have its new incarnation.
 
 A successor needs a moment until it has joined as the member that it serves. The loss of that member before says nothing
 about the successor: a member counts once it has joined since the generation began.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from starlingmq.cluster.cluster_view import ClusterView
-from starlingmq.cluster.copies.copy_registry import CopyRegistry
+from starlingmq.cluster.copies.copy_registry import CopyRegistry, StoringNode
 from starlingmq.cluster.copies.copy_roles import Presence
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.membership.lost_nodes import LostNodes
@@ -84,13 +84,18 @@ class ProcessPresence(Presence):
 
     def _is_gone(self, name: str) -> bool:
         node = self._registry.nodes.get(name)
-        if name == self._me or (node is not None and node.stopping):
+        if name == self._me or (node is not None and (node.stopping or self._is_starting(node))):
             return False
         witness = self._witness()
         members = [] if witness is None else self._served_by(name, witness.view)
         if witness is None or not members:
             return node is None
         return all(self._is_member_gone(witness, member) for member in members)
+
+    def _is_starting(self, node: StoringNode) -> bool:
+        """Whether a record has an earlier process of it as server: the members that are gone were those of that one."""
+        records = self._registry.records.values()
+        return any(each.server == node.name and each.incarnation < node.incarnation for each in records)
 
     def _is_member_gone(self, witness: MemberPresence, member: MemberInfo) -> bool:
         if not witness.lost_nodes.is_gone(member.number):
