@@ -355,6 +355,57 @@ def test_a_server_serves_once_all_nodes_in_step_have_answered_or_have_left() -> 
     assert serving.server.checked and serving.server.record.in_step == {"a": 7, "b": 2}
 
 
+def test_a_successor_serves_although_too_few_nodes_are_left_to_remove_the_lost_one() -> None:
+    serving = Serving(replace(RECORD, generation=4, server="b", incarnation=1, followers=("a",)), required=2)
+    serving.gone.add("a")
+    assert serving.look(written=1) is None, "a stays in step, as the data would be on one disk only"
+    assert serving.server.checked and serving.server.refusal == "1 of the required 2 nodes are in step"
+
+
+def test_a_follower_that_fails_each_time_after_it_has_connected_leaves_the_nodes_in_step() -> None:
+    serving = Serving(RECORD)
+    written, proposed = 10, None
+    serving.attach("b", 2)
+    serving.server.stored("b", written)
+    for _ in range(int((LAG_SECONDS + 2.0) / 0.25)):
+        serving.server.attached("b", 2, False, serving.now)
+        serving.server.detached("b", serving.now)
+        written += 1
+        proposed = serving.look(written)
+    assert proposed is not None and "b" not in proposed.in_step
+
+
+def test_a_follower_that_reconnects_and_goes_on_storing_stays_in_step() -> None:
+    serving = Serving(RECORD)
+    written = 10
+    for _ in range(int((LAG_SECONDS + 5.0) / 0.5)):
+        serving.attach("b", 2)
+        written += 1
+        assert serving.look(written) is None
+        serving.server.stored("b", written)
+        assert serving.look(written) is None
+        serving.server.detached("b", serving.now)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_the_node_whose_data_it_is_stays_a_follower_while_another_one_serves(copies: int) -> None:
+    serving = Serving(CopyRecord("d", 3, "a", 7, {"a": 7, "b": 2}, ("b",)), copies=copies)
+    for number in range(1, 40):
+        serving.attach("b", 2)
+        if "d" in serving.server.followers:
+            serving.attach("d", 1)
+        for follower in serving.server.followers.values():
+            follower.stored = number
+        if (wanted := serving.look(number)) is None:
+            continue
+        if wanted.server == "d":
+            break
+        if "d" in serving.server.record.followers:
+            assert "d" in wanted.followers
+        serving.server.renewed(wanted, serving.now)
+    assert wanted is not None and wanted.server == "d", "it has its data back"
+
+
 def test_an_operator_hands_over_to_a_node_in_step_and_to_no_other() -> None:
     serving = Serving(RECORD)
     assert serving.server.hand_over("c") == "c does not have everything that a has acknowledged"

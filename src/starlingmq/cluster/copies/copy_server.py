@@ -9,7 +9,8 @@ that was accepted is on that many disks before it is acknowledged.
 
 A server that has restarted asks the nodes in step whether they have more than its own disk does (a power failure may
 have cost it the last records). If one has, it hands over to it. Until all of them have answered or have left, it does
-not serve (``checked``).
+not serve (``checked``). A successor does not wait for a node that is away, and stays in step because too few would be
+left without it: what that node has more was not acknowledged.
 """
 
 from __future__ import annotations
@@ -121,8 +122,10 @@ class CopyServer:
             return False
         follower.incarnation, follower.live = incarnation, False
         follower.asked, follower.away_since = False, inf
+        if follower.stored >= follower.mark:
+            follower.mark_at = now  # otherwise it holds up acknowledgements since before it connected again
+        follower.mark = self._written
         follower.stored = 0  # an earlier process of it may have had another disk
-        follower.mark, follower.mark_at = self._written, now
         return True
 
     def detached(self, name: str, now: float) -> None:
@@ -177,7 +180,8 @@ class CopyServer:
             follower.proved = follower.incarnation
 
     def _unknown(self) -> list[Follower]:
-        return [each for each in self.followers.values() if each.asked and each.name in self.record.in_step]
+        listed = [each for each in self.followers.values() if each.asked and each.name in self.record.in_step]
+        return listed if self._restarted else [each for each in listed if not each.late]
 
     # Lagging
 
@@ -187,8 +191,10 @@ class CopyServer:
             return False
         if self.checked and follower.stored >= self._written:
             return False
+        if follower.stored < follower.mark and now >= follower.mark_at + LAG_SECONDS:
+            return True
         if follower.away_since == inf:
-            return follower.stored < follower.mark and now >= follower.mark_at + LAG_SECONDS
+            return False
         return self._is_gone(follower.name) or now >= follower.away_since + self._settings.silence
 
     def _leave_behind(self, follower: Follower, now: float) -> None:
@@ -203,11 +209,12 @@ class CopyServer:
         """Removes a node that was replaced, or that is one too many after the number of copies was lowered."""
         if self._staying() > self._settings.copies:
             listed = [each for each in self.followers.values() if each.state is FollowerState.IN_STEP]
-            spare = min(reversed(listed), key=self._worth)
-            self._step(spare, FollowerEvent.LAGS, now)
+            spare = [each for each in reversed(listed) if each.name != self.record.origin]  # which gets its role back
+            if spare:
+                self._step(min(spare, key=self._worth), FollowerEvent.LAGS, now)
 
-    def _worth(self, follower: Follower) -> tuple[bool, bool, float]:
-        return follower.name != self._moving, follower.name == self.record.origin, follower.away_since
+    def _worth(self, follower: Follower) -> tuple[bool, float]:
+        return follower.name != self._moving, follower.away_since
 
     def _staying(self) -> int:
         """The number of nodes in step, including this one, that are not about to be removed."""
@@ -276,7 +283,8 @@ class CopyServer:
             else:
                 return tuple(followers)
         present = [name for name in followers if name not in away]
-        for name in (*away, *reversed(present[wanted:])):
+        spare = [name for name in reversed(present[wanted:]) if name != record.origin]
+        for name in (*away, *spare):
             if name not in in_step and self._may_go(name):
                 followers.remove(name)
         return tuple(followers)
