@@ -23,6 +23,7 @@ VIEWS = {
     "clients": "reader",
     "sessions": "reader",
     "subscriptions": "plant/#",
+    "activity": "messages in/s",
     "topics?filter=plant%2F%23": "Messages",
     "retained": "plant/1",
     "groups": "workers",

@@ -20,6 +20,10 @@ def button(text: str) -> str:
     return f"[...document.querySelectorAll('#view button')].find((one) => one.textContent === '{text}')"
 
 
+def button_of(column: str) -> str:
+    return f"[...document.querySelectorAll('#view th button')].find((one) => one.textContent.startsWith('{column}'))"
+
+
 async def test_an_operator_looks_into_a_queue_and_tests_the_rules(
     serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path
 ) -> None:
@@ -77,4 +81,26 @@ async def test_an_operator_sees_an_alarm_and_bans_the_client_that_causes_it(
         await page.run(f"{button('Lift')}.click()")
         await page.until(f"!{button('Lift')}")
         assert list(broker._access.bans.all(0.0)) == []
+        assert not page.problems
+
+
+async def test_the_slow_client_is_first_among_the_active_ones(
+    serve: Serve, join: Join, tmp_path: Path, pictures: Path
+) -> None:
+    broker = await serve()
+    held = await join(broker, "held", properties={0x21: 1})  # Receive Maximum 1, and it acknowledges nothing
+    await held.subscribe("plant/#", qos=1)
+    publisher = await join(broker, "busy")
+    for number in range(5):
+        await publisher.publish(f"plant/{number}", b"x", 1)
+    async with browser(tmp_path) as page:
+        await page.look_like(1280, 800, dark=False)
+        await page.go(broker.address("http") + "/#activity")
+        row = "document.querySelector('#view tbody tr')?.children"
+        await page.until(f"{row}?.[0].textContent === 'held' && {row}[3].textContent === '4'")
+        await page.run(f"{button_of('messages in/s')}.click()")
+        await page.until("document.querySelector('#view th[aria-sort]')?.textContent.startsWith('messages in/s')")
+        await page.run(f"{button_of('waiting')}.click()")
+        await page.until(f"{row}?.[0].textContent === 'held'")
+        await page.screenshot(pictures / "activity.png")
         assert not page.problems

@@ -17,6 +17,7 @@ PAGES: Final = {
     **{
         f"/ui/{name}": name
         for name in (
+            "activity.js",
             "alarms.js",
             "app.js",
             "bans.js",

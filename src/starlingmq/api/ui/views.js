@@ -1,6 +1,7 @@
 // Views that are drawn anew from what the broker says each time: (overview, parameters) to what is shown.
 
 import {age, api, ask, el, facts, heading, missing, nodeColumn, number, sessionLink, table} from "./base.js";
+import {activity} from "./activity.js";
 import {alarms} from "./alarms.js";
 import {bans} from "./bans.js";
 import {List} from "./lists.js";
@@ -112,6 +113,7 @@ export const VIEWS = {
   groups: {title: "Groups", show: groups.show},
   streams: {title: "Streams", show: streams},
   nodes: {title: "Cluster", show: nodes},
+  activity: {title: "Activity", show: activity},
   alarms: {title: "Alarms", show: alarms},
   bans: {title: "Bans", show: bans},
   rules: {title: "Rules", show: rules},
