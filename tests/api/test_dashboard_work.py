@@ -104,3 +104,22 @@ async def test_the_slow_client_is_first_among_the_active_ones(
         await page.until(f"{row}?.[0].textContent === 'held'")
         await page.screenshot(pictures / "activity.png")
         assert not page.problems
+
+
+async def test_an_operator_publishes_a_message_and_sees_it(serve: Serve, tmp_path: Path, pictures: Path) -> None:
+    broker = await serve()
+    async with browser(tmp_path) as page:
+        await page.look_like(1280, 800, dark=False)
+        await page.go(broker.address("http") + "/#topics")
+        await page.until("document.getElementById('stream-state')?.textContent.startsWith('live')")
+        topic, payload = (
+            f"document.querySelector('#view [aria-label=\"{one}\"]')" for one in ("Topic to publish to", "Payload")
+        )
+        await page.run(f"{topic}.value = 'plant/+'; {payload}.value = 'by hand'; {button('Publish')}.click()")
+        await page.until("document.getElementById('published').className === 'bad'")
+        await page.run(f"{topic}.value = 'plant/9'; {button('Publish')}.click()")
+        await page.until("document.getElementById('published').textContent.startsWith('published to ')")
+        await page.until("document.getElementById('messages').textContent.includes('plant/9')")
+        assert "by hand" in await page.run("document.getElementById('messages').textContent")
+        await page.screenshot(pictures / "publish.png")
+        assert not page.problems

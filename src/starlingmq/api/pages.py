@@ -29,6 +29,7 @@ PAGES: Final = {
             "log.js",
             "map.js",
             "overview.js",
+            "publish.js",
             "rules.js",
             "settings.js",
             "stream.js",

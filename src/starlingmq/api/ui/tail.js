@@ -1,6 +1,7 @@
 // What is published just now: a tree of topics that grows as messages come.
 
 import {el, heading, number} from "./base.js";
+import {publishForm} from "./publish.js";
 import {Stream} from "./stream.js";
 
 const TOPICS_MAX = 2000; // in the tree; messages of others are shown all the same
@@ -33,7 +34,7 @@ export class Tail extends Stream {
     this.tree = el("div", {class: "tree", id: "tree"});
     this.list = el("div", {class: "lines", id: "messages"});
     const trace = el("a", {href: "#trace?" + new URLSearchParams({topic: filter})}, "Trace");
-    this.whole = [el("div", {class: "tools"}, field, this.button, trace, this.state), this.away, this.left,
+    this.whole = [el("div", {class: "tools"}, field, this.button, trace, this.state), publishForm(), this.away, this.left,
       el("div", {class: "halves"}, el("section", {}, heading("Topics"), this.tree), el("section", {}, heading("Messages"), this.list))];
   }
 
