@@ -209,6 +209,24 @@ async def test_an_older_copy_is_kept_and_served_once_an_operator_gives_up_the_lo
         await copied(cluster, 2)
 
 
+async def test_a_node_with_a_new_disk_does_not_start_without_the_copies_that_it_had(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        three = cluster.nodes[2]
+        three.stop()
+        shutil.rmtree(three.data_dir)
+        three.configure(lambda settings: settings["cluster"].update(copies=1))
+        three.start()
+        await cluster.until(lambda: "etcd lists copies of the data of n3" in three.said(), "the node says why it ends")
+        assert not three.is_ready()
+        three.stop()
+        three.configure(lambda settings: settings["cluster"].update(copies=2))
+        three.start()
+        await cluster.whole()
+        await copied(cluster, 2)
+
+
 async def test_nobody_serves_the_data_of_a_node_that_has_left(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3, "copy_timeout": "5s"}, proxies=False) as cluster:
         await cluster.whole()

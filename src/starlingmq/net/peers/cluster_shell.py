@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from starlingmq._version import __version__
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
-from starlingmq.cluster.etcd.etcd_requests import Answer
+from starlingmq.cluster.copies.copy_registry import CopyRegistry
+from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Txn, TxnAnswer
 from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.membership.members import LATER
 from starlingmq.cluster.operator_rpc import Called
@@ -37,6 +38,10 @@ ASK_AGAIN: Final = 0.3  # seconds
 STILL_WAITING: Final = 5.0  # seconds after which a starting node logs what it waits for
 # added to a question's deadline: its outcome arrives within this time, unless the node is stuck
 GRACE_SECONDS: Final = 1.0
+
+
+COPIES_TAG: Final = "copies of this node"
+COPIES_AGAIN: Final = 0.5  # seconds after a failure
 
 
 class ClusterError(Exception):
@@ -70,6 +75,7 @@ class Cluster:
         self._owns_etcd = etcd is None
         self.copies: CopyProcess | None = None  # of this process; None: nodes store no copies
         self.client: EtcdClient | None = None
+        self._has_copies = False  # according to etcd
         self._introduced = 0  # the incarnation that the peers know; 0: none yet
         self._changed = asyncio.Event()  # a state that a task may wait for
         self._closing = False
@@ -97,11 +103,14 @@ class Cluster:
             self.server.on_removed = self._changed.set
         self.client = self.etcd.client(self._on_answer)
         await self.client.start()
+        if self._owns_etcd:  # otherwise the node runs with copies
+            self._ask_for_copies()
         self.state.start(self.clock())
         self.request_turn()
         while not self.state.serving:
             if self.state.left:
                 raise ClusterError(f"this node cannot join the cluster: {self.state.members.problem}")
+            self._refuse_without_copies()
             if self.server is not None and self.server.removed:
                 raise ClusterError(
                     f"this node was removed from its cluster: delete {self.etcd.directory()}, which is "
@@ -113,6 +122,20 @@ class Cluster:
                 await asyncio.wait_for(self._changed.wait(), STILL_WAITING)
             except TimeoutError:
                 log.warning("not serving yet: %s", self.waits_for())
+        self._refuse_without_copies()
+
+    def _ask_for_copies(self) -> None:
+        assert self.client is not None
+        if self._closing:
+            return
+        self.client.submit(Txn(COPIES_TAG, (), (Get(CopyRegistry(self.config.cluster.name).key(self.name)),)))
+
+    def _refuse_without_copies(self) -> None:
+        if self._has_copies:
+            raise ClusterError(
+                f"etcd lists copies of the data of {self.name}, and this data directory is not one of them: it is new, "
+                "or was replaced. Set cluster.copies as on the other nodes, so that this node gets its data back"
+            )
 
     def listeners_elsewhere(self) -> list[str]:
         """The client addresses that the connected nodes have announced."""
@@ -253,6 +276,13 @@ class Cluster:
 
     def _on_answer(self, answer: Answer) -> None:
         assert self.state is not None
+        if isinstance(answer, TxnAnswer) and answer.tag == COPIES_TAG:
+            if answer.error:
+                asyncio.get_running_loop().call_later(COPIES_AGAIN, self._ask_for_copies)
+            else:
+                self._has_copies = bool(answer.found[-1])
+            self._changed.set()
+            return
         self.state.answered(answer, self.clock())
         self.request_turn()
 
