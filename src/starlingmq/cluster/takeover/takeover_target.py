@@ -250,6 +250,8 @@ class TakeoverTarget:
             inbound.wills.unreleased[node] = epoch
         elif inbound.state is InboundState.ABANDONED and node in migrations.members:
             migrations.send(node, ReleaseKey(inbound.client_id, epoch))
+        elif _may_publish_will(inbound, node):
+            inbound.wills.unreleased[node] = epoch
         else:
             migrations.ownership.release(inbound.client_id, node, epoch)
 
@@ -333,6 +335,11 @@ class TakeoverTarget:
         former, unknown = migrations.former_filters(inbound.client_id, session)
         head = Head(inbound.client_id, outbound.epoch, OWES, former_filters=list(former), unknown=unknown)
         migrations.send(outbound.target, head)
+
+
+def _may_publish_will(inbound: InboundSession, node: int) -> bool:
+    """Whether a will of the source is not settled yet."""
+    return not inbound.open and node in inbound.wills.reported and node not in inbound.wills.settled
 
 
 def _event(frame: FromSource) -> SourceEvent:

@@ -22,6 +22,8 @@ since:
                                             and the key has not changed for ``fire_seconds``: writes SETTLED, the
                                             will is lost
     SETTLED, taken by another node          handles the copy in that node's name in the same way
+    SETTLED, of an earlier epoch, and       as if there was nothing: the node has not written the will yet
+    another will is reported
     SETTLED                                 is done
     ======================================  ========================================================================
 
@@ -293,10 +295,17 @@ class WillSettlements:
             settlement.revision = -1
             self._looked_at[settlement.key] = settlement
             self._to_ask.append(settlement)
-        elif value.epoch < settlement.epoch and not self._connected(settlement.node):
-            self._amend(settlement, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
+        elif value.epoch < settlement.epoch and self._is_outdated(settlement, value):
+            if self._is_expected(settlement):
+                self._look_again(settlement)
+            else:
+                self._amend(settlement, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
         else:
             self._conclude(settlement)
+
+    def _is_outdated(self, settlement: Settlement, value: RegisteredWill) -> bool:
+        """Whether the other node may have a will that is not settled by this earlier record, and not written yet."""
+        return not self._connected(settlement.node) or settlement.will not in (0, CANCELLED, value.id)
 
     def _look_at_copy(self, settlement: Settlement, value: RegisteredWill | None, revision: int) -> None:
         if value is None:
