@@ -28,7 +28,7 @@ from starlingmq.storage.copies.copy_facts import (
 )
 from starlingmq.storage.copies.copy_files import CopyFiles
 from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Defined, Hello, Kept
-from starlingmq.storage.copies.copy_receiver import CopyReceiver
+from starlingmq.storage.copies.copy_receiver import CopyReceiver, begin_empty, prepare
 from starlingmq.storage.keys import META_AS_OF, META_COPY
 from starlingmq.storage.streams.stream_logs import Definition
 
@@ -367,3 +367,18 @@ def test_bytes_that_are_no_group_are_refused(copy: CopyDirectory, data: bytes) -
         for _, group in frames.groups(data):
             copy.apply(group)
     assert records(copy) == []
+
+
+def test_a_copy_that_is_not_whole_and_was_given_up_is_opened_without_data(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "given up"
+    copy = opened(path, engine)
+    copy.files.journal.append([b"1", b"2"])
+    copy.files.write_facts(CopyFacts(owner="n1", generation=3, lives=(Life(3, 0, {}),), whole=False))
+    copy.close()
+    with pytest.raises(NotWhole):
+        prepare(path, "n1", engine, SEGMENT)
+    begin_empty(path, "n1", engine, SEGMENT)
+    assert begin_life(path, "n1", Life(4, 0, {})).lives == (Life(4, 0, {}),)  # it has no life in common with others
+    copy = opened(path, engine)
+    assert copy.is_whole and copy.files.journal.next == 0
+    copy.close()
