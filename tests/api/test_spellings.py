@@ -32,6 +32,7 @@ LOGINS: Final = (
 )
 PARAMETERS: Final = {"client_id": "victim", "name": "victim", "topic": "victim", "kind": "client", "filter": "victim"}
 BODIES: Final[dict[str, Any]] = {
+    "/api/v1/settings": {"path": "mqtt.max_qos", "value": "2"},
     "/api/v1/publish": {"topic": "canary", "payload": "x", "retain": True, "qos": 1},
     "/api/v1/bans": {"kind": "client", "name": "canary"},
     "/api/v1/streams": {"name": "canary", "topics": ["canary"]},
