@@ -109,11 +109,15 @@ async def test_closing_the_control_connection_cancels_the_action(control: Fixtur
 
 @pytest.mark.asyncio
 async def test_stopping_ends_what_runs_and_who_has_said_nothing(control: Fixture) -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     silent, writer = await asyncio.open_unix_connection(str(control.path))
     reader, other = await control.begin("work")
     await control.work.begun.wait()
     await asyncio.wait_for(control.server.stop(), 5)
     assert control.work.called_off
+    await asyncio.sleep(0)  # asyncio looks at the handlers that have ended
+    assert errors == []
     assert json.loads((await reader.read()).splitlines()[-1]) == {"error": "work was cancelled"}
     assert await silent.read() == b""
     assert not control.path.exists()

@@ -121,6 +121,9 @@ class ControlServer:
                 await self._answer(reader, writer, task, called_off)
             with suppress(ConnectionError, TimeoutError):
                 await asyncio.wait_for(writer.drain(), REQUEST_SECONDS)
+        except asyncio.CancelledError:
+            if not self._stopping:  # asyncio of Python 3.11 logs a cancelled handler as an error
+                raise
         finally:
             del self._open[task]
             writer.close()
