@@ -27,6 +27,7 @@ PATIENCE = 0.5  # seconds
 
 
 def gives_up_a_slow_owner(self: TakeoverTarget, inbound: InboundSession, now: float) -> None:
+    vars(self)["reconsider"] = lambda _: None  # nor waits for it again
     since = vars(self).setdefault("since", {}).setdefault(inbound, now)
     if now >= since + PATIENCE:
         for node in list(inbound.sources):
