@@ -74,7 +74,8 @@ def test_a_webhook_that_is_no_url_is_refused_without_showing_it(url: str) -> Non
 
 @asynccontextmanager
 async def hook(statuses: list[int]) -> AsyncIterator[tuple[str, asyncio.Queue[dict[str, Any]]]]:
-    """An HTTP service that answers with these statuses in turn, then with 200; and the bodies that it got."""
+    """An HTTP service that answers with these statuses in turn, then with 200; and the bodies that it got. With 0 it
+    sends what is not HTTP."""
     got: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,7 +83,8 @@ async def hook(statuses: list[int]) -> AsyncIterator[tuple[str, asyncio.Queue[di
         length = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
         got.put_nowait(msgspec.json.decode(await reader.readexactly(length)))
         status = statuses.pop(0) if statuses else 200
-        writer.write(b"HTTP/1.1 %d x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status)
+        answer = b"HTTP/1.1 %d x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status
+        writer.write(answer if status else b"not HTTP\r\n")
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -92,14 +94,14 @@ async def hook(statuses: list[int]) -> AsyncIterator[tuple[str, asyncio.Queue[di
 
 async def test_the_webhook_is_told_in_order_and_again_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarm_webhook, "PAUSE", 0.0)
-    async with hook([503]) as (url, got):
+    async with hook([503, 0]) as (url, got):
         webhook = AlarmWebhook("n1", lambda: url)
         alarms = Alarms(webhook.tell)
         alarms.look([a_condition("disk")], 0.0)
         alarms.look([], HOLD)
-        bodies = [await got.get() for _ in range(3)]
-        assert [body["event"] for body in bodies] == ["begun", "begun", "ended"]
-        assert bodies[2]["node"] == "n1" and bodies[2]["alarm"]["kind"] == "disk" and bodies[2]["alarm"]["ended"]
+        bodies = [await got.get() for _ in range(4)]
+        assert [body["event"] for body in bodies] == ["begun", "begun", "begun", "ended"]
+        assert bodies[3]["node"] == "n1" and bodies[3]["alarm"]["kind"] == "disk" and bodies[3]["alarm"]["ended"]
         await webhook.stop()
 
 

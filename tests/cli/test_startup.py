@@ -17,9 +17,9 @@ from typer.main import get_command
 from starlingmq.cli.app import COMMANDS, build_app
 
 OF_OPTIONS: Final = {
-    "argon2", "bcrypt", "google", "grpc", "h11", "httpx", "jwt", "litestar", "nacl", "nats", "opentelemetry",
-    "prometheus_client", "pyarrow", "pydantic", "pyspark", "rich", "rocksdict", "scramp", "typer", "uvicorn", "wsproto",
-    "yaml", "zlib_ng",
+    "argon2", "bcrypt", "email", "google", "grpc", "h11", "http", "httpx", "jwt", "litestar", "nacl", "nats",
+    "opentelemetry", "prometheus_client", "pyarrow", "pydantic", "pyspark", "rich", "rocksdict", "scramp", "typer",
+    "uvicorn", "wsproto", "yaml", "zlib_ng",
 }  # fmt: skip
 """Packages that only a setting, a listener or another command needs."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import urllib.request
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -70,10 +69,13 @@ class AlarmWebhook:
 
 def _post(url: str, message: bytes) -> str:
     """The reason why it was not received; "" if it was. The URL is secret."""
+    import http.client
+    import urllib.request  # with email and http, which a broker without a webhook does not load
+
     request = urllib.request.Request(url, message, {"content-type": "application/json"})  # noqa: S310  checked in config
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=TIMEOUT) as answer:
             return "" if answer.status < 300 else f"status {answer.status}"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return f"{type(error).__name__}: {getattr(error, 'reason', '') or 'no answer'}"

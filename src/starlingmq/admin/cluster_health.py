@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.copy_views import nodes_at_risk
 from starlingmq.admin.sessions import when
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
         parts.append(f"{waiting:,} messages wait for {'it' if len(gone) == 1 else 'them'}")
     if relayed:
         parts.append(f"{', '.join(status.member.name for status in relayed)} only through other nodes")
-    at_risk = nodes_at_risk(cluster.copies)
+    at_risk = [] if cluster.copies is None else cluster.copies.roles.registry.origins_at_risk()
     if at_risk:
         parts.append(f"no other node has a whole copy of the data of {', '.join(at_risk)}")
     if state.serving or gone:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
 from starlingmq.cluster.copies.copy_record import CopyRecord
-from starlingmq.cluster.copies.copy_registry import StoringNode
 
 if TYPE_CHECKING:
     from starlingmq.net.copies.copy_process import CopyProcess
@@ -56,21 +54,9 @@ def view_copies(process: CopyProcess | None) -> CopiesView:
     return CopiesView(cluster.copies, cluster.copies_required, nodes)
 
 
-def nodes_at_risk(process: CopyProcess | None) -> list[str]:
-    """The nodes whose data, or a part of it, would be lost with the node that serves it now."""
-    if process is None:
-        return []
-    registry = process.roles.registry
-    return sorted(record.origin for record in registry.records.values() if _is_at_risk(record, registry.nodes))
-
-
-def _is_at_risk(record: CopyRecord, present: Mapping[str, StoringNode]) -> bool:
-    return not any(name != record.server and name in present for name in record.in_step)
-
-
 def _view(process: CopyProcess, record: CopyRecord) -> CopyView:
     server = process.roles.servers.get(record.origin)
-    at_risk = _is_at_risk(record, process.roles.registry.nodes)
+    at_risk = process.roles.registry.is_at_risk(record)
     return CopyView(
         node=record.origin,
         server=record.server,

@@ -76,6 +76,13 @@ class CopyRegistry:
         nodes = self.nodes
         return [name for name, seen in record.in_step.items() if name in nodes and nodes[name].incarnation == seen]
 
+    def is_at_risk(self, record: CopyRecord) -> bool:
+        """Whether a part of the data would be lost with the node that serves it now."""
+        return not any(name != record.server and name in self.nodes for name in record.in_step)
+
+    def origins_at_risk(self) -> list[str]:
+        return sorted(record.origin for record in self.records.values() if self.is_at_risk(record))
+
     def load(self, found: Iterable[KeyValue], revision: int) -> None:
         """All keys as of that revision."""
         there = {each.key: each for each in found}
