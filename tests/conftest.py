@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,13 @@ NOT_COMPILED: Final = (
 
 WORLDS: Final = "_worlds"
 """The end of the name of a file that lives whole clusters in virtual time: minutes interpreted, seconds compiled."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_are_heard() -> None:
+    """A shell starts what runs in its background with SIGINT ignored, and commands of tests would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
