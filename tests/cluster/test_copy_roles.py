@@ -124,6 +124,7 @@ def test_the_only_node_in_step_serves_nothing_without_its_disk_and_says_so_once(
     assert lone.run() == [] and lone.record("a") == ALONE
     assert not lone.roles.settled and lone.roles.waiting == {"a"}
     assert ["give-up a" in notice for notice in lone.roles.take_notices()] == [True]
+    assert lone.roles.registry.nodes["a"].waiting == ("a",)
 
 
 def test_a_node_that_was_killed_before_it_first_served_with_copies_begins() -> None:
@@ -143,6 +144,7 @@ def test_an_operator_who_gives_up_lets_the_chosen_node_serve_alone_in_a_newer_ge
     assert lone.run() == [OpenCopy("a", 4)]
     assert lone.record("a") == replace(RECORD, generation=4, incarnation=8, in_step={"a": 8}, given_up=4)
     assert lone.roles.waiting == set() and lone.roles.settled
+    assert lone.roles.registry.nodes["a"].waiting == ()
 
 
 def test_the_data_of_a_node_is_not_given_up_while_a_node_in_step_is_there() -> None:

@@ -182,6 +182,18 @@ def test_a_lost_node_is_waited_for_while_a_node_that_is_there_has_its_data() -> 
     assert not presence.is_copied(view, 3)
 
 
+def test_no_node_waits_for_one_that_waits_for_an_operator() -> None:
+    fleet = CopyingFleet(3)
+    presence = fleet.processes["n1"].presence
+    view, registry = presence.brokers[0].view, presence._registry
+    record = fleet.record("n3")
+    registry.records["n3"] = replace(record, in_step={"n3": record.in_step["n3"]})
+    registry.nodes["n3"] = replace(registry.nodes["n3"], incarnation=2)
+    assert presence.is_copied(view, 3)  # it has restarted, and may have its disk
+    registry.nodes["n3"] = replace(registry.nodes["n3"], waiting=("n3",))
+    assert not presence.is_copied(view, 3)
+
+
 def test_a_node_that_stops_on_purpose_is_gone_only_when_its_lease_has_expired() -> None:
     fleet = CopyingFleet(3)
     fleet.processes["n3"].roles.stop()

@@ -22,7 +22,8 @@ from starlingmq.cluster.etcd.etcd_requests import KeyChange, KeyValue
 @dataclass(frozen=True, slots=True)
 class StoringNode:
     """A node that can store copies. ``machine``: its host; ``zone``: see ``node.zone``; ``address``: host:port at which
-    it takes copies; ``stopping``: it is being shut down, and is expected to return."""
+    it takes copies; ``stopping``: it is being shut down, and is expected to return; ``waiting``: the origins that it
+    does not serve before an operator has given up the disk that it had."""
 
     name: str
     incarnation: int
@@ -30,6 +31,7 @@ class StoringNode:
     zone: str
     address: str = ""
     stopping: bool = False
+    waiting: tuple[str, ...] = ()
 
 
 def node_value(node: StoringNode) -> bytes:
@@ -41,7 +43,9 @@ def _node_from(name: str, value: bytes) -> StoringNode:
     try:
         facts: dict[str, Any] = json.loads(value)
         machine, zone, address = [str(facts[key]) for key in ("machine", "zone", "address")]
-        return StoringNode(name, int(facts["incarnation"]), machine, zone, address, bool(facts["stopping"]))
+        incarnation, stopping = int(facts["incarnation"]), bool(facts["stopping"])
+        waiting = tuple([str(origin) for origin in facts.get("waiting", ())])
+        return StoringNode(name, incarnation, machine, zone, address, stopping, waiting)
     except (KeyError, TypeError, ValueError) as error:
         raise CopyRecordError(f"etcd key copies/nodes/{name} has an invalid value: {error!r}") from None
 

@@ -262,6 +262,7 @@ class CopyRoles:
         self._propose(now)
         for origin, server in self.servers.items():
             self._tell(origin, server)
+        self._publish_waiting()
         self.settled = self._is_settled()
 
     def _look(self, origin: str, now: float) -> None:
@@ -368,6 +369,13 @@ class CopyRoles:
                 "disk has been replaced or put back. Stop this node and restore the data directory if you have it; "
                 f"otherwise run `starlingmq ctl cluster give-up {origin}`, which shows what is left"
             )
+
+    def _publish_waiting(self) -> None:
+        """Other nodes do not wait for this one meanwhile."""
+        waiting = tuple(sorted(self.waiting))
+        if waiting != self.me.waiting:
+            self.me = replace(self.me, waiting=waiting)
+            self._listed = False
 
     def _change(self, record: CopyRecord) -> None:
         origin = record.origin

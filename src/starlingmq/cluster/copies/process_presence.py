@@ -76,11 +76,14 @@ class ProcessPresence(Presence):
         return next((each for each in self.brokers if each.is_leading()), next(iter(self.brokers), None))
 
     def is_copied(self, view: ClusterView, number: int) -> bool:
-        """Whether a process that is there has a copy of the data of that member in step, and serves it or will."""
-        record = self._registry.records.get(view.name_of(number))
+        """Whether a process that is there has a copy of the data of that member in step, and serves it or will. One
+        that has restarted, and has not confirmed its disk yet, counts until it says that its disk is another one."""
+        origin, nodes = view.name_of(number), self._registry.nodes
+        record = self._registry.records.get(origin)
         if record is None:
             return False
-        return any(name in self._registry.nodes and self._is_heard(name) for name in record.in_step)
+        able = [name for name in record.in_step if name in nodes and origin not in nodes[name].waiting]
+        return any(self._is_heard(name) for name in able)
 
     def _is_gone(self, name: str) -> bool:
         node = self._registry.nodes.get(name)
