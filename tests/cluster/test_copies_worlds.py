@@ -113,10 +113,12 @@ def keeps_its_generation(self: CopyRecord, name: str, incarnation: int) -> CopyR
     return replace(changed, incarnation=incarnation) if name == self.server else changed
 
 
-def proves_by_its_earlier_disk(self: CopyServer, name: str, incarnation: int, more: bool, now: float) -> bool:
+def proves_by_its_earlier_disk(
+    self: CopyServer, name: str, incarnation: int, more: bool, now: float, less: bool = False
+) -> bool:
     follower = self.followers.get(name, Follower(name, False, now))
     stored = follower.stored
-    accepted = attached(self, name, incarnation, more, now)
+    accepted = attached(self, name, incarnation, more, now, less)
     follower.stored = stored
     return accepted
 

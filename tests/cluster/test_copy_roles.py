@@ -169,6 +169,22 @@ def test_nothing_is_stored_before_the_record_has_this_incarnation() -> None:
     assert lone.record("x").in_step == {"y": 1, "a": 8} and lone.roles.accepts("x", "y", 3)
 
 
+def test_a_copy_that_cannot_be_opened_is_served_by_another_node_in_step() -> None:
+    lone = Lone(8, (7,), [replace(RECORD, origin="x", server="y", in_step={"y": 1, "a": 7}, followers=("a",))])
+    lone.run()
+    record = lone.record("x").handed_to("a", 8)
+    lone.there[lone.roles.registry.key("x")] = (record_value(record), 20)
+    lone.roles.registry.set(lone.roles.registry.key("x"), record_value(record), 20)
+    assert OpenCopy("x", record.generation) in lone.run()
+    lone.roles.failed("x", record.generation)
+    assert lone.run() == []  # no other node in step is there
+    lone.roles.registry.nodes["y"] = StoringNode("y", 1, "m", "")
+    lone.roles.presence.is_heard = lambda name: True
+    assert CloseCopy("x") in lone.run()
+    wanted = lone.record("x")
+    assert (wanted.server, wanted.in_step) == ("y", record.in_step)
+
+
 def test_a_server_that_is_deposed_closes_and_fences_itself() -> None:
     lone = Lone(8, (7,), [RECORD])
     lone.run()

@@ -24,7 +24,7 @@ from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import read_facts
 from starlingmq.storage.copies.copy_feed import CopyFeed, FeedEnded
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import Hello
+from starlingmq.storage.copies.copy_frames import CopyPosition, Hello
 from starlingmq.storage.copies.copy_life import begin_copies
 from starlingmq.storage.copies.copy_receiver import CopyReceiver, prepare
 from starlingmq.storage.copies.copy_source import CopySource
@@ -192,6 +192,9 @@ async def test_an_acknowledgement_waits_for_the_followers_that_are_required(
             await follower.caught_up()
             bytes_behind, seconds_behind = served.source.behind("n2") or (-1, -1.0)
             assert (bytes_behind, seconds_behind) == (0, 0.0)
+            end = served.source.journal.next
+            positions = [CopyPosition(1, end, (1, 0), {}), CopyPosition(1, end - 1, (1, 0), {})]
+            assert list(map(served.source.lost_by, positions)) == [False, True]
 
 
 @pytest.mark.parametrize("engine", ["segment", "rocksdb"])

@@ -23,7 +23,7 @@ from starlingmq.cluster.copies.copy_registry import CopyRegistry, StoringNode, n
 from starlingmq.cluster.copies.copy_server import CopyServer, CopySettings
 from starlingmq.cluster.copies.follower_choice import copies_per_node
 from starlingmq.cluster.copies.role_table import ROLE_TABLE, Role, RoleAction, RoleEvent
-from starlingmq.cluster.copies.successors import successor
+from starlingmq.cluster.copies.successors import Choose, other_server, successor
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import (
     Answer,
@@ -121,6 +121,7 @@ class CopyRoles:
         self._blank = blank
         self._floor: dict[str, int] = {}  # origin -> nothing of an earlier generation is stored
         self._opening: dict[str, int] = {}  # origin -> generation that is opened
+        self._unable: dict[str, int] = {}  # origin -> generation that cannot be opened here
         self._restarted: set[str] = set()  # origins that this node takes over from an earlier incarnation of itself
         self._cas = EtcdCas("copies change")
         self._told: dict[str, Require] = {}
@@ -186,11 +187,17 @@ class CopyRoles:
         self.servers[origin] = CopyServer(record, origin in self._restarted, self._settings, self.presence.is_gone, now)
         self._next_tick = now
 
-    def attached(self, origin: str, name: str, incarnation: int, more: bool, now: float) -> bool:
+    def attached(self, origin: str, name: str, incarnation: int, more: bool, now: float, less: bool = False) -> bool:
         """See ``CopyServer.attached``. After False, the follower must not be changed; try again later."""
         server = self.servers.get(origin)
         self._next_tick, self.stirred = now, True
-        return server is not None and server.attached(name, incarnation, more, now)
+        return server is not None and server.attached(name, incarnation, more, now, less)
+
+    def failed(self, origin: str, generation: int) -> None:
+        """The data of the origin cannot be opened here: another node in step is to serve it, if there is one."""
+        if self._has(origin, generation):
+            self._unable[origin] = generation
+            self.stirred = True
 
     def detached(self, origin: str, name: str, now: float) -> None:
         if (server := self.servers.get(origin)) is not None:
@@ -312,6 +319,7 @@ class CopyRoles:
 
     def _close(self, origin: str) -> None:
         self._opening.pop(origin, None)
+        self._unable.pop(origin, None)
         self.servers.pop(origin, None)
         self._told.pop(origin, None)
         self._orders.append(CloseCopy(origin))
@@ -331,17 +339,22 @@ class CopyRoles:
             if self.registry.key(origin) in self._cas:
                 continue
             wanted: CopyRecord | None = None
-            if origin in self.servers:
+            if self._unable.get(origin) == record.generation:
+                wanted = self._named(other_server, record)
+            elif origin in self.servers:
                 stored = stored or copies_per_node(records.values())
                 wanted = self.servers[origin].proposal(self.registry.nodes, stored, now)
             elif self.roles.get(origin) is Role.RETURNING:
                 wanted = self._return(record)
                 self._wait(record, wanted is None)
             elif self.presence.is_leading():
-                served = Counter([each.server for each in records.values()])
-                wanted = successor(record, self.presence.is_gone, self.presence.is_heard, self.registry.nodes, served)
+                wanted = self._named(successor, record)
             if wanted is not None:
                 self._change(wanted)
+
+    def _named(self, choose: Choose, record: CopyRecord) -> CopyRecord | None:
+        served = Counter([each.server for each in self.registry.records.values()])
+        return choose(record, self.presence.is_gone, self.presence.is_heard, self.registry.nodes, served)
 
     def _return(self, record: CopyRecord) -> CopyRecord | None:
         """The proposal of this node after a restart; None: it has to wait for an operator."""

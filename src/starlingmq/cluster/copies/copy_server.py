@@ -107,18 +107,26 @@ class CopyServer:
                 del self.followers[follower.name]
         self._look_at_size()
 
-    def attached(self, name: str, incarnation: int, more: bool, now: float) -> bool:
-        """A follower is connected, and has told how much it has. ``more``: it has records that it would have to delete.
-        Returns whether it may be brought to the state of this node.
+    def attached(self, name: str, incarnation: int, more: bool, now: float, less: bool = False) -> bool:
+        """A follower is connected, and has told how much it has. ``more``: it has records that it would have to delete;
+        ``less``: it has lost records that it had acknowledged. Returns whether it may be brought to the state of this
+        node.
 
-        A node in step may have more than a server that has restarted: that one has lost acknowledged records, and the
-        other must serve. If it has more than a successor, it was the server, and the records were not acknowledged. Its
-        checkpoint does not rest on them."""
+        A node in step may have more than a server that begins. If that one has restarted, it has lost acknowledged
+        records; a successor may have been given an earlier state of its disk. So the other must serve. A lost node that
+        has more was the server, and the records were not acknowledged: its checkpoint does not rest on them.
+
+        A node in step that has less was given an earlier state of its disk, or has lost the last records in a power
+        failure. It leaves the nodes in step before it is brought up to date."""
         follower = self.followers.get(name)
         if follower is None:
             return False
-        if more and self._restarted and not self.checked and name in self.record.in_step:
+        listed = name in self.record.in_step
+        if more and not self.checked and listed and (self._restarted or not self._is_gone(name)):
             self._longer = name, incarnation
+            return False
+        if less and (listed or follower.state is FollowerState.LEAVING):
+            self._step(follower, FollowerEvent.LAGS, now)
             return False
         follower.incarnation, follower.live = incarnation, False
         follower.asked, follower.away_since = False, inf

@@ -12,6 +12,11 @@ from collections.abc import Callable, Mapping
 from starlingmq.cluster.copies.copy_record import CopyRecord
 from starlingmq.cluster.copies.copy_registry import StoringNode
 
+Choose = Callable[
+    [CopyRecord, Callable[[str], bool], Callable[[str], bool], Mapping[str, StoringNode], Mapping[str, int]],
+    CopyRecord | None,
+]
+
 
 def successor(
     record: CopyRecord,
@@ -21,9 +26,20 @@ def successor(
     served: Mapping[str, int],
 ) -> CopyRecord | None:
     """The record that names a successor; None: none is needed, or none is possible. ``served``: how many origins each
-    node serves; the successor is the one with the fewest."""
+    node serves."""
     if not record.is_stale() and not is_gone(record.server):
         return None
+    return other_server(record, is_gone, is_heard, nodes, served)
+
+
+def other_server(
+    record: CopyRecord,
+    is_gone: Callable[[str], bool],
+    is_heard: Callable[[str], bool],
+    nodes: Mapping[str, StoringNode],
+    served: Mapping[str, int],
+) -> CopyRecord | None:
+    """The record that names another server: the node that serves the fewest origins; None: no other is able to."""
     able = [
         name
         for name, incarnation in record.in_step.items()

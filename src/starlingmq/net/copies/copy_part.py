@@ -190,7 +190,8 @@ class CopyPart:
         feed.on_live = lambda: self._live(name)
 
         def accept(incarnation: int, position: CopyPosition) -> bool:
-            accepted = process.roles.attached(self.origin, name, incarnation, position.excess > 0, self._now())
+            more, less = position.excess > 0, source.lost_by(position)
+            accepted = process.roles.attached(self.origin, name, incarnation, more, self._now(), less)
             process.request_turn()
             if accepted:
                 self.feeds[name] = feed

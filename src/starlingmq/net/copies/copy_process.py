@@ -291,9 +291,17 @@ class CopyProcess:
             place = self.places.place(origin)
             config = hosted_config(self.config, origin, place.path, self.etcd.endpoints)
             self.hosted[origin] = HostedOrigin(
-                place, config, self._open_broker, lambda generation: self._part(origin, generation)
+                place,
+                config,
+                self._open_broker,
+                lambda generation: self._part(origin, generation),
+                lambda generation: self._failed(origin, generation),
             )
         self.hosted[origin].want(generation)
+
+    def _failed(self, origin: str, generation: int) -> None:
+        self.roles.failed(origin, generation)
+        self.request_turn()
 
     def _lose(self) -> None:
         """Nothing more of the own data is acknowledged: followers store nothing of an old generation."""

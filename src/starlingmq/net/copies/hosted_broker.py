@@ -24,6 +24,7 @@ from starlingmq.net.copies.copy_place import CopyPlace
 log = logging.getLogger("starlingmq.copies")
 
 OPEN_AGAIN: Final = 3.0  # seconds after a failure
+FAILURES: Final = 3  # after which another node in step is to serve
 
 
 class HostedBroker(Protocol):
@@ -40,18 +41,27 @@ class HostedOrigin:
     """Opens and closes the broker of one origin, as the newest order says, one step after the other."""
 
     def __init__(
-        self, place: CopyPlace, config: Config, open_broker: OpenBroker, part_of: Callable[[int], CopyPart]
+        self,
+        place: CopyPlace,
+        config: Config,
+        open_broker: OpenBroker,
+        part_of: Callable[[int], CopyPart],
+        on_failed: Callable[[int], None],
     ) -> None:
         self.place = place
         self.part: CopyPart | None = None
         self._config = config
         self._open_broker = open_broker
         self._part_of = part_of
+        self._on_failed = on_failed
+        self._failures = 0  # of the generation that is wanted
         self._wanted = 0  # generation; 0: no broker
         self._changed = asyncio.Event()
         self._task = asyncio.ensure_future(self._follow_orders())
 
     def want(self, generation: int) -> None:
+        if generation != self._wanted:
+            self._failures = 0
         self._wanted = generation
         if generation:
             self.place.taken = True
@@ -66,6 +76,9 @@ class HostedOrigin:
                     await self._serve(generation)
                 except Exception as error:
                     log.error("the data of %s cannot be served here, trying again: %s", self.place.origin, error)
+                    self._failures += 1
+                    if self._failures >= FAILURES:
+                        self._on_failed(generation)
                     self._changed.set()
                     await asyncio.sleep(OPEN_AGAIN)
             else:

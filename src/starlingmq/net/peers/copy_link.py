@@ -27,11 +27,11 @@ import msgspec
 from starlingmq.net.peers.call_pipe import Pipe
 from starlingmq.storage.copies.copy_facts import Fenced
 from starlingmq.storage.copies.copy_feed import CopyFeed
-from starlingmq.storage.copies.copy_frames import ASKS, CopyFrameError, CopyPosition, Hello, decode
+from starlingmq.storage.copies.copy_frames import ASKS, NO_KV, CopyFrameError, CopyPosition, Hello, decode
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
 
 BEGIN: Final = b""
-NO_COPY: Final = CopyPosition(0, 0, (0, 0), {})
+NO_COPY: Final = CopyPosition(0, 0, NO_KV, {})
 STORED: Final = Struct("<Q")
 
 

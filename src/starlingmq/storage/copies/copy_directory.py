@@ -22,6 +22,7 @@ from starlingmq.storage.copies.copy_frames import (
     KV,
     KV_BEGIN,
     KV_END,
+    NO_KV,
     STREAM,
     CopyFrameError,
     CopyPosition,
@@ -39,7 +40,6 @@ from starlingmq.storage.kv import Batch, Kv
 from starlingmq.storage.streams.stream_logs import StreamLog
 
 SLOW: Final = frozenset((KEEP, KV_BEGIN, KV_END, DEFINE, BOUNDARY))
-NO_KV: Final = (0, 0)
 
 
 class Files(Protocol):

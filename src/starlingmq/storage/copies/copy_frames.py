@@ -47,6 +47,7 @@ KV_END: Final = 8
 BOUNDARY: Final = 9
 
 ASKS: Final = 0  # generation of a ``Hello`` that asks how much a node has, and begins nothing
+NO_KV: Final = (0, 0)  # no key-value store that is whole
 
 _GROUP: Final = struct.Struct("<QI")
 _OPERATION: Final = struct.Struct("<BI")

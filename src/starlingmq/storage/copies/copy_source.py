@@ -24,7 +24,7 @@ import msgspec
 
 from starlingmq.storage.copies import copy_frames as frames
 from starlingmq.storage.copies.copy_facts import CopyFacts
-from starlingmq.storage.copies.copy_frames import Defined, Hello, Kept
+from starlingmq.storage.copies.copy_frames import NO_KV, CopyPosition, Defined, Hello, Kept
 from starlingmq.storage.copies.outbox import Outbox
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import META_COPY
@@ -59,6 +59,7 @@ class CopySource:
         self.clock = clock
         self.lsn = 1  # of the last group
         self.stored_before = journal.next  # records below this offset are copied
+        self._confirmed = 0  # all nodes in step have had the records below this offset in this life
         self.required: Collection[str] = ()
         self.refusal = ""  # why nothing is accepted: too few nodes are in step
         self.on_refusal: Callable[[str], None] = lambda refusal: None
@@ -94,7 +95,7 @@ class CopySource:
         if self.refusal:
             raise NotYetStored(self.refusal)
         if self.is_copied(self.lsn):
-            self.stored_before = self.journal.next
+            self.stored_before = self._confirmed = self.journal.next
             return local
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self.lsn, self.journal.next, future))
@@ -203,6 +204,10 @@ class CopySource:
         acknowledged = self._acknowledged
         return all(acknowledged.get(name, 0) >= lsn for name in self.required)
 
+    def lost_by(self, position: CopyPosition) -> bool:
+        """Whether a copy with this position, if its node is in step, has lost something that it had acknowledged."""
+        return position.kv == NO_KV or position.journal < self._confirmed
+
     @property
     def waiting(self) -> int:
         """Number of commits that wait for followers."""
@@ -239,7 +244,7 @@ class CopySource:
         waiting = self._waiting
         while waiting and self.is_copied(waiting[0][0]):
             _, end, future = waiting.popleft()
-            self.stored_before = end
+            self.stored_before = self._confirmed = end
             if not future.done():
                 future.set_result(None)
         while self._unshown and self.is_copied(self._unshown[0][0]):
