@@ -8,7 +8,7 @@ import select
 import pytest
 import uvloop
 
-from starlingmq.cli.serve import SECURED, event_loop_factory
+from starlingmq.cli.serve import UVLOOP_IS_BETTER, event_loop_factory
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net.broker_loop import BrokerLoop
 
@@ -17,20 +17,24 @@ EPOLL = hasattr(select, "epoll")
 
 def chosen(*listeners: str, name: str = "auto") -> object:
     tls = "tls: {cert: c.pem, key: k.pem}"
-    urls = ", ".join(f"{{url: '{url}', {tls if url.startswith(SECURED) else ''}}}" for url in listeners)
+    urls = ", ".join(
+        f"{{url: '{url}', {tls if url.startswith((*UVLOOP_IS_BETTER, 'mqtts://')) else ''}}}" for url in listeners
+    )
     return event_loop_factory(
         load_config(None, [f"node.event_loop={name}", *([f"listeners=[{urls}]"] if urls else [])])
     )
 
 
 @pytest.mark.skipif(not EPOLL, reason="this system has no epoll")
-@pytest.mark.parametrize("listeners", [(), ("mqtt://:0", "nats://:0"), ("unix:///tmp/broker.sock", "ws://:0")])
-def test_listeners_without_tls_get_the_loop_that_serves_plain_sockets_itself(listeners: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "listeners", [(), ("mqtt://:0", "nats://:0"), ("unix:///tmp/broker.sock", "ws://:0"), ("mqtts://:0",)]
+)
+def test_listeners_get_the_loop_that_serves_clients_itself(listeners: tuple[str, ...]) -> None:
     assert chosen(*listeners) is BrokerLoop
 
 
-@pytest.mark.parametrize("scheme", ["mqtts", "wss", "tls", "nats+wss"])
-def test_a_listener_with_tls_gets_uvloop(scheme: str) -> None:
+@pytest.mark.parametrize("scheme", ["wss", "tls", "nats+wss"])
+def test_a_listener_whose_tls_that_loop_does_not_serve_gets_uvloop(scheme: str) -> None:
     assert chosen("mqtt://:0", f"{scheme}://:0") is uvloop.new_event_loop
 
 

@@ -16,7 +16,7 @@ from tests.instructions.peers import NatsPublisher, NatsSubscriber, Peer, Publis
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.net.broker_loop import BrokerLoop
-from starlingmq.net.client_sockets import ClientSocket
+from starlingmq.net.client_socket import ClientSocket
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.storage.store import NoStore

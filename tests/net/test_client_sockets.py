@@ -18,7 +18,8 @@ from tests.patience import within
 from starlingmq.config.settings import LimitsConfig, ListenerConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.net.broker_loop import BrokerLoop
-from starlingmq.net.client_sockets import EVENTS_MANY, READ_MOST, ClientSocket
+from starlingmq.net.client_socket import READ_MOST, ClientSocket
+from starlingmq.net.client_sockets import EVENTS_MANY
 from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listeners import Listener, open_listener, parse_listener
 from starlingmq.storage.store import NoStore

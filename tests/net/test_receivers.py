@@ -15,13 +15,8 @@ from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.net.broker_loop import BrokerLoop
 from starlingmq.net.client_owner import ClientOwner, OtherOwner
-from starlingmq.net.client_sockets import (
-    EVENTS,
-    EVENTS_MANY,
-    RECEIVER,
-    RECEIVERS_WAIT,
-    ClientSocket,
-)
+from starlingmq.net.client_socket import RECEIVER, ClientSocket
+from starlingmq.net.client_sockets import EVENTS, EVENTS_MANY, RECEIVERS_WAIT
 from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.storage.store import NoStore

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starlingmq")
 
-SECURED: Final = ("mqtts://", "wss://", "tls://", "nats+wss://")
+UVLOOP_IS_BETTER: Final = ("wss://", "tls://", "nats+wss://")
 """Client listeners with TLS. The event loop ``epoll`` uses asyncio's TLS; measured, uvloop's takes less than half of
 the CPU per message, and 46 instead of 278 KiB per connection.
 """
@@ -100,8 +100,8 @@ def event_loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop
     """Return the factory of the event loop that ``node.event_loop`` names; None for asyncio's default."""
     name = config.node.event_loop
     if name == "auto":
-        secured = any(listener.url.startswith(SECURED) for listener in config.listeners)
-        name = "epoll" if not secured and hasattr(select, "epoll") else "auto"
+        better = any(listener.url.startswith(UVLOOP_IS_BETTER) for listener in config.listeners)
+        name = "epoll" if not better and hasattr(select, "epoll") else "auto"
     if name == "asyncio":
         return None
     if name == "epoll":

@@ -97,9 +97,9 @@ class NodeConfig(Section, frozen=True):
     event_loop: Annotated[
         Literal["auto", "epoll", "uvloop", "asyncio"],
         Meta(
-            description="Event loop to use. epoll (Linux) serves plain TCP and Unix sockets of clients itself; uvloop "
-            "is better with TLS. auto: epoll if no listener of clients has TLS, else uvloop if it is installed, else "
-            "asyncio."
+            description="Event loop to use. epoll (Linux) serves the TCP, TLS and Unix sockets of clients itself; "
+            "uvloop is better for secure WebSockets and NATS with TLS. auto: epoll if there is no such listener "
+            "(wss, tls, nats+wss), else uvloop if it is installed, else asyncio."
         ),
     ] = "auto"
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVarTuple
 
-from starlingmq.net.client_sockets import IN, OUT, ClientSockets
+from starlingmq.net.client_socket import OUT
+from starlingmq.net.client_sockets import IN, ClientSockets
 
 Ts = TypeVarTuple("Ts")
 

@@ -20,7 +20,7 @@ from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Client
 from starlingmq.net.broker_loop import client_sockets
 from starlingmq.net.client_owner import ClientOwner
-from starlingmq.net.client_sockets import ClientSocket
+from starlingmq.net.client_socket import ClientSocket
 from starlingmq.net.hook_calls import HookCalls, HookPort
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle

@@ -5,7 +5,7 @@
 2. The connection is counted, or closed (``net/listeners/connection_counts.py``).
 3. With ``proxy_protocol``, the header of the proxy is read, and the connection counts for the client's address.
 4. TLS, within the time for a handshake (``net/listeners/tls_handshake.py``).
-5. ``connection_made``, or ``ClientSocket.open`` where the event loop serves plain sockets itself. From now on the
+5. ``connection_made``, or ``ClientSocket.open`` where the event loop serves clients' sockets itself. From now on the
    protocol object leaves the gate, in its ``connection_lost``.
 
 A connection between 2 and 5 is a task of the ``Acceptor``, which ends it when the listener is closed. The servers of
@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.net.listeners.proxy_protocol import ProxyError, ProxyHeader, parse
-from starlingmq.net.listeners.tls_handshake import HandshakeError, handshake
+from starlingmq.net.listeners.tls_handshake import HandshakeError, handshake, secure
 
 log = logging.getLogger("starlingmq")
 
@@ -218,6 +218,14 @@ class Acceptor:
         await self._loop.connect_accepted_socket(partial(self._protocol, arrival), arrival.sock)
 
     async def _secure(self, arrival: _Arrival) -> None:
+        if self._adopt is not None:
+            assert self.context is not None
+            arrival.sock.setblocking(False)
+            secured = self.context.wrap_socket(arrival.sock, server_side=True, do_handshake_on_connect=False)
+            arrival.sock = secured
+            await secure(secured, self._handshake_timeout)
+            arrival.protocol = self._adopt(secured, arrival.peer, arrival.full)
+            return
         upgrade = self._loop.connect_accepted_socket(
             partial(self._protocol, arrival),
             arrival.sock,

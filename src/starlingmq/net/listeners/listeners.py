@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from starlingmq.config.cluster_section import is_loopback, is_wildcard, split_address
 from starlingmq.net.broker_loop import client_sockets
 from starlingmq.net.client_owner import ClientOwner, OtherOwner
-from starlingmq.net.client_sockets import ClientSocket
+from starlingmq.net.client_socket import ClientSocket
 from starlingmq.net.listeners.accepting import Acceptor, Arriving
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_gate import WRITE_BUFFER, ListenerGate
@@ -21,7 +21,8 @@ from starlingmq.net.listeners.revocation_list import Identity
 from starlingmq.net.listeners.socket_connection import ConnectionDriver, SocketConnection
 from starlingmq.net.listeners.sockets import Address, SocketFile, hold_shared, listen_tcp, listen_unix
 from starlingmq.net.listeners.tls import TlsError, revoked_certificates, server_context
-from starlingmq.net.listeners.urls import DEFAULT_PATHS, PLAIN, ListenerError, ListenerSpec, parse_listener
+from starlingmq.net.listeners.urls import DEFAULT_PATHS, DIRECT, ListenerError, ListenerSpec, parse_listener
+from starlingmq.net.tls_client_socket import TlsClientSocket
 
 __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
 
@@ -143,7 +144,7 @@ async def open_listener(
     listener = Listener(spec, gate, tls, file)
     first = None if tls is None or spec.scheme == "tls" else tls.context  # NATS sends INFO before TLS
     make = _maker(listener, driver, handshake_timeout)
-    adopt = _adopter(loop, gate, driver) if spec.scheme in PLAIN else None
+    adopt = _adopter(loop, gate, driver) if spec.scheme in DIRECT else None
     listener.accept(Acceptor(sockets, gate, make, first, handshake_timeout, adopt))
     return listener
 
@@ -257,7 +258,7 @@ def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
 def _adopter(
     loop: asyncio.AbstractEventLoop, gate: ListenerGate, driver: ConnectionDriver
 ) -> Callable[[socket.socket, str, int], Arriving] | None:
-    """Return the function that opens a connection on an event loop that serves plain sockets itself; None on any
+    """Return the function that opens a connection on an event loop that serves clients' sockets itself; None on any
     other.
     """
     sockets = client_sockets(loop)
@@ -266,6 +267,10 @@ def _adopter(
     owner = driver if isinstance(driver, ClientOwner) else OtherOwner(driver)
 
     def adopt(sock: socket.socket, peer: str, full: int) -> Arriving:
+        if isinstance(sock, ssl.SSLSocket):
+            secured = TlsClientSocket(sockets, owner, gate, sock, peer)
+            secured.open(driver, full)
+            return secured
         connection = ClientSocket(sockets, owner, gate, sock, peer)
         connection.open(driver, full)
         sock.detach()  # the connection closes it

@@ -1,7 +1,9 @@
 """TLS handshakes of accepted connections: how failures reach the client and the log.
 
-When a handshake fails, the event loops close the connection before the TLS alert is written, so the client sees a bare
-reset and cannot tell a revoked certificate from a broken network. Here the alert is sent first:
+``secure`` is for sockets that the event loop of ``net/broker_loop.py`` serves itself: OpenSSL writes to them, alerts
+included. ``handshake`` is for everything else. When a handshake fails there, the event loops close the connection
+before the TLS alert is written, so the client sees a bare reset and cannot tell a revoked certificate from a broken
+network. So the alert is sent first:
 
 1. ``do_handshake`` fails. The failure is stored, and the event loop is told that more bytes are needed: it writes
    OpenSSL's output, which is the alert.
@@ -21,6 +23,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 LINGER: Final = 1.0  # seconds
+DISCARDED: Final = 16 * 1024  # bytes at once
 
 T = TypeVar("T")
 
@@ -111,6 +114,68 @@ class ServerContext(ssl.SSLContext):
 
 
 ServerContext.sslobject_class = TlsObject
+
+
+async def secure(sock: ssl.SSLSocket, timeout: float) -> None:
+    """Complete the handshake of a socket that does not block, within ``timeout`` seconds. Raises HandshakeError."""
+    try:
+        async with asyncio.timeout(timeout):
+            await _shake_hands(sock)
+    except ssl.SSLError as error:
+        await _linger(sock)
+        raise _explained(error) from None
+    except (OSError, TimeoutError) as error:
+        raise _explained(error) from None
+
+
+async def _shake_hands(sock: ssl.SSLSocket) -> None:
+    while True:
+        try:
+            sock.do_handshake()
+        except ssl.SSLWantReadError:
+            await _until_readable(sock)
+        except ssl.SSLWantWriteError:
+            await _until_writable(sock)
+        else:
+            return
+
+
+async def _linger(sock: ssl.SSLSocket) -> None:
+    """The alert is written: close the sending half, and discard what comes until the client closes its own."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(LINGER):
+            sock.shutdown(socket.SHUT_WR)
+            while True:
+                try:
+                    if not sock.recv(DISCARDED):
+                        return
+                except BlockingIOError:
+                    await _until_readable(sock)
+
+
+async def _until_readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock, _set, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock)
+
+
+async def _until_writable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_writer(sock, _set, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(sock)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:

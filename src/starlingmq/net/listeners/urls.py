@@ -42,7 +42,7 @@ DEFAULT_PORTS: Final = {
 }
 SCHEMES: Final = (*DEFAULT_PORTS, "unix")
 DEFAULT_PATHS: Final = {"ws": "/mqtt", "wss": "/mqtt", "nats+ws": "/", "nats+wss": "/"}
-PLAIN: Final = ("mqtt", "nats", "unix")  # bytes are MQTT, or NATS, as they come from the socket
+DIRECT: Final = ("mqtt", "mqtts", "nats", "unix")  # bytes are MQTT, or NATS, as they come from the socket or from TLS
 ENCRYPTED: Final = ("mqtts", "wss", "tls", "nats+wss", "https")
 
 UNIX_PATH_MAX: Final = 107
