@@ -8,8 +8,8 @@
 5. ``connection_made``, or ``ClientSocket.open`` where the event loop serves clients' sockets itself. From now on the
    protocol object leaves the gate, in its ``connection_lost``.
 
-A connection between 2 and 5 is a task of the ``Acceptor``, which ends it when the listener is closed. The servers of
-asyncio and uvloop count nothing before 5, and cannot pause.
+A connection that waits between 2 and 5 is a task of the ``Acceptor``, which ends it when the listener is closed. The
+servers of asyncio and uvloop count nothing before 5, and cannot pause.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class Arriving(Protocol):
     made: bool
 
 
+Adopt = Callable[[socket.socket, str, int], Arriving]
+
+
 class _Arrival:
     """A counted connection without a protocol object."""
 
@@ -74,7 +77,7 @@ class Acceptor:
         make: Callable[[str, int], Any],
         context: ssl.SSLContext | None,
         handshake_timeout: float,
-        adopt: Callable[[socket.socket, str, int], Arriving] | None = None,
+        adopt: Adopt | None = None,
     ) -> None:
         self.gate = gate
         self.context = context
@@ -150,6 +153,9 @@ class Acceptor:
         arrival = _Arrival(sock, peer, exempt)
         if not exempt:
             arrival.full = gate.admission.full(peer)
+        if self._adopt is not None and self.context is None and not behind_proxy:
+            self._adopted(self._adopt, arrival)
+            return
         if behind_proxy:
             coroutine = self._behind_proxy(arrival)
         else:
@@ -158,14 +164,23 @@ class Acceptor:
         self._arriving[task] = arrival
         task.add_done_callback(partial(self._arrived, arrival))
 
+    def _adopted(self, adopt: Adopt, arrival: _Arrival) -> None:
+        """Open a connection for which nothing is waited."""
+        error: BaseException | None = None
+        try:
+            arrival.protocol = adopt(arrival.sock, arrival.peer, arrival.full)
+        except Exception as raised:
+            error = raised
+        self._settle(arrival, error)
+
     def _arrived(self, arrival: _Arrival, task: asyncio.Task[None]) -> None:
         del self._arriving[task]
+        self._settle(arrival, None if task.cancelled() else task.exception())
+
+    def _settle(self, arrival: _Arrival, error: BaseException | None) -> None:
         if not arrival.made:
             arrival.sock.close()
             self.gate.leave(arrival.peer, arrival.exempt)
-        if task.cancelled():
-            return
-        error = task.exception()
         if isinstance(error, HandshakeError):
             self.gate.refuse(error.reason, arrival.peer if error.detail else "", error.detail)
         elif error is not None and not isinstance(error, OSError):  # the connection is closed already
