@@ -280,7 +280,7 @@ class Broker:
             await store.close()
             raise
         self._cluster = cluster
-        cluster.copies = self._copies.process
+        self._copies.serve(cluster)
         told = event_listener(config, self.hooks, notices)
         driver = Driver(state, store, self.hooks, told, notices.add, clock, part, cluster.carry)
         cluster.request_turn = driver.request_turn

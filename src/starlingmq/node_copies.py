@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from starlingmq.net.copies.copy_part import CopyPart
     from starlingmq.net.copies.copy_process import CopyProcess
     from starlingmq.net.copies.hosted_broker import OpenBroker
+    from starlingmq.net.peers.cluster_shell import Cluster
 
 log = logging.getLogger("starlingmq")
 
@@ -73,6 +74,14 @@ class NodeCopies:
         log.warning("another node serves the data of %s, since this one was lost for it; starting as a follower", name)
         self.taken_over = True
         on_taken_over()
+
+    def serve(self, cluster: Cluster) -> None:
+        """``cluster``: of the broker, which is not a member yet."""
+        cluster.copies = self.process
+        if self.process is not None:
+            cluster.on_left = self.process.leave
+        elif self.part is not None:
+            cluster.on_left = self.part.forget
 
     async def join(self, state: ClusterState | None) -> None:
         """Before the broker joins the cluster: wait until no node in step has more than this one."""

@@ -10,12 +10,18 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from random import Random
+from typing import ClassVar
 
 from tests.cluster import seeded
 from tests.cluster.takeover_world import RoamingWorld, figures
 
 
 class ReturningWorld(RoamingWorld):
+    """``copies``: with ``cluster.copies``, a node that was taken out sets the data on its disk aside before it begins
+    (``CopyRoles``, order SetAside)."""
+
+    copies: ClassVar[bool] = False
+
     def __init__(self, seed: int, trace: bool = False) -> None:
         super().__init__(seed, trace)
         plan = self.plan
@@ -40,6 +46,8 @@ class ReturningWorld(RoamingWorld):
     def _start_again(self) -> None:
         node = self.nodes[0]
         self.trace.note("world", "n1 is started again, as a new node")
+        if self.copies:
+            node.disk.wipe()
         node.gone = node.leaving = False
         node.down = 0
         self.start_if_wanted(node)
@@ -55,6 +63,20 @@ def run(seed: int, trace: bool = False) -> ReturningWorld:
 
 def told(world: ReturningWorld) -> Counter[str]:
     return figures(world) + Counter({"returns": world.returns, "sessions on the disks of who returns": world.strays})
+
+
+class CopiedReturningWorld(ReturningWorld):
+    copies = True
+
+    def in_doubt(self) -> bool:
+        """Sessions of the node that was taken out are lost: in these worlds no other node serves its data."""
+        return self.returns > 0 or super().in_doubt()
+
+
+def run_with_copies(seed: int, trace: bool = False) -> ReturningWorld:
+    world = CopiedReturningWorld(seed, trace)
+    world.live()
+    return world
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from tests.cluster.test_copies import RECORD, SETTINGS
 
 from starlingmq.cluster.copies.copy_record import CopyRecord, new_record, record_from, record_value
 from starlingmq.cluster.copies.copy_registry import StoringNode
-from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Order, Require
+from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Order, Require, SetAside
 from starlingmq.cluster.copies.role_table import Role
 from starlingmq.cluster.etcd.etcd_requests import Answer, Delete, Get, KeyValue, Request, Txn, TxnAnswer, Watch
 
@@ -24,10 +24,11 @@ class Lone:
         records: list[CopyRecord],
         whole: tuple[str, ...] | None = None,
         blank: bool = False,
+        known: dict[str, int] | None = None,
     ) -> None:
         self.revision = 10
         self.roles = CopyRoles(
-            "c", StoringNode("a", incarnation, "m", ""), incarnations, SETTINGS, lambda origin: 0, whole, blank
+            "c", StoringNode("a", incarnation, "m", ""), incarnations, SETTINGS, lambda origin: 0, whole, blank, known
         )
         registry = self.roles.registry
         self.there = {registry.key(each.origin): (record_value(each), 5) for each in records}
@@ -79,10 +80,50 @@ def test_a_first_start_writes_the_first_record_and_opens_its_own_data() -> None:
 def test_a_node_that_has_left_closes_its_data_and_its_record_is_gone() -> None:
     lone = Lone(1, (), [])
     lone.run()
-    lone.roles.forget_own()
+    lone.roles.forget("a")
     assert lone.run() == [CloseCopy("a")]
     assert lone.roles.registry.records == {}
     assert lone.run() == []  # it writes no new one
+
+
+@pytest.mark.parametrize("records", [[], [RECORD]], ids=["a new etcd", "etcd restored from a backup"])
+def test_a_generation_is_above_the_one_that_the_disk_knows(records: list[CopyRecord]) -> None:
+    lone = Lone(8, (7,), records, known={"a": 57})
+    assert lone.run() == [OpenCopy("a", 58)]
+
+
+def test_a_node_that_was_forgotten_sets_its_data_aside_before_it_begins_again() -> None:
+    lone = Lone(8, (7,), [])
+    mark = lone.roles.registry.forgotten_key("a")
+    lone.there[mark] = (b"", 6)
+    assert lone.run() == [SetAside()] and lone.roles.registry.records == {}
+    lone.roles.began_blank()
+    assert lone.run() == [OpenCopy("a", 8)]
+    assert lone.record("a") == new_record("a", 8) and mark not in lone.there
+    assert not lone.roles.registry.is_forgotten("a")
+
+
+def test_a_copy_is_obsolete_once_its_node_is_forgotten_or_enough_others_are_in_step() -> None:
+    records = [
+        replace(RECORD, origin="x", server="y", in_step={"y": 1}, followers=("z",)),
+        replace(RECORD, origin="gone", server="a", in_step={"a": 7}, followers=()),
+    ]
+    lone = Lone(8, (7,), records)
+    lone.run()
+    registry, roles = lone.roles.registry, lone.roles
+    registry.nodes["y"] = StoringNode("y", 1, "m", "")
+    assert not any(map(roles.is_obsolete, ("a", "x", "gone", "unknown")))
+    registry.nodes["z"] = StoringNode("z", 2, "m", "")
+    listed = replace(records[0], in_step={"y": 1, "z": 2})
+    registry.set(registry.key("x"), record_value(listed), 50)
+    lone.run()
+    assert roles.is_obsolete("x")
+    roles.forget("gone")
+    assert CloseCopy("gone") in lone.run()
+    mark = registry.forgotten_key("gone")
+    assert mark in lone.there and not roles.is_obsolete("gone")  # etcd has not sent it yet
+    registry.set(mark, b"", 60)
+    assert roles.is_obsolete("gone")
 
 
 def test_the_record_of_a_node_that_joins_again_has_a_generation_above_the_earlier_ones() -> None:

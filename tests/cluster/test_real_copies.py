@@ -10,6 +10,7 @@ from typing import Any, Final
 from unittest.mock import ANY
 
 import pytest
+import yaml
 from tests.cluster.real import AwayError, Cluster, Node
 from tests.patience import within
 
@@ -246,6 +247,52 @@ async def test_nobody_serves_the_data_of_a_node_that_has_left(tmp_path: Path) ->
         await cluster.until(is_alone, "the lease of the node is over, and the others have each other's data")
         assert {each["name"] for each in one.status()["members"]} == {"n1", "n2"}
         assert "taking over the data of n3" not in one.said() + two.said()
+
+
+async def test_a_lost_node_that_is_forgotten_is_handed_over_first_and_returns_without_its_old_data(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, two, three = cluster.nodes
+        await subscribe(three, "to/sleeper", 2)
+        async with Client(three.url) as client, within(SECONDS):
+            for number in range(50):
+                await client.publish("to/sleeper", b"%d" % number, qos=2)
+        three.kill()
+
+        def is_forgotten() -> bool:
+            with suppress(AwayError):  # until its lease has expired
+                return bool(one.ask("cluster.forget", name=three.name) == {"forgot": three.name})
+            return False
+
+        async with within(SECONDS):
+            while not await asyncio.to_thread(is_forgotten):
+                await asyncio.sleep(0.1)
+        assert {each["node"] for each in one.ask("cluster.copies")["nodes"]} == {"n1", "n2"}
+        assert await found(two, 50) == list(range(50))
+        await cluster.until(
+            lambda: not any((node.data_dir / "copies" / three.name).exists() for node in (one, two)),
+            "the copies of its data are deleted",
+        )
+        shutil.rmtree(three.data_dir / "etcd")  # as its error says
+        three.configure(lambda settings: settings["cluster"]["etcd"].update(join=etcd_of(one), initial_members=[]))
+        three.start()
+        await cluster.whole()
+        assert "begins without data" in three.said() and (three.data_dir / "aside-1" / "journal").is_dir()
+        await copied(cluster, 2)
+        await subscribe(three, "to/sleeper", 2)
+        async with Client(one.url) as client, within(SECONDS):
+            await client.publish("to/sleeper", b"50", qos=2)
+        assert await found(three, 1) == [50]  # and nothing that its old disk had
+        with pytest.raises(AwayError):
+            one.ask("cluster.forget", name="n9")
+
+
+def etcd_of(node: Node) -> list[str]:
+    settings = yaml.safe_load(node.settings.read_text())
+    return [f"127.0.0.1:{settings['cluster']['etcd']['client_port']}"]
 
 
 def keep_stream(settings: dict[str, Any]) -> None:

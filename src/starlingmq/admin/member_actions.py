@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
+from starlingmq.admin.copied_nodes import CopiedNode
 from starlingmq.admin.copy_actions import CopyActions
 from starlingmq.admin.drain_actions import DrainActions
 from starlingmq.admin.sessions import when
@@ -376,8 +377,17 @@ class MemberActions:
 
     async def forget(self, report: Report, request: ForgetRequest) -> NodeForgotten:
         """Remove a node that will not return, with everything that is queued for it."""
-        report(f"forgetting {request.name}", 0, 0, "steps")
-        problem = await self.cluster.forget(request.name, request.force, LEAVE_SECONDS)
-        if problem:
-            raise MemberActionError(problem)
-        return NodeForgotten(request.name)
+        cluster, copies, name = self.cluster, self.cluster.copies, request.name
+        known = False
+        if copies is not None and name != cluster.name:
+            known = await CopiedNode(cluster, copies, name, request.force).hand_over(report)
+        report(f"forgetting {name}", 0, 0, "steps")
+        if not known or name in cluster.names().values():
+            problem = await cluster.forget(name, request.force, LEAVE_SECONDS)
+            if problem:
+                raise MemberActionError(problem)
+        else:
+            await cluster.forget_server(name)
+        if copies is not None and not await copies.forget(name, LEAVE_SECONDS):
+            raise MemberActionError(f"{name} was removed, but etcd has not confirmed the end of its copies; try again")
+        return NodeForgotten(name)

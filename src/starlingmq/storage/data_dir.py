@@ -44,6 +44,12 @@ STAGE_PREFIX: Final = "stage-"
 """Directories that a backup uses inside the data directory; leftovers are removed when the data directory is opened."""
 
 
+ASIDE_PREFIX: Final = "aside-"
+"""Directories inside the data directory with data that was set aside (``set_aside``)."""
+
+_DATA: Final = ("COPY", "kv.next", "kv.whole", "kv", "streams", "journal")
+
+
 class DataDirError(Exception):
     """The directory is unusable as it is. One line for the operator: what is wrong, and what to do."""
 
@@ -156,6 +162,24 @@ def write_layout(path: Path, facts: Mapping[str, str]) -> None:
         os.fsync(file.fileno())
     new.rename(path / "LAYOUT")
     sync_directory(path)
+
+
+def set_aside(path: Path) -> Path | None:
+    """Move the data of a directory that no process has open into a directory of its own inside; None: there is none. If
+    it is interrupted, the next call completes it. Raises OSError."""
+    there = [path / name for name in _DATA if (path / name).exists()]
+    if not there:
+        return None
+    number = 1
+    while (path / f"{ASIDE_PREFIX}{number}" / _DATA[-1]).exists():
+        number += 1
+    aside = path / f"{ASIDE_PREFIX}{number}"
+    aside.mkdir(mode=0o700, exist_ok=True)
+    for each in there:
+        os.rename(each, aside / each.name)
+    sync_directory(aside)
+    sync_directory(path)
+    return aside
 
 
 def _has_data(path: Path) -> bool:

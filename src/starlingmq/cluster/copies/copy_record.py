@@ -56,12 +56,14 @@ class CopyRecord:
         followers = tuple(dict.fromkeys(others))
         return replace(self, generation=self.generation + 1, server=name, incarnation=incarnation, followers=followers)
 
-    def returned(self, name: str, incarnation: int) -> CopyRecord:
-        """A node in step has restarted and has its disk. The server takes a new generation for its new incarnation."""
+    def returned(self, name: str, incarnation: int, known: int = 0) -> CopyRecord:
+        """A node in step has restarted and has its disk. The server takes a new generation for its new incarnation,
+        above the one that its disk has ``known``: etcd may have been restored from a backup."""
         in_step = {**self.in_step, name: incarnation}
         if name != self.server:
             return replace(self, in_step=in_step)
-        return replace(self, generation=self.generation + 1, incarnation=incarnation, in_step=in_step)
+        generation = max(self.generation, known) + 1
+        return replace(self, generation=generation, incarnation=incarnation, in_step=in_step)
 
     def given_up_to(self, name: str, incarnation: int) -> CopyRecord:
         """An operator gives up what the nodes in step had: this node serves what it has."""
@@ -73,10 +75,11 @@ class CopyRecord:
         return replace(self, in_step={each: incarnation for each, incarnation in self.in_step.items() if each != name})
 
 
-def new_record(origin: str, incarnation: int) -> CopyRecord:
+def new_record(origin: str, incarnation: int, known: int = 0) -> CopyRecord:
     """Its generation is above those of an earlier record of the same name, which was deleted: an incarnation is a
-    revision of etcd, and so is above the number of changes so far."""
-    return CopyRecord(origin, incarnation, origin, incarnation, {origin: incarnation})
+    revision of etcd, and so is above the number of changes so far. It is also above the one that the disk of the node
+    has ``known``: etcd may be a new one."""
+    return CopyRecord(origin, max(incarnation, known + 1), origin, incarnation, {origin: incarnation})
 
 
 def record_value(record: CopyRecord) -> bytes:

@@ -4,6 +4,8 @@
 
     copies/<origin>        a ``CopyRecord``
     copies/nodes/<name>    JSON ``StoringNode``; with the lease of that node
+    copies/forgotten/<origin>   that node has left for good, or was removed: what a disk has of its data is obsolete.
+                           Counts while there is no record, and is deleted after the node has begun without data
 
 The law: of two states of a key, the one with the higher revision counts, in whatever order they arrive.
 """
@@ -13,10 +15,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from starlingmq.cluster.copies.copy_record import CopyRecord, CopyRecordError, record_from
 from starlingmq.cluster.etcd.etcd_requests import KeyChange, KeyValue
+
+NODES: Final = "nodes/"
+FORGOTTEN: Final = "forgotten/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,13 @@ def _node_from(name: str, value: bytes) -> StoringNode:
 class CopyRegistry:
     records: dict[str, CopyRecord]  # by origin
     nodes: dict[str, StoringNode]  # by name; only those that have their lease
+    forgotten: set[str]  # origins
 
     def __init__(self, cluster: str) -> None:
         self.prefix = f"/starlingmq/{cluster}/copies/".encode()
         self.records = {}
         self.nodes = {}
+        self.forgotten = set()
         self._seen: dict[bytes, int] = {}  # key -> the revision of its known state
         self._changed: dict[str, None] = {}
         self._problems: list[str] = []
@@ -66,7 +73,16 @@ class CopyRegistry:
         return self.prefix + origin.encode()
 
     def node_key(self, name: str) -> bytes:
-        return self.prefix + b"nodes/" + name.encode()
+        return self.prefix + NODES.encode() + name.encode()
+
+    def forgotten_key(self, origin: str) -> bytes:
+        return self.prefix + FORGOTTEN.encode() + origin.encode()
+
+    def forgotten_revision(self, origin: str) -> int:
+        return self._seen.get(self.forgotten_key(origin), 0) if origin in self.forgotten else 0
+
+    def is_forgotten(self, origin: str) -> bool:
+        return origin in self.forgotten and origin not in self.records
 
     def origin_of(self, key: bytes) -> str:
         return key[len(self.prefix) :].decode()
@@ -105,10 +121,11 @@ class CopyRegistry:
             return
         self._seen[key] = revision
         name = self.origin_of(key)
-        is_node = name.startswith("nodes/")
         try:
-            if is_node:
-                self._set_node(name.removeprefix("nodes/"), value)
+            if name.startswith(NODES):
+                self._set_node(name.removeprefix(NODES), value)
+            elif name.startswith(FORGOTTEN):
+                self._set_forgotten(name.removeprefix(FORGOTTEN), value)
             else:
                 self._set_record(name, value)
         except CopyRecordError as error:
@@ -119,6 +136,12 @@ class CopyRegistry:
             self.nodes.pop(name, None)
         else:
             self.nodes[name] = _node_from(name, value)
+
+    def _set_forgotten(self, origin: str, value: bytes | None) -> None:
+        if value is None:
+            self.forgotten.discard(origin)
+        else:
+            self.forgotten.add(origin)
 
     def _set_record(self, origin: str, value: bytes | None) -> None:
         if value is None:

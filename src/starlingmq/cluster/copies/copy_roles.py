@@ -13,7 +13,7 @@ for an operator (``give_up``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
@@ -71,7 +71,12 @@ class Require:
     serving: bool
 
 
-Order = OpenCopy | CloseCopy | Require
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """This node was forgotten: move its data out of the way, and call ``began_blank``."""
+
+
+Order = OpenCopy | CloseCopy | Require | SetAside
 
 
 class Presence:
@@ -92,7 +97,8 @@ class Presence:
 class CopyRoles:
     """``me``: this process; ``incarnations``: those that its disk has had since the last one that all records knew;
     ``written``: the number of the last change of an origin that is open here; ``whole``: the origins whose copy on this
-    disk is whole (None: all); ``blank``: the data directory of this node itself was never served with copies."""
+    disk is whole (None: all); ``blank``: the data directory of this node itself was never served with copies;
+    ``known``: by origin, the newest generation that this disk knows."""
 
     stirred: bool  # something has happened since the last turn
 
@@ -105,6 +111,7 @@ class CopyRoles:
         written: Callable[[str], int],
         whole: Collection[str] | None = None,
         blank: bool = False,
+        known: Mapping[str, int] | None = None,
     ) -> None:
         self.stirred = True
         self.presence = Presence()
@@ -119,6 +126,8 @@ class CopyRoles:
         self._written = written
         self._whole = None if whole is None else frozenset(whole)
         self._blank = blank
+        self._known = dict(known or {})
+        self._sets_aside = self._is_aside = False
         self._floor: dict[str, int] = {}  # origin -> nothing of an earlier generation is stored
         self._opening: dict[str, int] = {}  # origin -> generation that is opened
         self._unable: dict[str, int] = {}  # origin -> generation that cannot be opened here
@@ -217,11 +226,17 @@ class CopyRoles:
         self.me = replace(self.me, stopping=True)
         self._listed = False
 
-    def forget_own(self) -> None:
-        """This node has left the cluster and has handed everything over: no node is to serve its data."""
-        key = self.registry.key(self.me.name)
-        if self.me.name in self.registry.records and key not in self._cas:
-            self._cas.add(CasUpdate(key, self.registry.revision(self.me.name), None))
+    def forget(self, origin: str) -> None:
+        """That node has left the cluster, with everything handed over, or was removed: no node is to serve its data,
+        and what its disk has is obsolete."""
+        registry = self.registry
+        if not registry.is_forgotten(origin) and registry.key(origin) not in self._cas:
+            mark = Put(registry.forgotten_key(origin), b"")
+            self._cas.add(CasUpdate(registry.key(origin), registry.revision(origin), None, (mark,)))
+
+    def began_blank(self) -> None:
+        """The data of this node, which was forgotten, is set aside."""
+        self._is_aside = self.stirred = True
 
     def give_up(self, origin: str, name: str) -> str:
         """An operator gives up what the nodes in step had: that node is to serve what it has. Returns "" or the reason
@@ -237,6 +252,17 @@ class CopyRoles:
             return f"the copies of the data of {origin} are changing; try again"
         self._change(record.given_up_to(name, node.incarnation))
         return ""
+
+    def is_obsolete(self, origin: str) -> bool:
+        """Whether a copy of that origin on this disk is of no use any more: the node was forgotten, or as many others
+        as ``cluster.copies`` are there and in step."""
+        record = self.registry.records.get(origin)
+        if not self._read or origin == self.me.name:
+            return False
+        if record is None:
+            return self.registry.is_forgotten(origin)
+        is_apart = self.roles.get(origin) is Role.APART and self.me.name not in record.in_step
+        return is_apart and len(self.registry.whole(record)) >= self._settings.copies
 
     # Questions of a follower
 
@@ -328,9 +354,17 @@ class CopyRoles:
 
     def _begin_own(self) -> None:
         """The first record of this node's own data."""
-        name = self.me.name
-        if self.roles.get(name, Role.UNKNOWN) is Role.UNKNOWN and self.registry.key(name) not in self._cas:
-            self._change(new_record(name, self.me.incarnation))
+        name, registry = self.me.name, self.registry
+        if name in registry.records:
+            if name in registry.forgotten and registry.forgotten_key(name) not in self._cas:
+                key = registry.forgotten_key(name)
+                self._cas.add(CasUpdate(key, registry.forgotten_revision(name), None))
+        elif self.roles.get(name, Role.UNKNOWN) is Role.UNKNOWN and registry.key(name) not in self._cas:
+            if self._is_aside or not registry.is_forgotten(name):
+                self._change(new_record(name, self.me.incarnation, self._known.get(name, 0)))
+            elif not self._sets_aside:
+                self._sets_aside = True
+                self._orders.append(SetAside())
 
     def _propose(self, now: float) -> None:
         records = self.registry.records
@@ -362,7 +396,7 @@ class CopyRoles:
         if record.in_step[name] in self._incarnations and self._is_whole(record):
             if record.server == name:
                 self._restarted.add(record.origin)
-            return record.returned(name, incarnation)
+            return record.returned(name, incarnation, self._known.get(record.origin, 0))
         if len(record.in_step) > 1:
             return record.without(name)
         return None

@@ -53,6 +53,7 @@ class CopiedBroker(Protocol):
     presence: ProcessPresence
 
     def request_turn(self) -> None: ...
+    async def forget(self, origin: str, seconds: float) -> bool: ...
 
 
 class CopyPart:
@@ -207,6 +208,10 @@ class CopyPart:
         self._process.request_turn()
 
     # The end
+
+    async def forget(self, seconds: float) -> None:
+        """The broker has left the cluster in the name of a lost node, with everything handed over."""
+        await self._process.forget(self.origin, seconds)
 
     def left(self) -> None:
         """The broker is leaving the cluster, or its node is stopping."""

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlingmq.cluster.copies.copy_roles import CopyRoles
 from starlingmq.net.peers.call_pipe import Pipe
 from starlingmq.net.peers.copy_link import CopyRefused, served
 from starlingmq.net.peers.peer_handshake import Proved
 from starlingmq.storage.copies.copy_directory import CopyDirectory
-from starlingmq.storage.copies.copy_facts import read_facts
+from starlingmq.storage.copies.copy_facts import CopyFacts, newest, read_facts
 from starlingmq.storage.copies.copy_files import CopyFiles
-from starlingmq.storage.copies.copy_frames import CopyPosition, Hello
+from starlingmq.storage.copies.copy_frames import ASKS, CopyPosition, Hello
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
-from starlingmq.storage.data_dir import DataDirError
+from starlingmq.storage.data_dir import DataDirError, set_aside
 from starlingmq.storage.journal_writer import Durability
 
 log = logging.getLogger("starlingmq.copies")
@@ -88,6 +89,15 @@ class CopyPlace:
     def _opened(self, hello: Hello, durability: Durability) -> CopyDirectory:
         try:
             files = CopyFiles(self.path, self.origin, hello.engine, hello.segment_size)
+            if hello.generation != ASKS and newest(files.facts) > hello.generation:
+                files.close()
+                log.warning(
+                    "etcd has an older state of the copies of the data of %s than this disk: it is a new one, or was "
+                    "restored from a backup. The copy here is kept in %s; another one begins",
+                    self.origin,
+                    set_aside(self.path),
+                )
+                files = CopyFiles(self.path, self.origin, hello.engine, hello.segment_size)
         except DataDirError as error:
             raise CopyRefused(str(error)) from None
         return CopyDirectory(files, careful=durability == "power")
@@ -120,6 +130,17 @@ class CopyPlace:
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
+    async def delete(self) -> bool:
+        """Delete the copy, unless it is in use as data. Whether it is gone. Raises OSError."""
+        async with self._lock:
+            if self.taken:
+                return False
+            await self._end_task()
+            await self._close()
+            if self.path.exists():
+                await self._run(lambda: shutil.rmtree(self.path))
+            return True
+
     async def close(self) -> None:
         await self.release()
         self._threads.shutdown(wait=False)
@@ -133,22 +154,28 @@ class CopyPlaces:
         self.directory = directory
         self.me = me
         self.places: dict[str, CopyPlace] = {}
+        self.stored: set[str] = set()  # other origins of which there may be a copy here
         self._durability = durability
 
+    def find(self) -> list[str]:
+        """The other origins of which there is a copy. Raises OSError."""
+        directory = self.directory / COPIES
+        if directory.is_dir():
+            self.stored.update(unquote(path.name) for path in directory.iterdir())
+        return sorted(self.stored)
+
     def place(self, origin: str) -> CopyPlace:
+        if origin != self.me:
+            self.stored.add(origin)
         if origin not in self.places:
             path = self.directory if origin == self.me else self.directory / COPIES / folder(origin)
             self.places[origin] = CopyPlace(path, origin)
         return self.places[origin]
 
-    def whole(self, origins: list[str]) -> list[str]:
-        """The origins whose copy here is whole. Raises OSError."""
-        found = [(origin, read_facts(self.place(origin).path)) for origin in origins]
-        return [origin for origin, facts in found if facts is not None and facts.whole]
-
-    def is_blank(self) -> bool:
-        """Whether the data directory of this node was never served with copies. Raises OSError."""
-        return read_facts(self.directory) is None
+    def facts(self, origins: list[str]) -> dict[str, CopyFacts]:
+        """By origin, what its copy here says about itself. Raises OSError."""
+        found = {origin: read_facts(self.place(origin).path) for origin in origins}
+        return {origin: facts for origin, facts in found.items() if facts is not None}
 
     async def serve(self, roles: CopyRoles, proved: Proved, pipe: Pipe) -> str:
         """Stores what another node sends on this connection. Returns why it ended."""

@@ -14,22 +14,21 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from math import inf
 from pathlib import Path
-from typing import Final
-from urllib.parse import unquote
+from typing import Any, Final
 
 import msgspec
 
 from starlingmq.cluster.copies.copy_registry import StoringNode
-from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Order
+from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Order, SetAside
 from starlingmq.cluster.copies.copy_server import CopySettings
 from starlingmq.cluster.copies.process_presence import ProcessPresence
 from starlingmq.cluster.etcd.etcd_requests import Answer, EtcdState, Get, Put, Request, Txn, TxnAnswer
 from starlingmq.config.settings import Config
 from starlingmq.net.copies.copy_part import CopyPart, number_of
-from starlingmq.net.copies.copy_place import COPIES, CopyPlaces
+from starlingmq.net.copies.copy_place import CopyPlaces
 from starlingmq.net.copies.hosted_broker import HostedOrigin, OpenBroker, advertised, hosted_config
 from starlingmq.net.etcd.etcd_access import EtcdAccess
 from starlingmq.net.etcd.etcd_client import EtcdClient
@@ -37,8 +36,9 @@ from starlingmq.net.etcd.etcd_process import EtcdServerError
 from starlingmq.net.peers.call_pipe import Pipe
 from starlingmq.net.peers.peer_handshake import Proved
 from starlingmq.net.peers.peer_server import PeerServer
+from starlingmq.storage.copies.copy_facts import newest
 from starlingmq.storage.copies.incarnations import read_incarnations, write_incarnations
-from starlingmq.storage.data_dir import DataDir
+from starlingmq.storage.data_dir import DataDir, set_aside
 from starlingmq.storage.directory_store import durability_of, journal_engine
 
 log = logging.getLogger("starlingmq.copies")
@@ -75,6 +75,8 @@ class CopyProcess:
         self._own_generation = 0
         self._changed = asyncio.Event()
         self._settled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deleting: set[str] = set()  # origins of which the copy is being deleted, or cannot be
         self._reported: dict[str, int] = {}  # origin -> the generation that the log has
 
     # The start
@@ -95,18 +97,15 @@ class CopyProcess:
         settings = CopySettings(
             cluster.copies, cluster.copies_required, cluster.copy_timeout, silence=cluster.member_timeout
         )
-        origins = [node.name, *self._stored_origins()]
-        whole = await asyncio.to_thread(self.places.whole, origins)
-        self.roles = CopyRoles(
-            cluster.name, me, self._incarnations, settings, self._written, whole, self.places.is_blank()
-        )
+        origins = [node.name, *self.places.find()]
+        facts = await asyncio.to_thread(self.places.facts, origins)
+        whole = [origin for origin, known in facts.items() if known.whole]
+        known = {origin: newest(known) for origin, known in facts.items()}
+        blank = node.name not in facts  # never served with copies
+        self.roles = CopyRoles(cluster.name, me, self._incarnations, settings, self._written, whole, blank, known)
         self.roles.presence = self.presence = ProcessPresence(node.name, self.roles.registry, cluster.lease_ttl)
         self._is_running = True
         self.request_turn()
-
-    def _stored_origins(self) -> list[str]:
-        directory = self.directory / COPIES
-        return [unquote(path.name) for path in directory.iterdir()] if directory.is_dir() else []
 
     async def _take_incarnation(self) -> int:
         """A number that no process of this cluster had before: the revision of a change in etcd."""
@@ -233,6 +232,7 @@ class CopyProcess:
         for notice in roles.take_notices():
             log.warning("%s", notice)
         self._report_servers()
+        self._delete_obsolete()
         requests = roles.take_requests(now)
         self._submit(requests)
         if roles.settled and not self._settled:
@@ -267,7 +267,9 @@ class CopyProcess:
 
     def _carry_out(self, order: Order) -> None:
         me = self.config.node.name
-        if isinstance(order, OpenCopy):
+        if isinstance(order, SetAside):
+            self._background(self._set_aside())
+        elif isinstance(order, OpenCopy):
             if order.origin != me:
                 self._host(order.origin, order.generation)
             elif self.own is None:
@@ -303,6 +305,45 @@ class CopyProcess:
         self.roles.failed(origin, generation)
         self.request_turn()
 
+    async def _set_aside(self) -> None:
+        """Raises OSError; the node does not serve then."""
+        moved = await asyncio.to_thread(set_aside, self.directory)
+        if moved is not None:
+            log.warning(
+                "this node was removed from the cluster, and its data was handed over or given up: it begins without "
+                "data. What its disk had is in %s; delete it once it is not needed",
+                moved,
+            )
+        self.roles.began_blank()
+        self.request_turn()
+
+    def _delete_obsolete(self) -> None:
+        for origin in self.places.stored - self._deleting:
+            if self.roles.is_obsolete(origin):
+                self._deleting.add(origin)
+                self._background(self._delete(origin))
+
+    async def _delete(self, origin: str) -> None:
+        try:
+            deleted = await self.places.place(origin).delete()
+        except OSError as error:
+            log.warning("the copy of the data of %s is not needed any more, and cannot be deleted: %s", origin, error)
+            return
+        self._deleting.discard(origin)
+        if deleted:
+            self.places.stored.discard(origin)
+            log.info("the copy of the data of %s is deleted here: it is not needed any more", origin)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended_work)
+
+    def _ended_work(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the data of this node cannot be set aside: %s", error)
+
     def _lose(self) -> None:
         """Nothing more of the own data is acknowledged: followers store nothing of an old generation."""
         on_lost, self.on_lost = self.on_lost, lambda: None
@@ -337,12 +378,20 @@ class CopyProcess:
 
     async def leave(self, seconds: float) -> None:
         """The own broker has left the cluster, with nothing to serve any more."""
-        me, until = self.config.node.name, self._loop.time() + seconds
         self.on_lost = lambda: None
-        while me in self.roles.registry.records and self._loop.time() < until:
-            self.roles.forget_own()
+        await self.forget(self.config.node.name, seconds)
+
+    async def forget(self, origin: str, seconds: float) -> bool:
+        """No node is to serve the data of that node, and what its disk has is obsolete. Whether etcd has confirmed
+        it in time."""
+        until = self._loop.time() + seconds
+        while not self.roles.registry.is_forgotten(origin):
+            if self._loop.time() >= until:
+                return False
+            self.roles.forget(origin)
             self.request_turn()
             await asyncio.sleep(ASK_AGAIN)
+        return True
 
     def stopping(self) -> None:
         """This process is being shut down, and is expected to return."""
@@ -354,6 +403,9 @@ class CopyProcess:
         """Ends everything but the own broker, which has ended before."""
         for hosted in self.hosted.values():
             await hosted.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._is_running = False
         if self._timer is not None:
             self._timer.cancel()

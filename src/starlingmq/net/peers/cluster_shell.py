@@ -74,6 +74,7 @@ class Cluster:
         self.etcd = etcd or EtcdAccess(config)
         self._owns_etcd = etcd is None
         self.copies: CopyProcess | None = None  # of this process; None: nodes store no copies
+        self.on_left: Callable[[float], Awaitable[None]] | None = None  # called with the seconds that it may take
         self.client: EtcdClient | None = None
         self._has_copies = False  # according to etcd
         self._introduced = 0  # the incarnation that the peers know; 0: none yet
@@ -335,10 +336,10 @@ class Cluster:
         if not await self.until(lambda: state.left, seconds):
             self._leaving = False
             return False
-        if self.copies is not None:
-            await self.copies.leave(seconds)
-        if self.server is not None:
-            await self.server.leave()
+        if self.on_left is not None:
+            await self.on_left(seconds)
+        if self.server is not None and (self._owns_etcd or self.copies is not None):
+            await self.server.leave()  # otherwise it is that of the node in whose process this one is hosted
         self._end()
         return True
 
@@ -358,9 +359,13 @@ class Cluster:
 
         if not await self.until(gone, seconds):
             return f"{name} was not forgotten: {state.members.problem or 'etcd has not confirmed it'}"
+        await self.forget_server(name)
+        return ""
+
+    async def forget_server(self, name: str) -> None:
+        """Removes the etcd member of a node that was removed."""
         if self.server is not None:
             await self.server.forget(name)
-        return ""
 
     def _end(self) -> None:
         if not self._ended:

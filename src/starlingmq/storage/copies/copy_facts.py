@@ -75,6 +75,12 @@ class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
     copied: bool = False
 
 
+def newest(facts: CopyFacts) -> int:
+    """The newest generation that it knows. etcd has had it, so a server of an older one means that etcd has lost a part
+    of its state: nodes ask etcd before they accept a server."""
+    return max(facts.generation, facts.fenced)
+
+
 def read_facts(directory: Path) -> CopyFacts | None:
     """None: there is no such file, or it is unreadable. Raises OSError."""
     try:
