@@ -23,7 +23,7 @@ from .test_secrets import free_ports
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus/alerts.yaml"
-ABSENT = ("cluster", "peer", "group", "stream", "refused", "closed", "dropped")
+ABSENT = ("cluster", "peer", "copies", "copy", "group", "stream", "refused", "closed", "dropped")
 """Words of metrics that a single broker without groups and streams, in which nothing went wrong, does not have."""
 
 

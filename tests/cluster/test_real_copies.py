@@ -118,6 +118,32 @@ async def test_a_node_without_a_follower_says_that_it_is_not_ready(tmp_path: Pat
         await subscribe(one, "to/sleeper", 1)
 
 
+async def test_a_drain_waits_until_other_nodes_have_copies(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3, "drain_copy_timeout": "2s"}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, two, three = cluster.nodes
+        own = next(each for each in one.ask("cluster.copies")["nodes"] if each["node"] == one.name)
+        follower = cluster[own["followers"][0]["node"]]
+        assert one.ask("cluster.drain")["only_here"] == []
+        one.ask("cluster.drain", cancel="yes")
+        follower.kill()
+
+        def is_alone() -> bool:
+            (other,) = {two, three} - {follower}
+            found = one.ask("cluster.drain", no_wait="yes")
+            return other.is_ready() and one.name in found["only_here"] and found["waits_for_copies"]
+
+        await cluster.until(is_alone, "no other node has the data")
+        found = await asyncio.to_thread(one.ask, "cluster.drain")  # it waits until the time is over
+        assert one.name in found["only_here"] and not found["waits_for_copies"]
+        one.ask("cluster.drain", cancel="yes")
+        follower.start()
+        found = await asyncio.to_thread(one.ask, "cluster.drain")
+        await cluster.whole()
+        await cluster.until(lambda: not one.ask("cluster.drain")["only_here"], "the follower has its copy again")
+
+
 async def test_the_health_names_the_nodes_whose_copies_are_missing(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
         await cluster.whole()

@@ -18,7 +18,10 @@ QUIET_SECONDS: Final = 3.0  # a rebalance is over after so long without a change
 
 
 class DrainRequest(Struct, frozen=True):
+    """``no_wait``: for copies."""
+
     cancel: bool = False
+    no_wait: bool = False
 
 
 class RebalanceRequest(Struct, frozen=True):
@@ -28,6 +31,9 @@ class RebalanceRequest(Struct, frozen=True):
 
 
 class DrainProgress(Struct, frozen=True):
+    """``only_here``: nodes whose data would be lost if this one was lost now, because no other node that is there has a
+    whole copy; ``waits_for_copies``: ``cluster.drain_copy_timeout`` is not over yet."""
+
     node: str
     draining: bool
     done: bool
@@ -38,6 +44,8 @@ class DrainProgress(Struct, frozen=True):
     clients_left: int
     sessions_left: int
     on_the_way: int
+    only_here: list[str]
+    waits_for_copies: bool
 
 
 class Rebalanced(Struct, frozen=True):
@@ -58,6 +66,7 @@ class DrainActions:
     def __init__(self, cluster: Cluster, listener_set: ListenerSet) -> None:
         self.cluster = cluster
         self.listener_set = listener_set
+        self._done_at: float | None = None  # when clients and sessions had moved
 
     def actions(self) -> dict[str, Action]:
         """By the names that the commands use."""
@@ -80,7 +89,12 @@ class DrainActions:
             return self.result()
         await self.start()
         await self.follow(report)
-        return self.result()
+        result = self.result()
+        while result.waits_for_copies and not request.no_wait:
+            report(f"waiting for copies of the data of {', '.join(result.only_here)} at other nodes", 0, 0, "steps")
+            await asyncio.sleep(REPORT_SECONDS)
+            result = self.result()
+        return result
 
     async def start(self) -> None:
         """Raises DrainError if no other node accepts clients."""
@@ -92,6 +106,7 @@ class DrainActions:
         await self.begin()
 
     async def begin(self, for_good: bool = False) -> None:
+        self._done_at = None
         await self.listener_set.close()
         self.state.begin_drain(self.cluster.clock(), for_good=for_good)
         self.cluster.request_turn()
@@ -119,7 +134,12 @@ class DrainActions:
             await asyncio.sleep(REPORT_SECONDS)
 
     def result(self) -> DrainProgress:
-        drain = self.state.drain
+        drain, now = self.state.drain, self.cluster.clock()
+        if drain.done and self._done_at is None:
+            self._done_at = now
+        copies = self.cluster.copies
+        only_here = [] if copies is None else copies.roles.registry.only_at(self.cluster.name)
+        until = (now if self._done_at is None else self._done_at) + self.cluster.config.cluster.drain_copy_timeout
         return DrainProgress(
             node=self.cluster.name,
             draining=drain.active,
@@ -131,6 +151,8 @@ class DrainActions:
             clients_left=drain.clients_left,
             sessions_left=drain.sessions_left,
             on_the_way=self.state.takeovers.outbound_count(),
+            only_here=only_here,
+            waits_for_copies=drain.active and bool(only_here) and now < until,
         )
 
     async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:

@@ -21,6 +21,9 @@ def drain(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="End the drain, so that the node accepts clients again.")
     ] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Do not wait until other nodes have copies of everything stored here.")
+    ] = False,
     node: AtOption = "",
     data_dir: DataDirOption = None,
     config: FileOption = None,
@@ -28,23 +31,27 @@ def drain(
 ) -> int:
     """Drain a node: redirect its clients to other nodes and hand over their sessions.
 
-    The node stays a member and accepts no clients until `ctl drain --cancel` or its next start. The exit code is 1 if
-    sessions or clients remain because no other node accepted them.
+    With cluster.copies, it waits until other nodes have copies of everything that is stored here, at most for
+    cluster.drain_copy_timeout. The node stays a member and accepts no clients until `ctl drain --cancel` or its next
+    start. The exit code is 1 if sessions or clients remain because no other node accepted them, or if copies are
+    missing.
     """
     if node:
-        found = _drain_at(node, cancel, data_dir, config)
+        found = _drain_at(node, cancel, no_wait, data_dir, config)
     else:
+        arguments = {name: "yes" for name, given in (("cancel", cancel), ("no_wait", no_wait)) if given}
         directory = broker_address(data_dir, config)
         with progress(json_) as report:
-            found = ask_broker(directory, "cluster.drain", {"cancel": "yes"} if cancel else {}, report)
+            found = ask_broker(directory, "cluster.drain", arguments, report)
     print(json.dumps(found) if json_ else "\n".join(_lines(found)))
-    return LEFT if found["clients_left"] + found["sessions_left"] and not cancel else 0
+    left = found["clients_left"] or found["sessions_left"] or found["only_here"]
+    return LEFT if left and not cancel else 0
 
 
-def _drain_at(node: str, cancel: bool, data_dir: str | None, config: str | None) -> dict[str, Any]:
+def _drain_at(node: str, cancel: bool, no_wait: bool, data_dir: str | None, config: str | None) -> dict[str, Any]:
     """Drain another node, and wait until it is done."""
     found = ask("drain.cancel" if cancel else "drain.begin", data_dir, config, node=node)
-    while found["draining"] and not found["done"]:
+    while found["draining"] and (not found["done"] or (found["waits_for_copies"] and not no_wait)):
         time.sleep(LOOK_SECONDS)
         found = ask("drain.state", data_dir, config, node=node)
     return found
@@ -84,4 +91,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         )
     if found["on_the_way"]:
         yield f"{found['on_the_way']:,} sessions and their messages wait for unreachable nodes"
+    if found["only_here"]:
+        yield (
+            f"do not lose this node: no other node that is there has a whole copy of the data of "
+            f"{', '.join(found['only_here'])} (see ctl cluster copies)"
+        )
     yield "the node stays a member; ctl drain --cancel lets it accept clients again"

@@ -243,6 +243,13 @@ class ClusterConfig(Section, frozen=True):
             "clients are rebalanced. A shutdown that would take too long goes faster.",
         ),
     ] = 500
+    drain_copy_timeout: Annotated[
+        Duration,
+        Meta(
+            description="How long `ctl drain` waits, once clients and sessions have moved, until other nodes have "
+            "copies of everything that is stored here (`copies` 2 or more). 0: it does not wait."
+        ),
+    ] = 60.0
     retained_inline: Annotated[
         PositiveSize,
         Meta(

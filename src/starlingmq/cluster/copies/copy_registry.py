@@ -103,6 +103,15 @@ class CopyRegistry:
     def origins_at_risk(self) -> list[str]:
         return sorted(record.origin for record in self.records.values() if self.is_at_risk(record))
 
+    def only_at(self, name: str) -> list[str]:
+        """The origins whose data would be lost with that node: it is in step, and no other such node is there."""
+        found = []
+        for origin, record in self.records.items():
+            others = [other for other in record.in_step if other != name and other in self.nodes]
+            if name in record.in_step and not others:
+                found.append(origin)
+        return sorted(found)
+
     def load(self, found: Iterable[KeyValue], revision: int) -> None:
         """All keys as of that revision."""
         there = {each.key: each for each in found}

@@ -353,13 +353,8 @@ class CopyProcess:
 
     def only_here(self) -> list[str]:
         """The other nodes whose data would be lost with this one."""
-        me, present = self.config.node.name, self.roles.registry.nodes
-        found = []
-        for origin, record in self.roles.registry.records.items():
-            others = [name for name in record.in_step if name != me and name in present]
-            if origin != me and me in record.in_step and not others:
-                found.append(origin)
-        return found
+        me = self.config.node.name
+        return [origin for origin in self.roles.registry.only_at(me) if origin != me]
 
     async def give_up(self, origin: str, name: str, seconds: float) -> str:
         """That node is to serve what it has. Returns "" or why this is not possible."""
