@@ -171,8 +171,10 @@ class CopyProcess:
                 self.world.schedule.after(delay, self._open, order.origin, order.generation)
             elif isinstance(order, CloseCopy):
                 self._close(order.origin)
-            else:
+            elif isinstance(order, Require):
                 self._require(order)
+            else:
+                raise AssertionError("no node is forgotten in these worlds")
         if self.copies.settled:
             self.node.disk.incarnations = {self.incarnation}
         for request in [*self.copies.take_requests(self.now), *self.election.take_requests()]:
