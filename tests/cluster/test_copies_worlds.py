@@ -108,7 +108,7 @@ def believes_any_disk_that_was_used(self: CopyRoles, record: CopyRecord) -> Copy
 returns = CopyRoles._return
 
 
-def keeps_its_generation(self: CopyRecord, name: str, incarnation: int) -> CopyRecord:
+def keeps_its_generation(self: CopyRecord, name: str, incarnation: int, known: int = 0) -> CopyRecord:
     changed = replace(self, in_step={**self.in_step, name: incarnation})
     return replace(changed, incarnation=incarnation) if name == self.server else changed
 
