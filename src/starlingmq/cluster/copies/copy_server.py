@@ -112,9 +112,9 @@ class CopyServer:
         ``less``: it has lost records that it had acknowledged. Returns whether it may be brought to the state of this
         node.
 
-        A node in step may have more than a server that begins. If that one has restarted, it has lost acknowledged
-        records; a successor may have been given an earlier state of its disk. So the other must serve. A lost node that
-        has more was the server, and the records were not acknowledged: its checkpoint does not rest on them.
+        A node in step may have more than a server that has restarted: that one has lost acknowledged records, and the
+        other must serve. If it has more than a successor, the records were not acknowledged, and its checkpoint does
+        not rest on them. (Handing over to it would go on for ever under load: each server leaves such records.)
 
         A node in step that has less was given an earlier state of its disk, or has lost the last records in a power
         failure. It leaves the nodes in step before it is brought up to date."""
@@ -122,7 +122,7 @@ class CopyServer:
         if follower is None:
             return False
         listed = name in self.record.in_step
-        if more and not self.checked and listed and (self._restarted or not self._is_gone(name)):
+        if more and self._restarted and not self.checked and listed:
             self._longer = name, incarnation
             return False
         if less and (listed or follower.state is FollowerState.LEAVING):
