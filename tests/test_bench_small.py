@@ -147,3 +147,11 @@ def test_many_groups_are_measured(tmp_path: Path) -> None:
 @pytest.mark.timeout(150)
 def test_the_cost_of_events_is_measured() -> None:
     measured(140, "bench.events", "--rounds", "1", "--seconds", "0.2")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(150)
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
+def test_the_cost_of_workers_is_measured() -> None:
+    measured(140, "bench.workers", "--rounds", "1", "--seconds", "0.2", "--rate", "200")
