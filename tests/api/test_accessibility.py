@@ -25,6 +25,7 @@ VIEWS = {
     "subscriptions": "plant/#",
     "activity": "messages in/s",
     "topics?filter=plant%2F%23": "Messages",
+    "hand": "ws://127.0.0.1:8083/mqtt",
     "retained": "plant/1",
     "groups": "workers",
     "streams": "none",

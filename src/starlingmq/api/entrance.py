@@ -25,12 +25,10 @@ from starlingmq.api.asgi import (
 )
 from starlingmq.net.listeners.forwarded import ForwardedError, client_address
 
+POLICY: Final = "default-src 'self'; frame-ancestors 'none'; form-action 'none'"
 HEADERS: Final = [
     (b"cache-control", b"no-store"),
-    (
-        b"content-security-policy",
-        b"default-src 'self'; frame-ancestors 'none'; form-action 'none'",
-    ),
+    (b"content-security-policy", POLICY.encode()),
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from starlingmq.api.entrance import POLICY
 from starlingmq.api.guard import PAGE
 
 KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -24,10 +26,13 @@ PAGES: Final = {
             "base.js",
             "chart.js",
             "docs.js",
+            "hand.js",
             "icon.svg",
+            "language.js",
             "lists.js",
             "log.js",
             "map.js",
+            "mqtt.js",
             "overview.js",
             "publish.js",
             "rules.js",
@@ -37,10 +42,12 @@ PAGES: Final = {
             "tail.js",
             "trace.js",
             "views.js",
+            "words.js",
         )
     },
 }
 FRESH: Final = {"cache-control": "no-cache"}
+HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,253}(?=:\d{1,5}$|$)")  # a policy can name no IPv6 address
 
 
 def routes() -> list[HTTPRouteHandler]:
@@ -52,7 +59,14 @@ def _page(path: str, name: str) -> HTTPRouteHandler:
     kind = KINDS[name.rpartition(".")[2]]
 
     @get(path, include_in_schema=False, opt=PAGE)
-    async def page() -> Response[bytes]:
-        return Response(body, media_type=kind, headers=FRESH)
+    async def page(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return Response(body, media_type=kind, headers=FRESH | _policy(request.headers.get("host", "")))
 
     return page
+
+
+def _policy(host: str) -> dict[str, str]:
+    """The page may connect to the WebSocket listeners of the host it was loaded from, and to no other host."""
+    name = HOST.match(host)
+    sockets = f" ws://{name[0]}:* wss://{name[0]}:*" if name else ""
+    return {"content-security-policy": f"{POLICY}; connect-src 'self'{sockets}"}

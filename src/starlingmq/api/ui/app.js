@@ -13,7 +13,7 @@ const LIVE = {
   trace: {make: (parameters) => new Trace(parameters)},
   log: {title: "Log", make: () => new Log()},
 };
-const TABS = ["overview", "clients", "sessions", "subscriptions", "activity", "topics", "retained", "groups", "streams", "nodes", "alarms", "bans", "rules", "settings", "log"];
+const TABS = ["overview", "clients", "sessions", "subscriptions", "activity", "topics", "hand", "retained", "groups", "streams", "nodes", "alarms", "bans", "rules", "settings", "log"];
 
 for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, (VIEWS[name] ?? LIVE[name]).title));
 $("tabs").append(el("a", {href: "/docs"}, "API"));

@@ -4,6 +4,8 @@ import {age, api, ask, el, facts, heading, missing, nodeColumn, number, sessionL
 import {activity} from "./activity.js";
 import {alarms} from "./alarms.js";
 import {bans} from "./bans.js";
+import {hand} from "./hand.js";
+import {t} from "./language.js";
 import {List} from "./lists.js";
 import {rules} from "./rules.js";
 import {nodes} from "./map.js";
@@ -114,6 +116,7 @@ export const VIEWS = {
   streams: {title: "Streams", show: streams},
   nodes: {title: "Cluster", show: nodes},
   activity: {title: "Activity", show: activity},
+  hand: {title: t("hand.title"), show: hand},
   alarms: {title: "Alarms", show: alarms},
   bans: {title: "Bans", show: bans},
   rules: {title: "Rules", show: rules},

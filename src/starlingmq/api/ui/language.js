@@ -1,0 +1,17 @@
+// The language of the page: the chosen one, or the first of the browser's that there is.
+
+import {LANGUAGES, WORDS} from "./words.js";
+
+const wanted = [localStorage.getItem("language"), ...navigator.languages.map((one) => one.slice(0, 2)), "en"];
+export const language = wanted.find((one) => one in LANGUAGES);
+const column = Object.keys(LANGUAGES).indexOf(language);
+
+// The text of a key, with values in its places.
+export function t(key, values = {}) {
+  return WORDS[key][column].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+}
+
+export function choose(wanted) {
+  localStorage.setItem("language", wanted);
+  location.reload();
+}
