@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -91,6 +91,9 @@ bench-transports: setup-test ## TLS and WebSocket beside plain TCP: connections,
 
 bench-million: setup-test ## as many idle connections as this machine holds, and what a million would take (ARGS="--memory 1536")
 	$(PY) -m bench.million $(ARGS)
+
+bench-copies: setup-test ## what copies cost: CPU of a message, latency of PUBACK, catching up, takeover (ARGS="--rate 2000")
+	$(PY) -m bench.copies $(ARGS)
 
 bench-pipeline: setup-test ## measure streams into Spark: rows/s, freshness, what reading costs publishers (ARGS="--rows 500000")
 	$(PY) -m bench.pipeline $(ARGS)

@@ -57,7 +57,8 @@ class Node(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def cluster(options: dict[str, str] | None = None, count: int = NODES) -> Iterator[list[Node]]:
-    """Provide serving nodes, on any core; stopped at the end. ``options`` are settings in the environment."""
+    """Provide serving nodes, on any core; stopped at the end. ``options`` are settings in the environment. Without them
+    no node has copies of another one."""
     with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name:
         folder = Path(name) / "cluster"
         mqtt_only = ["--no-nats", "--no-http", "--no-streams"]
@@ -69,7 +70,7 @@ def cluster(options: dict[str, str] | None = None, count: int = NODES) -> Iterat
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, **(options or {})},
+                env={**os.environ, "STARLINGMQ_CLUSTER__COPIES": "1", **(options or {})},
             )
         try:
             assert process.stdout is not None

@@ -50,6 +50,20 @@ def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.timeout(200)  # 30 s on a quiet machine
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
+def test_the_benchmark_of_copies_measures_what_they_cost(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    measured(190, "bench.copies", "--rate", "50", "--seconds", "2", "--messages", "40", "--out", str(out))
+    results = json.loads(out.read_text())
+    assert [run["copies"] for run in results["paced"]] == [1, 2]
+    for run in results["paced"]:
+        assert run["sent"] == run["delivered"] == 100 and 0 < run["p50_ms"] <= run["p99_ms"] and run["cpu_us"] > 0
+    assert results["bytes_per_second"] > 0 and results["seconds_to_session"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)  # 40 s on a quiet machine
 def test_the_benchmark_of_pipelines_tells_its_goals() -> None:
     pytest.importorskip("pyspark")

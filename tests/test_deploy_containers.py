@@ -215,7 +215,9 @@ def test_the_manifests_fit_together() -> None:
                 assert {port.get("targetPort", port["name"]) for port in service["ports"]} <= ports
         rules = found["NetworkPolicy", name]["spec"]
         assert rules["podSelector"]["matchLabels"] == labels
-        assert {port["port"] for rule in rules["ingress"] for port in rule["ports"]} <= ports
+        assert {port["port"] for rule in rules["ingress"] for port in rule.get("ports", [])} <= ports
+        on_any_port = [rule["from"] for rule in rules["ingress"] if "ports" not in rule]
+        assert on_any_port == ([[{"podSelector": {"matchLabels": labels}}]] if name == "starlingmq" else [])
     pod = nodes["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > NodeConfig().shutdown_timeout + 10
     assert pod["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/health/ready"

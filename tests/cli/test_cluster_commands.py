@@ -357,6 +357,12 @@ def test_a_new_cluster_leaves_out_services_whose_packages_are_not_installed(
     assert [url.partition("://")[0] for url in settings["listeners"]] == ["mqtt", "nats", "http"]
 
 
+@pytest.mark.parametrize(("nodes", "copies"), [(1, 1), (2, 2), (3, 2)])
+def test_the_nodes_of_a_new_cluster_have_copies_of_each_other(tmp_path: Path, nodes: int, copies: int) -> None:
+    for path in prepare(tmp_path / "nodes", nodes, 0):
+        assert yaml.safe_load(path.read_text())["cluster"]["copies"] == copies
+
+
 def test_nats_the_api_and_streams_are_added_to_a_cluster_without_editing_files(tmp_path: Path) -> None:
     words = ("cluster", "up", "--nodes", "2", "--dir", str(tmp_path), "--base-port", "0")
     bare = {path: path.read_text() for path in prepare(tmp_path, 2, 0)}

@@ -253,7 +253,7 @@ class Cluster:
                 proxy = Proxy(HOST, int(section["listen"].rpartition(":")[2]), self._caller)
                 self.proxies[node.name] = self._stack.enter_context(proxy)
                 section["advertise"] = proxy.address
-            section.update(self.more)
+            section.update({"copies": 1} | self.more)
             # Subscribers are away for long, with thousands of messages a second for them: nothing is to be dropped.
             settings["mqtt"] = {"max_mqueue_len": 0}
             settings["limits"] = {"queue_bytes": 0, "log_rate": 0}

@@ -316,6 +316,28 @@ async def test_a_lost_node_that_is_forgotten_is_handed_over_first_and_returns_wi
             one.ask("cluster.forget", name="n9")
 
 
+async def test_a_cluster_without_copies_gets_them_while_one_node_after_the_other_restarts(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, proxies=False) as cluster:
+        await cluster.whole()
+        one, two, three = cluster.nodes
+        await subscribe(three, "to/sleeper", 1)
+        async with Client(one.url) as client, within(SECONDS):
+            for number in range(50):
+                await client.publish("to/sleeper", b"%d" % number, qos=1)
+        for node in cluster.nodes:
+            node.stop()
+            node.configure(lambda settings: settings["cluster"].update(copies=2))
+            node.start()
+            await cluster.whole()
+        await copied(cluster, 2)
+        three.kill()
+        shutil.rmtree(three.data_dir)
+        async with session(two) as client:
+            assert client.session_present
+        assert await found(two, 50) == list(range(50))
+        assert not cluster.complaints()
+
+
 def etcd_of(node: Node) -> list[str]:
     settings = yaml.safe_load(node.settings.read_text())
     return [f"127.0.0.1:{settings['cluster']['etcd']['client_port']}"]

@@ -20,6 +20,7 @@ SETTINGS: Final = "starlingmq.yaml"
 SECRET_FILE: Final = "secret"  # noqa: S105 the name of a file
 TOKEN_FILE: Final = "streams-token"  # noqa: S105 the name of a file
 PORTS_A_NODE: Final = 4
+COPIES: Final = 2  # with two nodes or more
 OFFERS: Final = ("nats", "http", "streams")  # optional, in addition to MQTT; their ports are 400, 500, 600 above
 PACKAGES: Final = {"http": ("litestar", "prometheus_client", "uvicorn"), "streams": ("pyarrow",)}
 """Modules that a listener needs beyond those that every cluster needs."""
@@ -134,6 +135,7 @@ def _write(directory: Path, number: int, ports: list[int], secret: Path, members
             "enabled": True,
             "listen": f"{HOST}:{ports[1]}",
             "secret_file": str(secret),
+            "copies": min(COPIES, len(members)),
             "etcd": {"client_port": ports[2], "peer_port": ports[3], "initial_members": members},
         },
     }

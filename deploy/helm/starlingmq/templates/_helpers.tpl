@@ -81,7 +81,7 @@ securityContext: {runAsNonRoot: true, runAsUser: 10001, runAsGroup: 10001, fsGro
 {{- $secrets := "/etc/starlingmq/secrets" -}}
 {{- $auth := dict "password" (dict "file" (printf "%s/passwords" $secrets)) "acl" (dict "file" (printf "%s/acl.yaml" $secrets)) "api" (dict "token_file" (printf "%s/api-tokens" $secrets)) -}}
 {{- $etcd := dict "endpoints" (splitList "," (include "starlingmq.endpoints" .)) "tls" $mutual -}}
-{{- $cluster := dict "enabled" true "listen" "0.0.0.0:7883" "secret_file" (printf "%s/cluster-secret" $secrets) "tls" $mutual "etcd" $etcd -}}
+{{- $cluster := dict "enabled" true "listen" "0.0.0.0:7883" "copies" (min 2 (int .Values.replicas)) "secret_file" (printf "%s/cluster-secret" $secrets) "tls" $mutual "etcd" $etcd -}}
 {{- $own := dict "listeners" $listeners "auth" $auth "node" (dict "data_dir" "/var/lib/starlingmq") "cluster" $cluster "limits" (dict "memory" "1500MiB") -}}
 {{- toYaml (mergeOverwrite $own (deepCopy .Values.settings)) -}}
 {{- end }}
