@@ -3,7 +3,7 @@ killed and its data directory deleted. Sometimes it returns at once, sometimes l
 sometimes it keeps its disk, or gets back one of an earlier round.
 
 After each round all nodes have to be in step again. Each ``CHECK_ROUNDS`` everything that was acknowledged has to be
-everywhere, once at QoS 2, in order, and each client has its session.
+everywhere, once at QoS 2, in order, and each client has its session; wills and retained messages: ``chaos_kept``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from tests.cluster.chaos_kept import Kept
 from tests.cluster.load import Load
 from tests.cluster.real import AwayError, Cluster, Node
 
@@ -47,10 +48,12 @@ class CopiesRun:
         self._directory = directory
         self._talk = talk
         self._old: dict[str, Path] = {}  # disks of earlier rounds
+        self._kept = Kept()
 
     async def run(self, rounds: int, rate: int) -> Load:
         await self.cluster.whole()
         await self._until_copied()
+        await self._kept.prepare(self.cluster.nodes[0])
         async with Load(self.cluster.nodes, rate, patience=BACK_SECONDS) as load:
             for number in range(1, rounds + 1):
                 await asyncio.sleep(self.draw.uniform(*WORK_SECONDS))
@@ -64,12 +67,14 @@ class CopiesRun:
         node = self.draw.choice(self.cluster.nodes)
         (fate,) = self.draw.choices(list(FATES), list(FATES.values()))
         self.counts[fate] += 1
+        await self._kept.before(number, node, killed=not fate.startswith("stops"))
         if fate.startswith("stops"):
             await asyncio.to_thread(node.stop)
         else:
             await asyncio.to_thread(node.kill)
         await asyncio.to_thread(self._change_disk, node, fate)
         hold = self.draw.uniform(*HOLD_SECONDS)
+        await self._kept.after()
         await asyncio.sleep(hold)
         node.start()
         took = await self._until_copied()
@@ -104,6 +109,7 @@ class CopiesRun:
     async def _check(self, load: Load) -> None:
         await self.cluster.whole()
         await load.settle()
+        await self._kept.check(self.cluster.nodes, self.draw.choice(self.cluster.nodes))
         assert not self.cluster.complaints(), "\n".join(self.cluster.complaints())
         self.tell(
             f"      all is there: {load.acks:,} acknowledged, {load.delivered:,} delivered, {load.refused:,} refused"
