@@ -141,7 +141,7 @@ def paced(found: list[Node], copies: int, rate: float, seconds: float) -> Paced:
     used = sum(node.cpu() - start for node, start in zip(found, cpu, strict=True))
     reader.close()
     writer.close()
-    p50, p99 = np.percentile(latencies, (50, 99)) * 1e3
+    p50, p99 = [float(each) * 1e3 for each in np.percentile(latencies, (50, 99))]
     return Paced(
         copies=copies,
         rate=sent / took,
