@@ -87,6 +87,17 @@ def client(node: Node, name: str, clean: bool = True) -> tuple[socket.socket, bo
     return sock, bool(answer[2] & 1)
 
 
+def take(reader: socket.socket, inbox: bytes, size: int, at: int) -> tuple[bytes, int]:
+    """Acknowledge the messages that have arrived. The rest of the bytes, and the number of messages."""
+    inbox += reader.recv(1 << 20)
+    whole = len(inbox) // size
+    ids = [inbox[number * size + at : number * size + at + 2] for number in range(whole)]
+    reader.setblocking(True)
+    reader.sendall(b"".join(b"@\2" + each for each in ids))
+    reader.setblocking(False)
+    return inbox[whole * size :], whole
+
+
 def paced(found: list[Node], copies: int, rate: float, seconds: float) -> Paced:
     """``found``: publisher at the first, session at the second."""
     reader, _ = client(found[1], "reader", clean=False)
@@ -129,14 +140,8 @@ def paced(found: list[Node], copies: int, rate: float, seconds: float) -> Paced:
                     size += 4
                     latencies.append(now - sent_at.popleft())
             else:
-                inbox += reader.recv(1 << 20)
-                whole = len(inbox) // len(frame)
-                ids = [inbox[i * len(frame) + at : i * len(frame) + at + 2] for i in range(whole)]
-                inbox = inbox[whole * len(frame) :]
-                reader.setblocking(True)
-                reader.sendall(b"".join(b"@\2" + each for each in ids))
-                reader.setblocking(False)
-                delivered += whole
+                inbox, count = take(reader, inbox, len(frame), at)
+                delivered += count
     took = time.perf_counter() - began
     used = sum(node.cpu() - start for node, start in zip(found, cpu, strict=True))
     reader.close()
