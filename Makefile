@@ -92,7 +92,7 @@ bench-transports: setup-test ## TLS and WebSocket beside plain TCP: connections,
 bench-million: setup-test ## as many idle connections as this machine holds, and what a million would take (ARGS="--memory 1536")
 	$(PY) -m bench.million $(ARGS)
 
-bench-copies: setup-test ## what copies cost: CPU of a message, latency of PUBACK, catching up, takeover (ARGS="--rate 2000")
+bench-copies: setup-test ## the cost of copies: CPU of a message, latency of PUBACK, catching up, takeover (ARGS="--rate 2000")
 	$(PY) -m bench.copies $(ARGS)
 
 bench-pipeline: setup-test ## measure streams into Spark: rows/s, freshness, what reading costs publishers (ARGS="--rows 500000")

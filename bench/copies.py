@@ -1,4 +1,4 @@
-"""What copies cost, on three nodes of this machine: ``python -m bench.copies`` (make bench-copies).
+"""The cost of copies, on three nodes of this machine: ``python -m bench.copies`` (make bench-copies).
 
 For ``cluster.copies`` 1 and 2 in turn: one publisher sends QoS 1 messages at a fixed rate to a persistent session of
 another node, which is connected and acknowledges them. The table has the CPU of all nodes (without their etcds) for a
