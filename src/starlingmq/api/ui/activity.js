@@ -2,14 +2,15 @@
 
 import {api, el, heading, missing, nodeColumn, number, sessionLink, table} from "./base.js";
 import {bytes} from "./chart.js";
+import {t} from "./language.js";
 
 const LIMIT = 50;
 const SORTS = {queued: "waiting", dropped: "dropped", messages_in: "messages in/s", bytes_in: "in/s", bytes_out: "out/s", subscriptions: "subscriptions"};
 
 const go = (sort) => { location.hash = "#activity?" + new URLSearchParams({sort}); };
-const slow = (one) => (one.slow ? el("span", {class: "bad"}, "slow") : "");
-const title = heading("Slow and active clients");
-const note = el("p", {class: "faint"}, "Slow: its connection takes no more at the moment, or it did not drain its queue in time, so that publishers no longer wait for it.");
+const slow = (one) => (one.slow ? el("span", {class: "bad"}, t("col.slow")) : "");
+const title = heading(t("activity.title"));
+const note = el("p", {class: "faint"}, t("activity.note"));
 
 export async function activity(seen, parameters) {
   const sort = parameters.sort in SORTS ? parameters.sort : "queued";

@@ -1,8 +1,9 @@
 // Alarms of all nodes, their history, and the certificates that end first.
 
 import {age, api, el, heading, missing, nodeColumn, number, table} from "./base.js";
+import {t} from "./language.js";
 
-const severity = (one) => el("span", {class: one.severity === "critical" ? "bad" : "warn"}, one.severity);
+const severity = (one) => el("span", {class: one.severity === "critical" ? "bad" : "warn"}, t("severity." + one.severity));
 const title = (one) => (one.subject ? `${one.kind}: ${one.subject}` : one.kind);
 const lasted = (one) => number(Math.round((new Date(one.ended) - new Date(one.since)) / 1000)) + " s";
 
@@ -10,12 +11,12 @@ export async function alarms() {
   const [told, files] = await Promise.all([api("/alarms"), api("/certificates")]);
   return [
     missing(told),
-    heading("Alarms"),
+    heading(t("tab.alarms")),
     told.alarms.length ? table({alarm: title, severity, ...nodeColumn(told.alarms), since: (one) => age(one.since), problem: (one) => one.text,
-      "what to do": (one) => one.next}, told.alarms) : el("p", {class: "ok"}, "There are no alarms."),
-    heading("Ended"),
+      "what to do": (one) => one.next}, told.alarms) : el("p", {class: "ok"}, t("alarms.none")),
+    heading(t("alarms.ended")),
     table({alarm: title, severity, ...nodeColumn(told.history), ended: (one) => age(one.ended), lasted, problem: (one) => one.text}, told.history),
-    heading("Certificates"),
+    heading(t("certificates")),
     table({file: (one) => one.file, ...nodeColumn(files.certificates), ends: (one) => one.ends_at?.slice(0, 10) ?? "",
       "days left": (one) => (one.problem ? el("span", {class: "bad"}, one.problem)
         : el("span", {class: one.days < 7 ? "bad" : one.days < 30 ? "warn" : ""}, number(one.days)))}, files.certificates),

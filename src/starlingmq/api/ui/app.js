@@ -1,22 +1,30 @@
 // The page: which view is shown, how often it is asked for, and logging in. No library, and nothing from elsewhere.
 
 import {$, LoginNeeded, api, el, forgetWhatLacks, heading, maybe, replace} from "./base.js";
+import {choose, language, t} from "./language.js";
 import {Log} from "./log.js";
 import {Tail} from "./tail.js";
 import {Trace} from "./trace.js";
 import {VIEWS} from "./views.js";
+import {LANGUAGES} from "./words.js";
 
 const EVERY_MS = 2000;
 const ALARMS_MS = 5000;
 const LIVE = {
-  topics: {title: "Topics", make: (parameters) => new Tail(parameters)},
+  topics: {title: t("tab.topics"), make: (parameters) => new Tail(parameters)},
   trace: {make: (parameters) => new Trace(parameters)},
-  log: {title: "Log", make: () => new Log()},
+  log: {title: t("tab.log"), make: () => new Log()},
 };
 const TABS = ["overview", "clients", "sessions", "subscriptions", "activity", "topics", "hand", "retained", "groups", "streams", "nodes", "alarms", "bans", "rules", "settings", "log"];
 
 for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, (VIEWS[name] ?? LIVE[name]).title));
 $("tabs").append(el("a", {href: "/docs"}, "API"));
+$("tabs").setAttribute("aria-label", t("views"));
+document.documentElement.lang = language;
+for (const one of document.querySelectorAll("[data-words]")) one.textContent = t(one.dataset.words);
+$("language").setAttribute("aria-label", t("language"));
+$("language").append(...Object.entries(LANGUAGES).map(([code, name]) => el("option", {value: code, lang: code, selected: code === language ? "" : false}, name)));
+$("language").addEventListener("change", () => choose($("language").value));
 
 let turn = 0;
 let live = null; // the view that goes on by itself, while it is shown
@@ -50,7 +58,7 @@ function complain(error) {
     return;
   }
   forgetWhatLacks(); // it may come back as another version
-  $("state").textContent = error instanceof TypeError ? "the broker does not answer" : error.message;
+  $("state").textContent = error instanceof TypeError ? t("no_answer") : error.message;
   $("state").className = "bad";
   $("view").classList.add("stale");
 }
@@ -60,7 +68,7 @@ function absent(parameters, error) {
   const wanted = parameters.client_id ?? parameters.topic;
   if (error.status === 403) return [heading(wanted ?? ""), el("p", {id: "forbidden", class: "bad"}, error.message)];
   if (error.status !== 404 || wanted === undefined) throw error;
-  const why = parameters.topic === undefined && parameters.place === undefined ? "There is no session of this client: it has ended, or there never was one." : error.message;
+  const why = parameters.topic === undefined && parameters.place === undefined ? t("session.absent") : error.message;
   return [heading(wanted), el("p", {id: "absent"}, why)];
 }
 
@@ -89,7 +97,7 @@ async function refresh() {
     }
     $("node").textContent = `${seen.node} ${seen.version}`;
     const degraded = seen.cluster && seen.cluster.status !== "healthy";
-    $("state").textContent = seen.ready.reasons.join("; ") || (degraded ? seen.cluster.summary : "serving");
+    $("state").textContent = seen.ready.reasons.join("; ") || (degraded ? seen.cluster.summary : t("serving"));
     $("state").className = seen.ready.reasons.length || degraded ? "bad" : "ok";
     $("state").title = degraded ? seen.cluster.next : "";
     settle(name, parts);

@@ -1,5 +1,7 @@
 // What all views are made of. What a broker says goes into text nodes only: topics and client ids are anybody's words.
 
+import {language, named, t} from "./language.js";
+
 export const $ = (id) => document.getElementById(id);
 
 export function el(name, attributes = {}, ...children) {
@@ -69,7 +71,7 @@ export async function maybe(path, parameters) {
 
 // Showing
 
-export const number = (value) => Number(value).toLocaleString("en", {maximumFractionDigits: 1});
+export const number = (value) => Number(value).toLocaleString(language, {maximumFractionDigits: 1});
 // How long ago an ISO time was, with the time itself for the pointer.
 export function age(time) {
   const seconds = Math.max(0, (Date.now() - new Date(time)) / 1000);
@@ -79,16 +81,16 @@ export function age(time) {
 
 export const card = (title, value, mark = "") => el("div", {class: "card"}, el("small", {}, title), el("b", {class: mark}, value));
 export const heading = (text) => el("h2", {}, text);
-export const sessionLink = (name) => el("a", {href: "#session?" + new URLSearchParams({client_id: name})}, name || "(empty)");
-export const mark = (good, yes = "yes", no = "no") => el("span", {class: good ? "ok" : "bad"}, good ? yes : no);
+export const sessionLink = (name) => el("a", {href: "#session?" + new URLSearchParams({client_id: name})}, name || t("empty"));
+export const mark = (good, yes = t("yes"), no = t("no")) => el("span", {class: good ? "ok" : "bad"}, good ? yes : no);
 
-// ``head``: of columns that sort the rows, by title: what to do, and how they are sorted now.
+// ``columns``: key of the title in the file of words to what makes a cell. ``head``: of columns that sort the rows, by title: what to do, and how they are sorted now.
 export function table(columns, rows, head = {}) {
-  if (!rows.length) return el("p", {}, "none");
+  if (!rows.length) return el("p", {}, t("none"));
   const titles = Object.keys(columns).map((title) => (title in head
-    ? el("th", {scope: "col", "aria-sort": head[title].sorted}, el("button", {class: "sort", onclick: head[title].sort}, title,
+    ? el("th", {scope: "col", "aria-sort": head[title].sorted}, el("button", {class: "sort", onclick: head[title].sort}, named(title),
       el("span", {"aria-hidden": "true"}, {ascending: " ▲", descending: " ▼"}[head[title].sorted] ?? "")))
-    : el("th", {scope: "col"}, title)));
+    : el("th", {scope: "col"}, named(title))));
   const lines = rows.map((row) => el("tr", {}, ...Object.values(columns).map((cell) => el("td", {}, cell(row) ?? ""))));
   return el("div", {class: "scroll", tabindex: 0}, el("table", {}, el("thead", {}, el("tr", {}, ...titles)), el("tbody", {}, ...lines)));
 }
@@ -112,7 +114,7 @@ export function svg(name, attributes = {}, ...children) {
 }
 
 // Since when a node is gone, and what waits for it.
-export const goneFor = (one) => `gone since ${new Date(one.since).toLocaleTimeString()} (${number(Math.round(one.seconds))} s), ${number(one.queued)} messages wait for it`;
+export const goneFor = (one) => t("gone", {time: new Date(one.since).toLocaleTimeString(language === "en" ? [] : language), seconds: number(Math.round(one.seconds)), messages: number(one.queued)});
 
 // Names and values, as many beside each other as there is room for.
 export const facts = (pairs) => el("dl", {class: "facts"}, ...pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

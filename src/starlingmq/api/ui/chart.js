@@ -2,6 +2,7 @@
 // A chart is an element that stays: ``show`` changes its lines only.
 
 import {el, number, svg} from "./base.js";
+import {t} from "./language.js";
 
 const HIGH = 100; // of the drawing, in its own units
 const STEPS = [1, 2, 2.5, 5, 10];
@@ -77,8 +78,8 @@ export class Chart {
     const known = this.values.filter((value) => value !== null);
     const last = known.at(-1) ?? 0, most = Math.max(0, ...known);
     this.now.textContent = this.say(last);
-    this.most.textContent = most ? `max ${this.say(most)}` : "";
-    this.drawing.setAttribute("aria-label", `${this.title}: ${this.say(last)}, max ${this.say(most)}`);
+    this.most.textContent = most ? t("chart.max", {value: this.say(most)}) : "";
+    this.drawing.setAttribute("aria-label", t("chart.label", {title: this.title, last: this.say(last), most: this.say(most)}));
     this.draw(round(most, this.base));
     this.point(this.at);
   }

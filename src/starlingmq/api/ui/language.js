@@ -11,6 +11,12 @@ export function t(key, values = {}) {
   return WORDS[key][column].replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
+// The title of a column, or of a name of the API that has words of its own.
+export function named(key, otherwise = key) {
+  const known = ["col." + key, key].find((one) => one in WORDS);
+  return known ? t(known) : otherwise;
+}
+
 export function choose(wanted) {
   localStorage.setItem("language", wanted);
   location.reload();

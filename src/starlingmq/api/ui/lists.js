@@ -1,6 +1,7 @@
 // Lists with filters, an order, and pages. What is asked for stands in the address of the page, so a link or a reload shows the same.
 
 import {api, el, missing, nodeColumn, number, table} from "./base.js";
+import {t} from "./language.js";
 
 const LIMIT = 100;
 
@@ -15,8 +16,8 @@ export class List {
       this.inputs.push(el("select", {name: field, "aria-label": options[""], onchange: () => this.filter()},
         ...Object.entries(options).map(([value, label]) => el("option", {value}, label))));
     }
-    this.previous = el("button", {onclick: () => this.turn(-1)}, "Previous");
-    this.next = el("button", {onclick: () => this.turn(1)}, "Next");
+    this.previous = el("button", {onclick: () => this.turn(-1)}, t("previous"));
+    this.next = el("button", {onclick: () => this.turn(1)}, t("next"));
     this.count = el("span", {class: "faint", role: "status"});
     this.tools = el("div", {class: "tools", role: "search"}, ...this.inputs, this.previous, this.next, this.count);
     this.show = (seen, parameters) => this.page(parameters);
@@ -67,8 +68,8 @@ export class List {
     this.previous.hidden = !parameters.cursor;
     this.next.hidden = !page.next;
     const from = parameters.cursor && !pages ? null : pages * LIMIT + 1;
-    const range = from && rows.length ? `${number(from)} to ${number(from + rows.length - 1)}` : number(rows.length);
-    this.count.textContent = page.total === undefined ? (rows.length ? range : "") : `${range} of ${number(page.total)}`;
+    const range = from && rows.length ? t("range", {from: number(from), to: number(from + rows.length - 1)}) : number(rows.length);
+    this.count.textContent = page.total === undefined ? (rows.length ? range : "") : t("of", {count: range, total: number(page.total)});
     return [this.tools, missing(page), table({...this.columns, ...nodeColumn(rows)}, rows, this.head(parameters)), ...this.below(page)];
   }
 

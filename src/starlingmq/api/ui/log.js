@@ -1,6 +1,7 @@
 // The log of the node that is asked, as it goes on.
 
 import {api, el, number} from "./base.js";
+import {t} from "./language.js";
 
 const LINES_MAX = 500;
 const LOG_MS = 1500;
@@ -9,7 +10,7 @@ export class Log {
   constructor() {
     this.after = null;
     this.level = "info";
-    this.chosen = el("select", {"aria-label": "Level", onchange: () => {
+    this.chosen = el("select", {"aria-label": t("log.level"), onchange: () => {
       this.level = this.chosen.value;
       this.after = null;
       this.list.replaceChildren();
@@ -36,13 +37,13 @@ export class Log {
       if (parameters.level !== this.level || parameters.after !== (this.after ?? undefined)) return;
       const began = this.after === null || told.next < this.after;
       this.after = told.next;
-      this.state.textContent = "Log of " + told.node;
+      this.state.textContent = t("log.of", {node: told.node});
       this.state.className = "faint";
-      if (told.lost && !began) this.add(el("div", {class: "bad"}, `${number(told.lost)} lines were discarded`));
+      if (told.lost && !began) this.add(el("div", {class: "bad"}, t("log.lost", {count: number(told.lost)})));
       for (const line of told.lines)
         this.add(el("div", {class: line.level.toLowerCase()}, el("small", {}, `${line.time.slice(11, 23)} ${line.level} ${line.logger} `), line.message));
     } catch (error) {
-      this.state.textContent = error instanceof TypeError ? "the broker does not answer" : error.message;
+      this.state.textContent = error instanceof TypeError ? t("no_answer") : error.message;
       this.state.className = "bad";
     }
   }

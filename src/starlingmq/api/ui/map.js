@@ -1,6 +1,7 @@
 // The nodes of a cluster in a circle, and the links between them.
 
 import {api, el, goneFor, heading, mark, maybe, missing, number, svg, table} from "./base.js";
+import {t} from "./language.js";
 
 const SIZE = 420;
 const MIDDLE = SIZE / 2;
@@ -40,13 +41,13 @@ function drawn(members, lines) {
   }));
   const low = Math.max(...[...places.values()].map((place) => place.y)) + 60;
   const high = Math.min(...[...places.values()].map((place) => place.y)) - 40;
-  const picture = svg("svg", {viewBox: `0 ${high} ${SIZE} ${low - high}`, class: "map", role: "img", "aria-label": "Cluster map"});
+  const picture = svg("svg", {viewBox: `0 ${high} ${SIZE} ${low - high}`, class: "map", role: "img", "aria-label": t("map.label")});
   for (const line of lines) {
     const [from, to] = line.ends.map((name) => places.get(name));
     if (!from || !to) continue;
     picture.append(svg("line", {x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "link " + state(line)}));
-    const said = [line.through ? "relayed by " + line.through : "", line.round_trip_ms != null ? number(line.round_trip_ms) + " ms" : "",
-      line.queued ? number(line.queued) + " queued" : ""].filter(Boolean).join(", ");
+    const said = [line.through ? t("map.through", {node: line.through}) : "", line.round_trip_ms != null ? number(line.round_trip_ms) + " ms" : "",
+      line.queued ? t("map.queued", {count: number(line.queued)}) : ""].filter(Boolean).join(", ");
     if (said) picture.append(svg("text", {x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 - 4}, said));
   }
   for (const one of members) {
@@ -56,7 +57,7 @@ function drawn(members, lines) {
     picture.append(svg("text", {x: place.x, y: place.y + 5, class: "count"}, number(one.clients ?? 0)));
     picture.append(svg("text", {x: place.x, y: place.y + 42}, one.name));
   }
-  return el("figure", {}, picture, el("figcaption", {}, "Circles: clients of a node. Lines: green direct, dashed relayed by another node, red disconnected."));
+  return el("figure", {}, picture, el("figcaption", {}, t("map.legend")));
 }
 
 export async function nodes() {
@@ -64,14 +65,14 @@ export async function nodes() {
   const told = all.cluster ? await maybe("/links") : null;
   const links = told?.links ?? own(all);
   const gone = new Map((all.health?.gone ?? []).map((one) => [one.name, one]));
-  return [heading(all.cluster ? "Cluster " + all.cluster : "One node, no cluster"), missing(all), missing(told),
-    all.health?.status === "degraded" ? el("p", {class: "bad"}, `${all.health.summary}. Next: ${all.health.next}`) : "",
-    all.waits_for ? el("p", {class: "bad"}, "Not serving: " + all.waits_for) : "",
+  return [heading(all.cluster ? t("map.cluster", {name: all.cluster}) : t("map.single")), missing(all), missing(told),
+    all.health?.status === "degraded" ? el("p", {class: "bad"}, t("map.next", {summary: all.health.summary, next: all.health.next})) : "",
+    all.waits_for ? el("p", {class: "bad"}, t("map.waits", {reason: all.waits_for})) : "",
     drawn(all.members, pairs(links)),
-    table({node: (n) => n.name + (n.this ? " (this node)" : ""), version: (n) => n.version, online: (n) => mark(n.online),
-      state: (n) => (gone.has(n.name) ? el("span", {class: "bad"}, goneFor(gone.get(n.name))) : mark(n.connected, "connected", "not connected")),
-      clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? "yes" : ""), address: (n) => el("span", {class: "whole"}, n.address ?? "–")}, all.members),
-    ...(links.length ? [heading("Links"),
+    table({node: (n) => n.name + (n.this ? ` (${t("bans.node")})` : ""), version: (n) => n.version, online: (n) => mark(n.online),
+      state: (n) => (gone.has(n.name) ? el("span", {class: "bad"}, goneFor(gone.get(n.name))) : mark(n.connected, t("connected"), t("connected.not"))),
+      clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? t("yes") : ""), address: (n) => el("span", {class: "whole"}, n.address ?? "–")}, all.members),
+    ...(links.length ? [heading(t("map.links")),
       table({from: (l) => l.node, to: (l) => l.peer, connected: (l) => mark(l.connected), through: (l) => l.through,
         "round trip (ms)": (l) => (l.round_trip_ms == null ? "–" : number(l.round_trip_ms)),
         "last heard (s ago)": (l) => (l.heard_seconds == null ? "–" : number(l.heard_seconds)),

@@ -2,21 +2,22 @@
 
 import {api, card, el, goneFor, heading, maybe, missing, nodeColumn, number, sessionLink, table} from "./base.js";
 import {Chart, bytes} from "./chart.js";
+import {language, named, t} from "./language.js";
 
-const MEASURED = {turn: "Event loop turn", delivery: "Delivery delay", commit: "Commit", fsync: "Fsync", lag: "Event loop lag"};
+const MEASURED = Object.fromEntries(["turn", "delivery", "commit", "fsync", "lag"].map((one) => [one, t("latency." + one)]));
 const WAITED = ["commit", "fsync"]; // only for what waits for the disk: not with durability process, nor without a directory
-const TIMES = {300: "5 minutes", 900: "15 minutes", 3600: "1 hour", 21600: "6 hours"};
+const TIMES = {300: t("time.5min"), 900: t("time.15min"), 3600: t("time.hour"), 21600: t("time.6hours")};
 const POINTS = 120;
 const HISTORY_MS = 4000;
 
 const perSecond = (value) => number(value) + "/s";
 const inBytes = (value) => bytes(value) + "/s";
-const ms = (value) => Number(value).toLocaleString("en", {maximumSignificantDigits: 3}) + " ms";
+const ms = (value) => Number(value).toLocaleString(language, {maximumSignificantDigits: 3}) + " ms";
 const percent = (value) => number(value * 100) + " %";
 const CHARTS = {
-  in: ["Messages in", perSecond], out: ["Messages out", perSecond], dropped: ["Dropped", perSecond],
-  clients: ["Clients", number], queued: ["Messages waiting", number], connections: ["New connections", perSecond],
-  bytes_in: ["Bytes in", inBytes, 1024], bytes_out: ["Bytes out", inBytes, 1024], cpu: ["CPU", percent], memory: ["Memory", bytes, 1024],
+  in: [t("chart.in"), perSecond], out: [t("chart.out"), perSecond], dropped: [t("chart.dropped"), perSecond],
+  clients: [t("tab.clients"), number], queued: [t("chart.queued"), number], connections: [t("chart.connections"), perSecond],
+  bytes_in: [t("chart.bytes_in"), inBytes, 1024], bytes_out: [t("chart.bytes_out"), inBytes, 1024], cpu: [t("chart.cpu"), percent], memory: [t("chart.memory"), bytes, 1024],
 };
 const OF_ONE = {turn: "turn_ms", delivery: "delivery_ms", commit: "commit_ms", fsync: "fsync_ms"}; // latencies are not summed
 
@@ -30,12 +31,12 @@ function chart(name, title, say, base) {
   return charts.get(name);
 }
 
-const chosen = el("select", {"aria-label": "Time shown", name: "time", onchange: () => {
+const chosen = el("select", {"aria-label": t("overview.time"), name: "time", onchange: () => {
   seconds = Number(chosen.value);
   asked = -Infinity;
   dispatchEvent(new Event("hashchange"));
 }}, ...Object.entries(TIMES).map(([value, text]) => el("option", {value, selected: value === "900" ? "" : false}, text)));
-const tools = el("div", {class: "tools"}, el("label", {}, "Last ", chosen));
+const tools = el("div", {class: "tools"}, el("label", {}, t("overview.last"), " ", chosen));
 const traffic = el("div", {class: "cards wide"});
 const latency = el("div", {class: "cards wide"});
 
@@ -57,7 +58,7 @@ async function draw(node, latencies) {
   const above = Object.keys(CHARTS).map((name) => charts.get(name).node);
   if (traffic.childElementCount !== above.length) traffic.replaceChildren(...above);
   const below = latencies.filter(([name]) => OF_ONE[name]).map(([name]) => {
-    const one = chart(OF_ONE[name], `${MEASURED[name]}, mean`, ms);
+    const one = chart(OF_ONE[name], t("latency.mean", {name: MEASURED[name]}), ms);
     one.show(end, step, of(OF_ONE[name], [node]));
     return one.node;
   });
@@ -78,27 +79,27 @@ export async function overview(seen) {
   slowest.sort((a, b) => b.queued - a.queued);
   const gone = seen.cluster?.gone ?? [];
   const members = Math.max(seen.cluster?.members ?? 1, all.length);
-  const where = members > all.length ? `, ${all.length} of ${members} nodes` : others.length ? `, all ${all.length} nodes` : "";
+  const where = members > all.length ? "overview.some" : others.length ? "overview.all" : "overview.now";
   const alive = (show) => (one) => (one.gone ? "–" : show(one));
   return [
     missing(told),
-    heading("Now" + where),
-    el("div", {class: "cards"}, ...Object.keys(seen.holds).map((name) => card(name.replace("_", " "),
+    heading(t(where, {count: all.length, members})),
+    el("div", {class: "cards"}, ...Object.keys(seen.holds).map((name) => card(named("holds." + name, name.replace("_", " ")),
       number(name === "retained" ? seen.holds[name] : summed((one) => one.holds[name] ?? 0))))),
-    ...(members > 1 ? [heading("Nodes"), table({node: (one) => one.node, clients: alive((one) => number(one.holds.clients)),
+    ...(members > 1 ? [heading(t("overview.nodes")), table({node: (one) => one.node, clients: alive((one) => number(one.holds.clients)),
       "in/s": alive((one) => rate(one.node, "in")), "out/s": alive((one) => rate(one.node, "out")), queued: alive((one) => number(one.holds.queued)),
       dropped: alive((one) => number(one.totals.dropped)), "turn p99 (ms)": alive((one) => one.latency.turn.p99_ms),
-      state: (one) => (one.gone ? el("span", {class: "bad"}, goneFor(one.gone)) : one.ready.reasons.join("; ") || "serving")},
+      state: (one) => (one.gone ? el("span", {class: "bad"}, goneFor(one.gone)) : one.ready.reasons.join("; ") || t("serving"))},
       [...all, ...gone.filter((one) => !all.some((other) => other.node === one.name)).map((one) => ({node: one.name, gone: one}))])] : []),
     tools,
     traffic,
-    heading("Latency of " + seen.node),
+    heading(t("overview.latency", {node: seen.node})),
     latency,
     table({"": ([name]) => MEASURED[name] ?? name, count: ([, one]) => number(one.count), "mean (ms)": ([, one]) => one.mean_ms,
       "p50 (ms)": ([, one]) => one.p50_ms, "p99 (ms)": ([, one]) => one.p99_ms}, latencies),
-    heading("Dropped, by reason"),
+    heading(t("overview.dropped")),
     table({reason: ([name]) => name, messages: ([, count]) => number(count)}, Object.entries(dropped).sort((a, b) => b[1] - a[1])),
-    heading("Slow subscribers"),
+    heading(t("overview.slow")),
     table({client: (one) => sessionLink(one.client_id), ...nodeColumn(slowest), waiting: (one) => number(one.queued)}, slowest.slice(0, 10)),
   ];
 }

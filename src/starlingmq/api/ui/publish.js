@@ -1,10 +1,11 @@
 // Publish a message by hand.
 
 import {ask, el, number} from "./base.js";
+import {t} from "./language.js";
 
 export function publishForm() {
-  const topic = el("input", {placeholder: "topic", "aria-label": "Topic to publish to", required: ""});
-  const payload = el("input", {placeholder: "payload", "aria-label": "Payload"});
+  const topic = el("input", {placeholder: t("col.topic"), "aria-label": t("publish.topic"), required: ""});
+  const payload = el("input", {placeholder: t("payload"), "aria-label": t("payload")});
   const qos = el("select", {"aria-label": "QoS"}, ...[0, 1, 2].map((one) => el("option", {value: one}, `QoS ${one}`)));
   const retain = el("input", {type: "checkbox"});
   const told = el("span", {id: "published", role: "status"});
@@ -13,10 +14,10 @@ export function publishForm() {
     try {
       const done = await ask("POST", "/api/v1/publish", {}, {topic: topic.value, payload: payload.value, qos: Number(qos.value), retain: retain.checked});
       told.className = "faint";
-      told.textContent = `published to ${number(done.receivers)} receivers`;
+      told.textContent = t("publish.done", {count: number(done.receivers)});
     } catch (error) {
       told.className = "bad";
       told.textContent = error.message;
     }
-  }}, topic, payload, qos, el("label", {}, retain, " retain"), el("button", {}, "Publish"), told);
+  }}, topic, payload, qos, el("label", {}, retain, ` ${t("retain")}`), el("button", {}, t("publish")), told);
 }

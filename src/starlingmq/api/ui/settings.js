@@ -1,22 +1,23 @@
 // Settings that can be changed while the broker serves: checked first, shown as a difference, then applied.
 
 import {api, ask, el, heading, missing, table} from "./base.js";
+import {t} from "./language.js";
 
 const spelled = (value) => (value === null ? "null" : String(value));
-const UNITS = {duration: " s", seconds: " s", size: " bytes"};
+const UNITS = {duration: " s", seconds: " s", size: ` ${t("col.bytes")}`};
 const said = (one, value) => (one.unit && typeof value === "number" ? spelled(value) + UNITS[one.unit] : spelled(value));
 
-const search = el("input", {type: "search", placeholder: "setting contains", "aria-label": "Setting contains", oninput: () => dispatchEvent(new Event("hashchange"))});
-const where = el("select", {"aria-label": "Node"}, el("option", {value: ""}, "this node"), el("option", {value: "*"}, "all nodes"));
-const field = el("input", {"aria-label": "New value", required: ""});
+const search = el("input", {type: "search", placeholder: t("find.setting"), "aria-label": t("find.setting"), oninput: () => dispatchEvent(new Event("hashchange"))});
+const where = el("select", {"aria-label": t("col.node")}, el("option", {value: ""}, t("bans.node")), el("option", {value: "*"}, t("settings.all")));
+const field = el("input", {"aria-label": t("settings.new"), required: ""});
 const told = el("p", {id: "setting-told", role: "status"});
-const apply = el("button", {type: "button", class: "bad", hidden: "", onclick: () => change(false)}, "Apply");
+const apply = el("button", {type: "button", class: "bad", hidden: "", onclick: () => change(false)}, t("settings.apply"));
 const name = el("b", {});
 const help = el("p", {class: "faint"});
 const form = el("form", {hidden: "", onsubmit: (event) => {
   event.preventDefault();
   change(true);
-}}, el("div", {class: "tools"}, el("span", {}, name), field, where, el("button", {}, "Check"), apply), help, told);
+}}, el("div", {class: "tools"}, el("span", {}, name), field, where, el("button", {}, t("settings.check")), apply), help, told);
 field.addEventListener("input", () => { apply.hidden = true; });
 where.addEventListener("change", () => { apply.hidden = true; });
 
@@ -39,7 +40,7 @@ async function change(check) {
   try {
     const answer = await ask("PUT", "/api/v1/settings", {}, {path: edited.path, value: field.value, only_check: check, node: where.value});
     const lines = Object.entries(answer.nodes).map(([node, one]) => el("div", {}, `${node}: `, el("del", {}, said(edited, one.before)), " ",
-      el("ins", {}, said(edited, one.after)), one.applied ? " applied" : one.before === one.after ? " (no difference)" : ""));
+      el("ins", {}, said(edited, one.after)), one.applied ? ` ${t("settings.applied")}` : one.before === one.after ? ` ${t("settings.same")}` : ""));
     told.className = "";
     told.append(...lines, missing(answer));
     apply.hidden = !check || Object.values(answer.nodes).every((one) => one.before === one.after);
@@ -51,15 +52,15 @@ async function change(check) {
   }
 }
 
-const title = heading("Settings that can be changed while the broker serves");
-const note = el("p", {class: "faint"}, "A change holds until the next reload or restart: write it to the settings file, too.");
+const title = heading(t("settings.title"));
+const note = el("p", {class: "faint"}, t("settings.note"));
 const tools = el("div", {class: "tools", role: "search"}, search);
 
 export async function settings() {
   const {settings: all} = await api("/settings");
   const shown = all.filter((one) => one.path.includes(search.value.trim()));
-  const differs = (one) => (one.value === one.default ? said(one, one.value) : el("b", {title: "default: " + said(one, one.default)}, said(one, one.value)));
+  const differs = (one) => (one.value === one.default ? said(one, one.value) : el("b", {title: t("settings.default", {value: said(one, one.default)})}, said(one, one.value)));
   return [title, note, tools, form,
     table({setting: (one) => el("span", {class: "whole"}, one.path), value: differs, meaning: (one) => one.help,
-      "": (one) => el("button", {onclick: () => edit(one), "aria-label": "Edit " + one.path}, "Edit")}, shown)];
+      "": (one) => el("button", {onclick: () => edit(one), "aria-label": t("settings.edit_of", {path: one.path})}, t("settings.edit"))}, shown)];
 }

@@ -1,6 +1,7 @@
 // What goes on until it is stopped: server-sent events, by fetch, which can say who asks.
 
 import {LoginNeeded, el, missing, number, send} from "./base.js";
+import {t} from "./language.js";
 
 const PAINT_MS = 250;
 const AGAIN_MS = 2000;
@@ -34,7 +35,7 @@ export class Stream {
     this.dropped = 0;
     this.aborter = null;
     this.changed = true;
-    this.button = el("button", {onclick: () => (this.aborter ? this.stop() : this.start())}, "Pause");
+    this.button = el("button", {onclick: () => (this.aborter ? this.stop() : this.start())}, t("stream.pause"));
     this.state = el("span", {class: "faint", id: "stream-state", role: "status"});
     this.away = el("div");
     this.left = el("p", {class: "bad"});
@@ -44,7 +45,7 @@ export class Stream {
     this.painting = setInterval(() => {
       if (!this.changed) return;
       this.changed = false;
-      this.left.textContent = this.dropped ? `${number(this.dropped)} further messages are not shown` : "";
+      this.left.textContent = this.dropped ? t("stream.dropped", {count: number(this.dropped)}) : "";
       this.paint();
     }, PAINT_MS);
     this.start();
@@ -60,8 +61,8 @@ export class Stream {
   stop() {
     this.aborter?.abort();
     this.aborter = null;
-    this.button.textContent = "Continue";
-    this.say("paused");
+    this.button.textContent = t("stream.continue");
+    this.say(t("stream.paused"));
   }
 
   say(text, mark = "faint") {
@@ -71,20 +72,20 @@ export class Stream {
 
   async start() {
     const mine = (this.aborter = new AbortController());
-    this.button.textContent = "Pause";
-    this.say("begins");
+    this.button.textContent = t("stream.pause");
+    this.say(t("stream.begins"));
     try {
       for await (const {name, data} of events(this.path, this.parameters, mine.signal)) {
         if (name === "dropped") this.dropped += data.count;
         else if (name === "missing") this.away.replaceChildren(missing({missing: data}));
-        else if (name === "ready") this.say("live, from " + data.node, "ok");
+        else if (name === "ready") this.say(t("stream.live", {node: data.node}), "ok");
         else this.take(data);
         this.changed = true;
       }
       throw new TypeError("the stream has ended");
     } catch (error) {
       if (mine.signal.aborted) return;
-      this.say(error instanceof TypeError ? "the broker does not answer" : error.message, "bad");
+      this.say(error instanceof TypeError ? t("no_answer") : error.message, "bad");
       if (error instanceof LoginNeeded || error.status === 400 || error.status === 403 || error.status === 404) return;
       this.again = setTimeout(() => this.aborter === mine && this.start(), AGAIN_MS);
     }

@@ -1,6 +1,7 @@
 // What is published just now: a tree of topics that grows as messages come.
 
 import {el, heading, number} from "./base.js";
+import {t} from "./language.js";
 import {publishForm} from "./publish.js";
 import {Stream} from "./stream.js";
 
@@ -18,7 +19,7 @@ class Topic {
   }
 }
 
-const shown = (message) => (message.payload ?? `(${message.size} bytes)`).slice(0, PAYLOAD_SIGNS);
+const shown = (message) => (message.payload ?? t("size", {size: number(message.size)})).slice(0, PAYLOAD_SIGNS);
 
 export class Tail extends Stream {
   constructor(parameters) {
@@ -28,14 +29,14 @@ export class Tail extends Stream {
     this.topics = 0;
     this.messages = [];
     this.open = new Set([""]); // what is unfolded, by path
-    const field = el("input", {value: filter, "aria-label": "Topic filter", onchange: () => {
+    const field = el("input", {value: filter, "aria-label": t("tail.filter"), onchange: () => {
       location.hash = "#topics?" + new URLSearchParams({filter: field.value || "#"});
     }});
     this.tree = el("div", {class: "tree", id: "tree"});
     this.list = el("div", {class: "lines", id: "messages"});
-    const trace = el("a", {href: "#trace?" + new URLSearchParams({topic: filter})}, "Trace");
+    const trace = el("a", {href: "#trace?" + new URLSearchParams({topic: filter})}, t("trace"));
     this.whole = [el("div", {class: "tools"}, field, this.button, trace, this.state), publishForm(), this.away, this.left,
-      el("div", {class: "halves"}, el("section", {}, heading("Topics"), this.tree), el("section", {}, heading("Messages"), this.list))];
+      el("div", {class: "halves"}, el("section", {}, heading(t("tab.topics")), this.tree), el("section", {}, heading(t("tail.messages")), this.list))];
   }
 
   take(message) {
@@ -60,7 +61,7 @@ export class Tail extends Stream {
   }
 
   branch(topic, path) {
-    const name = el("span", {}, topic.level || (path ? "(empty)" : "all"), el("small", {}, " " + number(topic.count)));
+    const name = el("span", {}, topic.level || t(path ? "empty" : "tail.all"), el("small", {}, " " + number(topic.count)));
     if (!topic.below.size) return el("div", {class: "leaf"}, name, el("code", {}, topic.last));
     const box = el("details", {open: this.open.has(path), ontoggle: () => {
       if (box.open === this.open.has(path)) return;
@@ -76,9 +77,9 @@ export class Tail extends Stream {
 
   paint() {
     this.tree.replaceChildren(this.branch(this.root, ""),
-      this.topics >= TOPICS_MAX ? el("p", {class: "bad"}, `only ${number(TOPICS_MAX)} topics are shown; use a narrower filter`) : "");
+      this.topics >= TOPICS_MAX ? el("p", {class: "bad"}, t("tail.most", {count: number(TOPICS_MAX)})) : "");
     this.list.replaceChildren(...this.messages.slice().reverse().map((one) => el("div", {},
       el("small", {}, `${one.at?.slice(11, 23) ?? ""} QoS ${one.qos} `), el("b", {}, one.topic),
-      one.retain ? el("small", {}, " retained") : "", el("code", {}, shown(one)))));
+      one.retain ? el("small", {}, ` ${t("retained")}`) : "", el("code", {}, shown(one)))));
   }
 }

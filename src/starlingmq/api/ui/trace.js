@@ -1,14 +1,15 @@
 // The way of messages through all nodes, of some topics or one client.
 
 import {el, heading} from "./base.js";
+import {t} from "./language.js";
 import {Stream} from "./stream.js";
 
 const MESSAGES_MAX = 100;
 const STEPS_MAX = 100; // of one message
 const BAD = new Set(["refused", "dropped"]);
 
-const about = (step) => [step.client && "client " + step.client, step.peer && "node " + step.peer, step.group && "group " + step.group,
-  step.dup ? "retransmission" : "", step.reason].filter(Boolean).join(", ");
+const about = (step) => [step.client && t("trace.client", {name: step.client}), step.peer && t("trace.node", {name: step.peer}),
+  step.group && t("trace.group", {name: step.group}), step.dup ? t("trace.dup") : "", step.reason].filter(Boolean).join(", ");
 
 export class Trace extends Stream {
   constructor(parameters) {
@@ -16,7 +17,7 @@ export class Trace extends Stream {
     super("/api/v1/trace", {...(topic && {topic}), ...(client_id && {client_id})});
     this.messages = new Map(); // by id, the one that came first first
     this.list = el("div", {class: "lines", id: "traces"});
-    this.whole = [heading("Trace of messages " + (client_id ? "of client " + client_id : "of " + topic)),
+    this.whole = [heading(client_id ? t("trace.of_client", {name: client_id}) : t("trace.of_topic", {topic})),
       el("div", {class: "tools"}, this.button, this.state), this.away, this.left, this.list];
   }
 

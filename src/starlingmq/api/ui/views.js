@@ -5,14 +5,14 @@ import {activity} from "./activity.js";
 import {alarms} from "./alarms.js";
 import {bans} from "./bans.js";
 import {hand} from "./hand.js";
-import {t} from "./language.js";
+import {named, t} from "./language.js";
 import {List} from "./lists.js";
 import {rules} from "./rules.js";
 import {nodes} from "./map.js";
 import {settings} from "./settings.js";
 import {overview} from "./overview.js";
 
-const said = (value) => (value === true ? "yes" : value === false ? "no" : value === null || value === "" ? "–" : String(value));
+const said = (value) => (value === true ? t("yes") : value === false ? t("no") : value === null || value === "" ? "–" : String(value));
 
 const unshared = (filter) => (filter.startsWith("$share/") ? filter.split("/").slice(2).join("/") : filter);
 
@@ -27,19 +27,19 @@ async function session(seen, parameters) {
     dispatchEvent(new Event("hashchange"));
   }}, text);
   return [
-    heading("Session of " + name),
-    el("div", {class: "tools"}, el("a", {href: "#trace?" + new URLSearchParams({client_id: name})}, "Trace"),
-      el("a", {href: "#bans?" + new URLSearchParams({kind: "client", name})}, "Ban"),
-      el("a", {href: "#rules?" + new URLSearchParams({client_id: name})}, "Test rules"),
-      one.client ? button("Disconnect", "DELETE", "/api/v1/client", location.hash) : "",
-      button("End session", "DELETE", "/api/v1/session", "#sessions")),
+    heading(t("session.title", {name})),
+    el("div", {class: "tools"}, el("a", {href: "#trace?" + new URLSearchParams({client_id: name})}, t("trace")),
+      el("a", {href: "#bans?" + new URLSearchParams({kind: "client", name})}, t("ban")),
+      el("a", {href: "#rules?" + new URLSearchParams({client_id: name})}, t("rules.link")),
+      one.client ? button(t("disconnect"), "DELETE", "/api/v1/client", location.hash) : "",
+      button(t("session.end"), "DELETE", "/api/v1/session", "#sessions")),
     facts([...Object.entries(one.session), ...Object.entries(one.client || {}).filter(([key]) => !(key in one.session))]
-      .filter(([key]) => key !== "client_id" && (key !== "node" || one.node)).map(([key, value]) => [key.replaceAll("_", " "), said(key === "node" ? one.node : value)])),
-    heading("Subscriptions"), table({filter: (s) => s.filter, qos: (s) => s.qos}, one.subscriptions),
-    heading("In flight"),
-    table({id: (w) => look("window", w.packet_id, w.packet_id), qos: (w) => w.qos, stage: (w) => w.stage, topic: (w) => w.topic ?? "(stored)", bytes: (w) => number(w.size),
+      .filter(([key]) => key !== "client_id" && (key !== "node" || one.node)).map(([key, value]) => [named("fact." + key, key.replaceAll("_", " ")), said(key === "node" ? one.node : value)])),
+    heading(t("subscriptions")), table({filter: (s) => s.filter, qos: (s) => s.qos}, one.subscriptions),
+    heading(t("session.inflight")),
+    table({id: (w) => look("window", w.packet_id, w.packet_id), qos: (w) => w.qos, stage: (w) => w.stage, topic: (w) => w.topic ?? t("stored"), bytes: (w) => number(w.size),
       sent: (w) => w.sent_at}, one.window),
-    heading("Queue"), table({place: (q) => look("queue", q.place, number(q.place + 1)), topic: (q) => q.topic ?? "(stored)", qos: (q) => q.qos,
+    heading(t("session.queue")), table({place: (q) => look("queue", q.place, number(q.place + 1)), topic: (q) => q.topic ?? t("stored"), qos: (q) => q.qos,
       bytes: (q) => number(q.size)}, one.queue.map((entry, place) => ({...entry, place}))),
   ];
 }
@@ -47,80 +47,80 @@ async function session(seen, parameters) {
 async function message(seen, parameters) {
   const one = await api("/retained/message", parameters);
   const remove = el("button", {class: "bad", onclick: async () => {
-    if (!confirm(`Delete the retained message of ${one.topic}?`)) return;
+    if (!confirm(t("message.confirm", {topic: one.topic}))) return;
     await ask("DELETE", "/api/v1/retained/message", {topic: one.topic});
     location.hash = "#retained";
-  }}, "Delete");
-  return [heading(one.topic), el("p", {}, `QoS ${one.qos}, ${number(one.size)} bytes, by ${one.publisher || "the broker"} at ${one.published_at}`),
+  }}, t("message.delete"));
+  return [heading(one.topic), el("p", {}, t("message.facts", {qos: one.qos, size: number(one.size), publisher: one.publisher || t("broker"), time: one.published_at})),
     el("div", {class: "tools"}, remove), el("pre", {}, one.payload ?? one.payload_base64)];
 }
 
 // One message that waits for a client, or for its acknowledgement.
 async function waiting(seen, parameters) {
   const one = await api("/session/message", parameters);
-  return [heading(one.topic), el("p", {}, parameters.place === "window" ? "In flight to " : "Waits for ", sessionLink(parameters.client_id)),
-    facts([["QoS", one.qos], ["retained", said(one.retain)], ["bytes", number(one.size)], ["published", one.published_at], ["publisher", one.publisher || "the broker"],
-      ["expires", one.expires_at ?? "–"]]),
-    one.shown < one.size ? el("p", {class: "warn"}, `The first ${number(one.shown)} bytes:`) : "",
+  return [heading(one.topic), el("p", {}, t(parameters.place === "window" ? "waiting.window" : "waiting.queue"), " ", sessionLink(parameters.client_id)),
+    facts([["QoS", one.qos], [t("retained"), said(one.retain)], [t("col.bytes"), number(one.size)], [t("col.published"), one.published_at], [t("waiting.publisher"), one.publisher || t("broker")],
+      [t("col.expires"), one.expires_at ?? "–"]]),
+    one.shown < one.size ? el("p", {class: "warn"}, t("waiting.first", {size: number(one.shown)})) : "",
     el("pre", {tabindex: 0, id: "payload"}, one.payload ?? one.payload_base64)];
 }
 
 async function streams() {
   const told = await api("/streams");
   const readers = told.streams.flatMap((one) => one.consumers.map((reader) => ({...reader, stream: one.name, node: one.node})));
-  return [missing(told), heading("Streams"),
+  return [missing(told), heading(t("tab.streams")),
     table({stream: (s) => s.name, ...nodeColumn(told.streams), topics: (s) => (s.topics ?? []).join(", "), messages: (s) => number(s.messages),
-      bytes: (s) => number(s.bytes), full: (s) => (s.full ? "yes" : ""), dropped: (s) => number(s.dropped)}, told.streams),
-    heading("Pipelines and other readers"),
+      bytes: (s) => number(s.bytes), full: (s) => (s.full ? t("yes") : ""), dropped: (s) => number(s.dropped)}, told.streams),
+    heading(t("streams.readers")),
     table({reader: (r) => r.name, stream: (r) => r.stream, ...nodeColumn(readers), "lag (messages)": (r) => number(r.lag),
-      "last heard (s ago)": (r) => number(r.heard_seconds ?? 0), "pins retention": (r) => (r.pins ? "yes" : "")}, readers)];
+      "last heard (s ago)": (r) => number(r.heard_seconds ?? 0), "pins retention": (r) => (r.pins ? t("yes") : "")}, readers)];
 }
 
 const clients = new List("clients", {path: "/clients/search", key: "clients",
-  fields: {q: "client id contains", user: "user contains", address: "address starts with"},
+  fields: {q: t("find.client"), user: t("find.user"), address: t("find.address")},
   sorts: {client: "client_id", user: "username", from: "peer", since: "connected_at", subscriptions: "subscriptions", queued: "queued",
     "in flight": "inflight", dropped: "dropped"},
   columns: {client: (c) => sessionLink(c.client_id), user: (c) => c.username, from: (c) => c.peer, protocol: (c) => c.protocol,
     since: (c) => age(c.connected_at), subscriptions: (c) => number(c.subscriptions), queued: (c) => number(c.queued),
-    "in flight": (c) => number(c.inflight), dropped: (c) => number(c.dropped), slow: (c) => (c.slow ? "yes" : "")}});
+    "in flight": (c) => number(c.inflight), dropped: (c) => number(c.dropped), slow: (c) => (c.slow ? t("yes") : "")}});
 
-const sessions = new List("sessions", {path: "/sessions/search", key: "sessions", fields: {q: "client id contains"},
-  choices: {connected: {"": "connected or not", true: "connected", false: "not connected"}},
+const sessions = new List("sessions", {path: "/sessions/search", key: "sessions", fields: {q: t("find.client")},
+  choices: {connected: {"": t("connected.any"), true: t("connected"), false: t("connected.not")}},
   sorts: {client: "client_id", connected: "connected", subscriptions: "subscriptions", queued: "queued", bytes: "queued_bytes",
     "in flight": "inflight", dropped: "dropped", expires: "expires_at"},
-  columns: {client: (s) => sessionLink(s.client_id), connected: (s) => (s.connected ? "yes" : "no"), subscriptions: (s) => number(s.subscriptions),
+  columns: {client: (s) => sessionLink(s.client_id), connected: (s) => (s.connected ? t("yes") : t("no")), subscriptions: (s) => number(s.subscriptions),
     queued: (s) => number(s.queued), bytes: (s) => number(s.queued_bytes), "in flight": (s) => number(s.inflight), dropped: (s) => number(s.dropped),
     expires: (s) => s.expires_at}});
 
-const subscriptions = new List("subscriptions", {path: "/subscriptions", key: "subscriptions", fields: {q: "client id contains"},
+const subscriptions = new List("subscriptions", {path: "/subscriptions", key: "subscriptions", fields: {q: t("find.client")},
   columns: {filter: (s) => el("a", {href: "#topics?" + new URLSearchParams({filter: unshared(s.filter)})}, s.filter), client: (s) => sessionLink(s.client_id),
-    qos: (s) => s.qos, "no local": (s) => (s.no_local ? "yes" : ""), "retain as published": (s) => (s.retain_as_published ? "yes" : "")}});
+    qos: (s) => s.qos, "no local": (s) => (s.no_local ? t("yes") : ""), "retain as published": (s) => (s.retain_as_published ? t("yes") : "")}});
 
-const retained = new List("retained", {path: "/retained", key: "retained", fields: {filter: "topic filter, such as plant/#"},
+const retained = new List("retained", {path: "/retained", key: "retained", fields: {filter: t("find.filter")},
   columns: {topic: (r) => el("a", {href: "#message?" + new URLSearchParams({topic: r.topic})}, r.topic), qos: (r) => r.qos,
     bytes: (r) => number(r.size), from: (r) => r.publisher, published: (r) => age(r.published_at), expires: (r) => r.expires_at}});
 
-const groups = new List("groups", {path: "/groups", key: "groups", fields: {prefix: "group starts with"},
+const groups = new List("groups", {path: "/groups", key: "groups", fields: {prefix: t("find.group")},
   columns: {group: (g) => g.name, filter: (g) => g.filter, strategy: (g) => g.strategy,
-    primary: (g) => g.primary, "members on this node": (g) => `${g.online_here} of ${g.members_here}`,
+    primary: (g) => g.primary, "members on this node": (g) => t("of", {count: g.online_here, total: g.members_here}),
     "members elsewhere": (g) => Object.entries(g.nodes).map(([name, n]) => `${name}: ${number(n.members)}`).join(", "),
     waiting: (g) => number(g.waiting_here), lag: (g) => number(g.lag), delivered: (g) => number(g.given), redelivered: (g) => number(g.redelivered)}});
 
 export const VIEWS = {
-  overview: {title: "Overview", show: overview},
-  clients: {title: "Clients", show: clients.show},
-  sessions: {title: "Sessions", show: sessions.show},
-  subscriptions: {title: "Subscriptions", show: subscriptions.show},
-  retained: {title: "Retained", show: retained.show},
-  groups: {title: "Groups", show: groups.show},
-  streams: {title: "Streams", show: streams},
-  nodes: {title: "Cluster", show: nodes},
-  activity: {title: "Activity", show: activity},
+  overview: {title: t("tab.overview"), show: overview},
+  clients: {title: t("tab.clients"), show: clients.show},
+  sessions: {title: t("tab.sessions"), show: sessions.show},
+  subscriptions: {title: t("tab.subscriptions"), show: subscriptions.show},
+  retained: {title: t("tab.retained"), show: retained.show},
+  groups: {title: t("tab.groups"), show: groups.show},
+  streams: {title: t("tab.streams"), show: streams},
+  nodes: {title: t("tab.nodes"), show: nodes},
+  activity: {title: t("tab.activity"), show: activity},
   hand: {title: t("hand.title"), show: hand},
-  alarms: {title: "Alarms", show: alarms},
-  bans: {title: "Bans", show: bans},
-  rules: {title: "Rules", show: rules},
-  settings: {title: "Settings", show: settings},
+  alarms: {title: t("tab.alarms"), show: alarms},
+  bans: {title: t("tab.bans"), show: bans},
+  rules: {title: t("tab.rules"), show: rules},
+  settings: {title: t("tab.settings"), show: settings},
   waiting: {show: waiting},
   session: {show: session},
   message: {show: message},
