@@ -43,8 +43,25 @@ class SourceConfig(Section, frozen=True):
 
 
 class DecodeConfig(Section, frozen=True):
-    format: Annotated[Literal["raw", "json", "csv"], Meta(description="Format of the payloads.")] = "raw"
-    schema: Annotated[str, Meta(description="Columns and types for json and csv, as in SQL: id string, v double.")] = ""
+    format: Annotated[
+        Literal["raw", "json", "csv", "avro", "protobuf", "cbor", "msgpack", "sparkplug"],
+        Meta(description="Format of the payloads."),
+    ] = "raw"
+    schema: Annotated[
+        str, Meta(description="Columns and types, as in SQL: id string, v double. Not for raw and sparkplug.")
+    ] = ""
+    schema_file: Annotated[
+        str,
+        Meta(
+            description="Avro schema; with framing a directory of schemas named ID.avsc; for protobuf the output of "
+            "protoc --descriptor_set_out --include_imports."
+        ),
+    ] = ""
+    message: Annotated[str, Meta(description="Full name of the message, for protobuf.")] = ""
+    framing: Annotated[
+        Literal["none", "confluent"],
+        Meta(description="Whether Avro payloads begin with the id of a registry's schema."),
+    ] = "none"
     options: Annotated[dict[str, str], Meta(description="Spark options for csv and json, such as sep.")] = field(
         default_factory=dict
     )
@@ -132,8 +149,12 @@ def read_pipeline(path: str | Path) -> PipelineConfig:
 
 def _check(pipeline: PipelineConfig) -> None:
     decode, sink = pipeline.decode, pipeline.sink
-    if (decode.format == "raw") == bool(decode.schema):
-        raise ConfigError("decode.schema: required for json and csv, and not allowed for raw")
+    if (decode.format in ("raw", "sparkplug")) == bool(decode.schema):
+        raise ConfigError("decode.schema: required for all formats but raw and sparkplug, and not allowed for these")
+    if (decode.format in ("avro", "protobuf")) != bool(decode.schema_file):
+        raise ConfigError("decode.schema_file: required for avro and protobuf, and only for them")
+    if (decode.format == "protobuf") != bool(decode.message):
+        raise ConfigError("decode.message: required for protobuf, and only for it")
     if pipeline.dead_letter is not None and decode.format == "raw":
         raise ConfigError("dead_letter: has no effect with raw payloads, because they are not decoded; remove it")
     if sink.format in (*FILES, "archive", "delta", "iceberg") and not sink.path:

@@ -34,12 +34,15 @@ from starlingmq.pipeline.config import (
     sql_line,
 )
 from starlingmq.spark import decode_json, register
+from starlingmq.spark.binary_payloads import FORMATS as BINARY_FORMATS
+from starlingmq.spark.binary_payloads import decode_binary, read_format
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED, REASON, malformed_because
 from starlingmq.spark.read_options import read_options
 from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
+from starlingmq.spark.sparkplug import decode_sparkplug
 
 WHOLE: Final = "_whole"  # column with the source row, next to the decoded columns
 UNFIT: Final[dict[str, tuple[type[DataType], ...]]] = {  # types that a sink cannot store
@@ -284,6 +287,12 @@ def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
         return rows
     if decode.format == "json":
         return decode_json(rows, decode.schema)
+    if decode.format == "sparkplug":
+        return decode_sparkplug(rows)
+    if decode.format in BINARY_FORMATS:
+        wanted = cast(StructType, StructType.fromDDL(decode.schema))
+        form = read_format(decode.format, wanted, decode.schema_file, decode.message, decode.framing)
+        return decode_binary(rows, form)
     fields = cast(StructType, StructType.fromDDL(decode.schema))
     whole = StructType([*fields.fields, StructField(MALFORMED, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, **decode.options}
@@ -303,8 +312,11 @@ def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig
     array types: there the payload is base64, and properties are JSON.
     """
     whole = F.struct(*[F.col(name) for name in rows.columns])
-    found = decoded(rows.withColumn(WHOLE, whole), decode).where(F.col(MALFORMED).isNotNull()).select(f"{WHOLE}.*")
-    found = found.withColumn(REASON, malformed_because(decode.format, decode.schema))
+    found = decoded(rows.withColumn(WHOLE, whole), decode).where(F.col(MALFORMED).isNotNull())
+    if decode.format in (*BINARY_FORMATS, "sparkplug"):
+        found = found.select(f"{WHOLE}.*", F.col(MALFORMED).alias(REASON))
+    else:
+        found = found.select(f"{WHOLE}.*").withColumn(REASON, malformed_because(decode.format, decode.schema))
     if letter.format != "csv":
         return found
     return found.withColumns({"payload": F.base64("payload"), "properties": F.to_json("properties")})

@@ -1,0 +1,252 @@
+"""Decodes binary payloads into columns: Avro, Protobuf, CBOR, MessagePack, in batches of Arrow arrays.
+
+A decoder turns a payload into a mapping from field name to value. Arrow converts these to the types of the columns; a
+field that is absent is null. A payload that cannot be decoded, or has a value of another type, has a reason instead.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+
+from starlingmq.spark.option_error import OptionError
+from starlingmq.spark.payloads import MALFORMED
+
+Decoder = Callable[[bytes], Any]
+FORMATS: Final = ("avro", "protobuf", "cbor", "msgpack")
+FRAMINGS: Final = ("none", "confluent")
+MAGIC: Final = b"\x00"  # a payload framed for a schema registry: this byte, the id of the schema in four bytes
+FRAME_BYTES: Final = 5
+VALUE: Final = "value"
+REASON_CHARACTERS_MAX: Final = 200
+
+
+class BinaryFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """``columns``: JSON of their StructType, since tasks cannot parse SQL. ``writer``: JSON of the Avro schema, by
+    schema id ("": of payloads without framing). ``descriptors``: a FileDescriptorSet, of which ``message`` is the full
+    name of a message.
+    """
+
+    name: str
+    columns: str
+    framing: str = "none"
+    writer: dict[str, str] = {}
+    descriptors: bytes = b""
+    message: str = ""
+
+    @property
+    def fields(self) -> StructType:
+        return StructType.fromJson(json.loads(self.columns))
+
+
+def read_format(name: str, fields: StructType, schema_file: str, message: str, framing: str) -> BinaryFormat:
+    """Read the files of a format: ``schema_file`` is an Avro schema (or, with framing, a directory of schemas named
+    ``ID.avsc``), or the output of ``protoc --descriptor_set_out``. Raises OptionError.
+    """
+    columns = fields.json()
+    if framing == "confluent" and name != "avro":
+        raise OptionError(f"framing: confluent is supported for avro, not for {name}")
+    try:
+        if name == "avro":
+            where = Path(schema_file)
+            files = sorted(where.glob("*.avsc")) if framing == "confluent" else [where]
+            if not files:
+                raise OptionError(f"schema_file: {schema_file} has no files named ID.avsc")
+            texts = {file.stem if framing == "confluent" else "": file.read_text(encoding="utf-8") for file in files}
+            return BinaryFormat(name=name, columns=columns, framing=framing, writer=texts)
+        if name == "protobuf":
+            return BinaryFormat(name=name, columns=columns, descriptors=Path(schema_file).read_bytes(), message=message)
+    except OSError as error:
+        raise OptionError(f"schema_file: {schema_file} cannot be read: {error.strerror}") from None
+    return BinaryFormat(name=name, columns=columns)
+
+
+def decode_binary(rows: DataFrame, format: BinaryFormat) -> DataFrame:
+    """Return rows with a column for each field in place of ``payload``, and the reason in ``_malformed``, which is null
+    for payloads that were decoded. Raises OptionError.
+    """
+    fields = format.fields
+    decoder(format)  # its errors belong to the driver
+    result = StructType([StructField(VALUE, fields), StructField(MALFORMED, StringType())])
+    arrow_type = to_arrow_type(fields, timezone="UTC")
+
+    def decode(payloads: pa.Array) -> pa.Array:
+        return decoded_array(decoder(format), arrow_type, payloads)
+
+    found = rows.withColumn("_decoded", by_arrow(decode, result))
+    columns = [F.col(f"_decoded.{VALUE}.`{name}`").alias(name) for name in fields.fieldNames()]
+    kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
+    return found.select(*columns, *kept, F.col(f"_decoded.{MALFORMED}").alias(MALFORMED))
+
+
+def by_arrow(function: Callable[..., pa.Array], type: StructType, *columns: str) -> Column:
+    """Return the column that a function makes of the payloads, batch by batch; or of other columns."""
+    udf: Any = arrow_udf
+    column: Column = udf(function, type)(*(columns or ("payload",)))
+    return column
+
+
+def decoded_array(decode: Decoder, type: pa.DataType, payloads: pa.Array) -> pa.Array:
+    """Return an array of value and reason."""
+    values: list[Any] = []
+    reasons: list[str | None] = []
+    for payload in payloads.to_pylist():
+        try:
+            value = decode(payload)
+            if not isinstance(value, dict):
+                raise ValueError("it is not a map of fields")
+            values.append(value)
+            reasons.append(None)
+        except Exception as error:  # of whichever library
+            values.append(None)
+            reasons.append(reason(error))
+    try:
+        array = pa.array(values, type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        array = _each(values, reasons, type)
+    return pa.StructArray.from_arrays([array, pa.array(reasons, pa.string())], [VALUE, MALFORMED])
+
+
+def _each(values: list[Any], reasons: list[str | None], type: pa.DataType) -> pa.Array:
+    """Convert the values one by one, since some do not fit the columns."""
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            values[index] = None
+            reasons[index] = reason(error)
+    return pa.array(values, type)
+
+
+def reason(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"the payload cannot be decoded: {text}"[:REASON_CHARACTERS_MAX]
+
+
+def decoder(format: BinaryFormat) -> Decoder:
+    """Raises OptionError."""
+    make = {"avro": _avro, "protobuf": _protobuf, "cbor": _cbor, "msgpack": _msgpack}[format.name]
+    try:
+        return make(format)
+    except ImportError as error:
+        raise OptionError(
+            f"decode: {format.name} needs {error.name}; run pip install '.[payloads]' in the sources"
+        ) from None
+
+
+def _msgpack(format: BinaryFormat) -> Decoder:
+    return msgspec.msgpack.Decoder().decode
+
+
+def _cbor(format: BinaryFormat) -> Decoder:
+    import cbor2
+
+    def decode(payload: bytes) -> Any:
+        source = io.BytesIO(payload)
+        value = cbor2.load(source)
+        if source.tell() != len(payload):
+            raise ValueError("bytes follow the value")
+        return value
+
+    return decode
+
+
+def _avro(format: BinaryFormat) -> Decoder:
+    import fastavro
+
+    try:
+        schemas = {
+            int(id) if id else None: fastavro.parse_schema(json.loads(text)) for id, text in format.writer.items()
+        }
+    except (ValueError, fastavro.schema.SchemaParseException) as error:
+        raise OptionError(f"schema_file: not an Avro schema: {error}") from None
+
+    def decode(payload: bytes) -> Any:
+        id, body = unframed(payload) if format.framing == "confluent" else (None, payload)
+        schema = schemas.get(id)
+        if schema is None:
+            raise ValueError(f"schema {id} is unknown")
+        source = io.BytesIO(body)
+        value = fastavro.schemaless_reader(source, schema, None)
+        if source.tell() != len(body):
+            raise ValueError("bytes follow the value")
+        return value
+
+    return decode
+
+
+def unframed(payload: bytes) -> tuple[int, bytes]:
+    """Return the schema id and the body. Raises ValueError."""
+    if len(payload) < FRAME_BYTES or payload[:1] != MAGIC:
+        raise ValueError("it has no schema id")
+    return int.from_bytes(payload[1:FRAME_BYTES]), payload[FRAME_BYTES:]
+
+
+def _protobuf(format: BinaryFormat) -> Decoder:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(format.descriptors).file:
+            pool.Add(file)
+        kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(format.message))
+    except (DecodeError, TypeError) as error:
+        raise OptionError(f"schema_file: not the output of protoc --descriptor_set_out: {error}") from None
+    except KeyError:
+        raise OptionError(f"message: the descriptors have no message {format.message}") from None
+    fields = format.fields
+
+    def decode(payload: bytes) -> Any:
+        return _of_message(kind.FromString(payload), fields)
+
+    return decode
+
+
+def _of_message(message: Any, fields: StructType) -> dict[str, Any]:
+    """Return the wanted fields of a message; null for those that are not set, where the message knows that."""
+    known = message.DESCRIPTOR.fields_by_name
+    found: dict[str, Any] = {}
+    for field in fields.fields:
+        described = known.get(field.name)
+        if described is None or (described.has_presence and not message.HasField(field.name)):
+            continue
+        found[field.name] = _of_value(getattr(message, field.name), described, field.dataType)
+    return found
+
+
+def _of_value(value: Any, described: Any, wanted: Any) -> Any:
+    """Return a field's value: a list for a repeated field, pairs for a map."""
+    if not described.is_repeated:
+        return _of_single(value, described, wanted)
+    if isinstance(wanted, MapType):
+        if described.message_type is None or not described.message_type.GetOptions().map_entry:
+            raise ValueError(f"{described.name} is not a map")
+        of_values = described.message_type.fields_by_name["value"]
+        return [(key, _of_single(each, of_values, wanted.valueType)) for key, each in value.items()]
+    if not isinstance(wanted, ArrayType):
+        raise ValueError(f"{described.name} is repeated, or a map; the column must be array or map")
+    return [_of_single(each, described, wanted.elementType) for each in value]
+
+
+def _of_single(value: Any, described: Any, wanted: Any) -> Any:
+    """Return a value, or one of a repeated field. Enums are names in a string column; a number that the enum does not
+    know, as newer writers send, is its digits there.
+    """
+    if described.message_type is not None and described.message_type.full_name == "google.protobuf.Timestamp":
+        return value.ToDatetime()
+    if described.enum_type is not None and isinstance(wanted, StringType):
+        known = described.enum_type.values_by_number.get(value)
+        return str(value) if known is None else known.name
+    return _of_message(value, wanted) if isinstance(wanted, StructType) else value

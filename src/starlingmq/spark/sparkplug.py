@@ -1,0 +1,215 @@
+"""Decodes Sparkplug B: one row for each metric of a payload.
+
+    spBv1.0/GROUP/TYPE/EDGE_NODE[/DEVICE]   Protobuf
+    spBv1.0/STATE/HOST                      JSON: {"online": true, "timestamp": 1700000000000}; here a metric "online"
+
+The schema is that of Eclipse Tahu, as far as columns need it; data sets, templates, metadata and properties are left
+out. A metric of DDATA or NDATA may have an alias instead of a name: its name is in the birth message of its node or
+device, which a join on ``edge_node``, ``device`` and ``alias`` adds.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+from starlingmq.spark.binary_payloads import by_arrow, reason
+from starlingmq.spark.payloads import MALFORMED
+
+NAMESPACE: Final = "spBv1.0"
+STATE: Final = "STATE"
+OF_NODES: Final = ("NBIRTH", "NDEATH", "NDATA", "NCMD")
+OF_DEVICES: Final = ("DBIRTH", "DDEATH", "DDATA", "DCMD")
+STRANGE: Final = (
+    f"the topic is not one of Sparkplug B: {NAMESPACE}/GROUP/TYPE/EDGE_NODE[/DEVICE], {NAMESPACE}/STATE/HOST"
+)
+VALUE: Final = "value"  # the oneof of the fields whose names end with it
+METRIC: Final = (
+    StructType()
+    .add("metric", "string")
+    .add("alias", "long")
+    .add("metric_timestamp", "timestamp")
+    .add("datatype", "string")
+    .add("is_historical", "boolean")
+    .add("is_null", "boolean")
+    .add("number", "double")
+    .add("integer", "long")
+    .add("flag", "boolean")
+    .add("text", "string")
+    .add("bytes", "binary")
+)
+PAYLOAD: Final = StructType().add("sent", "timestamp").add("seq", "long").add("metrics", ArrayType(METRIC))
+DECODED: Final = StructType([StructField(VALUE, PAYLOAD), StructField(MALFORMED, StringType())])
+DATATYPES: Final = (
+    "Unknown",
+    *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float", "Double", "Boolean", "String"),
+    *("DateTime", "Text", "UUID", "DataSet", "Bytes", "File", "Template"),
+)
+SIGNED_BITS: Final = {1: 8, 2: 16, 3: 32, 4: 64}  # by datatype: sent as unsigned numbers in two's complement
+LONG_MAX: Final = (1 << 63) - 1
+# name, number, type and label of the fields (descriptor.proto)
+OPTIONAL, REPEATED = 1, 3
+UINT64, UINT32, FLOAT, DOUBLE, BOOL, STRING, BYTES, MESSAGE = 4, 13, 2, 1, 8, 9, 12, 11
+METRIC_FIELDS: Final = (
+    ("name", 1, STRING),
+    ("alias", 2, UINT64),
+    ("timestamp", 3, UINT64),
+    ("datatype", 4, UINT32),
+    ("is_historical", 5, BOOL),
+    ("is_null", 7, BOOL),
+    ("int_value", 10, UINT32),
+    ("long_value", 11, UINT64),
+    ("float_value", 12, FLOAT),
+    ("double_value", 13, DOUBLE),
+    ("boolean_value", 14, BOOL),
+    ("string_value", 15, STRING),
+    ("bytes_value", 16, BYTES),
+)
+PAYLOAD_FIELDS: Final = (("timestamp", 1, UINT64), ("seq", 3, UINT64), ("uuid", 4, STRING), ("body", 5, BYTES))
+
+
+@cache
+def payload_class() -> Any:
+    """Return the Protobuf class of a payload."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="sparkplug_b.proto", package="starlingmq.sparkplug", syntax="proto2")
+    for name, fields in (("Metric", METRIC_FIELDS), ("Payload", PAYLOAD_FIELDS)):
+        message = file.message_type.add(name=name)
+        for field, number, kind in fields:
+            made = message.field.add(name=field, number=number, type=kind, label=OPTIONAL)
+            if field.endswith(f"_{VALUE}"):
+                made.oneof_index = 0
+    file.message_type[0].oneof_decl.add(name=VALUE)
+    metrics = file.message_type[1].field.add(name="metrics", number=2, type=MESSAGE, label=REPEATED)
+    metrics.type_name = ".starlingmq.sparkplug.Metric"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("starlingmq.sparkplug.Payload"))
+
+
+class HostState(msgspec.Struct, frozen=True):
+    """The payload of a STATE message."""
+
+    online: bool
+    timestamp: int
+
+
+def decode_sparkplug(rows: DataFrame) -> DataFrame:
+    """Return a row for each metric, with the columns of ``METRIC``; ``group``, ``message_type``, ``edge_node``,
+    ``device``, ``host`` of the topic; ``sent`` and ``seq`` of the payload; and the columns of the source except the
+    payload. A payload without metrics has one row. A row whose payload cannot be decoded, or whose topic is not one of
+    Sparkplug B, has the reason in ``_malformed``.
+    """
+    found = rows.withColumn("_decoded", by_arrow(decoded_payloads, DECODED, "payload", "topic"))
+    found = found.withColumn("_metric", F.explode_outer("_decoded.value.metrics"))
+    level = F.split("topic", "/")
+    of_state = F.get(level, F.lit(1)) == STATE
+    ours = F.get(level, F.lit(0)) == NAMESPACE
+    type_level = F.when(of_state, F.lit(STATE)).otherwise(F.get(level, F.lit(2)))
+    columns = [F.when(ours, type_level).alias("message_type")]
+    columns += [
+        F.when(ours & ~of_state, F.get(level, F.lit(index))).alias(name)
+        for name, index in {"group": 1, "edge_node": 3, "device": 4}.items()
+    ]
+    columns += [F.when(ours & of_state, F.get(level, F.lit(2))).alias("host")]
+    columns += [F.col("_decoded.value.sent"), F.col("_decoded.value.seq")]
+    columns += [F.col(f"_metric.{name}") for name in METRIC.fieldNames()]
+    kept = [F.col(name) for name in rows.columns if name != "payload"]
+    return found.select(*columns, *kept, F.col(f"_decoded.{MALFORMED}").alias(MALFORMED))
+
+
+def decoded_payloads(payloads: pa.Array, topics: pa.Array) -> pa.Array:
+    values: list[Any] = []
+    reasons: list[str | None] = []
+    for payload, topic in zip(payloads.to_pylist(), topics.to_pylist(), strict=True):
+        try:
+            values.append(_decoded(payload, str(topic).split("/")))
+            reasons.append(None)
+        except StrangeTopic as error:
+            values.append(None)
+            reasons.append(str(error))
+        except Exception as error:  # DecodeError, and times beyond those of Arrow
+            values.append(None)
+            reasons.append(reason(error))
+    array = pa.array(values, to_arrow_type(PAYLOAD, timezone="UTC"))
+    return pa.StructArray.from_arrays([array, pa.array(reasons, pa.string())], [VALUE, MALFORMED])
+
+
+class StrangeTopic(ValueError):
+    """The topic is not one of Sparkplug B."""
+
+
+def _decoded(payload: bytes, levels: list[str]) -> dict[str, Any]:
+    """Raises StrangeTopic, and other errors for a payload that is not of the kind of its topic."""
+    if levels[:2] == [NAMESPACE, STATE] and len(levels) == 3:
+        return _state(msgspec.json.decode(payload, type=HostState))
+    kinds = {4: OF_NODES, 5: OF_DEVICES}.get(len(levels), ())
+    if levels[0] != NAMESPACE or levels[2:3] == [] or levels[2] not in kinds:
+        raise StrangeTopic(STRANGE)
+    return _payload(payload_class().FromString(payload))
+
+
+def _state(state: HostState) -> dict[str, Any]:
+    online = {"metric": "online", "datatype": "Boolean", "is_historical": False, "is_null": False, "flag": state.online}
+    return {"sent": _time(state), "seq": None, "metrics": [online]}
+
+
+def _payload(message: Any) -> dict[str, Any]:
+    return {
+        "sent": _time(message) if message.HasField("timestamp") else None,
+        "seq": _long(message.seq) if message.HasField("seq") else None,
+        "metrics": [_metric(each) for each in message.metrics],
+    }
+
+
+def _metric(metric: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "metric": metric.name or None,
+        "alias": _long(metric.alias) if metric.HasField("alias") else None,
+        "metric_timestamp": _time(metric) if metric.HasField("timestamp") else None,
+        "datatype": DATATYPES[metric.datatype] if metric.datatype < len(DATATYPES) else str(metric.datatype),
+        "is_historical": metric.is_historical,
+        "is_null": metric.is_null,
+    }
+    kind = metric.WhichOneof(VALUE)
+    if kind and not metric.is_null:
+        _put(found, getattr(metric, kind), kind, metric.datatype)
+    return found
+
+
+def _put(found: dict[str, Any], value: Any, kind: str, datatype: int) -> None:
+    """Store a value in the column of its kind; numbers also as ``number``."""
+    if kind in ("int_value", "long_value"):
+        bits = SIGNED_BITS.get(datatype, 0)
+        if bits and value >= 1 << (bits - 1):
+            value = (value & ((1 << bits) - 1)) - (1 << bits) if value & (1 << (bits - 1)) else value
+        found["number"] = float(value)
+        found["integer"] = value if value <= LONG_MAX else None
+    elif kind in ("float_value", "double_value"):
+        found["number"] = value
+    elif kind == "boolean_value":
+        found["flag"] = value
+    else:
+        found["text" if kind == "string_value" else "bytes"] = value
+
+
+def _time(message: Any) -> int:
+    """Milliseconds on the wire, microseconds in Arrow."""
+    milliseconds: int = message.timestamp
+    if not 0 <= milliseconds <= LONG_MAX // 1000:
+        raise ValueError(f"{milliseconds} is not a time")
+    return milliseconds * 1000
+
+
+def _long(value: int) -> int:
+    if value > LONG_MAX:
+        raise ValueError(f"{value} does not fit bigint")
+    return value
