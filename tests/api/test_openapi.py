@@ -32,6 +32,21 @@ def references(tree: Any) -> set[str]:
     return set().union(*(references(below) for below in tree)) if isinstance(tree, list) else set()
 
 
+def choices(tree: Any) -> list[list[Any]]:
+    if isinstance(tree, list):
+        return [found for each in tree for found in choices(each)]
+    if not isinstance(tree, dict):
+        return []
+    own = [tree["oneOf"]] if "oneOf" in tree else []
+    return own + [found for each in tree.values() for found in choices(each)]
+
+
+async def test_no_number_fits_two_choices(serve: Serve, ask: Ask) -> None:
+    found = choices(await document(ask, await serve()))
+    assert {"type": "number"} in [each for choice in found for each in choice]
+    assert not [each for each in found if {"type": "number"} in each and {"type": "integer"} in each]
+
+
 async def test_the_document_describes_every_operation(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     found = await document(ask, broker)

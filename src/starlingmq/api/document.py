@@ -1,4 +1,6 @@
-"""The OpenAPI document, with two additions: errors are one line, and routes state their authorization."""
+"""The OpenAPI document, with two additions and a correction: errors are one line, routes state their authorization, and
+a value that may be a whole number or another one fits one choice.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ PROBLEM: Final = {
     "properties": {"error": {"type": "string", "description": "One line that states the reason."}},
     "required": ["error"],
 }
+NUMBER: Final = {"type": "number"}
+INTEGER: Final = {"type": "integer"}
 REFUSAL: Final = {
     "description": "The request failed, or the object does not exist.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -37,6 +41,7 @@ class Document(JsonRenderPlugin):
 
 
 def amended(document: dict[str, Any], open_to_all: Container[str]) -> dict[str, Any]:
+    document = _corrected(document)
     components = document.get("components", {})
     schemas = {**components.get("schemas", {}), "Problem": PROBLEM}
     return {
@@ -47,6 +52,19 @@ def amended(document: dict[str, Any], open_to_all: Container[str]) -> dict[str, 
             for path, operations in document["paths"].items()
         },
     }
+
+
+def _corrected(part: Any) -> Any:
+    """A whole number is a number: with a choice of both it would fit two of oneOf, which allows one."""
+    if isinstance(part, list):
+        return [_corrected(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    changed = {name: _corrected(each) for name, each in part.items()}
+    choices = changed.get("oneOf")
+    if isinstance(choices, list) and NUMBER in choices:
+        changed["oneOf"] = [each for each in choices if each != INTEGER]
+    return changed
 
 
 def _operation(operation: dict[str, Any], open_to_all: bool) -> dict[str, Any]:
