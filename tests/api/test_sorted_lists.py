@@ -110,3 +110,29 @@ async def test_the_api_filters_by_user_and_address_and_counts(serve: Serve, join
     assert (await ask(broker, "GET", "/api/v1/clients/search", params={"sort": "secret"})).status_code == 400
     told = (await ask(broker, "GET", "/api/v1/sessions/search", params={"connected": False})).json()
     assert (told["sessions"], told["total"]) == ([], 0)
+
+
+async def test_subscriptions_are_found_by_their_filter_and_by_a_topic_that_they_receive(
+    serve: Serve, join: Join, ask: Ask
+) -> None:
+    broker = await serve()
+    reader = await join(broker, "reader")
+    await reader.subscribe("plant/#", "plant/+/speed", "other/#", qos=1)
+    worker = await join(broker, "worker")
+    await worker.subscribe("$share/workers/plant/1/speed", "+/1/speed", "#")
+
+    async def found(**chosen: str) -> set[str]:
+        filters, cursor = set(), ""
+        while cursor is not None:
+            asked = {**chosen, "limit": "1", **({"cursor": cursor} if cursor else {})}
+            page = (await ask(broker, "GET", "/api/v1/subscriptions", params=asked)).json()
+            filters |= {one["filter"] for one in page["subscriptions"]}
+            cursor = page["next"]
+        return filters
+
+    assert await found(filter="speed") == {"plant/+/speed", "$share/workers/plant/1/speed", "+/1/speed"}
+    assert await found(filter="speed", q="reader") == {"plant/+/speed"}
+    assert await found(topic="plant/2/speed") == {"plant/#", "plant/+/speed", "#"}
+    assert await found(topic="plant/1/speed", q="work") == {"$share/workers/plant/1/speed", "+/1/speed", "#"}
+    assert await found(topic="$events/x") == set()
+    assert await found(filter="nowhere") == set()

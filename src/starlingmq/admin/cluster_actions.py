@@ -27,6 +27,7 @@ from starlingmq.admin.list_pages import (
     LedGroupsRequest,
     SessionList,
     SessionPage,
+    SubscriptionList,
     SubscriptionPage,
 )
 from starlingmq.admin.live_settings import Reloaded, ReloadRequest
@@ -44,6 +45,7 @@ from starlingmq.admin.sessions import (
     Sessions,
     SessionsRequest,
     Subscriptions,
+    SubscriptionsRequest,
 )
 from starlingmq.admin.stream_requests import GossipNews, GossipRequest, NewStream, OneStream, StreamsReply, StreamTrim
 from starlingmq.admin.typed_actions import NoArguments, ask, typed
@@ -172,7 +174,7 @@ class ClusterActions:
         self.actions: dict[str, Action] = {
             "clients": typed(ClientList, self._clients),
             "sessions": typed(SessionList, self._sessions),
-            "subscriptions": typed(ClientList, self._subscriptions),
+            "subscriptions": typed(SubscriptionList, self._subscriptions),
             "groups.all": typed(GroupList, self._groups),
             "session": typed(ClientAt, self._session),
             "client.kick": typed(ClientAt, partial(self._change, "client.kick")),
@@ -221,10 +223,10 @@ class ClusterActions:
         )
         return SessionPage(self._rpc.name, page.entries, page.next, page.missing)
 
-    async def _subscriptions(self, report: Report, request: ClientList) -> SubscriptionPage:
+    async def _subscriptions(self, report: Report, request: SubscriptionList) -> SubscriptionPage:
         page = await self._rpc.page(
             "subscriptions",
-            ClientsRequest(request.q),
+            SubscriptionsRequest(request.q, request.filter, request.topic),
             Subscriptions,
             lambda part: part.subscriptions,
             request,

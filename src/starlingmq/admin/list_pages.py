@@ -11,9 +11,16 @@ from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit
 
 
 class ClientList(ListRequest, frozen=True):
-    """Clients, or their subscriptions. ``q``: a part of the client id."""
+    """Clients. ``q``: a part of the client id."""
 
     q: str = ""
+
+
+class SubscriptionList(ClientList, frozen=True):
+    """``filter``: a part of the filter. ``topic``: only subscriptions that receive it."""
+
+    filter: str = ""
+    topic: str = ""
 
 
 class SessionList(ClientList, frozen=True):

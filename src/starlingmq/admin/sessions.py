@@ -16,6 +16,7 @@ from starlingmq.admin.paging import page_of
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, typed
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.routing.topics import matches, parse_share
 from starlingmq.core.session.outgoing import PUBLISHED
 from starlingmq.core.session.session import NEVER, Client, Session, Subscription
 from starlingmq.net.control_socket import Action, Report
@@ -116,6 +117,26 @@ class SessionsRequest(Struct, frozen=True):
     limit: Limit = PAGE
 
 
+class SubscriptionsRequest(Struct, frozen=True):
+    """``q``: a part of the client id. ``filter``: a part of the filter. ``topic``: only subscriptions that receive
+    it."""
+
+    q: str = ""
+    filter: str = ""
+    topic: str = ""
+    cursor: After = FIRST
+    limit: Limit = PAGE
+
+    def selects(self, name: bytes) -> bool:
+        """Whether the subscription with this filter is wanted; ``name`` may begin with ``$share``."""
+        if self.filter and self.filter.encode() not in name:
+            return False
+        if not self.topic:
+            return True
+        shared = parse_share(name)
+        return matches(shared[1] if shared else name, self.topic.encode())
+
+
 class OneClient(Struct, frozen=True):
     """``by``: the operator, for the log."""
 
@@ -167,8 +188,8 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def subscriptions_of(session: Session) -> list[SubscriptionInfo]:
-    """At most ``DETAILS_MAX`` subscriptions."""
+def subscriptions_of(session: Session, wanted: SubscriptionsRequest | None = None) -> list[SubscriptionInfo]:
+    """Those of the first ``DETAILS_MAX`` subscriptions that are wanted."""
     client = session.client
     found: Iterable[tuple[bytes, Subscription]] = ()
     if client is not None and isinstance(client.protocol_handler, NatsClient):
@@ -178,6 +199,7 @@ def subscriptions_of(session: Session) -> list[SubscriptionInfo]:
     return [
         SubscriptionInfo(session.client_id, text(name), one.qos, one.no_local, one.retain_as_published)
         for name, one in islice(found, DETAILS_MAX)
+        if wanted is None or wanted.selects(name)
     ]
 
 
@@ -268,7 +290,7 @@ class SessionActions:
         return {
             "clients": typed(ClientsRequest, self.clients),
             "sessions": typed(SessionsRequest, self.list_sessions),
-            "subscriptions": typed(ClientsRequest, self.subscriptions),
+            "subscriptions": typed(SubscriptionsRequest, self.subscriptions),
             "session": typed(OneClient, self.show),
             "client.kick": typed(OneClient, self.kick),
             "session.end": typed(OneClient, self.end),
@@ -298,17 +320,17 @@ class SessionActions:
         )
         return Sessions([session_info(one) for one in page if not one.ended], next=following)
 
-    async def subscriptions(self, report: Report, request: ClientsRequest) -> Subscriptions:
+    async def subscriptions(self, report: Report, request: SubscriptionsRequest) -> Subscriptions:
         q, limit = request.q, request.limit
         page, following = await page_of(
             self.sessions,
-            lambda one: count_of(one) != 0 and (not q or q in one.client_id),
+            lambda one: (not q or q in one.client_id) and bool(subscriptions_of(one, request)),
             request.cursor,
             limit,
         )
         found: list[SubscriptionInfo] = []
         for session in page:
-            found += subscriptions_of(session)
+            found += subscriptions_of(session, request)
             if len(found) >= limit:
                 following = str(session.number) if following or session is not page[-1] else None
                 break

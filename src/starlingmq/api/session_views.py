@@ -33,6 +33,12 @@ Place = Annotated[Literal["queue", "window"], Parameter(description="Where the m
 Number = Annotated[
     int, Parameter(ge=0, le=10**9, description="Position in the queue, from 0; or packet id in the window.")
 ]
+PartOfFilter = Annotated[
+    str, Parameter(max_length=65535, description="Only subscriptions whose filter contains this text.")
+]
+ReceivedTopic = Annotated[
+    str, Parameter(max_length=65535, description="Only subscriptions that receive messages of this topic.")
+]
 Connected = Annotated[bool | None, Parameter(description="Only connected sessions, or only disconnected ones.")]
 
 
@@ -62,9 +68,15 @@ def _list_routes(served: Served) -> list[HTTPRouteHandler]:
 
     @get("/subscriptions", summary="List subscriptions by session, at most 1,000 of each")
     async def subscriptions(
-        limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = ""
+        limit: Limit = PAGE,
+        cursor: Cursor = None,
+        q: Search = "",
+        filter: PartOfFilter = "",
+        topic: ReceivedTopic = "",
+        node: Node = "",
     ) -> SubscriptionPage:
-        return convert(await _listed(served, "subscriptions", limit, cursor, q=q, node=node), SubscriptionPage)
+        chosen = {"q": q, "filter": filter, "topic": topic, "node": node}
+        return convert(await _listed(served, "subscriptions", limit, cursor, **chosen), SubscriptionPage)
 
     return [clients, activity, sessions, subscriptions]
 

@@ -130,6 +130,8 @@ def sessions(
 
 def subscriptions(
     search: SearchOption = "",
+    filter: Annotated[str, typer.Option(help="Show only filters that contain this text.")] = "",
+    topic: Annotated[str, typer.Option(help="Show only subscriptions that receive messages of this topic.")] = "",
     node: NodeOption = "",
     limit: LimitOption = SHOWN,
     wide: WideOption = False,
@@ -138,7 +140,8 @@ def subscriptions(
     json_: JsonOption = False,
 ) -> None:
     """List subscriptions on all nodes."""
-    found = listed("subscriptions", "subscriptions", limit, data_dir, config, q=search, node=node)
+    chosen = {"q": search, "filter": filter, "topic": topic, "node": node}
+    found = listed("subscriptions", "subscriptions", limit, data_dir, config, **chosen)
     show(found, json_, "subscriptions", SUBSCRIPTIONS, "there are no subscriptions", wide)
 
 

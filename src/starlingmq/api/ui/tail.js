@@ -9,6 +9,8 @@ const TOPICS_MAX = 2000; // in the tree; messages of others are shown all the sa
 const UNFOLDED = 50; // topics that come first show what is below them
 const MESSAGES_MAX = 200;
 const PAYLOAD_SIGNS = 200;
+const RATE_S = 10; // messages older than this hardly count any more
+const RATES_MS = 1000;
 
 class Topic {
   constructor(level) {
@@ -16,6 +18,19 @@ class Topic {
     this.count = 0;
     this.last = "";
     this.below = new Map();
+    this.rate = 0; // messages per second, at the time ``at``
+    this.at = performance.now();
+  }
+
+  // The mean of the last seconds, in which older messages count less and less.
+  rateAt(now) {
+    return this.rate * Math.exp((this.at - now) / 1000 / RATE_S);
+  }
+
+  add(now) {
+    this.rate = this.rateAt(now) + 1 / RATE_S;
+    this.at = now;
+    this.count++;
   }
 }
 
@@ -39,12 +54,23 @@ export class Tail extends Stream {
       el("div", {class: "halves"}, el("section", {}, heading(t("tab.topics")), this.tree), el("section", {}, heading(t("tail.messages")), this.list))];
   }
 
+  show() {
+    this.ageing = setInterval(() => { this.changed = true; }, RATES_MS);
+    return super.show();
+  }
+
+  leave() {
+    clearInterval(this.ageing);
+    super.leave();
+  }
+
   take(message) {
     this.messages.push(message);
     if (this.messages.length > MESSAGES_MAX) this.messages.shift();
     let topic = this.root;
     let path = "";
-    topic.count++;
+    const now = performance.now();
+    topic.add(now);
     for (const level of message.topic.split("/")) {
       path += "/" + level;
       let next = topic.below.get(level);
@@ -54,14 +80,14 @@ export class Tail extends Stream {
         if (this.topics <= UNFOLDED) this.open.add(path);
         topic.below.set(level, (next = new Topic(level)));
       }
-      next.count++;
+      next.add(now);
       topic = next;
     }
     topic.last = shown(message);
   }
 
   branch(topic, path) {
-    const name = el("span", {}, topic.level || t(path ? "empty" : "tail.all"), el("small", {}, " " + number(topic.count)));
+    const name = el("span", {}, topic.level || t(path ? "empty" : "tail.all"), el("small", {}, " " + t("tail.rate", {count: number(topic.count), rate: number(topic.rateAt(performance.now()))})));
     if (!topic.below.size) return el("div", {class: "leaf"}, name, el("code", {}, topic.last));
     const box = el("details", {open: this.open.has(path), ontoggle: () => {
       if (box.open === this.open.has(path)) return;

@@ -92,7 +92,7 @@ const sessions = new List("sessions", {path: "/sessions/search", key: "sessions"
     queued: (s) => number(s.queued), bytes: (s) => number(s.queued_bytes), "in flight": (s) => number(s.inflight), dropped: (s) => number(s.dropped),
     expires: (s) => s.expires_at}});
 
-const subscriptions = new List("subscriptions", {path: "/subscriptions", key: "subscriptions", fields: {q: t("find.client")},
+const subscriptions = new List("subscriptions", {path: "/subscriptions", key: "subscriptions", fields: {q: t("find.client"), filter: t("find.part"), topic: t("find.topic")},
   columns: {filter: (s) => el("a", {href: "#topics?" + new URLSearchParams({filter: unshared(s.filter)})}, s.filter), client: (s) => sessionLink(s.client_id),
     qos: (s) => s.qos, "no local": (s) => (s.no_local ? t("yes") : ""), "retain as published": (s) => (s.retain_as_published ? t("yes") : "")}});
 
