@@ -13,9 +13,12 @@ class Log:
         self.items: list[int] = []
         self.starts: list[tuple[int, int]] = []
 
-    def cut(self, generation: int, end: int) -> int:
-        """Up to where a copy that was written by ``generation`` last, and ends at ``end``, agrees with this log."""
-        return min([start for began, start in self.starts if began > generation] + [end])
+    def cut(self, starts: list[tuple[int, int]], end: int) -> int:
+        """Up to where a copy with these ``starts``, which ends at ``end``, agrees with this log
+        (``copy_facts.ends_after``): either may have missed a generation that the other has."""
+        common = {began for began, _ in starts}.intersection(began for began, _ in self.starts)
+        later = [start for began, start in (*self.starts, *starts) if common and began > max(common)]
+        return min([*later, end]) if common else 0
 
     def begin(self, generation: int) -> None:
         self.starts.append((generation, len(self.items)))

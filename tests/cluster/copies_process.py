@@ -264,10 +264,10 @@ class CopyProcess:
         feed.open = False
         self.copies.detached(feed.origin, feed.follower.name, self.now)
 
-    def positioned(self, feed: Feed, incarnation: int, generation: int, end: int) -> None:
+    def positioned(self, feed: Feed, incarnation: int, starts: list[tuple[int, int]], end: int) -> None:
         """The follower has told how much it has."""
         served = self.served[feed.origin]
-        cut = served.log.cut(generation, end)
+        cut = served.log.cut(starts, end)
         if not self.copies.attached(feed.origin, feed.follower.name, incarnation, cut < end, self.now):
             feed.open = False
             return
@@ -314,7 +314,7 @@ class CopyProcess:
             self.copies.follows(feed.origin, feed.generation)
             self.followed[feed.origin] = feed
             log = self.node.disk.log(feed.origin)
-            feed.send(feed.server, 0.0, feed.server.positioned, self.incarnation, log.generation, len(log.items))
+            feed.send(feed.server, 0.0, feed.server.positioned, self.incarnation, list(log.starts), len(log.items))
 
     def begun(self, feed: Feed, starts: list[tuple[int, int]], cut: int) -> None:
         if self._accepts(feed):
