@@ -11,7 +11,17 @@ from starlingmq.cluster.copies.copy_record import CopyRecord, new_record, record
 from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Order, Require, SetAside
 from starlingmq.cluster.copies.role_table import Role
-from starlingmq.cluster.etcd.etcd_requests import Answer, Delete, Get, KeyValue, Request, Txn, TxnAnswer, Watch
+from starlingmq.cluster.etcd.etcd_requests import (
+    Answer,
+    Delete,
+    Get,
+    KeyValue,
+    LeaseLost,
+    Request,
+    Txn,
+    TxnAnswer,
+    Watch,
+)
 
 
 class Lone:
@@ -129,6 +139,18 @@ def test_a_copy_is_obsolete_once_its_node_is_forgotten_or_enough_others_are_in_s
 def test_the_record_of_a_node_that_joins_again_has_a_generation_above_the_earlier_ones() -> None:
     lone = Lone(20, (), [])
     assert lone.run() == [OpenCopy("a", 20)]
+
+
+def test_a_node_whose_lease_is_lost_while_it_is_written_is_written_again() -> None:
+    lone = Lone(1, (), [])
+    lone.roles.turn(1.0)
+    (request,) = lone.roles.take_requests(1.0)
+    lone.roles.answered(LeaseLost(2), 1.0)
+    lone._answer(request)  # with the lease that is lost
+    key = lone.roles.registry.node_key("a")
+    lone.there.pop(key)
+    lone.run()
+    assert key in lone.there
 
 
 def test_a_restart_with_its_disk_takes_a_new_generation() -> None:

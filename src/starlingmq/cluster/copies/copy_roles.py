@@ -140,6 +140,7 @@ class CopyRoles:
         self._read = False
         self._watching = False
         self._listed = False  # the key of this node is written
+        self._listing = False  # the outstanding transaction writes it, as it is now and with the present lease
         self._tag = ""
         self._tags = 0
         self._retry_at = 0.0
@@ -159,7 +160,7 @@ class CopyRoles:
             if answer.prefix == self.registry.prefix:
                 self._read = self._watching = False
         elif isinstance(answer, LeaseLost):
-            self._listed = False
+            self._listed = self._listing = False
         else:
             assert isinstance(answer, EtcdState)
             self._available = answer.available
@@ -170,7 +171,7 @@ class CopyRoles:
             if answer.error:
                 self._retry_at = now + RETRY_SECONDS
                 return
-            self._listed = True
+            self._listed = self._listing
             self._read = True
             self.registry.load(answer.found[-1], answer.revision)
             if not self._watching:
@@ -224,7 +225,7 @@ class CopyRoles:
     def stop(self) -> None:
         """This process is being shut down: no successor is named before its lease has expired."""
         self.me = replace(self.me, stopping=True)
-        self._listed = False
+        self._listed = self._listing = False
 
     def forget(self, origin: str) -> None:
         """That node has left the cluster, with everything handed over, or was removed: no node is to serve its data,
@@ -422,7 +423,7 @@ class CopyRoles:
         waiting = tuple(sorted(self.waiting))
         if waiting != self.me.waiting:
             self.me = replace(self.me, waiting=waiting)
-            self._listed = False
+            self._listed = self._listing = False
 
     def _change(self, record: CopyRecord) -> None:
         origin = record.origin
@@ -453,6 +454,7 @@ class CopyRoles:
         if not self._tag and self._available and now >= self._retry_at and not (self._read and self._listed):
             self._tags += 1
             self._tag = f"copies read {self._tags}"
+            self._listing = True
             put = Put(self.registry.node_key(self.me.name), node_value(self.me), leased=True)
             requests.append(Txn(self._tag, (), (put, Get(self.registry.prefix, prefix=True))))
         requests += self._requests
