@@ -426,6 +426,22 @@ def test_the_node_whose_data_it_is_stays_a_follower_while_another_one_serves(cop
     assert wanted is not None and wanted.server == "d", "it has its data back"
 
 
+def test_a_lost_node_whose_data_another_one_serves_does_not_displace_a_follower_that_is_there() -> None:
+    record = replace(RECORD, followers=("b", "c"), in_step={"a": 1, "b": 1, "c": 2}).handed_to("c", 2)
+    serving = Serving(record)
+    for name in "ab":
+        serving.attach(name)
+    del serving.nodes["a"]
+    serving.server.detached("a", serving.now)
+    for _ in range(8):
+        wanted = serving.look(0)
+        assert wanted is None or wanted.in_step == record.in_step
+        if wanted is not None:
+            serving.confirm(wanted)
+    wanted = serving.look(0, SETTINGS.timeout)
+    assert wanted is not None and set(wanted.in_step) == {"b", "c"}
+
+
 def test_an_operator_hands_over_to_a_node_in_step_and_to_no_other() -> None:
     serving = Serving(RECORD)
     assert serving.server.hand_over("c") == "c does not have everything that a has acknowledged"

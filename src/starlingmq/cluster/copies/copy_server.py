@@ -214,12 +214,18 @@ class CopyServer:
             self._step(follower, FollowerEvent.LAGS, now)
 
     def _leave_spare(self, now: float) -> None:
-        """Removes a node that was replaced, or that is one too many after the number of copies was lowered."""
-        if self._staying() > self._settings.copies:
-            listed = [each for each in self.followers.values() if each.state is FollowerState.IN_STEP]
-            spare = [each for each in reversed(listed) if each.name != self.record.origin]  # which gets its role back
-            if spare:
-                self._step(min(spare, key=self._worth), FollowerEvent.LAGS, now)
+        """Removes a node that was replaced, or that is one too many after the number of copies was lowered. The origin
+        stays, since it gets its role back. While it is away it does not count: another node has the copy meanwhile."""
+        many = self._staying() - self._settings.copies
+        listed = [each for each in self.followers.values() if each.state is FollowerState.IN_STEP]
+        spare = [each for each in reversed(listed) if each.name != self.record.origin]
+        origin = next((each for each in listed if each.name == self.record.origin), None)
+        if origin is not None and origin.away_since != inf:
+            many -= 1
+            if many == 0 and self._is_given_up(origin.name, now):
+                self._step(origin, FollowerEvent.LAGS, now)
+        if many > 0 and spare:
+            self._step(min(spare, key=self._worth), FollowerEvent.LAGS, now)
 
     def _worth(self, follower: Follower) -> tuple[bool, float]:
         return follower.name != self._moving, follower.away_since
