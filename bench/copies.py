@@ -124,8 +124,8 @@ def paced(found: list[Node], copies: int, rate: float, seconds: float) -> Paced:
         while sent < due and len(sent_at) < 60_000:
             frame[at : at + 2] = (sent % 65_535 + 1).to_bytes(2, "big")
             burst += frame
-            sent += 1
             sent_at.append(began + sent / rate)  # when it was due, so that a generator that is late counts as latency
+            sent += 1
         view = memoryview(burst)
         while view:
             try:
@@ -195,19 +195,20 @@ def catching_up(found: list[Node], count: int) -> Iterator[tuple[str, float]]:
     third = next(each for each in found if each not in (first, follower))
     kill(follower)
     for path in (follower.folder / "data").iterdir():
-        if path.is_dir() and path.name != "etcd":
-            shutil.rmtree(path)
-        elif path.is_file():
+        if path.name in ("COPY", "INCARNATIONS"):
             path.unlink()
+        elif path.name in ("kv", "journal", "streams", "copies"):
+            shutil.rmtree(path)
 
     def in_step() -> bool:
         view = next(each for each in ask(first, "cluster.copies")["nodes"] if each["node"] == first.name)
         return any(each["node"] == follower.name and each["state"] == "in step" for each in view["followers"])
 
     until(lambda: not in_step(), "the follower has left")
+    began = time.perf_counter()
     with again(follower):
-        seconds = until(in_step, "the follower is in step")
-        yield "bytes_per_second", count * FILL_PAYLOAD / seconds
+        until(in_step, "the follower is in step")
+        yield "bytes_per_second", count * FILL_PAYLOAD / (time.perf_counter() - began)
         until(lambda: all_in_step(found, 2), "all are in step")
         began = time.perf_counter()
         kill(first)
