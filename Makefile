@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -65,6 +65,9 @@ test-compiled: setup-test
 
 test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
 	$(PY) -m pytest -q -m "long and not shipped" $(ARGS)
+
+test-lake: setup-test .stamps/lake ## sinks with their real packages: Delta, Kafka, PostgreSQL (needs Maven and PostgreSQL)
+	$(IN_LAKE) $(PY) -m pytest -q tests/lake $(ARGS)
 
 style: .stamps/installed ## ruff and bandit
 	$(BIN)/ruff check $(CHECKED)
@@ -135,6 +138,9 @@ chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, et
 
 chaos-copies: system-cluster setup-run ## kill a node and delete its data directory, again and again, under load (ROUNDS=50, SEED=n, ARGS="--copies 3")
 	$(PY) -m tests.cluster.chaos_copies --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+chaos-pipeline: setup-test .stamps/lake ## one stream into six sinks, each row once, while everything is killed (ROUNDS=30, ARGS="--seed n")
+	$(IN_LAKE) $(PY) -m tests.lake.killing --rounds $(if $(filter file,$(origin ROUNDS)),30,$(ROUNDS)) $(ARGS)
 
 lock: .stamps/installed ## lock files with hashes in requirements/, of pyproject.toml (ARGS=--upgrade: the newest versions)
 	UV=$(BIN)/uv scripts/lock $(ARGS)
@@ -228,6 +234,15 @@ compiled-beside: .stamps/installed
 # Several hundred megabytes: for tests, not for who runs a broker.
 .stamps/spark: requirements/spark.txt .stamps/installed
 	$(INSTALL) --require-hashes --requirement requirements/spark.txt
+	@touch $@
+
+# A Spark for which these packages exist, which may be older than the one of the other tests.
+LAKE := build/lake
+IN_LAKE = STARLINGMQ_LAKE=$(CURDIR)/$(LAKE) PYTHONPATH=$(CURDIR)/$(LAKE)/pyspark
+
+.stamps/lake: scripts/lake tests/lake/packages.xml tests/lake/kafka.xml .stamps/spark
+	@PYTHON=$(PYTHON) scripts/system-packages lake
+	scripts/lake $(PY) $(LAKE)
 	@touch $@
 
 .stamps/js: tests/js/package.json tests/js/package-lock.json | system-test

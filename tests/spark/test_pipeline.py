@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
+from starlingmq.pipeline.packages import resolve
 from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
 from starlingmq.pipeline.status import Status, all_statuses, read_status
 from tests.spark.brokers import TOKEN, StreamBroker
@@ -237,6 +238,9 @@ def test_lost_messages_are_in_the_status(end: str) -> None:
     assert (found.lost, found.again, found.lag) == (23, end.count("again"), 7)
 
 
+KEY = {"key": ["a"], "order_by": ["b"]}
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -247,6 +251,21 @@ def test_lost_messages_are_in_the_status(end: str) -> None:
         ({"decode": {"format": "json"}}, "decode.schema: required for all formats but raw and sparkplug"),
         ({"decode": {"format": "avro", "schema": "a int"}}, "decode.schema_file: required for avro and protobuf"),
         ({"decode": {"format": "cbor", "schema": "a int", "message": "m"}}, "decode.message: required for protobuf"),
+        ({"sink": {"format": "kafka"}}, r"sink.options.kafka.bootstrap.servers: required for kafka"),
+        (
+            {
+                "sink": {"format": "kafka", "options": {"kafka.bootstrap.servers": "x"}},
+                "spark": {"spark.speculation": "true"},
+            },
+            "spark.speculation: must be false with kafka",
+        ),
+        ({"sink": {"path": "x", "key": ["a"]}}, "sink.key: parquet cannot replace rows"),
+        ({"sink": {"format": "delta", "path": "x", "key": ["a"]}}, "sink.key, sink.order_by: each needs the other"),
+        ({"sink": {"path": "x", "cluster_by": ["a"]}}, "sink.cluster_by: only for delta"),
+        (
+            {"sink": {"format": "jdbc", "options": {"url": "jdbc:h2:x", "dbtable": "t"}, **KEY}},
+            "sink.key: with jdbc only PostgreSQL",
+        ),
         ({"dead_letter": {"path": "x"}}, "dead_letter: has no effect with raw payloads"),
         ({"steps": [{"sql": "SELECT 1", "name": "rows"}]}, r"steps\[0\].name: rows is used twice"),
         ({"trigger": {"every": "soon"}}, "trigger.every: .*a duration such as"),
@@ -256,3 +275,18 @@ def test_lost_messages_are_in_the_status(end: str) -> None:
 def test_settings_that_can_not_be(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         read_pipeline(written(tmp_path, tree(tmp_path, **more)))
+
+
+def test_packages_have_short_names_that_fit_the_installed_spark() -> None:
+    found = resolve(("delta", "kafka", "org.example:own:1"), "delta", "4.2.0")
+    assert found.coordinates == (
+        "io.delta:delta-spark_4.2_2.13:4.4.0",
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.example:own:1",
+    )
+    assert found.settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    assert resolve((), "parquet", "4.2.0").settings == {}
+    both = resolve(("iceberg-runtime:by:name",), "iceberg", "4.2.0").settings["spark.sql.extensions"]
+    assert both == "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    with pytest.raises(ConfigError, match=r"packages: delta: with Spark 4.3.0 only kafka and postgresql have a short"):
+        resolve(("delta",), "delta", "4.3.0")

@@ -11,7 +11,7 @@ import pytest
 
 from starlingmq.cli import pipeline_running
 from starlingmq.cli.declare import CommandError
-from starlingmq.pipeline.restarts import WAIT_SECONDS_MAX, Restarts
+from starlingmq.pipeline.restarts import WAIT_SECONDS_MAX, Restarts, transient
 from starlingmq.pipeline.run import Pipeline
 from starlingmq.pipeline.status import Status
 
@@ -27,6 +27,26 @@ def test_a_failure_that_passes_by_itself_starts_a_pipeline_again_later_each_time
     assert restarts.after(ROWS, 9) is None
     patient = Restarts(100)
     assert max(patient.after(WORKER, -1) or 0.0 for _ in range(20)) == WAIT_SECONDS_MAX
+
+
+@pytest.mark.parametrize(
+    ("failure", "meaning"),
+    [
+        ("org.apache.kafka.common.errors.TimeoutException: Topic numbers not present", "Kafka does not answer"),
+        ("org.postgresql.util.PSQLException: Connection to 127.0.0.1:5432 refused.", "PostgreSQL does not answer"),
+        ("starlingmq.pipeline.jdbc.DatabaseAway: the database of t does not answer", "the database does not answer"),
+        ("AnalysisException: [FAILED_JDBC.TABLE_EXISTS] Failed JDBC jdbc:postgresql:**", ""),
+        (
+            "AnalysisException: [FAILED_JDBC.CONNECTION] Failed JDBC jdbc:postgresql:** password authentication failed",
+            "",
+        ),
+        ("SparkException: ExecutorLostFailure (executor 1 exited)", "an executor of Spark ended"),
+        ("org.postgresql.util.PSQLException: ERROR: permission denied for table t", ""),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: denied", ""),
+    ],
+)
+def test_a_failure_of_a_sink_passes_only_if_its_server_may_come_back(failure: str, meaning: str) -> None:
+    assert transient(failure) == meaning
 
 
 class FailedQuery:

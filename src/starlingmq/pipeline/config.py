@@ -13,6 +13,9 @@ from starlingmq.config.tree_builder import build, read_yaml
 
 NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,63}(?!\n)$"
 ROWS: Final = "rows"  # the table that the first step reads
+KEYED: Final = ("delta", "iceberg", "jdbc")
+SERVERS: Final = "kafka.bootstrap.servers"
+ONE_ATTEMPT: Final = {"spark.task.maxFailures": "1", "spark.speculation": "false"}  # of each task, with kafka
 FILES: Final = ("parquet", "json", "csv", "orc")
 Name = Annotated[str, Meta(pattern=NAME)]
 
@@ -86,7 +89,7 @@ class StepConfig(Section, frozen=True):
 
 class SinkConfig(Section, frozen=True):
     format: Annotated[
-        Literal["parquet", "json", "csv", "orc", "archive", "jdbc", "delta", "iceberg", "topic"],
+        Literal["parquet", "json", "csv", "orc", "archive", "jdbc", "delta", "iceberg", "kafka", "topic"],
         Meta(
             description="Format to write; topic publishes to topics, archive writes a directory of Parquet "
             "files by date."
@@ -94,9 +97,20 @@ class SinkConfig(Section, frozen=True):
     ] = "parquet"
     path: Annotated[str, Meta(description="Path to write to; for iceberg the table.")] = ""
     partition_by: Annotated[tuple[str, ...], Meta(description="Columns to partition by (directories).")] = ()
+    cluster_by: Annotated[tuple[str, ...], Meta(description="Columns to cluster a new Delta table by.")] = ()
+    key: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Columns of which each combination has one row: later rows replace it (delta, iceberg, jdbc)."
+        ),
+    ] = ()
+    order_by: Annotated[
+        tuple[str, ...], Meta(description="Columns that decide which row of a key is later. Required with key.")
+    ] = ()
     mode: Annotated[Literal["append", "update", "complete"], Meta(description="Output mode of Spark.")] = "append"
     options: Annotated[
-        dict[str, str], Meta(description="Options of the format, such as url and dbtable, or servers.")
+        dict[str, str],
+        Meta(description="Options of the format, such as url and dbtable, servers, or kafka.bootstrap.servers."),
     ] = field(default_factory=dict)
 
 
@@ -132,7 +146,10 @@ class PipelineConfig(Section, frozen=True):
             "in time, or a node does not answer."
         ),
     ] = 5
-    packages: Annotated[tuple[str, ...], Meta(description="Packages that Spark downloads: group:name:version.")] = ()
+    packages: Annotated[
+        tuple[str, ...],
+        Meta(description="Packages that Spark downloads: delta, kafka, postgresql, or group:name:version."),
+    ] = ()
     spark: Annotated[dict[str, str], Meta(description="Spark settings.")] = field(default_factory=dict)
 
 
@@ -159,11 +176,24 @@ def _check(pipeline: PipelineConfig) -> None:
         raise ConfigError("dead_letter: has no effect with raw payloads, because they are not decoded; remove it")
     if sink.format in (*FILES, "archive", "delta", "iceberg") and not sink.path:
         raise ConfigError(f"sink.path: required for {sink.format}")
-    needed = {"jdbc": ("url", "dbtable"), "topic": ("servers",)}.get(sink.format, ())
+    needed = {"jdbc": ("url", "dbtable"), "topic": ("servers",), "kafka": (SERVERS,)}.get(sink.format, ())
     for name in needed:
         if name not in sink.options:
             raise ConfigError(f"sink.options.{name}: required for {sink.format}")
-    if sink.format in (*FILES, "archive", "topic") and sink.mode != "append":
+    for name, value in ONE_ATTEMPT.items():
+        if sink.format == "kafka" and pipeline.spark.get(name, value).lower() != value:
+            raise ConfigError(
+                f"spark.{name}: must be {value} with kafka, because a repeated task publishes its rows again"
+            )
+    if sink.key and sink.format not in KEYED:
+        raise ConfigError(f"sink.key: {sink.format} cannot replace rows; only {', '.join(KEYED)} can")
+    if bool(sink.key) != bool(sink.order_by):
+        raise ConfigError("sink.key, sink.order_by: each needs the other one")
+    if sink.key and sink.format == "jdbc" and not sink.options["url"].startswith("jdbc:postgresql:"):
+        raise ConfigError("sink.key: with jdbc only PostgreSQL replaces rows; remove it, or use a jdbc:postgresql url")
+    if sink.cluster_by and (sink.format != "delta" or sink.partition_by):
+        raise ConfigError("sink.cluster_by: only for delta, without partition_by")
+    if sink.format in (*FILES, "archive", "topic", "kafka") and sink.mode != "append":
         raise ConfigError(
             f"sink.mode: {sink.format} supports append only, because messages and files cannot be changed later"
         )

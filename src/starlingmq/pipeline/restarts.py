@@ -21,6 +21,15 @@ TRANSIENT: Final = (
     ("Python worker exited unexpectedly", "a Python worker of Spark ended"),
     ("option nodeTimeout)", "a node does not answer"),
     ("became unreachable while stream", "a node became unreachable"),
+    ("ExecutorLostFailure", "an executor of Spark ended"),
+    ("org.apache.kafka.common.errors.TimeoutException", "Kafka does not answer"),
+    ("org.apache.kafka.common.errors.DisconnectException", "Kafka ended a connection"),
+    ("starlingmq.pipeline.jdbc.DatabaseAway", "the database does not answer"),
+    ("org.postgresql.util.PSQLException: FATAL: terminating connection", "PostgreSQL ended a connection"),
+    ("org.postgresql.util.PSQLException: Connection to", "PostgreSQL does not answer"),
+    ("org.postgresql.util.PSQLException: An I/O error", "PostgreSQL ended a connection"),
+    ("org.postgresql.util.PSQLException: This connection has been closed", "PostgreSQL ended a connection"),
+    ("org.postgresql.util.PSQLException: FATAL: the database system is", "PostgreSQL is starting or stopping"),
 )
 """Parts of Spark's messages, and their meaning. A busy machine causes the first ones, because Spark has fixed
 time-outs.

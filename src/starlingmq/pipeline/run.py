@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, TypeVar, cast
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -24,15 +24,19 @@ from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive, ArchiveError
 from starlingmq.pipeline.config import (
     FILES,
+    ONE_ATTEMPT,
     ROWS,
     DeadLetterConfig,
     DecodeConfig,
     PipelineConfig,
-    SinkConfig,
     TableConfig,
     secret,
     sql_line,
 )
+from starlingmq.pipeline.jdbc import into_database
+from starlingmq.pipeline.kafka import into_kafka
+from starlingmq.pipeline.keyed_rows import create_table, merging
+from starlingmq.pipeline.packages import resolve
 from starlingmq.spark import decode_json, register
 from starlingmq.spark.binary_payloads import FORMATS as BINARY_FORMATS
 from starlingmq.spark.binary_payloads import decode_binary, read_format
@@ -44,6 +48,7 @@ from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
 from starlingmq.spark.sparkplug import decode_sparkplug
 
+T = TypeVar("T")
 WHOLE: Final = "_whole"  # column with the source row, next to the decoded columns
 UNFIT: Final[dict[str, tuple[type[DataType], ...]]] = {  # types that a sink cannot store
     "csv": (ArrayType, BinaryType, MapType, StructType),
@@ -54,6 +59,11 @@ OF_SPARK: Final = (
     PySparkException,
     Py4JJavaError,
 )  # the latter if it has no Python class: unknown format
+OUR_ERRORS: Final = (
+    *("StreamError", "PublishError", "RowError", "OptionError", "LostRows", "ArchiveError", "PipelineError"),
+    *("DeletedMessages", "DatabaseAway"),
+)
+OURS: Final = re.compile(f"(?:{'|'.join(OUR_ERRORS)}): (.*)")
 LINE_NUMBER: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 
 
@@ -66,10 +76,13 @@ def begin_session(pipeline: PipelineConfig, master: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not master:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    packages = resolve(pipeline.packages, pipeline.sink.format)
     settings = {
+        **packages.settings,
+        **(ONE_ATTEMPT if pipeline.sink.format == "kafka" else {}),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        **({"spark.jars.packages": ",".join(pipeline.packages)} if pipeline.packages else {}),
+        **({"spark.jars.packages": ",".join(packages.coordinates)} if packages.coordinates else {}),
         **({"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"} if not master else {}),
         **pipeline.spark,
     }
@@ -175,10 +188,9 @@ class Pipeline:
         reader = self.spark.read.format(table.format).options(**table.options)
         return reader.load(table.path) if table.path else reader.load()
 
-    def _explained(self, where: str, make: Any) -> DataFrame:
+    def _explained(self, where: str, make: Callable[[], T]) -> T:
         try:
-            found: DataFrame = make()
-            return found
+            return make()
         except (*OF_SPARK, OptionError) as error:
             raise PipelineError(f"{self.path}: {where}: {error_line(error)}") from None
 
@@ -195,9 +207,12 @@ class Pipeline:
 
     def _check_sink(self, result: DataFrame) -> None:
         sink = self.config.sink
-        missing = [name for name in sink.partition_by if name not in result.columns]
-        if missing:
-            raise PipelineError(f"{self.path}: sink.partition_by: the result has no column {', '.join(missing)}")
+        for setting in ("partition_by", "cluster_by", "key", "order_by"):
+            missing = [name for name in getattr(sink, setting) if name not in result.columns]
+            if missing:
+                raise PipelineError(f"{self.path}: sink.{setting}: the result has no column {', '.join(missing)}")
+        if sink.format == "kafka":
+            self._check_kafka(result)
         if sink.format == "archive":
             absent = [name for name in NEEDED if name not in result.columns]
             if absent:
@@ -221,11 +236,20 @@ class Pipeline:
             except OptionError as error:
                 raise PipelineError(f"{self.path}: sink: {error}") from None
 
+    def _check_kafka(self, result: DataFrame) -> None:
+        wanted = ["value"] if self.config.sink.options.get("topic") else ["value", "topic"]
+        strange = sorted({*result.columns} - {"key", "value", "topic"} | ({*wanted} - {*result.columns}))
+        if strange:
+            raise PipelineError(
+                f"{self.path}: sink: kafka takes the columns value, key and (or as an option) topic; "
+                f"not so: {', '.join(strange)}"
+            )
+
     # Running
 
     def start(self) -> list[StreamingQuery]:
         """Start its queries: the pipeline, and the dead letters. Raises PipelineError."""
-        queries = [self._begin(self.config.name, self._writer(self.result, self.config.sink), "result")]
+        queries = [self._begin(self.config.name, self._writer(), "result")]
         letter = self.config.dead_letter
         if letter is not None and self.malformed is not None:
             writer = self.malformed.writeStream.format(letter.format).option("path", letter.path)
@@ -234,11 +258,7 @@ class Pipeline:
 
     def _begin(self, name: str, writer: DataStreamWriter, part: str) -> StreamingQuery:
         trigger = self.config.trigger
-        checkpoint = (
-            str(Path(self.config.checkpoint) / part)
-            if "://" not in self.config.checkpoint
-            else (f"{self.config.checkpoint}/{part}")
-        )
+        checkpoint = self._checkpoint(part)
         writer = writer.queryName(name).option("checkpointLocation", checkpoint)
         if trigger.available_now:
             writer = writer.trigger(availableNow=True)
@@ -249,19 +269,26 @@ class Pipeline:
         except OF_SPARK as error:
             raise PipelineError(f"{self.path}: sink: {error_line(error)}") from None
 
-    @staticmethod
-    def _writer(result: DataFrame, sink: SinkConfig) -> DataStreamWriter:
-        writer = result.writeStream.outputMode(sink.mode)
-        if sink.format == "jdbc":
+    def _checkpoint(self, part: str) -> str:
+        root = self.config.checkpoint
+        return f"{root}/{part}" if "://" in root else str(Path(root) / part)
 
-            def into_tables(batch: DataFrame, _: int) -> None:
-                batch.write.format("jdbc").mode("append").options(**sink.options).save()
-
-            return writer.foreachBatch(into_tables)
-        if sink.format == "archive":
-            return writer.foreachBatch(archiving(sink.path))
+    def _writer(self) -> DataStreamWriter:
+        sink = self.config.sink
+        writer = self.result.writeStream.outputMode(sink.mode)
+        if sink.format in ("delta", "iceberg"):
+            self._explained("sink", lambda: create_table(self.spark, sink, self.result.schema))
+        match sink.format:
+            case "jdbc":
+                return writer.foreachBatch(into_database(sink))
+            case "archive":
+                return writer.foreachBatch(archiving(sink.path))
+            case "kafka":
+                return writer.foreachBatch(into_kafka(sink, self._checkpoint("result")))
+            case "delta" | "iceberg" if sink.key:
+                return writer.foreachBatch(merging(sink))
         writer = writer.format("starlingmq" if sink.format == "topic" else sink.format).options(**sink.options)
-        if sink.partition_by:
+        if sink.partition_by and sink.format != "iceberg":  # the table itself knows
             writer = writer.partitionBy(*sink.partition_by)
         return writer.option("path", sink.path) if sink.format in (*FILES, "delta", "iceberg") else writer
 
@@ -326,9 +353,7 @@ def error_line(error: Exception) -> str:
     """Return Spark's error message in one line, without the query and the plan."""
     told = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
     text = told.split("== SQL")[0].split("JVM stacktrace")[0].split(";\n")[0]
-    found = re.search(
-        r"(?:StreamError|PublishError|RowError|OptionError|LostRows|ArchiveError|PipelineError): (.*)", str(error)
-    )
+    found = OURS.search(str(error))
     return " ".join((found[1] if found else text).split())
 
 

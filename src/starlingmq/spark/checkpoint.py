@@ -44,26 +44,35 @@ class Checkpoint:
 
     def read(self) -> Placement:
         """Read the state. Raises OSError, msgspec.MsgspecError."""
-        if self._files is None:
-            return Placement()
-        try:
-            with self._files.open_input_stream(f"{self._root}/{FILE}") as file:
-                return msgspec.json.decode(file.readall(), type=Placement)
-        except FileNotFoundError:
-            return Placement()
+        found = self.read_file(FILE)
+        return Placement() if found is None else msgspec.json.decode(found, type=Placement)
 
     def write(self, placement: Placement) -> None:
-        """Write it atomically: a reader finds this state or the previous one, complete. Raises OSError."""
+        """Raises OSError."""
+        self.write_file(FILE, msgspec.json.encode(placement))
+
+    def read_file(self, name: str) -> bytes | None:
+        """Return a file beside the checkpoint; None if there is none. Raises OSError."""
+        if self._files is None:
+            return None
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as file:
+                return bytes(file.readall())
+        except FileNotFoundError:
+            return None
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Write it atomically: a reader finds this content or the previous one, complete. Raises OSError."""
         if self._files is None:
             return
         if self._files.type_name in WHOLE:
-            with self._files.open_output_stream(f"{self._root}/{FILE}") as file:
-                file.write(msgspec.json.encode(placement))
+            with self._files.open_output_stream(f"{self._root}/{name}") as file:
+                file.write(content)
             return
         self._files.create_dir(self._root)
-        with self._files.open_output_stream(f"{self._root}/.{FILE}.tmp") as file:
-            file.write(msgspec.json.encode(placement))
-        self._files.move(f"{self._root}/.{FILE}.tmp", f"{self._root}/{FILE}")
+        with self._files.open_output_stream(f"{self._root}/.{name}.tmp") as file:
+            file.write(content)
+        self._files.move(f"{self._root}/.{name}.tmp", f"{self._root}/{name}")
 
     def begun(self) -> int:
         """Return the last batch that may have begun; -1 if none has."""

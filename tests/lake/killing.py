@@ -1,0 +1,239 @@
+"""``make chaos-pipeline``: one stream into six sinks, while processes are killed at random moments, ROUNDS times.
+
+    sinks    Parquet, Delta, Delta by key, Kafka, PostgreSQL, topics of the broker
+    killed   the driver with its executors (SIGKILL), the broker (SIGKILL), Kafka (SIGKILL), PostgreSQL (SIGQUIT)
+
+At the end a last driver reads the rest, and each sink must have each row once. Prints the counts, and exits with 1 if
+one is wrong. ``--seed`` draws the same victims again; the moments depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from tests.lake.services import Kafka, Postgresql
+from tests.lake.session import LAKE, pipeline
+from tests.spark.brokers import StreamBroker, rows_of
+
+ROWS_EACH: Final = 40
+BATCH_ROWS: Final = 25
+WAIT_SECONDS: Final = 300.0
+VICTIMS: Final = ("driver", "broker", "kafka", "postgresql")
+STREAMS: Final = "streams.define=[{name: all, topics: ['in/#']}, {name: out, topics: ['out/#']}]"
+NUMBER: Final = "SELECT CAST(CAST(payload AS string) AS int) AS number, offset FROM rows"
+
+
+class Driver:
+    """Its output is read by a thread, so that waiting for a batch has a limit."""
+
+    def __init__(self, directory: Path, *words: str) -> None:
+        command = [sys.executable, "-m", "tests.lake.driver", str(directory), *words]
+        self.log = (directory / "driver.log").open("ab")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def line(self) -> str:
+        """Return its next line; "" when it has ended."""
+        line = self._lines.get(timeout=WAIT_SECONDS)
+        if line.startswith(("failed", "again")):
+            print("   ", line.strip()[:300], flush=True)
+        assert not line.startswith("failed"), line
+        return line
+
+    def batches(self, count: int) -> None:
+        while count:
+            line = self.line()
+            assert line, "the driver has ended by itself"
+            count -= line.startswith("batch")
+
+    def finish(self) -> None:
+        ended = False
+        while line := self.line():
+            ended |= line.startswith("ended")
+        self.process.wait()
+        assert ended, "the last driver did not finish"
+
+    def kill(self) -> None:
+        """With everything that it started: the JVM, and the Python workers."""
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            for number in [self.process.pid, *(child.pid for child in children)]:
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.files = directory / "pipelines"
+        self.files.mkdir()
+        self.broker = StreamBroker(directory / "n1", "n1", STREAMS)
+        self.kafka = Kafka(directory / "kafka", LAKE)
+        self.postgresql = Postgresql(directory / "postgresql")
+        self.published = 0
+        self._write_pipelines()
+        self.driver: Driver | None = None
+
+    def _write_pipelines(self) -> None:
+        jdbc = {"url": self.postgresql.url, "dbtable": "numbers", "user": "postgres"}
+        kafka = {
+            "kafka.bootstrap.servers": self.kafka.servers,
+            "topic": "numbers",
+            "kafka.delivery.timeout.ms": "60000",
+        }
+        kafka |= {"kafka.request.timeout.ms": "30000"}
+        keyed = {"format": "delta", "path": self._path("keyed"), "key": ["number"], "order_by": ["offset"]}
+        sinks: list[tuple[str, dict[str, Any], str]] = [
+            (
+                "delta",
+                {"format": "delta", "path": self._path("delta")},
+                NUMBER,
+            ),  # the first: its Spark has the packages
+            ("keyed", keyed, NUMBER),
+            ("parquet", {"format": "parquet", "path": self._path("parquet")}, NUMBER),
+            ("postgresql", {"format": "jdbc", "options": jdbc}, NUMBER),
+            ("kafka", {"format": "kafka", "options": kafka}, "SELECT payload AS value FROM rows"),
+            (
+                "topics",
+                {"format": "topic", "options": {"servers": self.broker.url, "nodeTimeout": "60"}},
+                "SELECT 'out/a' AS topic, payload FROM rows",
+            ),
+        ]
+        for name, sink, sql in sinks:
+            more = {"steps": [{"sql": sql}], "source": {"max_rows": BATCH_ROWS}}
+            pipeline(self.files, self.broker, name, sink, restarts=50, **more)
+
+    def _path(self, name: str) -> str:
+        return str(self.directory / f"{name}.table")
+
+    def publish(self, count: int = ROWS_EACH) -> None:
+        numbers = range(self.published, self.published + count)
+        self.broker.publish([b"%d" % number for number in numbers], "in/a")
+        self.published += count
+
+    def start(self, *words: str) -> Driver:
+        self.driver = Driver(self.files, *words)
+        return self.driver
+
+    def kill(self, victim: str) -> None:
+        assert self.driver is not None
+        if victim == "driver":
+            self.driver.kill()
+            self.start()
+        else:
+            services: dict[str, StreamBroker | Kafka | Postgresql] = {
+                "broker": self.broker,
+                "kafka": self.kafka,
+                "postgresql": self.postgresql,
+            }
+            services[victim].kill()
+            services[victim].start()
+
+    def stop(self) -> None:
+        if self.driver is not None and self.driver.process.poll() is None:
+            self.driver.kill()
+        self.broker.stop()
+        self.kafka.kill()
+        self.postgresql.kill()
+
+    def counts(self) -> dict[str, Counter[int]]:
+        """By sink, how often it has each number."""
+        from starlingmq.pipeline.config import read_pipeline
+        from starlingmq.pipeline.run import begin_session
+
+        found: dict[str, Counter[int]] = {}
+        spark = begin_session(read_pipeline(self.files / "delta.yaml"), "local[2]")
+        for name in ("delta", "keyed"):
+            table = spark.read.format("delta").load(self._path(name))
+            found[name] = Counter(row.number for row in table.select("number").collect())
+        found["parquet"] = Counter(row.number for row in spark.read.parquet(self._path("parquet")).collect())
+        options = {"kafka.bootstrap.servers": self.kafka.servers, "subscribe": "numbers"}
+        messages = spark.read.format("kafka").options(**options).load().select("value")
+        found["kafka"] = Counter(int(bytes(row.value)) for row in messages.collect())
+        spark.stop()
+        found["postgresql"] = Counter(map(int, self.postgresql.ask("SELECT number FROM numbers")))
+        found["topics"] = Counter(int(value) for _, value in rows_of(self.broker.options | {"stream": "out"}))
+        return found
+
+
+def rounds(world: World, count: int, chance: random.Random) -> Counter[str]:
+    """Kill ``count`` times, each victim about equally often."""
+    victims = [VICTIMS[number % len(VICTIMS)] for number in range(count)]
+    chance.shuffle(victims)
+    world.publish()
+    driver = world.start()
+    driver.batches(1)
+    for number, victim in enumerate(victims, 1):
+        began = time.monotonic()
+        world.publish()
+        assert world.driver is not None
+        world.driver.batches(chance.randrange(1, 6))
+        time.sleep(chance.random())  # any moment will do
+        world.kill(victim)
+        print(f"{number:3} of {count}: {victim} killed, {time.monotonic() - began:.0f} s", flush=True)
+    assert world.driver is not None
+    world.driver.kill()
+    world.start("--once").finish()
+    return Counter(victims)
+
+
+def verdict(counts: dict[str, Counter[int]], published: int) -> list[str]:
+    """Return a line for each sink."""
+    lines = []
+    for name, found in sorted(counts.items()):
+        missing = sum(number not in found for number in range(published))
+        twice = sum(times > 1 for times in found.values())
+        right = "right" if (missing, twice, len(found)) == (0, 0, published) else "WRONG"
+        lines.append(
+            f"{right}  {name:<11} {sum(found.values()):>6} rows of {published}: {missing} missing, {twice} twice"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.lake.killing", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    given = parser.parse_args()
+    print("seed", given.seed, flush=True)
+    with tempfile.TemporaryDirectory(prefix="starlingmq-lake-") as directory:
+        world = World(Path(directory))
+        try:
+            killed = rounds(world, given.rounds, random.Random(given.seed))
+            lines = verdict(world.counts(), world.published)
+        except BaseException:
+            print((world.files / "driver.log").read_text(errors="replace")[-3000:], file=sys.stderr)
+            raise
+        finally:
+            world.stop()
+    print("killed:", ", ".join(f"{name} {count} times" for name, count in sorted(killed.items())))
+    print("\n".join(lines))
+    sys.exit(any(line.startswith("WRONG") for line in lines))
+
+
+if __name__ == "__main__":
+    main()

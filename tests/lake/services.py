@@ -1,0 +1,166 @@
+"""A Kafka broker and a PostgreSQL server on loopback, each a process that can be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from starlingmq.process import ending_with_us
+from tests.spark.brokers import free_port
+
+START_SECONDS: Final = 240.0  # of a busy machine; seconds are usual
+NOBODY: Final = "65534"  # PostgreSQL refuses to run as root
+CLUSTER_ID: Final = "c3RhcmxpbmdtcS10ZXN0cw"
+
+
+class Service:
+    """``command`` listens at ``port`` on loopback once it serves."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = free_port()
+        directory.mkdir(parents=True)
+        self.prepare()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def prepare(self) -> None:
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                ending_with_us(self.command(), signal.SIGKILL), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._wait(self._listens)
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not ready():
+            assert self.process is not None and self.process.poll() is None, (self.directory / "log").read_text()[
+                -3000:
+            ]
+            assert time.monotonic() < end, "it does not listen"
+            time.sleep(0.1)
+
+    def _listens(self) -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def program(name: str) -> str:
+    path = shutil.which(name)
+    assert path, f"{name} is missing"
+    return path
+
+
+def ran(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Kafka(Service):
+    """One node, broker and controller, of the jars in ``lake``/kafka."""
+
+    def __init__(self, directory: Path, lake: Path) -> None:
+        self._java = [
+            program("java"),
+            "-Xmx384m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{lake}/kafka/*",
+        ]
+        super().__init__(directory)
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def prepare(self) -> None:
+        controller = free_port()
+        self._settings = self.directory / "server.properties"
+        self._settings.write_text(
+            "process.roles=broker,controller\nnode.id=1\n"
+            f"controller.quorum.voters=1@127.0.0.1:{controller}\n"
+            f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}\n"
+            f"advertised.listeners=PLAINTEXT://127.0.0.1:{self.port}\n"
+            "controller.listener.names=CONTROLLER\nnum.partitions=2\noffsets.topic.replication.factor=1\n"
+            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+            f"log.dirs={self.directory / 'data'}\n"
+        )
+        tool = [*self._java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._settings)]
+        ran(*tool)
+
+    def command(self) -> list[str]:
+        return [*self._java, "kafka.Kafka", str(self._settings)]
+
+
+class Postgresql(Service):
+    @property
+    def url(self) -> str:
+        return f"jdbc:postgresql://127.0.0.1:{self.port}/postgres"
+
+    def _tool(self, name: str) -> list[str]:
+        found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+        path = str(found[-1]) if found else program(name)
+        return (
+            [program("setpriv"), "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", path]
+            if not os.getuid()
+            else [path]
+        )
+
+    def prepare(self) -> None:
+        data = self.directory / "data"
+        if not os.getuid():
+            data.mkdir()
+            os.chown(data, int(NOBODY), int(NOBODY))
+            for above in (self.directory, *self.directory.parents):
+                if above.owner() == "root" and above.stat().st_mode & 0o001 == 0:
+                    above.chmod(above.stat().st_mode | 0o011)
+        ran(*self._tool("initdb"), "--pgdata", str(data), "--username", "postgres", "--auth", "trust", "--no-sync")
+
+    def command(self) -> list[str]:
+        words = ["-D", str(self.directory / "data"), "-p", str(self.port), "-c", "listen_addresses=127.0.0.1"]
+        return [*self._tool("postgres"), *words, "-c", "unix_socket_directories="]
+
+    def start(self) -> None:
+        super().start()
+        self._wait(self._answers)
+
+    def kill(self) -> None:
+        """An immediate shutdown, after which the log is recovered as after SIGKILL. SIGKILL itself would leave
+        processes behind that use the directory for a while.
+        """
+        if self.process is not None:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait()
+            self.process = None
+
+    def _answers(self) -> bool:
+        return subprocess.run(self._psql("SELECT 1"), capture_output=True).returncode == 0
+
+    def _psql(self, sql: str) -> list[str]:
+        words = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-At", "-c", sql]
+        return [*self._tool("psql"), *words]
+
+    def ask(self, sql: str) -> list[str]:
+        done = subprocess.run(self._psql(sql), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()

@@ -1,0 +1,59 @@
+"""Pipelines and their Spark with the packages of ``scripts/lake``, as files, without a network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.spark.brokers import TOKEN, StreamBroker
+from tests.spark.session import JAVA
+
+LAKE: Final = Path(os.environ.get("STARLINGMQ_LAKE", "build/lake")).absolute()
+NEEDED: Final = (
+    "delta-",
+    "iceberg-",
+    "unitycatalog-",
+    "spark-sql-kafka",
+    "spark-token-provider",
+    "kafka-clients",
+    "commons-pool2",
+    "postgresql",
+)
+
+
+def jars() -> str:
+    found = sorted(str(path) for path in (LAKE / "packages").glob("*.jar") if path.name.startswith(NEEDED))
+    assert found, f"{LAKE} has no packages; run make test-lake"
+    return ",".join(found)
+
+
+def settings(directory: Path) -> dict[str, str]:
+    return {
+        "spark.jars": jars(),
+        "spark.master": "local[2]",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": JAVA,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.default.parallelism": "2",
+    }
+
+
+def pipeline(directory: Path, broker: StreamBroker, name: str, sink: dict[str, Any], **more: Any) -> Path:
+    """Write a pipeline file, and return it."""
+    source = {"servers": [broker.address], "stream": "all", "token": TOKEN, "node_timeout": 60}
+    tree = {
+        "name": name,
+        "source": source | more.pop("source", {}),
+        "sink": sink,
+        "checkpoint": str(directory / name / "checkpoint"),
+        "trigger": {"available_now": True},
+        "spark": settings(directory),
+    }
+    file = directory / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(tree | more))
+    return file
