@@ -67,6 +67,14 @@ def test_an_older_state_of_a_key_is_ignored() -> None:
     assert registry.records == {} and registry.revision("a") == 0
 
 
+def test_data_that_another_node_serves_is_named_with_that_node() -> None:
+    registry = CopyRegistry("c")
+    registry.set(registry.key("a"), record_value(RECORD), 9)
+    assert registry.served_elsewhere() == []
+    registry.set(registry.key("a"), record_value(RECORD.handed_to("b", 2)), 10)
+    assert registry.served_elsewhere() == [("a", "b")]
+
+
 def test_an_invalid_record_is_reported_and_the_earlier_one_stays() -> None:
     registry = CopyRegistry("c")
     registry.set(registry.key("a"), record_value(RECORD), 9)

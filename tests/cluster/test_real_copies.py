@@ -144,20 +144,23 @@ async def test_a_drain_waits_until_other_nodes_have_copies(tmp_path: Path) -> No
         await cluster.until(lambda: not one.ask("cluster.drain")["only_here"], "the follower has its copy again")
 
 
-async def test_the_health_names_the_nodes_whose_copies_are_missing(tmp_path: Path) -> None:
+async def test_the_health_names_missing_copies_and_the_node_that_serves_the_data_of_a_lost_one(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
         await cluster.whole()
         await copied(cluster, 2)
         one = cluster.nodes[0]
         assert one.status()["health"]["status"] == "healthy"
         own = next(each for each in one.ask("cluster.copies")["nodes"] if each["node"] == one.name)
-        cluster[own["followers"][0]["node"]].kill()
+        lost = cluster[own["followers"][0]["node"]]
+        lost.kill()
 
         def is_named() -> bool:
             health = one.status()["health"]
             return health["status"] == "degraded" and f"whole copy of the data of {one.name}" in health["summary"]
 
         await cluster.until(is_named, "the missing copy is named")
+        served = f" serves the data of {lost.name}"
+        await cluster.until(lambda: served in one.status()["health"]["summary"], "the server of its data is named")
 
 
 async def subscribe_refused(cluster: Cluster, node: Node) -> None:

@@ -59,7 +59,10 @@ def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
         parts.append(f"{waiting:,} messages wait for {'it' if len(gone) == 1 else 'them'}")
     if relayed:
         parts.append(f"{', '.join(status.member.name for status in relayed)} only through other nodes")
-    at_risk = [] if cluster.copies is None else cluster.copies.roles.registry.origins_at_risk()
+    registry = None if cluster.copies is None else cluster.copies.roles.registry
+    elsewhere = [] if registry is None else registry.served_elsewhere()
+    parts += [f"{server} serves the data of {origin}" for origin, server in elsewhere]
+    at_risk = [] if registry is None else registry.origins_at_risk()
     if at_risk:
         parts.append(f"no other node has a whole copy of the data of {', '.join(at_risk)}")
     if state.serving or gone:

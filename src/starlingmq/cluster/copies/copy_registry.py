@@ -103,6 +103,11 @@ class CopyRegistry:
     def origins_at_risk(self) -> list[str]:
         return sorted(record.origin for record in self.records.values() if self.is_at_risk(record))
 
+    def served_elsewhere(self) -> list[tuple[str, str]]:
+        """The origins whose data another node serves, with that node."""
+        found = [(one.origin, one.server) for one in self.records.values() if one.server not in ("", one.origin)]
+        return sorted(found)
+
     def only_at(self, name: str) -> list[str]:
         """The origins whose data would be lost with that node: it is in step, and no other such node is there."""
         found = []
