@@ -117,7 +117,17 @@ class Losses:
             return
         self.counts[f"told again, {loss.before or 'it had not read the first CONNACK'}"] += 1
         if loss.before == "answered since":
-            self.wrong[f"{loss}: its session is lost once more, though it was answered since it was told"] += 1
+            said = [
+                f"{datetime.fromtimestamp(line.at):%H:%M:%S.%f} {name}: {' or '.join(line.owners) or 'lost before'}"
+                for name, log in logs.items()
+                for line in log
+                if line.client == loss.client and loss.since - LATE_SECONDS <= line.at <= loss.at + 0.1
+            ]
+            since = f"{datetime.fromtimestamp(loss.since):%H:%M:%S.%f}"
+            self.wrong[
+                f"{loss}: its session is lost once more, though it was answered since it was told at {since}; "
+                f"the nodes said: {', '.join(said)}"
+            ] += 1
 
     def _fault(self, loss: Loss, owners: tuple[str, ...]) -> str:
         met = max(self._met(loss.at, AWAY, owner) for owner in owners)

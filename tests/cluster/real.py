@@ -373,9 +373,21 @@ class Cluster:
 
     def complaints(self) -> list[str]:
         """The log lines that no node may ever write."""
-        return [
-            f"{node.name}: {line}"
-            for node in self.nodes
-            for line in node.said().splitlines()
-            if any(word in line for word in ("Traceback", "Error:", " CRITICAL ", "never retrieved"))
-        ]
+        return [f"{node.name}: {complaint}" for node in self.nodes for complaint in complaints_in(node.said())]
+
+
+def complaints_in(log: str) -> list[str]:
+    """A traceback is one complaint, with the line before it and the error at its end."""
+    found: list[str] = []
+    lines = log.splitlines()
+    traceback = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        if traceback:
+            found[-1] += f"\n    {line}"
+            traceback = line.startswith(" ")
+        elif line.startswith("Traceback"):
+            traceback = True
+            found.append(f"{before}\n    {line}")
+        elif any(word in line for word in ("Traceback", "Error:", " CRITICAL ", "never retrieved")):
+            found.append(line)
+    return found

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from tests.cluster.losses import Fault, GivenUp, Line, Loss, Losses, Memory, lines_of
-from tests.cluster.real import AwayError
+from tests.cluster.real import AwayError, complaints_in
 
 from starlingmq.core.ready import Notice
 from starlingmq.log import NoticeLog
@@ -118,3 +118,16 @@ def test_losses_of_earlier_incarnations_still_count(monkeypatch: pytest.MonkeyPa
     node.away, node.count = False, 2
     given_up.ask(node)  # type: ignore[arg-type]
     assert given_up.total == 5
+
+
+def test_a_traceback_is_one_complaint_with_its_error() -> None:
+    log = """2026-11-23 07:00:00,000 ERROR   a turn failed
+Traceback (most recent call last):
+  File "a.py", line 1, in turn
+    raise ValueError
+ValueError: 7
+2026-11-23 07:00:01,000 INFO    serving
+2026-11-23 07:00:02,000 CRITICAL gone"""
+    first, second = complaints_in(log)
+    assert "a turn failed" in first and first.endswith("ValueError: 7")
+    assert second.endswith("gone")
