@@ -9,6 +9,7 @@ from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.etcd.etcd_requests import Compare
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership, ShareFrame
+from starlingmq.cluster.shares.share_messages import WillKey
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.subsystem import NodeLife
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
@@ -116,6 +117,9 @@ class ShareNode:
     def held_key(self, client_id: str) -> tuple[int, bytes]:
         epoch = max(self.held.get(client_id, 0), self.ownership.answered_epoch(client_id))
         return epoch, self.ownership.value(0)
+
+    def held_wills(self, client_id: str) -> list[WillKey]:
+        return []
 
     def has(self, client_id: str) -> bool:
         return client_id in self.held or client_id in self.wanted or self.ownership.claiming(client_id)

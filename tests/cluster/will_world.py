@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -20,6 +20,7 @@ from random import Random
 from unittest.mock import patch
 
 from tests.cluster import seeded
+from tests.cluster.owner_store import will_keys
 from tests.cluster.presence_world import lose_nodes
 from tests.sim.checkers import Books
 from tests.sim.clients import FOREVER, Connection, Person
@@ -27,6 +28,9 @@ from tests.sim.commits import Commits, Ticket
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
+from starlingmq.cluster.shares.share_leader import LeadState, LedShare, ShareLeader
+from starlingmq.cluster.shares.share_messages import WillWrite
+from starlingmq.cluster.shares.will_book import WillBook
 from starlingmq.cluster.wills.will_records import WillValueError, decode_will
 from starlingmq.core.ready import Ready
 from starlingmq.core.session.ending import Ending
@@ -170,9 +174,12 @@ class WillWorld(World):
         self.more = Random(f"wills {seed}")
         self.wishers: list[Wisher] = []
         self.published: dict[bytes, list[Publication]] = {}
+        self.in_shares: dict[bytes, None] = {}  # values that leaders of shares have written
+        self.pair_lost = False  # a leader and its deputy were lost together, and perhaps records of wills with them
         self._uncommitted: dict[int, list[Publication]] = {}  # of the turn under way, by number of the node
 
     def _bring_people(self) -> None:
+        self.pair_lost = False  # the first leaders have asked all nodes
         super()._bring_people()
         for number in range(self.more.choice([2, 4, 8])):
             wisher = Wisher(self.books, self.more, self.nodes[0], f"wisher{number}")
@@ -204,7 +211,7 @@ class WillWorld(World):
 
     def unpublished(self) -> list[str]:
         """The wills that have to be published and are not."""
-        if self.books.lossy:
+        if self.books.lossy or self.pair_lost:
             return []
         missing = [
             wish
@@ -221,10 +228,13 @@ class WillWorld(World):
     def _ever_in_etcd(self) -> dict[bytes, None]:
         """Payloads of all wills that were registered at some time."""
         found: dict[bytes, None] = {}
-        for value in self.etcd.model.store.written:
+        for value in self._ever_written():
             with suppress(WillValueError):
                 found[decode_will(value).payload] = None
         return found
+
+    def _ever_written(self) -> list[bytes]:
+        return [*self.etcd.model.store.written, *self.in_shares]
 
     @staticmethod
     def _dies_with_its_node(wish: Wish) -> bool:
@@ -238,13 +248,13 @@ class WillWorld(World):
         """
         as_stored = b"\xc4" + bytes([len(wish.payload)]) + wish.payload
         elsewhere = wish.back is not None and wish.back is not wish.node
-        return not elsewhere or any(as_stored in value for value in self.etcd.model.store.written)
+        return not elsewhere or any(as_stored in value for value in self._ever_written())
 
     def wrongly_published(self) -> list[str]:
         found: list[str] = []
         for wish in self.wishes():
             times = [each.at for each in self.published.get(wish.payload, []) if each.is_stored()]
-            if len(times) > 1:
+            if len(times) > 1 and not self.pair_lost:
                 found.append(f"the will {wish.payload!r} was published {len(times)} times")
             # A will that only its own node knows may die with it, before etcd has it: see STATUS.
             told = not self.plan.faulty or wish.back is not wish.node
@@ -259,9 +269,10 @@ class WillWorld(World):
 
     def left_over(self) -> list[str]:
         """Keys of wills whose clients are gone."""
-        numbers = [node.process.state.ctx.node for node in self.members() if node.process is not None]
-        prefix = b"/starlingmq/starling/wills/"
-        keys = [entry.key[len(prefix) :] for entry in self.etcd.model.store.get(prefix, prefix=True)]
+        processes = [node.process for node in self.members() if node.process is not None]
+        numbers = [process.state.ctx.node for process in processes]
+        clusters = [process.cluster for process in processes]
+        keys = will_keys(self.etcd.model.store, b"/starlingmq/starling/wills/", clusters)
         return [f"{key!r} is left" for key in keys if int(key.split(b"/")[0]) in numbers]
 
     def why(self) -> str:
@@ -279,6 +290,18 @@ class WillWorld(World):
             self.trace.note("world", f"{will.message.payload!r} is published by n{ending.ctx.node}")
             publish(ending, will)
 
+        write = WillBook.write
+
+        def writing(book: WillBook, revision: int, writes: Iterable[WillWrite]) -> None:
+            self.in_shares.update({value: None for _, value in writes if value is not None})
+            write(book, revision, writes)
+
+        collect = ShareLeader._collect
+
+        def collecting(leader: ShareLeader, led: LedShare) -> None:
+            collect(leader, led)
+            self.pair_lost |= led.state is LeadState.WHOLE and led.book.collected == led.pair.since
+
         commit = Commits.commit
 
         def committing(commits: Commits, ready: Ready, refusing: bool) -> Ticket | None:
@@ -289,7 +312,12 @@ class WillWorld(World):
                     publication.ticket = ticket
             return ticket
 
-        with patch.object(Ending, "publish_will", noting), patch.object(Commits, "commit", committing):
+        with (
+            patch.object(Ending, "publish_will", noting),
+            patch.object(Commits, "commit", committing),
+            patch.object(WillBook, "write", writing),
+            patch.object(ShareLeader, "_collect", collecting),
+        ):
             yield
 
 
@@ -302,7 +330,8 @@ def run(seed: int, trace: bool = False, losses: bool = False) -> WillWorld:
 
 def figures(world: WillWorld) -> Counter[str]:
     required = sum(wish.required() for wish in world.wishes())
-    return Counter({"wills": len(list(world.wishes())), "required": required, "published": len(world.published)})
+    counts = {"wills": len(list(world.wishes())), "required": required, "published": len(world.published)}
+    return Counter(counts | {"worlds in which a leader and its deputy were lost": int(world.pair_lost)})
 
 
 if __name__ == "__main__":

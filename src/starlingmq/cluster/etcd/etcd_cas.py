@@ -2,13 +2,14 @@
 
 If one comparison of a transaction fails, none of its updates is done. The same request then reads the current keys, and
 the updates that still match go again. A transaction without an answer may or may not have been done: it is repeated,
-and changes nothing if it was.
+and changes nothing if it was. No second update of a key is requested before the first one is answered.
 
 Pure: requests out, answers in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
@@ -46,17 +47,19 @@ class CasResult:
 
 
 class EtcdCas:
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, per_txn: int = PER_TXN, under_way_max: int = 1) -> None:
+        """``under_way_max``: transactions that are outstanding at a time."""
         self._prefix = tag
+        self._per_txn = per_txn
+        self._under_way_max = under_way_max
         self._waiting: dict[bytes, CasUpdate] = {}
-        self._batch: list[CasUpdate] = []
-        self._under_way: dict[bytes, None] = {}  # the keys of the batch
-        self._tag = ""
+        self._batches: dict[str, list[CasUpdate]] = {}  # by the tag of their transaction
+        self._under_way: dict[bytes, None] = {}  # the keys of the batches
         self._tags = 0
         self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._batch)
+        return len(self._waiting) + len(self._under_way)
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._waiting or key in self._under_way
@@ -66,33 +69,51 @@ class EtcdCas:
         self._waiting[amendment.key] = amendment
 
     def take_requests(self, now: float) -> list[Txn]:
-        if self._tag or not self._waiting or now < self._retry.at:
-            return []
+        requests: list[Txn] = []
+        if now < self._retry.at:
+            return requests
+        while self._waiting and len(self._batches) < self._under_way_max:
+            keys = self._free_keys()
+            if not keys:
+                break
+            requests.append(self._request(keys, now))
+        return requests
+
+    def _free_keys(self) -> list[bytes]:
+        """The next keys of one transaction."""
+        free: Iterable[bytes] = self._waiting
+        if self._under_way:
+            free = (key for key in self._waiting if key not in self._under_way)
+        return list(islice(free, self._per_txn))
+
+    def _request(self, keys: list[bytes], now: float) -> Txn:
+        batch: list[CasUpdate] = []
         size = 0
-        for key in list(islice(self._waiting, PER_TXN)):
+        for key in keys:
             if size >= BYTES_PER_TXN:
                 break
             amendment = self._waiting.pop(key)
-            self._batch.append(amendment)
+            batch.append(amendment)
             self._under_way[key] = None
             amendment.sent_at = now
             size += len(key) + len(amendment.value or b"") + sum([len(put.value) for put in amendment.also])
         self._tags += 1
-        self._tag = f"{self._prefix} {self._tags}"
-        compares = tuple([Compare(each.key, "mod_revision", "=", each.revision) for each in self._batch])
+        tag = f"{self._prefix} {self._tags}"
+        self._batches[tag] = batch
+        compares = tuple([Compare(each.key, "mod_revision", "=", each.revision) for each in batch])
         writes: list[Operation] = []
-        for each in self._batch:
+        for each in batch:
             writes.append(Delete(each.key) if each.value is None else Put(each.key, each.value))
             writes += each.also
-        return [Txn(self._tag, compares, tuple(writes), tuple([Get(each.key) for each in self._batch]))]
+        return Txn(tag, compares, tuple(writes), tuple([Get(each.key) for each in batch]))
 
     def answered(self, answer: TxnAnswer, now: float) -> CasResult | None:
-        """The result of the outstanding transaction; None for an answer to another module."""
-        if not self._tag or answer.tag != self._tag:
+        """The result of an outstanding transaction; None for an answer to another module."""
+        batch = self._batches.pop(answer.tag, None)
+        if batch is None:
             return None
-        self._tag = ""
-        batch, self._batch = self._batch, []
-        self._under_way = {}
+        for each in batch:
+            del self._under_way[each.key]
         amended = CasResult()
         amended.revision = answer.revision
         if answer.error:
@@ -114,4 +135,4 @@ class EtcdCas:
 
     def wake_at(self) -> float:
         """When ``take_requests`` has to be called without an event; 0.0: never."""
-        return self._retry.at if self._waiting and not self._tag else 0.0
+        return self._retry.at if self._waiting and len(self._batches) < self._under_way_max else 0.0

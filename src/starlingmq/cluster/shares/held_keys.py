@@ -7,13 +7,20 @@ answered claims that were not used yet, and wills.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from starlingmq.cluster.shares.share_messages import WillKey
 from starlingmq.cluster.shares.share_table import share_of
 
 NAMES_PER_TURN: Final = 5000
 
-Held = dict[int, list[tuple[str, int, bytes]]]  # share -> (client id, epoch, value)
+
+class HeldShare(NamedTuple):
+    keys: list[tuple[str, int, bytes]]  # client id, epoch, value
+    wills: list[WillKey]
+
+
+Held = dict[int, HeldShare]
 
 
 class Holder(Protocol):
@@ -24,6 +31,9 @@ class Holder(Protocol):
     def held_key(self, client_id: str) -> tuple[int, bytes]:
         """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here."""
 
+    def held_wills(self, client_id: str) -> list[WillKey]:
+        """The records of the wills of the client id that this node has."""
+
 
 class HeldKeys:
     def __init__(self, holder: Holder) -> None:
@@ -32,7 +42,7 @@ class HeldKeys:
         self._found: Held = {}
 
     def begin(self, shares: Iterable[int]) -> None:
-        self._found = {share: [] for share in shares}
+        self._found = {share: HeldShare([], []) for share in shares}
         self._names = list(dict.fromkeys(self._holder.client_ids()))
 
     def step(self) -> Held | None:
@@ -43,5 +53,6 @@ class HeldKeys:
             if found is not None:
                 epoch, value = self._holder.held_key(client_id)
                 if epoch:
-                    found.append((client_id, epoch, value))
+                    found.keys.append((client_id, epoch, value))
+                found.wills.extend(self._holder.held_wills(client_id))
         return None if self._names else self._found

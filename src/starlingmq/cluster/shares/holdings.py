@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from starlingmq.cluster.shares.share_messages import WillKey
 from starlingmq.cluster.takeover.outbound import moved_session
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import Takeovers
@@ -47,6 +48,9 @@ class Holdings:
         if epoch == 0 and self._wills.is_known(client_id):
             epoch = OLDEST
         return epoch, self._ownership.value(self._takeovers.discarded_below(client_id))
+
+    def held_wills(self, client_id: str) -> list[WillKey]:
+        return self._wills.held_wills(client_id)
 
     def has(self, client_id: str) -> bool:
         """Whether this node has any state of the client id."""

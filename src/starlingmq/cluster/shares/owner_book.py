@@ -1,4 +1,4 @@
-"""The owner keys of one share: for each client id the nodes that have, or may have, a session of it.
+"""The book of one share: for each client id the nodes that have, or may have, a session of it, and its wills.
 
 Laws, the same that the keys in etcd had (``takeover.ownership``):
 
@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from starlingmq.cluster.shares.share_messages import WillChange, WillKey, WillWrite
 from starlingmq.cluster.shares.share_table import VERSION_SHIFT
+from starlingmq.cluster.shares.will_book import WillBook
 
 
 class OwnerKey(NamedTuple):
@@ -25,15 +27,17 @@ class OwnerKey(NamedTuple):
 
 
 class OwnerBook:
-    """``whole``: it has all keys of its share that were granted while the pair of ``since`` led it, and before."""
+    """``whole``: it has all keys and wills of its share that were written while the pair of ``since`` led it, and
+    before."""
 
     since: int
     before: int
     whole: bool
-    counter: int  # the highest epoch so far
+    counter: int  # the highest epoch, or revision of a will, so far
     collected: int  # version of the table in which its nodes were asked: earlier keys of others may be missing
     keys: dict[str, tuple[OwnerKey, ...]]
     unknown: dict[int, None]
+    wills: WillBook
 
     def __init__(self, since: int, before: int, whole: bool = False) -> None:
         self.since = since
@@ -43,6 +47,7 @@ class OwnerBook:
         self.collected = 0
         self.keys = {}
         self.unknown = {}
+        self.wills = WillBook()
 
     def claim(
         self, client_id: str, node: int, value: bytes, version: int, newest: int
@@ -67,6 +72,23 @@ class OwnerBook:
                 *[OwnerKey(other, epoch - 1, epoch - 1, b"") for other in suspected],
             )
         return key, found
+
+    def change_wills(self, change: WillChange, version: int) -> int:
+        """The revision of the change; 0: the key has another revision."""
+        if self.wills.revision(change.client_id, change.key) != change.revision:
+            return 0
+        self.counter = max(self.counter, version << VERSION_SHIFT) + 1
+        self.wills.write(self.counter, change.writes)
+        return self.counter
+
+    def put_wills(self, revision: int, writes: Iterable[WillWrite]) -> None:
+        self.wills.write(revision, writes)
+        self.counter = max(self.counter, revision)
+
+    def state_wills(self, node: int, stated: tuple[WillKey, ...]) -> None:
+        """The node has said which wills it has."""
+        self.wills.replace_node(node, stated, self.collected << VERSION_SHIFT)
+        self.counter = max([self.counter, *[revision for _, revision, _ in stated]])
 
     def read(self, client_id: str) -> tuple[OwnerKey, ...]:
         return self.keys.get(client_id, ())

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
-from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement
+from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement, WillKey, WillsKept
 from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable
 
 VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
@@ -70,6 +70,11 @@ class ShareBooks:
         else:
             book.drop(change.client_id, change.node)
 
+    def keep_wills(self, source: int, change: WillsKept) -> None:
+        book = self.books.get(change.share)
+        if book is not None and self._is_deputy(source, change.share, book.since):
+            book.put_wills(change.revision, change.writes)
+
     def _is_deputy(self, source: int, share: int, since: int) -> bool:
         pair = self._table.pairs[share] if share < len(self._table.pairs) else None
         return pair is not None and (pair.leader, pair.deputy, pair.since) == (source, self._me, since)
@@ -82,21 +87,23 @@ class ShareBooks:
                 if self._me not in pairs[share][:2]:
                     self.books.pop(share, None)
 
-    def statement(self, share: int, own: tuple[tuple[str, int, bytes], ...]) -> Statement:
+    def statement(self, share: int, own: tuple[tuple[str, int, bytes], ...], wills: tuple[WillKey, ...]) -> Statement:
         book = self.books.get(share)
         copy = None if book is None or not book.whole else copy_of(share, book)
-        return Statement(share, own, copy, tuple(self._void.get(share, ())))
+        return Statement(share, own, copy, tuple(self._void.get(share, ())), wills)
 
 
 def copy_of(share: int, book: OwnerBook) -> Copy:
     entries = tuple([(client_id, *key) for client_id, key in book.entries()])
-    return Copy(share, book.since, book.before, book.counter, book.collected, tuple(book.unknown), entries)
+    wills = tuple(book.wills.all())
+    return Copy(share, book.since, book.before, book.counter, book.collected, tuple(book.unknown), entries, wills)
 
 
 def book_of(copy: Copy) -> OwnerBook:
     book = OwnerBook(copy.since, copy.before, True)
     for client_id, node, created, epoch, value in copy.entries:
         book.put(client_id, OwnerKey(node, created, epoch, value))
+    book.wills.add(copy.wills)
     book.counter = max(book.counter, copy.counter)
     book.collected = copy.collected
     book.unknown = dict.fromkeys(copy.unknown)

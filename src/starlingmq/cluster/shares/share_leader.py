@@ -1,4 +1,4 @@
-"""The shares that this node leads: who owns which client id is decided here.
+"""The shares that this node leads: who owns which client id, and who publishes its will, is decided here.
 
 ::
 
@@ -7,9 +7,11 @@
 
 Laws:
 
-- Only a SERVING share executes claims. The others wait in their order.
-- A claim is answered once the deputy has taken everything that the answer depends on.
-- With the next table all claims that were not answered are forgotten: their nodes make them again.
+- Only a SERVING share executes requests: claims, changes of wills, reads. The others wait in their order.
+- A request is answered once the deputy has taken everything that the answer depends on. The same holds for news of a
+  will that another node has changed.
+- With the next table all requests that were not answered are forgotten: their nodes make them again, and read again
+  what is known of their wills.
 - ASKING ends with the whole book of the last pair that had one, or with the answers of all nodes in the table. Members
   that are not in the table are unknown then (``owner_book``), and asked once a table lists them.
 
@@ -26,6 +28,7 @@ from typing import Final, Protocol
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_books import ShareBooks, book_of, copy_of
 from starlingmq.cluster.shares.share_messages import (
+    Answer,
     Ask,
     Claim,
     Copy,
@@ -33,17 +36,24 @@ from starlingmq.cluster.shares.share_messages import (
     KeyChanged,
     Message,
     OwnerAnswer,
-    Read,
     Release,
+    Request,
     Settled,
     Statement,
+    WillAnswer,
+    WillChange,
+    WillNews,
+    WillRead,
+    WillsKept,
+    WillsOf,
+    WillWrite,
+    share_asked,
 )
-from starlingmq.cluster.shares.share_table import SHARES, VERSION_SHIFT, Pair, ShareTable, share_of
+from starlingmq.cluster.shares.share_table import SHARES, VERSION_SHIFT, Pair, ShareTable
+from starlingmq.cluster.shares.will_book import node_of
 
 COPIES_PER_TURN: Final = 64
 SWEEPS_PER_TURN: Final = 16  # shares whose keys are searched for those of earlier incarnations
-
-Request = Claim | Release | Read
 
 
 class Links(Protocol):
@@ -61,7 +71,7 @@ class Links(Protocol):
 class LeadState(Enum):
     ASKING = "asks the nodes what they have"
     WHOLE = "has the whole book, its deputy may not"
-    SERVING = "executes claims"
+    SERVING = "executes requests"
 
 
 class LedShare:
@@ -96,7 +106,7 @@ class ShareLeader:
         self._members: dict[int, None] = {}
         self._led: dict[int, LedShare] = {}
         self._to_copy: dict[int, None] = {}
-        self._held: dict[int, deque[tuple[int, int, OwnerAnswer]]] = {}  # deputy -> (number, node, answer)
+        self._held: dict[int, deque[tuple[int, int, Answer]]] = {}  # deputy -> (number, node, answer)
         self._to_sweep: deque[int] = deque()
         self._to_settle = False
 
@@ -164,7 +174,7 @@ class ShareLeader:
     # Messages
 
     def take(self, node: int, message: Request) -> None:
-        led = self._led.get(share_of(message.client_id))
+        led = self._led.get(share_asked(message))
         if led is None:
             return
         if led.state is LeadState.SERVING:
@@ -187,16 +197,41 @@ class ShareLeader:
             if later is None:
                 self._keep(led, message.client_id, OwnerKey(message.node, 0, 0, b""))
             self._answer(led, node, OwnerAnswer(message.ticket, book.counter, () if later is None else (later,)))
+        elif isinstance(message, WillChange):
+            self._change_wills(led, node, message, table)
+        elif isinstance(message, WillRead):
+            wills = book.wills.of_client(message.client_id)
+            self._answer(led, node, WillAnswer(message.ticket, False, book.counter, wills))
+        elif isinstance(message, WillsOf):
+            wills = book.wills.of_node(message.node)
+            self._answer(led, node, WillAnswer(message.ticket, False, book.counter, wills))
         else:
             newest = max(book.counter, table.version << VERSION_SHIFT)
             found = (*book.read(message.client_id), book.missing_below())
             self._answer(led, node, OwnerAnswer(message.ticket, newest, found))
 
+    def _change_wills(self, led: LedShare, node: int, change: WillChange, table: ShareTable) -> None:
+        book = led.book
+        revision = book.change_wills(change, table.version)
+        if not revision:
+            wills = book.wills.of_client(change.client_id)
+            self._answer(led, node, WillAnswer(change.ticket, False, book.counter, wills))
+            return
+        if led.pair.deputy:
+            led.position = self._links.send(led.pair.deputy, WillsKept(led.share, revision, change.writes))
+        self._answer(led, node, WillAnswer(change.ticket, True, revision, ()))
+        news: dict[int, list[WillWrite]] = {}
+        for write in change.writes:
+            news.setdefault(node_of(write[0]), []).append(write)
+        for other, writes in news.items():
+            if other != node and other in table.nodes:
+                self._answer(led, other, WillNews(revision, tuple(writes)))
+
     def _keep(self, led: LedShare, client_id: str, key: OwnerKey) -> None:
         if led.pair.deputy:
             led.position = self._links.send(led.pair.deputy, KeyChanged(led.share, client_id, *key))
 
-    def _answer(self, led: LedShare, node: int, answer: OwnerAnswer) -> None:
+    def _answer(self, led: LedShare, node: int, answer: Answer) -> None:
         if led.pair.deputy:
             self._held.setdefault(led.pair.deputy, deque()).append((led.position, node, answer))
         else:
@@ -212,6 +247,7 @@ class ShareLeader:
             self._collect(led)
         elif node in led.book.unknown and self._table is not None:
             led.book.replace_node(node, statement.own, self._table.version)
+            led.book.state_wills(node, statement.wills)
             led.state = LeadState.WHOLE
             self._to_copy[led.share] = None
 
@@ -226,12 +262,15 @@ class ShareLeader:
         for copy in [source] if source else [each.copy for each in led.statements.values() if each.copy]:
             told = book_of(copy)
             book.add_older(told.entries())
+            book.wills.add(copy.wills)
             book.counter = max(book.counter, told.counter)
         book.collected = table.version if source is None else source.collected
         unknown = [node for node in self._members if node not in table.nodes] if source is None else source.unknown
         book.unknown = dict.fromkeys(unknown)
         self._forget_strangers(book)
         for node, statement in led.statements.items():
+            if source is None or node in book.unknown:  # else the book knows better: news may be on their way
+                book.state_wills(node, statement.wills)
             book.replace_node(node, statement.own, table.version)
         led.book, led.state, led.statements = book, LeadState.WHOLE, {}
         led.asked = {node: None for node in led.asked if node in book.unknown}

@@ -1,4 +1,4 @@
-"""Messages between nodes about owners, as values and as bytes. docs/SESSIONS.md has their order.
+"""Messages between nodes about owners and wills, as values and as bytes. docs/SESSIONS.md has their order.
 
 ::
 
@@ -6,6 +6,8 @@
     Copy, KeyChanged       from the leader to the deputy                   Ask           from a new leader to all
     Statement              from each node to a new leader                  Settled       from a new leader to all
     Earlier                from the leader to a node that has restarted
+    WillChange, WillRead, WillsOf   from a node to the leader of the share      WillAnswer   back to that node
+    WillsKept              from the leader to the deputy                   WillNews      from the leader to their node
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ from typing import Any
 
 import msgspec
 
+from starlingmq.cluster.shares.share_table import share_of
+
 Key = tuple[int, int, int, bytes]  # an OwnerKey
 Entry = tuple[str, int, int, int, bytes]  # client id, and its key
+WillKey = tuple[bytes, int, bytes]  # key of a will below ``will_records.all_wills``, its revision, its value
+WillWrite = tuple[bytes, bytes | None]  # such a key and its new value; None: it is deleted
 
 
 class Claim(msgspec.Struct, array_like=True, tag=1, frozen=True):
@@ -58,7 +64,7 @@ class KeyChanged(msgspec.Struct, array_like=True, tag=5, frozen=True):
 
 
 class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """A whole book."""
+    """A whole book: ``entries`` and ``wills``."""
 
     share: int
     since: int
@@ -67,6 +73,7 @@ class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):
     collected: int
     unknown: tuple[int, ...]
     entries: tuple[Entry, ...]
+    wills: tuple[WillKey, ...] = ()
 
 
 class Ask(msgspec.Struct, array_like=True, tag=7, frozen=True):
@@ -81,6 +88,7 @@ class Statement(msgspec.Struct, array_like=True, tag=8, frozen=True):
     own: tuple[tuple[str, int, bytes], ...]
     copy: Copy | None
     void: tuple[tuple[int, int], ...]
+    wills: tuple[WillKey, ...] = ()  # the keys of the node's own wills, as far as it knows
 
 
 class Settled(msgspec.Struct, array_like=True, tag=9, frozen=True):
@@ -95,15 +103,67 @@ class Earlier(msgspec.Struct, array_like=True, tag=10, frozen=True):
     keys: tuple[tuple[str, int], ...]
 
 
+class WillChange(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """Writes keys of wills of one client id if ``key`` has that revision (0: if it does not exist)."""
+
+    ticket: int
+    client_id: str
+    key: bytes
+    revision: int
+    writes: tuple[WillWrite, ...]
+
+
+class WillRead(msgspec.Struct, array_like=True, tag=12, frozen=True):
+    ticket: int
+    client_id: str
+
+
+class WillsOf(msgspec.Struct, array_like=True, tag=13, frozen=True):
+    """Reads all wills of a node (0: of all nodes) in a share."""
+
+    ticket: int
+    share: int
+    node: int
+
+
+class WillAnswer(msgspec.Struct, array_like=True, tag=14, frozen=True):
+    """``done``: the change was made, and that is its revision. ``wills``: what was read; if a change does not match,
+    the keys of the client id."""
+
+    ticket: int
+    done: bool
+    revision: int
+    wills: tuple[WillKey, ...]
+
+
+class WillsKept(msgspec.Struct, array_like=True, tag=15, frozen=True):
+    share: int
+    revision: int
+    writes: tuple[WillWrite, ...]
+
+
+class WillNews(msgspec.Struct, array_like=True, tag=16, frozen=True):
+    """Another node has written these keys of this node."""
+
+    revision: int
+    writes: tuple[WillWrite, ...]
+
+
 class ShareMessageError(ValueError):
     """The bytes are not messages of this version."""
 
 
-ToLeader = Claim | Release | Read | Statement
-Message = Claim | Release | Read | OwnerAnswer | KeyChanged | Copy | Ask | Statement | Settled | Earlier
+Request = Claim | Release | Read | WillChange | WillRead | WillsOf
+Answer = OwnerAnswer | WillAnswer | WillNews
+Message = Request | Answer | KeyChanged | WillsKept | Copy | Ask | Statement | Settled | Earlier
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(list[Message])
+
+
+def share_asked(message: Request) -> int:
+    """The share that a request is about."""
+    return message.share if isinstance(message, WillsOf) else share_of(message.client_id)
 
 
 def encode(message: Message) -> bytes:

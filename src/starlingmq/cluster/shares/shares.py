@@ -1,4 +1,5 @@
-"""Owners of client ids in the memory of the nodes instead of etcd (docs/SESSIONS.md): this node's part of it.
+"""Owners of client ids, and their wills, in the memory of the nodes instead of etcd (docs/SESSIONS.md): this node's
+part of it.
 
 Law: two nodes talk about owners only while both know the same version of the table, and it lists both with their
 present incarnations. A node with an earlier version gets the table from the other one; requests that both had under
@@ -9,7 +10,8 @@ count as one.
 
     table_keeper     the table in etcd              share_leader     the shares that this node leads
     owner_gateway    claims of this node            share_books      its books, also those of other leaders' shares
-    share_channel    messages to one node           held_keys        the state of this node, for new leaders
+    will_gateway     wills of this node             held_keys        the state of this node, for new leaders
+    share_channel    messages to one node
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Final
 
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.etcd.election import Election
-from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer
+from starlingmq.cluster.etcd.etcd_requests import Answer, Request
 from starlingmq.cluster.links.peer_frames import MemberInfo, ShareFrame
 from starlingmq.cluster.shares.held_keys import HeldKeys
 from starlingmq.cluster.shares.holdings import Holdings
@@ -41,11 +43,19 @@ from starlingmq.cluster.shares.share_messages import (
     Release,
     Settled,
     Statement,
+    WillAnswer,
+    WillChange,
+    WillNews,
+    WillRead,
+    WillsKept,
+    WillsOf,
 )
 from starlingmq.cluster.shares.share_table import NO_TABLE, VERSION_SHIFT, decode_table, encode_table
 from starlingmq.cluster.shares.table_keeper import TableKeeper
+from starlingmq.cluster.shares.will_gateway import WillGateway
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.wills.will_records import all_wills
 
 NEVER: Final = 1 << 62  # above all epochs
 LOOK_SECONDS: Final = 0.25  # between two looks at whether the leaders are connected that have to answer
@@ -73,6 +83,7 @@ class Shares(Subsystem):
         self.books = ShareBooks()
         self.leader = ShareLeader(self.books, self)
         self.gateway = OwnerGateway(ownership, self.send)
+        self.will_gateway = WillGateway(all_wills(cluster), self.send)
         self._held = HeldKeys(holdings)
         self._me = 0
         self._incarnation = 0
@@ -89,7 +100,7 @@ class Shares(Subsystem):
         self._sinks: tuple[Callable[[Answer, float], None], ...] = ()
 
     def answer_to(self, *sinks: Callable[[Answer, float], None]) -> None:
-        """The parts that make transactions about owner keys."""
+        """The parts that make transactions about owner keys and wills."""
         self._sinks = sinks
 
     # Links
@@ -152,12 +163,18 @@ class Shares(Subsystem):
                 self._take(node, message)
 
     def _take(self, node: int, message: Message) -> None:
-        if isinstance(message, (Claim, Release, Read)):
+        if isinstance(message, (Claim, Release, Read, WillChange, WillRead, WillsOf)):
             self.leader.take(node, message)
         elif isinstance(message, OwnerAnswer):
             self.gateway.answered(message)
+        elif isinstance(message, WillAnswer):
+            self.will_gateway.answered(message)
+        elif isinstance(message, WillNews):
+            self.will_gateway.news(message)
         elif isinstance(message, KeyChanged):
             self.books.keep(node, message)
+        elif isinstance(message, WillsKept):
+            self.books.keep_wills(node, message)
         elif isinstance(message, Copy):
             self.books.copied(node, message)
         elif isinstance(message, Ask):
@@ -213,6 +230,7 @@ class Shares(Subsystem):
         self.books.set_table(table, me)
         self.leader.set_table(table, me, copied)
         self.gateway.set_table(table, taking_part)
+        self.will_gateway.set_table(table, taking_part)
 
     def _look_at_nodes(self) -> None:
         if not self._election.leading:
@@ -240,9 +258,11 @@ class Shares(Subsystem):
         self._pump()
         for answer in self.gateway.take_answers():
             self._give(answer, now)
+        for each in self.will_gateway.take_answers():
+            self._give(each, now)
         self._look_at_leaders(now)
 
-    def _give(self, answer: TxnAnswer, now: float) -> None:
+    def _give(self, answer: Answer, now: float) -> None:
         for sink in self._sinks:
             sink(answer, now)
 
@@ -277,14 +297,14 @@ class Shares(Subsystem):
         answering, self._answering = self._answering, []
         for node, shares in answering:
             for share in shares:
-                self.send(node, self.books.statement(share, tuple(found[share])))
+                self.send(node, self.books.statement(share, tuple(found[share].keys), tuple(found[share].wills)))
 
     def take_requests(self, now: float) -> list[Request]:
         return self.keeper.take_requests(now) if self._me else []
 
     def divert(self, requests: list[Request]) -> list[Request]:
-        """Takes the requests of this turn about owner keys; returns those to etcd."""
-        return self.gateway.divert(requests)
+        """Takes the requests of this turn about owner keys and wills; returns those to etcd."""
+        return self.will_gateway.divert(self.gateway.divert(requests))
 
     def take_owner_frames(self, now: float) -> list[tuple[int, ShareFrame]]:
         """The frames of this turn, after its requests."""
@@ -296,11 +316,13 @@ class Shares(Subsystem):
         return frames
 
     def is_busy(self) -> bool:
-        return not self.gateway.idle()
+        return not self.gateway.idle() or not self.will_gateway.idle()
 
     def is_pending(self) -> bool:
         waiting = self._local or self._asked or self._answering or self._words or self.gateway.has_answers()
-        return bool(waiting) or self.leader.is_pending() or any(each.has_output() for each in self._channels.values())
+        if waiting or self.will_gateway.has_answers():
+            return True
+        return self.leader.is_pending() or any(each.has_output() for each in self._channels.values())
 
     def wake_at(self, now: float) -> float:
         soonest = min([channel.wake_at() for channel in self._channels.values()], default=inf)

@@ -364,6 +364,8 @@ class Takeovers:
             self._answers.own(owned, now)
         for client_id, node, epoch in self._ownership.take_rewritten():
             self._look_at_rewritten(client_id, node, epoch)
+        for client_id, epoch in self.migrations.ports.wills.take_cleared(self.has):
+            self._ownership.release(client_id, self.migrations.me, epoch)
         if self._ctx.cluster.reset_confirmed:
             for session in self._ctx.cluster.take_reset_confirmed():
                 self._connects.noticed(session, now)

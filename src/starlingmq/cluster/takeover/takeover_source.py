@@ -21,7 +21,6 @@ from starlingmq.cluster.takeover.session_description import description
 from starlingmq.cluster.takeover.session_handover import SessionHandover
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import (
-    CANCELLED,
     NOTHING,
     OVERTAKEN,
     OWES,
@@ -235,17 +234,17 @@ class TakeoverSource:
         expiry = 0 if session is None else session.expiry
         left = self._left(session)
         late = [inbound for inbound in migrations.of(client_id) if inbound.epoch != epoch and not inbound.discarded]
-        had_will = session is not None and session.will is not None
+        had_session_will = session is not None and session.will is not None
         migrating = mover.leave(client_id, node, epoch, clean, why)
-        will = migrations.ports.wills.leave(client_id, node)
-        had_will = had_will or will != 0
+        had_will, will = migrations.ports.wills.leave(client_id, node, epoch)
+        had_will = had_will or had_session_will
         if migrating is None and not clean and any(inbound.session is None for inbound in late):
             migrating = mover.nobody(client_id, node, epoch)  # the messages of late sources go there
             held = OWES
         if migrating is None:
             migrations.take_early((client_id, epoch))
             nothing = Head(client_id, epoch, PASSED_ON if client_id in migrations.outbound_of else NOTHING)
-            nothing.had_will, nothing.will = had_will, will or CANCELLED
+            nothing.had_will, nothing.will = had_will, will
             migrations.send(node, nothing)
             return
         for inbound in late:
@@ -266,7 +265,7 @@ class TakeoverSource:
         head = description(migrations, outbound, held, expiry, left)
         head.needs_reset = head.needs_reset and migrating is session
         head.reset_confirmed = head.needs_reset and migrating.reset_confirmed
-        head.had_will, head.will = had_will, will or CANCELLED
+        head.had_will, head.will = had_will, will
         migrations.send(node, head)
 
     def _left(self, session: Session | None) -> float:

@@ -87,7 +87,7 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     had_will: bool = False  # it had a will that the client's return has cancelled, or made due: see ``will``
     # its user. With OVERTAKEN: the session is reserved for that user (auth.session_owner: refuse)
     owner: str | None = None
-    will: int = 0  # id of the will that is due; CANCELLED; 0: the sender is of an earlier version
+    will: int = 0  # id of the will that is due; CANCELLED; 0: the record of the will says it
     reset_confirmed: bool = False
 
 

@@ -39,6 +39,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
+from starlingmq.cluster.etcd.etcd_cas import PER_TXN, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer, WatchEvent, WatchLost
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
@@ -46,9 +47,17 @@ from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.leader_wills import LeaderWills
 from starlingmq.cluster.wills.taken_wills import TakenWills
 from starlingmq.cluster.wills.will_entry import WillEntry
-from starlingmq.cluster.wills.will_records import FIRING, REGISTERED, TAKEN, RegisteredWill, registered, wills_of
+from starlingmq.cluster.wills.will_records import (
+    FIRING,
+    REGISTERED,
+    TAKEN,
+    RegisteredWill,
+    encode_will,
+    registered,
+    wills_of,
+)
 from starlingmq.cluster.wills.will_registration import WillRegistration
-from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.cluster.wills.will_settlement import GETS_PER_TXN, WillSettlements
 from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
@@ -57,6 +66,7 @@ from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
 
 NAMES_PER_TURN: Final = 200  # handled for each of the possible reasons
+IN_SHARES_UNDER_WAY: Final = 1000  # changes at the leaders of shares, each of which is one message
 WILL_TAKEN: Final = "the other nodes took this node for gone and published the will of the client"
 
 
@@ -85,11 +95,26 @@ class ClusterWills(Subsystem):
         self._cluster = config.name
         self._wills = self._ctx.cluster.share_wills()
         self.table = WillTable(broker, ownership)
-        self.registration = WillRegistration(self.table, self._wills, config.takeover_timeout, self._settled)
+        per_txn, under_way, gets = PER_TXN, 1, GETS_PER_TXN
+        if ownership.in_shares:
+            per_txn, under_way, gets = 1, IN_SHARES_UNDER_WAY, 1
+        own = EtcdCas("wills amend", per_txn, under_way)
+        self.registration = WillRegistration(self.table, self._wills, config.takeover_timeout, self._settled, own)
         self.taken = TakenWills(ownership, self.table, self.registration)
         self.foreign = LeaderWills(config.name, gone, leading, config.member_timeout)
-        self.settling = WillSettlements(config.name, config.takeover_timeout, connected, self.taken.is_unpublished)
+        self.settling = WillSettlements(
+            config.name,
+            config.takeover_timeout,
+            connected,
+            self.taken.is_unpublished,
+            EtcdCas("wills settle", per_txn, under_way),
+            gets,
+        )
+        self._in_shares = ownership.in_shares
         self._me = 0
+        self._members: dict[int, None] = {}
+        # client ids of which this node may have taken a will when another node asked for their sessions -> its epoch
+        self._doubtful: dict[str, int] = {}
         self._unwritten: dict[str, None] = {}  # names whose ``sequence`` is not in etcd yet
 
     # Start
@@ -119,6 +144,7 @@ class ClusterWills(Subsystem):
             self._wills.change(name)
 
     def set_members(self, numbers: dict[int, None]) -> None:
+        self._members = numbers
         self.foreign.set_members(numbers)
 
     def give_up(self, facts: dict[bytes, bytes]) -> None:
@@ -131,6 +157,15 @@ class ClusterWills(Subsystem):
 
     def registered(self, now: float) -> None:
         self.registration.read_more(now)
+
+    def held_wills(self, client_id: str) -> list[tuple[bytes, int, bytes]]:
+        """Key (below ``all_wills``), revision and value of each record of the client id's wills that this node has."""
+        found: list[tuple[bytes, int, bytes]] = []
+        for name in self.table.names_of(client_id):
+            entry = self.table.entry(name)
+            if entry.known is not None and entry.revision:
+                found.append((b"%d/%b" % (self._me, name.encode()), entry.revision, encode_will(entry.known)))
+        return found
 
     # Answers of etcd
 
@@ -205,19 +240,44 @@ class ClusterWills(Subsystem):
             self.table.look_later(client_id)
         return True
 
-    def leave(self, client_id: str, node: int) -> int:
-        """The client is at that node now, which settles the due wills: they are left to it.
+    def leave(self, client_id: str, node: int, epoch: int) -> tuple[bool, int]:
+        """The client is at that node now, since ``epoch``, which settles the due wills: they are left to it.
 
-        Returns the id of the last one, which is not published before that node has settled it, or is lost; CANCELLED:
-        one is published, and its key is deleted soon; 0: none is due."""
+        Returns whether that node has to look at this node's records, and the id of the last will that is due, which is
+        not published before that node has settled it, or is lost; CANCELLED: none is due, or one is published, and its
+        key is deleted soon; 0: only the records tell."""
         pending = self.pending_of(client_id)
         if not pending:
-            return 0
+            if not self._may_have_taken(client_id):
+                return False, CANCELLED
+            self._doubtful[client_id] = max(epoch, self._doubtful.get(client_id, 0))
+            return True, 0
         if not self.table.entry(client_id).due:
-            return CANCELLED
+            return True, CANCELLED
         self.table.hold(client_id, self._seconds, node)
         self._wills.change(client_id)
-        return pending
+        return True, pending
+
+    def _may_have_taken(self, client_id: str) -> bool:
+        """Whether this node may have taken a will that the client left at yet another node, and not published it. Only
+        with owners in shares."""
+        if not self._in_shares:
+            return False
+        names = self.table.names_of(client_id)
+        if any(name.startswith(TAKEN) and self.taken.is_unpublished(name) for name in names):
+            return True
+        return not self.registration.is_complete() or self.settling.is_settling(client_id, self._members)
+
+    def take_cleared(self, has: Callable[[str], bool]) -> list[tuple[str, int]]:
+        """Client ids, with epochs of other nodes, of which this node has taken no will after all, or published it.
+        ``has``: whether it has anything else; if not, its owner key is not needed."""
+        if not self._doubtful:
+            return []
+        doubtful = self._doubtful.items()
+        cleared = [(name, epoch) for name, epoch in doubtful if not (has(name) or self._may_have_taken(name))]
+        for client_id, _ in cleared:
+            del self._doubtful[client_id]
+        return cleared
 
     def node_restarted(self, node: int) -> None:
         """That node was restarted: the wills that it had to settle before the restart are no longer left to it."""

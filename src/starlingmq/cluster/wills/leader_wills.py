@@ -85,7 +85,7 @@ class LeaderWills:
         if not leading:
             if self._led:
                 self._led = False
-                self._plans, self._loaded, self._loads, self._load = {}, {}, [], ""
+                self._plans, self._loaded, self._loads, self._load, self._after = {}, {}, [], "", b""
                 self._due = []
                 self._gone_since = {}
             return

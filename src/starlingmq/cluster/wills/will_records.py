@@ -1,4 +1,4 @@
-"""Records of wills in etcd, as values and as bytes (MessagePack).
+"""Records of wills in etcd, or at the leaders of shares (``cluster.shares``), as values and as bytes (MessagePack).
 
 ``/starlingmq/<cluster>/wills/<node>/<client id>``: the will of a client of that node, from CONNECT until it is
 cancelled or published. Only that node creates and deletes its keys (others once it is no longer a member); others write
@@ -81,6 +81,12 @@ def taken_name(node: int, client_id: str) -> str:
 def client_of(taken: str) -> str:
     """The client id in a name of ``taken_name``."""
     return taken[len(TAKEN) :].rpartition("/")[0]
+
+
+def client_of_key(key: bytes) -> str:
+    """The client id of a key, without the prefix ``all_wills``."""
+    name = key.partition(b"/")[2].decode()
+    return client_of(name) if name.startswith(TAKEN) else name
 
 
 def encode_will(value: RegisteredWill) -> bytes:

@@ -12,6 +12,7 @@ Invariants:
   node does not know may say that another node has settled the will.
 - A change succeeds only if the key is unchanged since ``WillEntry.revision``, and no second change of a key is
   requested before the first is answered.
+- A key that the node has learned of since a reading began is not missing, even if no page has it.
 - A change allows this node to publish for ``fire_seconds`` after its request (``WillEntry.allowed_until``), not after
   its answer.
 
@@ -43,6 +44,7 @@ class WillRegistration:
         wills: WillPort,
         fire_seconds: float,
         settled: Callable[[str, WillEntry, RegisteredWill], None],
+        changes: EtcdCas,
     ) -> None:
         """``settled``: to be called if another node has taken a will of this node, or cancelled it."""
         self._retry_at = 0.0  # no reads before this time: etcd has answered with an error
@@ -50,13 +52,13 @@ class WillRegistration:
         self._wills = wills
         self._seconds = fire_seconds
         self._settled = settled
-        self._amendments = EtcdCas("wills amend")
+        self._amendments = changes
         self._keys = b""
         self._read = False  # everything that etcd has of this node was read
         self._page = ""  # tag of the outstanding read
         self._pages = 0
         self._after = b""
-        self._seen: dict[str, None] = {}  # names that were read
+        self._seen: dict[str, None] = {}  # names that were read, or learned of since the reading began
         self._unchecked: deque[str] = deque()  # names that may be missing in etcd, to be checked
         self._requests: list[Request] = []
         self._notices: list[str] = []
@@ -92,7 +94,6 @@ class WillRegistration:
             self._requests.append(Watch(self._keys, answer.revision + 1))
         found: tuple[KeyValue, ...] = answer.found[0]
         for kv in found:
-            self._seen[self.name_of(kv.key)] = None
             self.know(kv.key, kv.value, kv.mod_revision)
         if len(found) == PAGE:
             self._after = found[-1].key
@@ -137,6 +138,8 @@ class WillRegistration:
         """Takes the record that etcd has. ``sent_at``: when this node requested the change; 0.0: not known to be its
         own."""
         name = self.name_of(key)
+        if not self._read:
+            self._seen[name] = None
         entry = self._table.entry(name)
         entry.revision = revision
         entry.allowed_until = sent_at + self._seconds if sent_at else 0.0

@@ -40,7 +40,7 @@ at the first row again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final
 
@@ -126,6 +126,8 @@ class WillSettlements:
         fire_seconds: float,
         connected: Callable[[int], bool],
         unpublished: Callable[[str], bool],
+        changes: EtcdCas | None = None,
+        gets_per_txn: int = GETS_PER_TXN,
     ) -> None:
         """``unpublished``: whether this node still has to publish the will of a name below its own number."""
         self.settled = self.published = self.lost = 0
@@ -143,7 +145,8 @@ class WillSettlements:
         self._tags = 0
         self._retry_at = 0.0
         self._now = 0.0
-        self._amendments = EtcdCas("wills settle")
+        self._amendments = EtcdCas("wills settle") if changes is None else changes
+        self._gets_per_txn = gets_per_txn
         self._notices: list[str] = []
 
     def enter(self, me: int) -> None:
@@ -169,6 +172,13 @@ class WillSettlements:
         self._looked_at[key] = found
         self._to_ask.append(found)
         return False
+
+    def is_settling(self, client_id: str, nodes: Iterable[int]) -> bool:
+        """Whether a will of the client that was left at one of the nodes is not settled yet."""
+        if not self._settlements:
+            return False
+        keys = [wills_of(self._cluster, node) + client_id.encode() for node in nodes]
+        return any(key in self._settlements and not self._settlements[key].done for key in keys)
 
     def pending(self) -> int:
         """Settlements under way, or done and not forgotten yet."""
@@ -331,7 +341,7 @@ class WillSettlements:
     def take_requests(self, now: float) -> list[Txn]:
         requests: list[Txn] = []
         while self._to_ask and now >= self._retry_at:
-            asked = [self._to_ask.popleft() for _ in range(min(GETS_PER_TXN, len(self._to_ask)))]
+            asked = [self._to_ask.popleft() for _ in range(min(self._gets_per_txn, len(self._to_ask)))]
             asked = [settlement for settlement in asked if not settlement.done]
             if not asked:
                 continue

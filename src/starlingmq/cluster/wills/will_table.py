@@ -54,7 +54,7 @@ class WillTable:
         self._ready: dict[str, None] = {}  # those of ``due`` with news
         self._steps: deque[tuple[int, str]] = deque()  # (token, name): to be processed once the token is stored
         self._count = 0
-        self._taken_of: dict[str, int] = {}  # client id -> number of wills taken from other nodes
+        self._taken_of: dict[str, dict[str, None]] = {}  # client id -> names of its wills taken from other nodes
 
     # Entries
 
@@ -66,13 +66,17 @@ class WillTable:
         if entry is None:
             entry = self.entries[name] = WillEntry()
             if name.startswith(TAKEN):
-                client_id = client_of(name)
-                self._taken_of[client_id] = self._taken_of.get(client_id, 0) + 1
+                self._taken_of.setdefault(client_of(name), {})[name] = None
         return entry
 
     def client_ids(self) -> list[str]:
         """The client ids for which ``is_known`` holds."""
         return [*[name for name in self.entries if not name.startswith(TAKEN)], *self._taken_of]
+
+    def names_of(self, client_id: str) -> list[str]:
+        """The names of the client id's wills."""
+        own = [client_id] if client_id in self.entries else []
+        return [*own, *self._taken_of.get(client_id, ())]
 
     def is_known(self, client_id: str) -> bool:
         """Whether this node has, or has taken, a will of the client id."""
@@ -85,7 +89,7 @@ class WillTable:
         client_id = name
         if name.startswith(TAKEN):
             client_id = client_of(name)
-            self._taken_of[client_id] -= 1
+            del self._taken_of[client_id][name]
             if not self._taken_of[client_id]:
                 del self._taken_of[client_id]
         if not self.is_known(client_id):
