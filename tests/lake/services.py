@@ -10,10 +10,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlingmq.process import ending_with_us
 from tests.spark.brokers import free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 START_SECONDS: Final = 240.0  # of a busy machine; seconds are usual
 NOBODY: Final = "65534"  # PostgreSQL refuses to run as root
@@ -110,6 +113,25 @@ class Kafka(Service):
 
     def command(self) -> list[str]:
         return [*self._java, "kafka.Kafka", str(self._settings)]
+
+    def delete_before(self, spark: SparkSession, topic: str, ends: dict[str, int]) -> None:
+        """Delete the messages of each partition before its offset, as retention does."""
+        jvm: Any = spark.sparkContext._jvm
+        properties = jvm.java.util.Properties()
+        properties.setProperty("bootstrap.servers", self.servers)
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        kind = loader.loadClass("org.apache.kafka.clients.admin.RecordsToDelete")
+        # by reflection, since py4j does not call a static method that has the name of another
+        before = next(each for each in kind.getMethods() if each.toString().endswith("beforeOffset(long)"))
+        until = jvm.java.util.HashMap()
+        for part, end in ends.items():
+            offsets = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 1)  # type: ignore[union-attr]
+            offsets[0] = end
+            named = jvm.org.apache.kafka.common.TopicPartition(topic, int(part))
+            until.put(named, before.invoke(None, offsets))
+        admin.deleteRecords(until).all().get()
+        admin.close()
 
 
 class Postgresql(Service):

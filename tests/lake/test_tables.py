@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from starlingmq.pipeline.config import SinkConfig, read_pipeline
 from starlingmq.pipeline.jdbc import DatabaseAway, PostgresqlTable
-from starlingmq.pipeline.kafka import FILE, ROWS, Begun, KafkaTopics
+from starlingmq.pipeline.kafka import FILE, ROWS, Begun, DeletedMessages, KafkaTopics
 from starlingmq.pipeline.keyed_rows import compact_statement
 from starlingmq.pipeline.restarts import transient
 from starlingmq.pipeline.run import Pipeline
@@ -128,8 +128,8 @@ def test_a_row_of_postgresql_replaces_nulls_and_null_is_a_key(spark: SparkSessio
     assert found == ["a|new", "b|new", "c|old", "|new"]
 
 
-@pytest.mark.parametrize("name", ['public."My.Table ""x"""'])
-def test_names_of_tables_may_be_quoted(spark: SparkSession, postgresql: Postgresql, name: str) -> None:
+@pytest.mark.parametrize("name", ["n" * 62, 'public."My.Table ""x"""', '"' + "q" * 62 + '"'])
+def test_names_of_tables_may_be_long_and_quoted(spark: SparkSession, postgresql: Postgresql, name: str) -> None:
     options = {"url": postgresql.url, "dbtable": name, "user": "postgres"}
     table = PostgresqlTable(SinkConfig(format="jdbc", options=options, key=("id",), order_by=("id",)))
     for query in ("one", "another"):
@@ -224,3 +224,18 @@ def test_a_batch_of_kafka_that_began_is_published_once_whatever_an_attempt_had_p
     spark.createDataFrame(more, part.schema).write.mode("overwrite").parquet(f"{tmp_path}/{ROWS}")
     topics.write(values, 0)
     assert len(consumed(spark, kafka, "partly")) == 14
+
+
+def test_a_batch_of_kafka_whose_messages_were_deleted_is_refused(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka
+) -> None:
+    options = {"kafka.bootstrap.servers": kafka.servers, "topic": "short"}
+    topics = KafkaTopics(SinkConfig(format="kafka", options=options), str(tmp_path))
+    spark.sparkContext.setLocalProperty(QUERY_ID, "short")
+    values = spark.range(20).select(F.col("id").cast("string").alias("value"))
+    topics.write(values, 0)
+    kafka.delete_before(spark, "short", topics._offsets(spark, "short").ends)
+    with pytest.raises(DeletedMessages, match=r"topic short, partition .: messages from offset 0 on were deleted"):
+        topics.write(values, 0)
+    topics.write(values, 1)
+    assert len(consumed(spark, kafka, "short")) == 20
