@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.packages import resolve
 from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
-from starlingmq.pipeline.status import Status, all_statuses, read_status
+from starlingmq.pipeline.status import Status, all_statuses, metrics_text, read_status
 from tests.spark.brokers import TOKEN, StreamBroker
 
 
@@ -236,6 +237,20 @@ def test_lost_messages_are_in_the_status(end: str) -> None:
     progress = {"batchId": 0, "numInputRows": 5, "processedRowsPerSecond": 1.0, "durationMs": {}, "sources": [offsets]}
     found.take(progress)
     assert (found.lost, found.again, found.lag) == (23, end.count("again"), 7)
+
+
+def test_the_status_is_exposed_as_metrics() -> None:
+    text = metrics_text(Status(name="hot", file="f", pid=1, began=1.0, heard=5.0, rows=10, lag=3, batch=2))
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    samples = {one.name: (one.labels, one.value) for family in families.values() for one in family.samples}
+    assert samples["starlingmq_pipeline_rows_total"] == ({"pipeline": "hot"}, 10)
+    assert samples["starlingmq_pipeline_lag_rows"] == ({"pipeline": "hot"}, 3)
+    assert families["starlingmq_pipeline_running"].samples[0].value == 1
+    assert samples["starlingmq_pipeline_heard_timestamp_seconds"] == ({"pipeline": "hot"}, 5), (
+        "a killed one stays there"
+    )
+    ended = metrics_text(Status(name="hot", file="f", pid=1, began=1.0, heard=5.0, state="ended"))
+    assert 'starlingmq_pipeline_running{pipeline="hot"} 0' in ended.splitlines()
 
 
 KEY = {"key": ["a"], "order_by": ["b"]}

@@ -16,7 +16,7 @@ from starlingmq.cli import pipeline_jobs
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.pipeline_jobs import MasterOption
-from starlingmq.cli.pipeline_running import follow, planned, table_of
+from starlingmq.cli.pipeline_running import follow, planned, table_of, write_status
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.status import Status, all_statuses, read_status
 
@@ -32,6 +32,10 @@ def run(
     file: FileArgument,
     master: MasterOption = "",
     once: Annotated[bool, typer.Option("--once", help="Read the existing messages, then stop.")] = False,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option("--metrics-file", metavar="FILE", help="Keep the progress there, in Prometheus's text format."),
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Run a pipeline until it is stopped (Ctrl-C), and show its progress."""
@@ -43,13 +47,13 @@ def run(
         status = Status(name=config.name, file=str(file.absolute()), pid=os.getpid(), began=time.time(), heard=0.0)
         status.write()
         try:
-            follow(pipeline, status, file, json_)
+            follow(pipeline, status, file, json_, metrics_file)
         except Exception as error:
             status.problem = str(error)
             raise
         finally:
             status.state = "ended"
-            status.write()
+            write_status(status, metrics_file)
     finally:
         spark.stop()
     if not json_:

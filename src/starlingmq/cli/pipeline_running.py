@@ -19,7 +19,7 @@ from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import progress
 from starlingmq.pipeline.config import PipelineConfig
 from starlingmq.pipeline.restarts import Restarts, transient
-from starlingmq.pipeline.status import Status
+from starlingmq.pipeline.status import Status, metrics_text, replace_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
             looking.join()
 
 
-def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool) -> None:
+def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool, metrics_file: Path | None = None) -> None:
     """Run the queries until one of them ends or a signal arrives (a second signal ends the process). After a transient
     failure they are restarted. Raises CommandError with the reason if one failed.
     """
@@ -118,7 +118,7 @@ def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool) ->
     try:
         while True:
             queries = pipeline.start()
-            _watch(queries, status, told, quiet)
+            _watch(queries, status, told, quiet, metrics_file)
             found = [(problem, query) for query in queries if (problem := failure(file, query)) is not None]
             if told.is_set() or not found:
                 return
@@ -137,27 +137,33 @@ def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool) ->
             signal.signal(number, handler)
 
 
-def _watch(queries: list[StreamingQuery], status: Status, told: Event, quiet: bool) -> None:
+def _watch(queries: list[StreamingQuery], status: Status, told: Event, quiet: bool, metrics_file: Path | None) -> None:
     """Show the progress until a query has failed, all have ended, or a signal arrives."""
     screen = Console(file=sys.stderr, quiet=quiet)
     with Live(table_of([status]), console=screen, auto_refresh=False, transient=True) as live:
         while not told.is_set() and any(query.isActive for query in queries):
-            _take(queries[0], status)
+            _take(queries[0], status, metrics_file)
             live.update(table_of([status]), refresh=True)
             if any(not query.isActive and query.exception() is not None for query in queries):
                 break
             told.wait(LOOK_SECONDS)
-    _take(queries[0], status)
+    _take(queries[0], status, metrics_file)
     for query in queries:
         query.stop()
 
 
-def _take(query: StreamingQuery, status: Status) -> None:
+def _take(query: StreamingQuery, status: Status, metrics_file: Path | None) -> None:
     for told in query.recentProgress:
         if told["batchId"] > status.batch:
             status.take(told)
     status.heard = time.time()
+    write_status(status, metrics_file)
+
+
+def write_status(status: Status, metrics_file: Path | None) -> None:
     status.write()
+    if metrics_file is not None:
+        replace_file(metrics_file, metrics_text(status).encode())
 
 
 def table_of(statuses: list[Status]) -> Table:

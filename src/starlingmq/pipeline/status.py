@@ -53,11 +53,44 @@ class Status(msgspec.Struct, kw_only=True):
 
     def write(self) -> None:
         """Write it atomically: readers find this status or the previous one, complete."""
-        path = status_path(self.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.getpid()}")
-        new.write_bytes(msgspec.json.encode(self))
-        new.replace(path)
+        replace_file(status_path(self.name), msgspec.json.encode(self))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_bytes(content)
+    new.replace(path)
+
+
+METRICS: Final = (
+    ("running", "gauge", "1 until the pipeline ends. A pipeline that was killed keeps 1: see heard_timestamp_seconds."),
+    ("rows_total", "counter", "Rows read since it was started."),
+    ("rows_per_second", "gauge", "Rows per second of the last batch."),
+    ("lag_rows", "gauge", "Rows that wait at the nodes."),
+    (
+        "lost_rows_total",
+        "counter",
+        "Rows that had been deleted before they were read, since the checkpoint was created.",
+    ),
+    ("restarts_total", "counter", "Starts of its queries after transient failures."),
+    ("last_batch", "gauge", "Number of the last completed batch; -1 if there is none."),
+    ("last_batch_seconds", "gauge", "Duration of the last batch."),
+    ("heard_timestamp_seconds", "gauge", "Time of the last sign of life, several times a second while it runs."),
+)
+
+
+def metrics_text(one: Status) -> str:
+    """Return the status in the text format of Prometheus."""
+    values = (
+        int(one.state == "running"), one.rows, one.rate, one.lag, one.lost, one.restarts, one.batch, one.batch_seconds,
+        one.heard,
+    )  # fmt: skip
+    lines: list[str] = []
+    for (name, kind, help), value in zip(METRICS, values, strict=True):
+        full = f"starlingmq_pipeline_{name}"
+        lines += [f"# HELP {full} {help}", f"# TYPE {full} {kind}", f'{full}{{pipeline="{one.name}"}} {value}']
+    return "\n".join(lines) + "\n"
 
 
 def _lag(source: Any) -> int:
