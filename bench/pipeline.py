@@ -4,6 +4,7 @@ wall clock and by CPU, since the machine is shared.
     source     a batch query from a stream into a sink that does nothing
     baseline   messages through an MQTT client (paho) into memory, and from there into Spark; the same ones by stream
     fresh      time from a publish until a streaming query with a trigger of 500 ms writes its row
+    parquet, kafka, decode   the same rows from elsewhere, and binary payloads (bench/pipeline_formats.py)
     sink       rows into a topic of a stream, QoS 1, each once
     beside     time until PUBACK of a publisher, alternately alone and during a bulk read at full speed; the
                reader, which stands for another machine, has the lowest priority, and in a variant the normal one
@@ -33,12 +34,22 @@ from pyspark.sql import functions as F
 
 from bench.beside import beside
 from bench.frames import publish
+from bench.pipeline_formats import decode, kafka, parquet
 from bench.process import cpu_seconds
 from bench.streams_broker import PAYLOAD, TOKEN, TOPICS, WINDOW, Broker
 from bench.wire import open_connection
 from starlingmq.spark import register
 
 IDLE_S = 3.0  # silence after which no message is expected
+
+
+def packages() -> dict[str, bool | float | int | str | None]:
+    """Spark's Kafka source, if ``make test-lake`` has fetched it."""
+    if "STARLINGMQ_LAKE" not in os.environ:
+        return {}
+    from tests.lake.session import jars
+
+    return {"spark.jars": jars()}
 
 
 def begin_spark(directory: str) -> SparkSession:
@@ -49,6 +60,7 @@ def begin_spark(directory: str) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
+        .config(map=packages())
         .config("spark.sql.warehouse.dir", f"{directory}/warehouse")
         .getOrCreate()
     )
@@ -202,6 +214,21 @@ def goals(found: dict[str, Any]) -> Iterator[str]:
     if "sink" in found:
         rate = found["sink"]["rows_per_s"]
         yield line("rows/s of the sink, QoS 1", "50,000", rate, rate >= 50_000)
+    if "source" in found:
+        rate = found["source"]["rows_per_s_of_spark_cpu"]
+        yield line(
+            "rows per second of Spark's CPU, into a sink that does nothing", "1,000,000", rate, rate >= 1_000_000
+        )
+    if "parquet" in found:
+        times = found["parquet"]["times_the_cpu"]
+        yield line(
+            "CPU of the stream into Parquet, to that of Parquet into Parquet", "1.5 at most", times, times <= 1.5
+        )
+    if "kafka" in found:
+        times = found["kafka"]["times_kafka"]
+        yield line("rows per second of CPU, to those of Spark's Kafka source", "1.0 at least", times, times >= 1.0)
+    for name, rate in found.get("decode", {}).items():
+        yield line(f"decoded rows per second of CPU, {name}", "200,000", rate, rate >= 200_000)
     if "baseline" in found:
         yield f"{'way':<24}{'rows/s':>12}{'of Spark CPU':>14}{'lost':>8}{'doubled':>9}"
         for way, name in (("mqtt", "paho into memory"), ("stream", "stream, source")):
@@ -217,7 +244,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=50_000.0)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--samples", type=int, default=120, help="of fresh")
-    parser.add_argument("--only", default="source,baseline,fresh,sink,beside")
+    parser.add_argument("--only", default="source,baseline,fresh,sink,beside,parquet,decode")
     parser.add_argument("--fill", type=int, metavar="PORT", help="publish to b/# at QoS 1")
     given = parser.parse_args()
     if given.fill:
@@ -240,10 +267,16 @@ def main() -> None:
             print(json.dumps({"filled": rows, "messages_per_s": round(rows / took)}), flush=True)
             if "beside" in wanted:
                 tell("beside", beside(broker, given.rate, given.seconds, rows, given.rounds))
-            if {"source", "baseline", "fresh", "sink"} & set(wanted):
+            if {"source", "baseline", "fresh", "sink", "parquet", "decode", "kafka"} & set(wanted):
                 spark = begin_spark(directory)
                 if "source" in wanted:
                     tell("source", source(spark, broker, rows, given.rounds))
+                if "parquet" in wanted:
+                    tell("parquet", parquet(spark, broker, rows, directory, given.rounds))
+                if "kafka" in wanted:
+                    tell("kafka", kafka(spark, broker, rows, given.rounds))
+                if "decode" in wanted:
+                    tell("decode", decode(spark, broker, rows, directory, given.rounds))
                 if "sink" in wanted:
                     tell("sink", sink(spark, broker, rows // 4, given.rounds))
                 if "fresh" in wanted:
