@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.frames import ACK_SIZE, publish
 from bench.process import cpu_seconds
-from bench.streams_broker import PAYLOAD, TOPICS, Broker
+from bench.streams_broker import PAYLOAD, TOKEN, TOPICS, Broker
 from bench.wire import open_connection
 from starlingmq.spark.read_options import Options
 from starlingmq.spark.row_reading import RowPartition, read_part
@@ -94,6 +94,7 @@ def beside(broker: Broker, rate: float, seconds: float, rows: int, rounds: int) 
             used = cpu_seconds(broker.service)
             found = waiting()
             found["service_cpu"] = round((cpu_seconds(broker.service) - used) / seconds, 2)
+            assert reader.poll() is None, "the reader has ended, so nothing was measured beside it"
             reader.terminate()
         return found
 
@@ -150,7 +151,7 @@ def run_delay(pid: int) -> float:
 
 def read_for_ever(address: str, rows: int, nice: int) -> None:
     os.setpriority(os.PRIO_PROCESS, 0, nice)
-    options = Options(servers=(address,), stream="all")
+    options = Options(servers=(address,), stream="all", token=TOKEN)
     print("reading", flush=True)
     while True:
         for _ in read_part(RowPartition("n1", address, 0, rows, False), options):

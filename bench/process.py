@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,8 @@ def family(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
         for task in (PROC / str(parent) / "task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
+            with suppress(FileNotFoundError):  # a thread that has ended since
+                found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 
