@@ -269,6 +269,17 @@ def test_news_of_a_key_that_is_being_read_is_told_once() -> None:
     assert isinstance(page, TxnAnswer) and page.found == ((),), "the page would undo the news"
 
 
+def test_a_reading_that_begins_again_takes_no_answers_of_the_earlier_one() -> None:
+    world = Gateway()
+    first = world.page()
+    second = world.page()
+    world.gateway.answered(WillAnswer(first[0].ticket, False, 0, ((b"1/c", 7, b"value"),)))
+    for each in second:
+        world.gateway.answered(WillAnswer(each.ticket, False, 0, ()))
+    (page,) = world.gateway.take_answers()
+    assert isinstance(page, TxnAnswer) and page.found == ((),)
+
+
 # Changes
 
 

@@ -130,6 +130,8 @@ class WillGateway:
     def _page(self, request: Txn, get: Get) -> None:
         reading = self._readings.get(get.key)
         if reading is None or not get.after:
+            for ticket in () if reading is None else reading.missing:
+                del self._parts[ticket]
             node = self._name(get.key).rstrip(b"/")
             reading = self._readings[get.key] = WillReading(int(node) if node else ALL)
             self._read_all(get.key, reading)
