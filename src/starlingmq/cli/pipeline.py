@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from starlingmq.cli import pipeline_jobs
+from starlingmq.cli import pipeline_infer, pipeline_jobs
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.pipeline_jobs import MasterOption
@@ -25,6 +25,7 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline fil
 app = typer.Typer(help="Run pipelines: a stream, SQL steps, and a sink.", no_args_is_help=True)
 for job in (pipeline_jobs.archive, pipeline_jobs.replay, pipeline_jobs.report, pipeline_jobs.audit):
     app.command()(job)
+app.command()(pipeline_infer.infer)
 
 
 @app.command()

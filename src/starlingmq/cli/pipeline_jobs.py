@@ -80,7 +80,7 @@ def archive(
     merged."""
     kept = Archive(directory)
     name = re.sub(r"\W", "_", f"archive_{kept.path.name}", flags=re.ASCII)[:64]
-    config = _config(
+    config = config_of(
         name, server, stream, token_file, user, password_file, tls_ca, node_timeout, topics, excluded_nodes,
         sink={"format": "archive", "path": directory}, checkpoint=kept.checkpoint,
         trigger={"every": every, "available_now": once},
@@ -127,7 +127,7 @@ def replay(
         parse_url(to)
     except ValueError as error:
         raise CommandError(f"--to: {error}") from None
-    config = _config("replay", ["127.0.0.1:1"], "none", "", "", "", "", node_timeout, None)
+    config = config_of("replay", ["127.0.0.1:1"], "none", "", "", "", "", node_timeout, None)
     spark = session("replay", config, master, False)
     try:
         from starlingmq.pipeline.replay import Replay, Target, in_order
@@ -184,7 +184,7 @@ def report(
         raise CommandError(f"{out}: directory {out.parent} does not exist")
     kept = Archive(archive_, must_exist=True) if archive_ else None
     name, servers = stream or "none", (["127.0.0.1:1"] if kept else server)
-    config = _config(
+    config = config_of(
         "report", servers, name, token_file, user, password_file, tls_ca, node_timeout, topics, excluded_nodes
     )
     spark = session("report", config, master, kept is None)
@@ -224,7 +224,7 @@ def audit(
 ) -> int:
     """Audit deliveries by the broker's own events: lost and duplicate messages. The exit code is 1 if there are
     any."""
-    config = _config(
+    config = config_of(
         "audit", server, stream, token_file, user, password_file, tls_ca, node_timeout, ["$events/#"], excluded_nodes
     )
     spark = session("audit", config, master, True)
@@ -250,7 +250,7 @@ def audit(
 # Shared
 
 
-def _config(
+def config_of(
     name: str, servers: list[str] | None, stream: str, token_file: str, user: str, password_file: str, tls_ca: str,
     node_timeout: int, topics: list[str] | None, excluded: list[str] | None = None, **more: Any,
 ) -> PipelineConfig:  # fmt: skip
