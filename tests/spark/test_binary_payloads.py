@@ -79,7 +79,7 @@ def test_every_format_gives_the_same_columns() -> None:
     payloads = {
         "cbor": (BinaryFormat(name="cbor", columns=FIELDS.json()), cbor2.dumps(READING)),
         "msgpack": (BinaryFormat(name="msgpack", columns=FIELDS.json()), msgspec.msgpack.encode(READING)),
-        "avro": (BinaryFormat(name="avro", columns=FIELDS.json(), writer={"": json.dumps(AVRO)}), avro(READING)),
+        "avro": (BinaryFormat(name="avro", columns=FIELDS.json(), writer=json.dumps(AVRO)), avro(READING)),
         "protobuf": (proto, b"\n\x01a\x11\x00\x00\x00\x00\x00\x00\xf8?\x1a\x01t\x1a\x01u\x22\x04\x08\x01\x10\x02"),
     }
     for name, (format, payload) in payloads.items():

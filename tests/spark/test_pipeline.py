@@ -264,8 +264,8 @@ KEY = {"key": ["a"], "order_by": ["b"]}
         ({"sink": {}}, "sink.path: required for parquet"),
         ({"sink": {"format": "topic"}}, "sink.options.servers: required for topic"),
         ({"decode": {"format": "json"}}, "decode.schema: required for all formats but raw and sparkplug"),
-        ({"decode": {"format": "avro", "schema": "a int"}}, "decode.schema_file: required for avro and protobuf"),
-        ({"decode": {"format": "cbor", "schema": "a int", "message": "m"}}, "decode.message: required for protobuf"),
+        ({"decode": {"format": "avro", "schema": "a int"}}, "decode.schema_file: required for avro, unless"),
+        ({"decode": {"format": "cbor", "schema": "a int", "message": "m"}}, "decode.message: has no meaning for cbor"),
         ({"sink": {"format": "kafka"}}, r"sink.options.kafka.bootstrap.servers: required for kafka"),
         (
             {

@@ -115,9 +115,7 @@ class ColumnTypes:
         if all(value in BIGINT for value in values):
             for low, high, function in EPOCHS:
                 if EPOCH_NAME.search(path) and all(low <= value < high for value in values):
-                    self.notes.append(
-                        f"{path}: looks like a time; {function}({path}) in a step makes a timestamp of it"
-                    )
+                    self.notes.append(f"{path}: looks like a time; a step makes a timestamp of it: {function}({path})")
             return "bigint"
         if all(value in DECIMAL for value in values):
             return "decimal(38,0)"

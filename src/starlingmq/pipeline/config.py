@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from msgspec import Meta, field
@@ -45,6 +46,17 @@ class SourceConfig(Section, frozen=True):
     node_timeout: Annotated[int, Meta(ge=1, description="Seconds to wait for an unreachable node.")] = 30
 
 
+class RegistryConfig(Section, frozen=True):
+    url: Annotated[str, Meta(min_length=1, description="URL of the registry, such as https://registry:8081.")]
+    user: Annotated[str, Meta(description="User for basic authentication.")] = ""
+    password_file: Annotated[
+        str, Meta(description="File with the user's password, which the driver and each executor read.")
+    ] = ""
+    password_env: Annotated[str, Meta(description="Instead of the file: an environment variable.")] = ""
+    tls_ca: Annotated[str, Meta(description="PEM file with the CA certificate of the registry.")] = ""
+    timeout: Annotated[Duration, Meta(description="Maximum time for an answer.")] = 10.0
+
+
 class DecodeConfig(Section, frozen=True):
     format: Annotated[
         Literal["raw", "json", "csv", "avro", "protobuf", "cbor", "msgpack", "sparkplug"],
@@ -56,15 +68,16 @@ class DecodeConfig(Section, frozen=True):
     schema_file: Annotated[
         str,
         Meta(
-            description="Avro schema; with framing a directory of schemas named ID.avsc; for protobuf the output of "
-            "protoc --descriptor_set_out --include_imports."
+            description="Avro schema, or for protobuf the output of protoc --descriptor_set_out --include_imports; with "
+            "framing a directory of schemas named ID.avsc or ID.proto."
         ),
     ] = ""
     message: Annotated[str, Meta(description="Full name of the message, for protobuf.")] = ""
     framing: Annotated[
         Literal["none", "confluent"],
-        Meta(description="Whether Avro payloads begin with the id of a registry's schema."),
+        Meta(description="Whether Avro and Protobuf payloads begin with the id of a registry's schema."),
     ] = "none"
+    registry: Annotated[RegistryConfig | None, Meta(description="With framing: registry of the schemas.")] = None
     options: Annotated[dict[str, str], Meta(description="Spark options for csv and json, such as sep.")] = field(
         default_factory=dict
     )
@@ -168,10 +181,7 @@ def _check(pipeline: PipelineConfig) -> None:
     decode, sink = pipeline.decode, pipeline.sink
     if (decode.format in ("raw", "sparkplug")) == bool(decode.schema):
         raise ConfigError("decode.schema: required for all formats but raw and sparkplug, and not allowed for these")
-    if (decode.format in ("avro", "protobuf")) != bool(decode.schema_file):
-        raise ConfigError("decode.schema_file: required for avro and protobuf, and only for them")
-    if (decode.format == "protobuf") != bool(decode.message):
-        raise ConfigError("decode.message: required for protobuf, and only for it")
+    _check_schemas(decode)
     if pipeline.dead_letter is not None and decode.format == "raw":
         raise ConfigError("dead_letter: has no effect with raw payloads, because they are not decoded; remove it")
     if sink.format in (*FILES, "archive", "delta", "iceberg") and not sink.path:
@@ -206,6 +216,42 @@ def _check(pipeline: PipelineConfig) -> None:
         taken.add(name)
     for name in ("token_file", "password_file"):
         secret(getattr(pipeline.source, name), f"source.{name}")
+
+
+def _check_schemas(decode: DecodeConfig) -> None:
+    """Check the settings for Avro and Protobuf."""
+    registry, framed = decode.registry, decode.framing == "confluent"
+    if decode.format not in ("avro", "protobuf"):
+        for name in ("schema_file", "message", "registry"):
+            if getattr(decode, name):
+                raise ConfigError(f"decode.{name}: has no meaning for {decode.format}; remove it")
+        if framed:
+            raise ConfigError(f"decode.framing: confluent is for avro and protobuf, not for {decode.format}")
+        return
+    if registry is not None and not framed:
+        raise ConfigError("decode.registry: needs framing: confluent")
+    if (registry is None) != bool(decode.schema_file):
+        raise ConfigError(
+            f"decode.schema_file: required for {decode.format}, unless there is a registry instead (with framing)"
+        )
+    if decode.message and decode.format == "avro":
+        raise ConfigError("decode.message: only for protobuf")
+    if decode.format == "protobuf" and not framed and not decode.message:
+        raise ConfigError("decode.message: required for protobuf without framing")
+    if registry is None:
+        return
+    parts = urlsplit(registry.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError("decode.registry.url: expected a URL such as https://registry:8081")
+    if parts.username is not None:
+        raise ConfigError("decode.registry.url: a login in a URL would be shown; use user and password_file")
+    if registry.timeout <= 0:
+        raise ConfigError("decode.registry.timeout: must be above 0")
+    passwords = [name for name in ("password_file", "password_env") if getattr(registry, name)]
+    if len(passwords) > 1:
+        raise ConfigError("decode.registry.password_env: password_file is set as well; set only one of them")
+    if bool(passwords) != bool(registry.user):
+        raise ConfigError("decode.registry.user, password_file (or password_env): each needs the other one")
 
 
 def secret(path: str, what: str) -> str:

@@ -23,7 +23,8 @@ import msgspec
 import yaml
 
 from starlingmq.pipeline.column_types import ColumnTypes, ddl
-from starlingmq.spark.binary_payloads import FRAME_BYTES, MAGIC, BinaryFormat, decoder
+from starlingmq.spark.binary_payloads import BinaryFormat, decoder
+from starlingmq.spark.framed_payloads import FRAME_BYTES, MAGIC
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.sparkplug import NAMESPACE, payload_class
 

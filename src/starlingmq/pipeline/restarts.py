@@ -21,6 +21,7 @@ TRANSIENT: Final = (
     ("Python worker exited unexpectedly", "a Python worker of Spark ended"),
     ("option nodeTimeout)", "a node does not answer"),
     ("became unreachable while stream", "a node became unreachable"),
+    ("the schema registry does not answer", "the schema registry does not answer"),
     ("ExecutorLostFailure", "an executor of Spark ended"),
     ("org.apache.kafka.common.errors.TimeoutException", "Kafka does not answer"),
     ("org.apache.kafka.common.errors.DisconnectException", "Kafka ended a connection"),

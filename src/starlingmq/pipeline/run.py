@@ -29,6 +29,7 @@ from starlingmq.pipeline.config import (
     DeadLetterConfig,
     DecodeConfig,
     PipelineConfig,
+    RegistryConfig,
     TableConfig,
     secret,
     sql_line,
@@ -44,6 +45,8 @@ from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED, REASON, malformed_because
 from starlingmq.spark.read_options import read_options
+from starlingmq.spark.schema_registry import RegistryOptions
+from starlingmq.spark.secret_reference import SecretReference
 from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
 from starlingmq.spark.sparkplug import decode_sparkplug
@@ -62,6 +65,8 @@ OF_SPARK: Final = (
 OUR_ERRORS: Final = (
     *("StreamError", "PublishError", "RowError", "OptionError", "LostRows", "ArchiveError", "PipelineError"),
     *("DeletedMessages", "DatabaseAway"),
+    "RegistryError",
+    "RegistryUnreachable",
 )
 OURS: Final = re.compile(f"(?:{'|'.join(OUR_ERRORS)}): (.*)")
 LINE_NUMBER: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
@@ -318,7 +323,8 @@ def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
         return decode_sparkplug(rows)
     if decode.format in BINARY_FORMATS:
         wanted = cast(StructType, StructType.fromDDL(decode.schema))
-        form = read_format(decode.format, wanted, decode.schema_file, decode.message, decode.framing)
+        registry = registry_options(decode.registry)
+        form = read_format(decode.format, wanted, decode.schema_file, decode.message, decode.framing, registry)
         return decode_binary(rows, form)
     fields = cast(StructType, StructType.fromDDL(decode.schema))
     whole = StructType([*fields.fields, StructField(MALFORMED, StringType())])
@@ -332,6 +338,16 @@ def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
     columns[-1] = F.when(strange, text).otherwise(columns[-1]).alias(MALFORMED)
     kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
     return found.select(*columns[:-1], *kept, columns[-1])
+
+
+def registry_options(registry: RegistryConfig | None) -> RegistryOptions | None:
+    if registry is None:
+        return None
+    file = os.path.abspath(registry.password_file) if registry.password_file else ""
+    password = SecretReference("decode.registry.password", file, registry.password_env)
+    return RegistryOptions(
+        url=registry.url, user=registry.user, password=password, ca=registry.tls_ca, timeout=registry.timeout
+    )
 
 
 def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig) -> DataFrame:

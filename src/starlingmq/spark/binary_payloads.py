@@ -20,51 +20,58 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
+from starlingmq.spark.framed_payloads import framed_avro, framed_protobuf
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED
+from starlingmq.spark.schema_registry import Files, RegistryError, RegistryOptions, RegistrySchema, read_directory
 
 Decoder = Callable[[bytes], Any]
 FORMATS: Final = ("avro", "protobuf", "cbor", "msgpack")
 FRAMINGS: Final = ("none", "confluent")
-MAGIC: Final = b"\x00"  # a payload framed for a schema registry: this byte, the id of the schema in four bytes
-FRAME_BYTES: Final = 5
 VALUE: Final = "value"
 REASON_CHARACTERS_MAX: Final = 200
 
 
 class BinaryFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """``columns``: JSON of their StructType, since tasks cannot parse SQL. ``writer``: JSON of the Avro schema, by
-    schema id ("": of payloads without framing). ``descriptors``: a FileDescriptorSet, of which ``message`` is the full
-    name of a message.
+    """``columns``: JSON of their StructType, since tasks cannot parse SQL. ``writer``: JSON of the Avro schema.
+    ``descriptors``: a FileDescriptorSet, of which ``message`` is the full name of a message. With framing instead:
+    ``registry``, or ``schemas`` by id.
     """
 
     name: str
     columns: str
     framing: str = "none"
-    writer: dict[str, str] = {}
+    writer: str = ""
     descriptors: bytes = b""
     message: str = ""
+    registry: RegistryOptions | None = None
+    schemas: dict[str, RegistrySchema] = {}
 
     @property
     def fields(self) -> StructType:
         return StructType.fromJson(json.loads(self.columns))
 
 
-def read_format(name: str, fields: StructType, schema_file: str, message: str, framing: str) -> BinaryFormat:
-    """Read the files of a format: ``schema_file`` is an Avro schema (or, with framing, a directory of schemas named
-    ``ID.avsc``), or the output of ``protoc --descriptor_set_out``. Raises OptionError.
+def read_format(
+    name: str,
+    fields: StructType,
+    schema_file: str,
+    message: str,
+    framing: str,
+    registry: RegistryOptions | None = None,
+) -> BinaryFormat:
+    """Read the files of a format: ``schema_file`` is an Avro schema, or the output of ``protoc --descriptor_set_out``.
+    With framing it is a directory of schemas (``read_directory``), unless there is a registry. Raises OptionError.
     """
     columns = fields.json()
-    if framing == "confluent" and name != "avro":
-        raise OptionError(f"framing: confluent is supported for avro, not for {name}")
+    if framing == "confluent":
+        schemas = {} if registry else read_directory(schema_file, name)
+        return BinaryFormat(
+            name=name, columns=columns, framing=framing, message=message, registry=registry, schemas=schemas
+        )
     try:
         if name == "avro":
-            where = Path(schema_file)
-            files = sorted(where.glob("*.avsc")) if framing == "confluent" else [where]
-            if not files:
-                raise OptionError(f"schema_file: {schema_file} has no files named ID.avsc")
-            texts = {file.stem if framing == "confluent" else "": file.read_text(encoding="utf-8") for file in files}
-            return BinaryFormat(name=name, columns=columns, framing=framing, writer=texts)
+            return BinaryFormat(name=name, columns=columns, writer=Path(schema_file).read_text(encoding="utf-8"))
         if name == "protobuf":
             return BinaryFormat(name=name, columns=columns, descriptors=Path(schema_file).read_bytes(), message=message)
     except OSError as error:
@@ -108,6 +115,8 @@ def decoded_array(decode: Decoder, type: pa.DataType, payloads: pa.Array) -> pa.
                 raise ValueError("it is not a map of fields")
             values.append(value)
             reasons.append(None)
+        except RegistryError:  # the payload may be good
+            raise
         except Exception as error:  # of whichever library
             values.append(None)
             reasons.append(reason(error))
@@ -165,38 +174,31 @@ def _cbor(format: BinaryFormat) -> Decoder:
 def _avro(format: BinaryFormat) -> Decoder:
     import fastavro
 
+    if format.framing == "confluent":
+        return framed_avro(format.registry or Files(format.schemas))
     try:
-        schemas = {
-            int(id) if id else None: fastavro.parse_schema(json.loads(text)) for id, text in format.writer.items()
-        }
+        schema = fastavro.parse_schema(json.loads(format.writer))
     except (ValueError, fastavro.schema.SchemaParseException) as error:
         raise OptionError(f"schema_file: not an Avro schema: {error}") from None
 
     def decode(payload: bytes) -> Any:
-        id, body = unframed(payload) if format.framing == "confluent" else (None, payload)
-        schema = schemas.get(id)
-        if schema is None:
-            raise ValueError(f"schema {id} is unknown")
-        source = io.BytesIO(body)
+        source = io.BytesIO(payload)
         value = fastavro.schemaless_reader(source, schema, None)
-        if source.tell() != len(body):
+        if source.tell() != len(payload):
             raise ValueError("bytes follow the value")
         return value
 
     return decode
 
 
-def unframed(payload: bytes) -> tuple[int, bytes]:
-    """Return the schema id and the body. Raises ValueError."""
-    if len(payload) < FRAME_BYTES or payload[:1] != MAGIC:
-        raise ValueError("it has no schema id")
-    return int.from_bytes(payload[1:FRAME_BYTES]), payload[FRAME_BYTES:]
-
-
 def _protobuf(format: BinaryFormat) -> Decoder:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
+    fields = format.fields
+    if format.framing == "confluent":
+        source = format.registry or Files(format.schemas)
+        return framed_protobuf(source, format.message, lambda message: _of_message(message, fields))
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in descriptor_pb2.FileDescriptorSet.FromString(format.descriptors).file:
@@ -206,7 +208,6 @@ def _protobuf(format: BinaryFormat) -> Decoder:
         raise OptionError(f"schema_file: not the output of protoc --descriptor_set_out: {error}") from None
     except KeyError:
         raise OptionError(f"message: the descriptors have no message {format.message}") from None
-    fields = format.fields
 
     def decode(payload: bytes) -> Any:
         return _of_message(kind.FromString(payload), fields)
