@@ -1,4 +1,4 @@
-"""The decode part of a pipeline file, by samples of real payloads; what Spark reads with it is what was published."""
+"""The decode part of a pipeline file, by samples of real payloads; Spark reads the published values with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from starlingmq.cli.main import main
 from starlingmq.pipeline.config import DecodeConfig
-from starlingmq.pipeline.inference import Inference, Sample, as_yaml, infer
+from starlingmq.pipeline.inference import Inference, PayloadSample, as_yaml, infer
 from starlingmq.pipeline.run import decoded
 from starlingmq.spark.payloads import MALFORMED
 from tests.spark.brokers import TOKEN, StreamBroker
@@ -30,7 +30,7 @@ READINGS: list[dict[str, Any]] = [
 
 
 def inferred(payloads: list[bytes], topic: str = "a/b") -> Inference:
-    return infer([Sample(topic, payload) for payload in payloads])
+    return infer([PayloadSample(topic, payload) for payload in payloads])
 
 
 def test_json_columns_have_types_and_notes_for_what_is_undecided() -> None:

@@ -27,11 +27,11 @@ from starlingmq.spark.payloads import MALFORMED
 from starlingmq.spark.schema_registry import (
     ATTEMPTS,
     UNKNOWN_SECONDS,
-    Registry,
     RegistryError,
     RegistryOptions,
     RegistryUnreachable,
     SchemaError,
+    SchemaRegistry,
 )
 from starlingmq.spark.secret_reference import SecretReference
 from tests.spark.brokers import TOKEN, StreamBroker
@@ -134,7 +134,7 @@ def test_a_path_that_is_not_valid(body: bytes) -> None:
 def test_a_registry_that_is_down_is_no_fault_of_the_payload() -> None:
     waited: list[float] = []
     with SchemaServer({"/schemas/ids/7": avro_answer(AVRO)}) as server:
-        registry = Registry(RegistryOptions(url=server.url), pause=waited.append)
+        registry = SchemaRegistry(RegistryOptions(url=server.url), pause=waited.append)
         for status in (500, 503, 429):
             server.status = status
             with pytest.raises(RegistryUnreachable, match=f"answers {status}"):
@@ -156,7 +156,7 @@ def test_a_registry_that_is_down_is_no_fault_of_the_payload() -> None:
             registry.find(8)
         assert server.asked["/schemas/ids/8"] == 2
         url = server.url
-    gone = Registry(RegistryOptions(url=url), pause=waited.append)
+    gone = SchemaRegistry(RegistryOptions(url=url), pause=waited.append)
     with pytest.raises(RegistryUnreachable, match="the schema registry does not answer: ") as unreachable:
         gone.find(7)
     assert transient(str(unreachable.value)) == "the schema registry does not answer"
@@ -166,7 +166,7 @@ def test_a_registry_that_says_nothing_costs_its_time_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(RegistryUnreachable, match="timed out"):
-            Registry(RegistryOptions(url=url, timeout=0.05), pause=lambda seconds: None).find(7)
+            SchemaRegistry(RegistryOptions(url=url, timeout=0.05), pause=lambda seconds: None).find(7)
 
 
 def test_what_is_unknown_is_asked_for_again_later_and_all_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_what_is_unknown_is_asked_for_again_later_and_all_is_bounded(monkeypatch
     monkeypatch.setattr(schema_registry, "UNKNOWN_MAX", 2)
     now = [0.0]
     with SchemaServer({f"/schemas/ids/{id}": avro_answer(AVRO) for id in (1, 2, 3)}) as server:
-        registry = Registry(RegistryOptions(url=server.url), now=lambda: now[0])
+        registry = SchemaRegistry(RegistryOptions(url=server.url), now=lambda: now[0])
         for id in (1, 2, 1, 3, 1, 2):  # 2 was used least when 3 came
             registry.find(id)
         assert [server.asked[f"/schemas/ids/{id}"] for id in (1, 2, 3)] == [1, 2, 1]
@@ -195,12 +195,12 @@ def test_a_login_is_read_where_it_is_used_and_goes_to_the_registry_only(tmp_path
         password = SecretReference("decode.registry.password", str(tmp_path / "password"))
         options = RegistryOptions(url=server.url, user="reader", password=password)
         assert "secret" not in repr(options)
-        assert Registry(options).find(7).kind == "AVRO"
+        assert SchemaRegistry(options).find(7).kind == "AVRO"
         with pytest.raises(RegistryError, match="answers 401; check decode"):
-            Registry(RegistryOptions(url=server.url, user="reader", password="other")).find(7)
+            SchemaRegistry(RegistryOptions(url=server.url, user="reader", password="other")).find(7)
         lost = SecretReference("decode.registry.password", str(tmp_path / "none"))
         with pytest.raises(RegistryError, match=r"decode.registry.passwordFile: .*none cannot be read"):
-            Registry(RegistryOptions(url=server.url, user="reader", password=lost)).find(7)
+            SchemaRegistry(RegistryOptions(url=server.url, user="reader", password=lost)).find(7)
 
 
 def tree(tmp_path: Path, decode: dict[str, Any], address: str = "127.0.0.1:1") -> Path:

@@ -68,8 +68,8 @@ class DecodeConfig(Section, frozen=True):
     schema_file: Annotated[
         str,
         Meta(
-            description="Avro schema, or for protobuf the output of protoc --descriptor_set_out --include_imports; with "
-            "framing a directory of schemas named ID.avsc or ID.proto."
+            description="Avro schema, or for protobuf the output of protoc --descriptor_set_out --include_imports; "
+            "with framing a directory of schemas named ID.avsc or ID.proto."
         ),
     ] = ""
     message: Annotated[str, Meta(description="Full name of the message, for protobuf.")] = ""

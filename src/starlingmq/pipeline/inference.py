@@ -20,13 +20,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
 import yaml
 
 from starlingmq.pipeline.column_types import ColumnTypes, ddl
 from starlingmq.spark.binary_payloads import BinaryFormat, decoder
 from starlingmq.spark.framed_payloads import FRAME_BYTES, MAGIC
 from starlingmq.spark.option_error import OptionError
-from starlingmq.spark.sparkplug import NAMESPACE, payload_class
+from starlingmq.spark.payloads import MALFORMED
+from starlingmq.spark.sparkplug import VALUE, decoded_payloads
 
 SHARE_MIN: Final = 0.5  # of the payloads, from which a format is recognized
 FRAMED_IDS_MAX: Final = 20
@@ -36,7 +38,7 @@ OF_SOURCE: Final = ("topic", "qos", "retain", "client_id", "properties", "timest
 WIDTH: Final = 100
 
 
-class Sample(msgspec.Struct, frozen=True):
+class PayloadSample(msgspec.Struct, frozen=True):
     topic: str
     payload: bytes
 
@@ -50,11 +52,11 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
 
 
-Recognizer = Callable[[list[Sample]], list[Any]]
+Recognizer = Callable[[list[PayloadSample]], list[Any]]
 """Returns what a format reads of each payload; None for those that it does not read."""
 
 
-def infer(samples: list[Sample]) -> Inference:
+def infer(samples: list[PayloadSample]) -> Inference:
     found: list[tuple[str, list[Any]]] = []
     missing: list[str] = []
     for name, recognize in RECOGNIZERS.items():
@@ -85,7 +87,7 @@ def as_yaml(found: Inference) -> str:
     return "".join(f"{line}\n" for line in lines) + text
 
 
-def _nothing_fits(samples: list[Sample]) -> list[str]:
+def _nothing_fits(samples: list[PayloadSample]) -> list[str]:
     if not samples:
         return ["the stream has no rows, so nothing can be inferred"]
     notes = ["no format reads at least half of the payloads; choose topics of one kind with --topics"]
@@ -103,22 +105,20 @@ def _nothing_fits(samples: list[Sample]) -> list[str]:
 # Formats
 
 
-def _sparkplug(samples: list[Sample]) -> list[Any]:
-    parse = payload_class().FromString
-    return [
-        _read(parse, sample.payload) if sample.topic.startswith(f"{NAMESPACE}/") and sample.payload else None
-        for sample in samples
-    ]
+def _sparkplug(samples: list[PayloadSample]) -> list[Any]:
+    payloads = pa.array([sample.payload for sample in samples], pa.binary())
+    rows = decoded_payloads(payloads, pa.array([sample.topic for sample in samples], pa.string())).to_pylist()
+    return [row[VALUE] if row[MALFORMED] is None else None for row in rows]
 
 
 def _sparkplug_decode(values: list[Any]) -> tuple[dict[str, Any], list[str]]:
     notes: list[str] = []
-    if any(metric.HasField("alias") and not metric.name for value in values for metric in value.metrics):
+    if any(metric["alias"] is not None and not metric["metric"] for value in values for metric in value["metrics"]):
         notes.append("some metrics have an alias only; their names are in the BIRTH messages (docs/SPARK.md)")
     return {"format": "sparkplug"}, notes
 
 
-def _confluent(samples: list[Sample]) -> list[Any]:
+def _confluent(samples: list[PayloadSample]) -> list[Any]:
     ids = [
         int.from_bytes(sample.payload[1:FRAME_BYTES])
         if sample.payload[:1] == MAGIC and len(sample.payload) >= FRAME_BYTES
@@ -144,7 +144,7 @@ def _json(payload: bytes) -> Any:
         return None
 
 
-def _json_objects(samples: list[Sample]) -> list[Any]:
+def _json_objects(samples: list[PayloadSample]) -> list[Any]:
     return [value if isinstance(value := _json(sample.payload), dict) else None for sample in samples]
 
 
@@ -162,7 +162,7 @@ def _columns(format: str, values: list[dict[str, Any]]) -> tuple[dict[str, Any],
 
 
 def _maps(format: str) -> Recognizer:
-    def recognize(samples: list[Sample]) -> list[Any]:
+    def recognize(samples: list[PayloadSample]) -> list[Any]:
         decode = decoder(BinaryFormat(name=format, columns='{"type": "struct", "fields": []}'))
         return [
             value if isinstance(value := _read(decode, sample.payload), dict) and _named(value) else None
@@ -183,7 +183,7 @@ def _read(parse: Callable[[bytes], Any], payload: bytes) -> Any:
         return None
 
 
-def _csv(samples: list[Sample]) -> list[Any]:
+def _csv(samples: list[PayloadSample]) -> list[Any]:
     best: list[Any] = [None] * len(samples)
     texts = [None if isinstance(_json(sample.payload), list | dict) else _text(sample.payload) for sample in samples]
     for separator in (*SEPARATORS, ""):

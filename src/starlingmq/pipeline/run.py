@@ -64,9 +64,7 @@ OF_SPARK: Final = (
 )  # the latter if it has no Python class: unknown format
 OUR_ERRORS: Final = (
     *("StreamError", "PublishError", "RowError", "OptionError", "LostRows", "ArchiveError", "PipelineError"),
-    *("DeletedMessages", "DatabaseAway"),
-    "RegistryError",
-    "RegistryUnreachable",
+    *("DeletedMessages", "DatabaseAway", "RegistryError", "RegistryUnreachable"),
 )
 OURS: Final = re.compile(f"(?:{'|'.join(OUR_ERRORS)}): (.*)")
 LINE_NUMBER: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from starlingmq.pipeline.config import PipelineConfig
-from starlingmq.pipeline.inference import Sample
+from starlingmq.pipeline.inference import PayloadSample
 from starlingmq.pipeline.run import PipelineError, source_options
 from starlingmq.spark.nodes import StreamError
 from starlingmq.spark.option_error import OptionError
@@ -17,11 +17,11 @@ from starlingmq.spark.source import BatchReader
 PARTS_MIN: Final = 8  # places of the stream at which rows are taken
 
 
-def take_sample(pipeline: PipelineConfig, path: str | Path, rows: int) -> tuple[list[Sample], int]:
+def take_sample(pipeline: PipelineConfig, path: str | Path, rows: int) -> tuple[list[PayloadSample], int]:
     """Return up to about ``rows`` rows, and the number of rows of the stream, before topic filters. Raises
     PipelineError.
     """
-    found: list[Sample] = []
+    found: list[PayloadSample] = []
     try:
         options = source_options(pipeline) | {"minPartitions": str(PARTS_MIN)}
         reader = BatchReader(read_options(options, streaming=False))
@@ -34,14 +34,14 @@ def take_sample(pipeline: PipelineConfig, path: str | Path, rows: int) -> tuple[
     return found[:rows], sum(part.end - part.start for part in parts)
 
 
-def _first(part: RowPartition, reader: BatchReader, count: int) -> list[Sample]:
+def _first(part: RowPartition, reader: BatchReader, count: int) -> list[PayloadSample]:
     """Return the first rows of a part."""
     end = part.end if reader.options.filters else min(part.end, part.start + count)
     cut = RowPartition(part.node, part.address, part.start, end, part.forgive, part.stream)
-    found: list[Sample] = []
+    found: list[PayloadSample] = []
     for batch in read_part(cut, reader.options):
         columns = [batch.column(name).slice(0, count - len(found)).to_pylist() for name in ("topic", "payload")]
-        found += [Sample(topic, payload or b"") for topic, payload in zip(*columns, strict=True)]
+        found += [PayloadSample(topic, payload or b"") for topic, payload in zip(*columns, strict=True)]
         if len(found) >= count:
             break
     return found

@@ -23,7 +23,8 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 from starlingmq.spark.framed_payloads import framed_avro, framed_protobuf
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED
-from starlingmq.spark.schema_registry import Files, RegistryError, RegistryOptions, RegistrySchema, read_directory
+from starlingmq.spark.schema_directory import SchemaFiles, read_directory
+from starlingmq.spark.schema_registry import RegistryError, RegistryOptions, RegistrySchema
 
 Decoder = Callable[[bytes], Any]
 FORMATS: Final = ("avro", "protobuf", "cbor", "msgpack")
@@ -175,7 +176,7 @@ def _avro(format: BinaryFormat) -> Decoder:
     import fastavro
 
     if format.framing == "confluent":
-        return framed_avro(format.registry or Files(format.schemas))
+        return framed_avro(format.registry or SchemaFiles(format.schemas))
     try:
         schema = fastavro.parse_schema(json.loads(format.writer))
     except (ValueError, fastavro.schema.SchemaParseException) as error:
@@ -197,7 +198,7 @@ def _protobuf(format: BinaryFormat) -> Decoder:
 
     fields = format.fields
     if format.framing == "confluent":
-        source = format.registry or Files(format.schemas)
+        source = format.registry or SchemaFiles(format.schemas)
         return framed_protobuf(source, format.message, lambda message: _of_message(message, fields))
     pool = descriptor_pool.DescriptorPool()
     try:

@@ -17,10 +17,10 @@ from starlingmq.spark.schema_registry import (
     AVRO,
     PROTOBUF,
     SCHEMAS_MAX,
-    Registry,
     RegistryOptions,
     RegistrySchema,
     SchemaError,
+    SchemaRegistry,
     Schemas,
     avro_schema,
 )
@@ -40,13 +40,13 @@ def unframed(payload: bytes) -> tuple[int, bytes]:
 
 
 @lru_cache(maxsize=16)
-def registry_of(options: RegistryOptions) -> Registry:
+def registry_of(options: RegistryOptions) -> SchemaRegistry:
     """Return the registry of this process."""
-    return Registry(options)
+    return SchemaRegistry(options)
 
 
 class ById:
-    """What is made of schemas, by id; bounded."""
+    """Decoders (or their parts) made of schemas, by id; bounded."""
 
     def __init__(self, schemas: Schemas, kind: str, make: Callable[[RegistrySchema], Any]) -> None:
         self._schemas = schemas

@@ -1,4 +1,4 @@
-"""Schemas by id: from a registry with the HTTP interface of Confluent's, or from the files of a directory.
+"""Schemas by id, from a registry with the HTTP interface of Confluent's.
 
     the registry                                   consequence
     gives the schema                               it is kept (SCHEMAS_MAX, the oldest use goes first)
@@ -20,7 +20,6 @@ import urllib.error
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -63,18 +62,18 @@ class RegistrySchema(msgspec.Struct, frozen=True):
     references: tuple[tuple[str, str], ...] = ()
 
 
-class Reference(msgspec.Struct, frozen=True):
+class SchemaReference(msgspec.Struct, frozen=True):
     name: str
     subject: str
     version: int
 
 
-class Answer(msgspec.Struct, frozen=True, rename="camel"):
-    """What the registry gives."""
+class RegistryAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """An answer of the registry to a request for a schema."""
 
     schema: str
     schema_type: str = AVRO
-    references: tuple[Reference, ...] = ()
+    references: tuple[SchemaReference, ...] = ()
 
 
 class Schemas(Protocol):
@@ -92,7 +91,7 @@ class RegistryOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = 10.0
 
 
-class Registry:
+class SchemaRegistry:
     """``now`` and ``pause`` are those of ``time``. Each Python worker has its own, used by one thread."""
 
     def __init__(
@@ -130,7 +129,7 @@ class Registry:
             self._known.popitem(last=False)
         return found
 
-    def _collect(self, told: Answer, found: dict[str, str], above: set[str]) -> None:
+    def _collect(self, told: RegistryAnswer, found: dict[str, str], above: set[str]) -> None:
         """Add the schemas on which this one depends, deepest first."""
         for each in told.references:
             if each.name in found or each.name in above:
@@ -143,7 +142,7 @@ class Registry:
             self._collect(below, found, above | {each.name})
             found[each.name] = below.schema
 
-    def _ask(self, path: str) -> Answer | None:
+    def _ask(self, path: str) -> RegistryAnswer | None:
         """Return the answer; None if there is no such thing."""
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -155,7 +154,7 @@ class Registry:
                     raise
         raise AssertionError("not reached")
 
-    def _ask_once(self, path: str) -> Answer | None:
+    def _ask_once(self, path: str) -> RegistryAnswer | None:
         url = self.options.url.rstrip("/") + path
         request = urllib.request.Request(url, headers={"accept": "application/json"})  # noqa: S310  checked in config
         if self.options.user:
@@ -165,7 +164,7 @@ class Registry:
         until = self._now() + self.options.timeout
         try:
             with self._opener.open(request, timeout=self.options.timeout) as answer:
-                return msgspec.json.decode(self._body(answer, until), type=Answer)
+                return msgspec.json.decode(self._body(answer, until), type=RegistryAnswer)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == http.HTTPStatus.NOT_FOUND:
@@ -212,39 +211,6 @@ def _opener(ca: str) -> urllib.request.OpenerDirector:
         raise RegistryError(f"decode.registry.tls_ca: {ca} cannot be read: {error.strerror or error}") from None
     handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirect)
     return urllib.request.build_opener(*handlers)
-
-
-class Files:
-    """The schemas of a directory, read on the driver."""
-
-    def __init__(self, schemas: dict[str, RegistrySchema]) -> None:
-        self.schemas = schemas
-
-    def find(self, id: int) -> RegistrySchema:
-        found = self.schemas.get(str(id))
-        if found is None:
-            raise SchemaError(f"schema {id} is unknown")
-        return found
-
-
-def read_directory(directory: str, format: str) -> dict[str, RegistrySchema]:
-    """Read ``ID.avsc``, or for protobuf ``ID.proto``. Raises OptionError."""
-    suffix = "avsc" if format == "avro" else "proto"
-    files = [file for file in sorted(Path(directory).glob(f"*.{suffix}")) if file.stem.isdecimal()]
-    if not files:
-        raise OptionError(f"schema_file: {directory} has no files named ID.{suffix}")
-    try:
-        if format == "avro":
-            return {_id(file): RegistrySchema(AVRO, file.read_text(encoding="utf-8")) for file in files}
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"schema_file: {directory} cannot be read: {error}") from None
-    from starlingmq.spark.proto_compiler import compile_proto
-
-    return {_id(file): compile_proto(file) for file in files}
-
-
-def _id(file: Path) -> str:
-    return str(int(file.stem))
 
 
 def avro_schema(schema: RegistrySchema) -> Any:
