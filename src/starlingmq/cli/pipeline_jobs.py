@@ -272,7 +272,7 @@ def _rows(spark: Any, config: PipelineConfig, since: str, until: str) -> DataFra
     """Return the current rows of the stream."""
     from starlingmq.pipeline.run import runs_here, source_options
 
-    options = source_options(config, runs_here(spark))
+    options = source_options(config.source, runs_here(spark))
     if since:
         del options["startingOffsets"]
         options["startingTimestamp"] = str(int(_time(since, "--since").timestamp() * 1000))

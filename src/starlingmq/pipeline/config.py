@@ -95,8 +95,37 @@ class WatermarkConfig(Section, frozen=True):
     delay: Annotated[Duration, Meta(description="Maximum delay of late rows.")] = 600.0
 
 
+class StreamTableConfig(Section, frozen=True):
+    name: Annotated[Name, Meta(description="Table name in SQL.")]
+    source: Annotated[SourceConfig, Meta(description="Stream to read.")]
+    decode: Annotated[DecodeConfig, Meta(description="Decoding of payloads into columns.")] = DecodeConfig()
+    watermark: Annotated[WatermarkConfig | None, Meta(description="How long joins wait for late rows.")] = None
+
+
+class StatefulConfig(Section, frozen=True):
+    processor: Annotated[
+        str,
+        Meta(
+            pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*(?!\n)$",
+            description="A StatefulProcessor of PySpark: FILE.py:CLASS, by a path from the pipeline file.",
+        ),
+    ]
+    key: Annotated[tuple[str, ...], Meta(min_length=1, description="Columns; each combination has a state.")]
+    schema: Annotated[str, Meta(min_length=1, description="Columns and types of the result, as in SQL.")]
+    input: Annotated[Name, Meta(description="The table whose rows the processor gets.")] = ROWS
+    time: Annotated[Literal["none", "processing", "event"], Meta(description="Clock of the processor's timers.")] = (
+        "none"
+    )
+
+
 class StepConfig(Section, frozen=True):
-    sql: Annotated[str, Meta(min_length=1, description="A query over rows, tables and the previous steps.")]
+    sql: Annotated[str, Meta(description="A query over rows, streams, tables and the previous steps.")] = ""
+    stateful: Annotated[
+        StatefulConfig | None, Meta(description="Instead of sql: a Python class that keeps a state for each key.")
+    ] = None
+    watermark: Annotated[
+        WatermarkConfig | None, Meta(description="How long the following steps wait for late rows of this result.")
+    ] = None
     name: Annotated[Name, Meta(description="Name of the result in the following steps.")] = "result"
 
 
@@ -143,6 +172,7 @@ class PipelineConfig(Section, frozen=True):
     sink: Annotated[SinkConfig, Meta(description="Where results are written.")]
     checkpoint: Annotated[str, Meta(min_length=1, description="Checkpoint directory.")]
     decode: Annotated[DecodeConfig, Meta(description="Decoding of payloads into columns.")] = DecodeConfig()
+    streams: Annotated[tuple[StreamTableConfig, ...], Meta(description="More streams, each a table of its own.")] = ()
     tables: Annotated[tuple[TableConfig, ...], Meta(description="Static tables to join with.")] = ()
     watermark: Annotated[WatermarkConfig | None, Meta(description="How long windows wait for late rows.")] = None
     steps: Annotated[
@@ -179,9 +209,15 @@ def read_pipeline(path: str | Path) -> PipelineConfig:
 
 def _check(pipeline: PipelineConfig) -> None:
     decode, sink = pipeline.decode, pipeline.sink
-    if (decode.format in ("raw", "sparkplug")) == bool(decode.schema):
-        raise ConfigError("decode.schema: required for all formats but raw and sparkplug, and not allowed for these")
-    _check_schemas(decode)
+    _check_decode(decode)
+    for index, stream in enumerate(pipeline.streams):
+        try:
+            _check_decode(stream.decode)
+        except ConfigError as error:
+            raise ConfigError(f"streams[{index}].{error}") from None
+    for index, step in enumerate(pipeline.steps):
+        if bool(step.sql) == (step.stateful is not None):
+            raise ConfigError(f"steps[{index}]: needs either sql or stateful")
     if pipeline.dead_letter is not None and decode.format == "raw":
         raise ConfigError("dead_letter: has no effect with raw payloads, because they are not decoded; remove it")
     if sink.format in (*FILES, "archive", "delta", "iceberg") and not sink.path:
@@ -208,18 +244,24 @@ def _check(pipeline: PipelineConfig) -> None:
             f"sink.mode: {sink.format} supports append only, because messages and files cannot be changed later"
         )
     taken = {ROWS}
-    named = [(f"tables[{index}]", table.name) for index, table in enumerate(pipeline.tables)]
+    named = [(f"streams[{index}]", stream.name) for index, stream in enumerate(pipeline.streams)]
+    named += [(f"tables[{index}]", table.name) for index, table in enumerate(pipeline.tables)]
     named += [(f"steps[{index}]", step.name) for index, step in enumerate(pipeline.steps)]
     for where, name in named:
         if name in taken:
             raise ConfigError(f"{where}.name: {name} is used twice; rename one of them")
         taken.add(name)
-    for name in ("token_file", "password_file"):
-        secret(getattr(pipeline.source, name), f"source.{name}")
+    for where, source in [
+        ("source", pipeline.source),
+        *((f"streams[{index}].source", stream.source) for index, stream in enumerate(pipeline.streams)),
+    ]:
+        for name in ("token_file", "password_file"):
+            secret(getattr(source, name), f"{where}.{name}")
 
 
-def _check_schemas(decode: DecodeConfig) -> None:
-    """Check the settings for Avro and Protobuf."""
+def _check_decode(decode: DecodeConfig) -> None:
+    if (decode.format in ("raw", "sparkplug")) == bool(decode.schema):
+        raise ConfigError("decode.schema: required for all formats but raw and sparkplug, and not allowed for these")
     registry, framed = decode.registry, decode.framing == "confluent"
     if decode.format not in ("avro", "protobuf"):
         for name in ("schema_file", "message", "registry"):

@@ -30,7 +30,11 @@ from starlingmq.pipeline.config import (
     DecodeConfig,
     PipelineConfig,
     RegistryConfig,
+    SourceConfig,
+    StatefulConfig,
+    StreamTableConfig,
     TableConfig,
+    WatermarkConfig,
     secret,
     sql_line,
 )
@@ -38,6 +42,7 @@ from starlingmq.pipeline.jdbc import into_database
 from starlingmq.pipeline.kafka import into_kafka
 from starlingmq.pipeline.keyed_rows import create_table, merging
 from starlingmq.pipeline.packages import resolve
+from starlingmq.pipeline.stateful import read_processor, with_state
 from starlingmq.spark import decode_json, register
 from starlingmq.spark.binary_payloads import FORMATS as BINARY_FORMATS
 from starlingmq.spark.binary_payloads import decode_binary, read_format
@@ -104,11 +109,10 @@ def runs_here(spark: SparkSession) -> bool:
     return (spark.sparkContext.master or "").startswith("local")
 
 
-def source_options(pipeline: PipelineConfig, here: bool = True) -> dict[str, str]:
+def source_options(source: SourceConfig, here: bool = True) -> dict[str, str]:
     """``here``: the result of ``runs_here``; if True, tasks read secret files themselves. Workers on other machines may
     not have these files.
     """
-    source = pipeline.source
     secrets = {
         "token": source.token or secret(source.token_file, "source.token_file"),
         "password": secret(source.password_file, "source.password_file"),
@@ -137,16 +141,18 @@ def source_options(pipeline: PipelineConfig, here: bool = True) -> dict[str, str
 
 
 def reach(pipeline: PipelineConfig, path: str | Path) -> None:
-    """Check that the stream exists, without Spark. Raises PipelineError."""
-    book = None
-    try:
-        book = NodeBook(read_options(source_options(pipeline), streaming=True))
-        book.bounds({})
-    except (StreamError, OptionError) as error:
-        raise PipelineError(f"{path}: source: {error}") from None
-    finally:
-        if book is not None:
-            book.close()
+    """Check that the streams exist, without Spark. Raises PipelineError."""
+    sources = {f"streams[{index}].source": stream.source for index, stream in enumerate(pipeline.streams)}
+    for where, source in {"source": pipeline.source, **sources}.items():
+        book = None
+        try:
+            book = NodeBook(read_options(source_options(source), streaming=True))
+            book.bounds({})
+        except (StreamError, OptionError) as error:
+            raise PipelineError(f"{path}: {where}: {error}") from None
+        finally:
+            if book is not None:
+                book.close()
 
 
 class Pipeline:
@@ -156,7 +162,6 @@ class Pipeline:
         self.spark = spark
         self.config = pipeline
         self.path = path
-        self._source = source_options(pipeline, runs_here(spark))
         self.malformed: DataFrame | None = None
         self.result = self._plan()
 
@@ -164,28 +169,52 @@ class Pipeline:
 
     def _plan(self) -> DataFrame:
         config = self.config
-        rows = self._explained("source", lambda: self._read(config.name))
+        rows = self._explained("source", lambda: self._read(config.source, config.name))
         rows = self._explained("decode.schema", lambda: decoded(rows, config.decode))
         if config.dead_letter is not None:
-            self.malformed = dead_letters(self._read(f"{config.name}_dead_letter"), config.decode, config.dead_letter)
+            again = self._read(config.source, f"{config.name}_dead_letter")
+            self.malformed = dead_letters(again, config.decode, config.dead_letter)
             rows = rows.where(F.col(MALFORMED).isNull()).drop(MALFORMED)
-        mark = config.watermark
-        if mark is not None:
-            rows = self._explained("watermark", lambda: rows.withWatermark(mark.column, f"{mark.delay} seconds"))
+        rows = self._marked("watermark", rows, config.watermark)
         rows.createOrReplaceTempView(ROWS)
+        for index, stream in enumerate(config.streams):
+            self._stream(f"streams[{index}]", stream).createOrReplaceTempView(stream.name)
         for index, table in enumerate(config.tables):
             found = self._explained(f"tables[{index}]", partial(self._table, table))
             found.createOrReplaceTempView(table.name)
         result = rows
         for index, step in enumerate(config.steps):
-            result = self._step(index, step.sql)
+            result = self._step(index, step.sql) if step.stateful is None else self._stateful(index, step.stateful)
+            result = self._marked(f"steps[{index}].watermark", result, step.watermark)
             result.createOrReplaceTempView(step.name)
         self._check_sink(result)
         return result
 
-    def _read(self, consumer: str) -> DataFrame:
+    def _read(self, source: SourceConfig, consumer: str) -> DataFrame:
         """``consumer``: each query reports its own progress."""
-        return self.spark.readStream.format("starlingmq").options(**self._source, consumer=consumer).load()
+        options = source_options(source, runs_here(self.spark))
+        return self.spark.readStream.format("starlingmq").options(**options, consumer=consumer).load()
+
+    def _stream(self, where: str, stream: StreamTableConfig) -> DataFrame:
+        rows = self._explained(
+            f"{where}.source", lambda: self._read(stream.source, f"{self.config.name}_{stream.name}")
+        )
+        rows = self._explained(f"{where}.decode.schema", lambda: decoded(rows, stream.decode))
+        return self._marked(f"{where}.watermark", rows, stream.watermark)
+
+    def _marked(self, where: str, rows: DataFrame, mark: WatermarkConfig | None) -> DataFrame:
+        if mark is None:
+            return rows
+        return self._explained(where, lambda: rows.withWatermark(mark.column, f"{mark.delay} seconds"))
+
+    def _stateful(self, index: int, stateful: StatefulConfig) -> DataFrame:
+        try:
+            processor = read_processor(self.path, stateful.processor)
+        except ConfigError as error:
+            raise PipelineError(f"{self.path}: steps[{index}].stateful.processor: {error}") from None
+        name = self.config.steps[index].name
+        make = partial(with_state, self.spark, stateful, processor, self.config.sink.mode)
+        return self._explained(f"step {name}", make)
 
     def _table(self, table: TableConfig) -> DataFrame:
         reader = self.spark.read.format(table.format).options(**table.options)

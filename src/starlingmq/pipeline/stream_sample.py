@@ -23,7 +23,7 @@ def take_sample(pipeline: PipelineConfig, path: str | Path, rows: int) -> tuple[
     """
     found: list[PayloadSample] = []
     try:
-        options = source_options(pipeline) | {"minPartitions": str(PARTS_MIN)}
+        options = source_options(pipeline.source) | {"minPartitions": str(PARTS_MIN)}
         reader = BatchReader(read_options(options, streaming=False))
         parts = [part for part in reader.partitions() if isinstance(part, RowPartition)]
         share = -(-rows // max(1, len(parts)))
