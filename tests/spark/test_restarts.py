@@ -11,6 +11,7 @@ import pytest
 
 from starlingmq.cli import pipeline_running
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.pipeline_output import RunOutput
 from starlingmq.pipeline.restarts import WAIT_SECONDS_MAX, Restarts, transient
 from starlingmq.pipeline.run import Pipeline
 from starlingmq.pipeline.status import Status
@@ -72,10 +73,10 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, *failures: str) -> in
     after = Restarts.after
     monkeypatch.setattr(Restarts, "after", lambda *given: None if after(*given) is None else 0.0)
     coming = iter(failures)
-    config = SimpleNamespace(restarts=2)
+    config = SimpleNamespace(restarts=2, trigger=SimpleNamespace(every=1.0))
     pipeline = SimpleNamespace(config=config, start=lambda: [FailedQuery(next(coming))])
     status = Status(name="hot", file="hot.yaml", pid=1, began=1.0, heard=1.0)
-    pipeline_running.follow(cast(Pipeline, pipeline), status, "hot.yaml", True)
+    pipeline_running.follow(cast(Pipeline, pipeline), status, "hot.yaml", RunOutput(status, quiet=True))
     return status.restarts
 
 

@@ -13,10 +13,13 @@ import typer
 from rich.console import Console
 
 from starlingmq.cli import pipeline_infer, pipeline_jobs
+from starlingmq.cli.command_errors import USER_ERROR
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.pipeline_jobs import MasterOption
-from starlingmq.cli.pipeline_running import follow, planned, table_of, write_status
+from starlingmq.cli.pipeline_output import RunOutput, table_of, unhealthy
+from starlingmq.cli.pipeline_running import follow, planned
+from starlingmq.config.section_types import parse_duration
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.status import Status, all_statuses, read_status
 
@@ -37,28 +40,58 @@ def run(
         Path | None,
         typer.Option("--metrics-file", metavar="FILE", help="Keep the progress there, in Prometheus's text format."),
     ] = None,
+    health_file: Annotated[
+        Path | None,
+        typer.Option("--health-file", metavar="FILE", help="Keep there whether it is healthy, for pipeline health."),
+    ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log events as lines of JSON on stderr.")] = False,
     json_: JsonOption = False,
-) -> None:
+) -> int:
     """Run a pipeline until it is stopped (Ctrl-C), and show its progress."""
     config = read_pipeline(file)
     if once:
         config = msgspec.structs.replace(config, trigger=msgspec.structs.replace(config.trigger, available_now=True))
-    spark, pipeline = planned(file, config, master, True)
+    status = Status(name=config.name, file=str(file.absolute()), pid=os.getpid(), began=time.time(), heard=0.0)
+    output = RunOutput(status, json_, log_json, metrics_file, health_file)
+    spark = None
     try:
-        status = Status(name=config.name, file=str(file.absolute()), pid=os.getpid(), began=time.time(), heard=0.0)
+        spark, pipeline = planned(file, config, master, True, output)
         status.write()
-        try:
-            follow(pipeline, status, file, json_, metrics_file)
-        except Exception as error:
-            status.problem = str(error)
+        follow(pipeline, status, file, output)
+    except Exception as error:
+        status.problem = str(error)
+        if not log_json:
             raise
-        finally:
-            status.state = "ended"
-            write_status(status, metrics_file)
+        return USER_ERROR  # the event says why
     finally:
-        spark.stop()
-    if not json_:
+        status.state = "ended"
+        output.ended()
+        if spark is not None:
+            spark.stop()
+    if not json_ and not log_json:
         print(f"{config.name} has finished: {status.rows:,} rows read")
+    return 0
+
+
+@app.command()
+def health(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of run --health-file.")],
+    max_age: Annotated[str, typer.Option("--max-age", metavar="TIME", help="Maximum age of its last report.")] = "30s",
+    max_behind: Annotated[
+        str, typer.Option("--max-behind", metavar="TIME", help="Maximum time that it is behind. Default: any.")
+    ] = "",
+) -> int:
+    """Check that a pipeline runs, as a probe of containers does; the exit code is 1 if it does not."""
+    problem = unhealthy(file, _seconds(max_age, "--max-age"), _seconds(max_behind, "--max-behind"))
+    print(problem or "healthy")
+    return 1 if problem else 0
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        return parse_duration(text) if text else 0.0
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}") from None
 
 
 @app.command()
@@ -70,7 +103,8 @@ def validate(
 ) -> None:
     """Check a pipeline: its settings, its SQL, and whether its stream exists."""
     config = read_pipeline(file)
-    spark, pipeline = planned(file, config, master, not offline)
+    unused = Status(name=config.name, file=str(file), pid=os.getpid(), began=time.time(), heard=0.0)
+    spark, pipeline = planned(file, config, master, not offline, RunOutput(unused))
     try:
         columns = {field.name: field.dataType.simpleString() for field in pipeline.result.schema.fields}
         if json_:

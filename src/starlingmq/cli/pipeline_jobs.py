@@ -18,6 +18,7 @@ from rich.table import Table
 
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.pipeline_output import RunOutput
 from starlingmq.cli.pipeline_running import follow, planned, session, tasks
 from starlingmq.cli.progress import progress
 from starlingmq.client.endpoint import parse_url
@@ -85,10 +86,11 @@ def archive(
         sink={"format": "archive", "path": directory}, checkpoint=kept.checkpoint,
         trigger={"every": every, "available_now": once},
     )  # fmt: skip
-    spark, pipeline = planned(name, config, master, True)
     status = Status(name=name, file=str(kept.path), pid=os.getpid(), began=time.time(), heard=0.0)
+    output = RunOutput(status, json_)
+    spark, pipeline = planned(name, config, master, True, output)
     try:
-        follow(pipeline, status, name, json_)
+        follow(pipeline, status, name, output)
         with progress(json_) as report:
             fewer = kept.compact(spark, lambda done, of: report("merging", done, of, "directories"))
     except Exception as error:

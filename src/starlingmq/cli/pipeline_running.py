@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +10,12 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.pipeline_output import RunOutput
 from starlingmq.cli.progress import progress
 from starlingmq.pipeline.config import PipelineConfig
-from starlingmq.pipeline.restarts import Restarts, transient
-from starlingmq.pipeline.status import Status, metrics_text, replace_file
+from starlingmq.pipeline.restarts import Restarts
+from starlingmq.pipeline.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +24,7 @@ if TYPE_CHECKING:
     from starlingmq.pipeline.run import Pipeline
 
 LOOK_SECONDS: Final = 0.25
+IDLE: Final = "Waiting for data to arrive"  # a message of Spark: it has looked for rows, and there were none
 
 
 def session(name: str | Path, config: PipelineConfig, master: str, ask: bool) -> Any:
@@ -46,7 +43,7 @@ def session(name: str | Path, config: PipelineConfig, master: str, ask: bool) ->
         raise CommandError(f"{name}: Spark cannot start: {' '.join(str(error).split())[:300]}") from None
 
 
-def planned(file: Path | str, config: PipelineConfig, master: str, ask: bool) -> tuple[Any, Any]:
+def planned(file: Path | str, config: PipelineConfig, master: str, ask: bool, output: RunOutput) -> tuple[Any, Any]:
     """Start Spark and plan the pipeline."""
     spark = session(file, config, master, ask)
     from starlingmq.pipeline.run import Pipeline, PipelineError
@@ -60,13 +57,8 @@ def planned(file: Path | str, config: PipelineConfig, master: str, ask: bool) ->
             if wait is None:
                 spark.stop()
                 raise
-            _say(f"{file}: {config.name}", str(error), wait, restarts)
+            output.restart(f"{file}: {config.name}", str(error), wait, restarts)
             time.sleep(wait)
-
-
-def _say(what: str, failure: str, wait: float, restarts: Restarts) -> None:
-    again = f"the pipeline is started again in {wait:g} s ({restarts.count} of {restarts.most})"
-    print(f"{what}: {transient(failure)}; {again}", file=sys.stderr)
 
 
 @contextmanager
@@ -106,7 +98,7 @@ def tasks(spark: SparkSession, what: str, quiet: bool) -> Iterator[None]:
             looking.join()
 
 
-def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool, metrics_file: Path | None = None) -> None:
+def follow(pipeline: Pipeline, status: Status, file: Path | str, output: RunOutput) -> None:
     """Run the queries until one of them ends or a signal arrives (a second signal ends the process). After a transient
     failure they are restarted. Raises CommandError with the reason if one failed.
     """
@@ -118,7 +110,8 @@ def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool, me
     try:
         while True:
             queries = pipeline.start()
-            _watch(queries, status, told, quiet, metrics_file)
+            output.started()
+            _watch(queries, status, told, output, pipeline.config.trigger.every)
             found = [(problem, query) for query in queries if (problem := failure(file, query)) is not None]
             if told.is_set() or not found:
                 return
@@ -127,8 +120,8 @@ def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool, me
             wait = restarts.after(text, status.batch)
             if wait is None:
                 raise CommandError(str(problem))
-            _say(f"{file}: {query.name}", text, wait, restarts)
             status.restarts += 1
+            output.restart(f"{file}: {query.name}", text, wait, restarts)
             told.wait(wait)
             if told.is_set():
                 return
@@ -137,45 +130,25 @@ def follow(pipeline: Pipeline, status: Status, file: Path | str, quiet: bool, me
             signal.signal(number, handler)
 
 
-def _watch(queries: list[StreamingQuery], status: Status, told: Event, quiet: bool, metrics_file: Path | None) -> None:
+def _watch(queries: list[StreamingQuery], status: Status, told: Event, output: RunOutput, every: float) -> None:
     """Show the progress until a query has failed, all have ended, or a signal arrives."""
-    screen = Console(file=sys.stderr, quiet=quiet)
-    with Live(table_of([status]), console=screen, auto_refresh=False, transient=True) as live:
+    with output.watching():
         while not told.is_set() and any(query.isActive for query in queries):
-            _take(queries[0], status, metrics_file)
-            live.update(table_of([status]), refresh=True)
+            _take(queries[0], status, every)
+            output.look()
             if any(not query.isActive and query.exception() is not None for query in queries):
                 break
             told.wait(LOOK_SECONDS)
-    _take(queries[0], status, metrics_file)
+        _take(queries[0], status, every)
+        output.look()
     for query in queries:
         query.stop()
 
 
-def _take(query: StreamingQuery, status: Status, metrics_file: Path | None) -> None:
+def _take(query: StreamingQuery, status: Status, every: float) -> None:
     for told in query.recentProgress:
         if told["batchId"] > status.batch:
             status.take(told)
     status.heard = time.time()
-    write_status(status, metrics_file)
-
-
-def write_status(status: Status, metrics_file: Path | None) -> None:
-    status.write()
-    if metrics_file is not None:
-        replace_file(metrics_file, metrics_text(status).encode())
-
-
-def table_of(statuses: list[Status]) -> Table:
-    table = Table("pipeline", "state", "rows in", "rows/s", "lag", "last batch", "took", box=None)
-    for one in statuses:
-        table.add_row(
-            one.name,
-            one.state if not one.problem else "failed",
-            f"{one.rows:,}",
-            f"{one.rate:,.0f}",
-            f"{one.lag:,}",
-            str(one.batch) if one.batch >= 0 else "",
-            f"{one.batch_seconds:.1f} s" if one.batch >= 0 else "",
-        )
-    return table
+    if query.isActive and query.status["message"] == IDLE:  # the last look for rows was at most so long ago
+        status.fresh = max(status.fresh, status.heard - every)

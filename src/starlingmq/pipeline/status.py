@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ class Status(msgspec.Struct, kw_only=True):
     """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. Since the checkpoint was
     created, ``lost`` rows had been deleted before they were read, and ``again`` times a stream was replaced by another
     one of the same name. ``problem``: why it ended, "" if it was stopped or is running. ``restarts``: of its queries,
-    after transient failures.
+    after transient failures. ``fresh``: all messages published before that time have been processed; 0 if unknown.
     """
 
     name: str
@@ -36,6 +37,11 @@ class Status(msgspec.Struct, kw_only=True):
     batch: int = -1
     batch_seconds: float = 0.0
     problem: str = ""
+    fresh: float = 0.0
+
+    def freshness(self) -> float | None:
+        """Return for how many seconds messages may wait to be processed by now; None if unknown."""
+        return round(max(0.0, time.time() - self.fresh), 3) if self.fresh else None
 
     def take(self, progress: Any) -> None:
         """Record Spark's report of a completed batch."""
@@ -47,6 +53,8 @@ class Status(msgspec.Struct, kw_only=True):
         self.rate = float(progress["processedRowsPerSecond"] or 0.0)
         self.batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         self.lag = sum(_lag(source) for source in progress["sources"])
+        if self.lag == 0:
+            self.fresh = datetime.fromisoformat(progress["timestamp"]).timestamp()  # of the start of the batch
         ends = [_position(source["endOffset"]) for source in progress["sources"]]
         self.lost = sum(end.lost for end in ends)
         self.again = sum(end.again for end in ends)
@@ -76,7 +84,8 @@ METRICS: Final = (
     ("restarts_total", "counter", "Starts of its queries after transient failures."),
     ("last_batch", "gauge", "Number of the last completed batch; -1 if there is none."),
     ("last_batch_seconds", "gauge", "Duration of the last batch."),
-    ("heard_timestamp_seconds", "gauge", "Time of the last sign of life, several times a second while it runs."),
+    ("fresh_timestamp_seconds", "gauge", "Time up to which all messages have been processed; 0 if unknown."),
+    ("heard_timestamp_seconds", "gauge", "Time of the last sign of life, each second while it runs."),
 )
 
 
@@ -84,7 +93,7 @@ def metrics_text(one: Status) -> str:
     """Return the status in the text format of Prometheus."""
     values = (
         int(one.state == "running"), one.rows, one.rate, one.lag, one.lost, one.restarts, one.batch, one.batch_seconds,
-        one.heard,
+        one.fresh, one.heard,
     )  # fmt: skip
     lines: list[str] = []
     for (name, kind, help), value in zip(METRICS, values, strict=True):
