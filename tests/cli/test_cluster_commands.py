@@ -237,7 +237,10 @@ def check_the_log(log: Path) -> None:
     assert not re.search("Internal error from Core|Stream removed|Socket closed|grpc", log.read_text(), re.I)
 
 
-def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+def test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STARLINGMQ_CLUSTER__COPIES", "1")  # else another node serves its data after some seconds
     words = ("cluster", "up", "--nodes", "3", "--dir", str(tmp_path), "--base-port", "0", *BARE)
     with running(tmp_path / "log", *words) as command:
         settings = tmp_path / "n2" / "starlingmq.yaml"

@@ -314,13 +314,16 @@ def copy(target: Path) -> Path:
 
 @contextmanager
 def planted(tree: Path, bug: Bug) -> Iterator[None]:
+    """The file gets its earlier time back: bytecode of a mistake that is as long, made in the same second, would be
+    taken for that of the restored file."""
     path = tree / "src" / planting.relative_path(bug.module)
-    source = path.read_text(encoding="utf-8")
+    source, earlier = path.read_text(encoding="utf-8"), path.stat().st_mtime
     path.write_text(planting.replace(bug.module, source, bug.old, bug.new), encoding="utf-8")
     try:
         yield
     finally:
         path.write_text(source, encoding="utf-8")
+        os.utime(path, (earlier, earlier))
 
 
 def run(tree: Path, found_by: int | str) -> str:
