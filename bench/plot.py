@@ -15,7 +15,18 @@ from matplotlib.axes import Axes
 from bench.report import OURS
 from bench.results import Filters, Paced, Results, median
 
-COLOURS = {OURS: "#1f6f8b", "mosquitto": "#e08e45", "mosquitto-nodelay": "#f2c899", "amqtt": "#8a8a8a"}
+COLOURS = {
+    OURS: "#1f6f8b",
+    "mosquitto": "#e08e45",
+    "mosquitto-nodelay": "#f2c899",
+    "amqtt": "#8a8a8a",
+    "rumqttd": "#7a5195",
+    "aedes": "#5f9e6e",
+    "hivemq": "#d4a017",
+    "rabbitmq": "#c85a8e",
+    "flashmq": "#b03a48",
+    "fluxmq": "#3f3f8f",
+}
 KEEPING_COLOURS = {
     "starlingmq-process": "#1f6f8b",
     "starlingmq-power": "#123f50",
