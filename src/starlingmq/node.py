@@ -342,7 +342,7 @@ class Broker:
         self.state.configure(config.mqtt, config.limits, config.nats, config.queue_groups)
         self._lines.rate = config.limits.log_rate
         self._access.reload(config, chain, hashing)
-        self._admission.limits = config.limits
+        self._admission.use(config.limits)
         for listener, tls in loaded:
             listener.use_tls(tls)
         if self._revoking is not None:
@@ -427,6 +427,7 @@ class Broker:
             if self._cluster is not None:
                 await self._cluster.close()
             await driver.store.close()
+            driver.end()
         await self._copies.end()
         if self._memory is not None:
             self._memory.stop()

@@ -37,6 +37,13 @@ class LimitsConfig(Section, frozen=True):
             "are refused. 0 sets no limit."
         ),
     ] = 0
+    handshake_time: Annotated[
+        PositiveDuration,
+        Meta(
+            description="CPU time for TLS handshakes in one turn of the event loop; connected clients are served in "
+            "between. Further handshakes wait, and while many do, connections wait in the queue of the kernel."
+        ),
+    ] = 0.005
     message_rate: Annotated[
         Count,
         Meta(

@@ -84,7 +84,12 @@ class ClientSocket(PolledSocket):
             if not self._gone:
                 self._watch()
         except BaseException:
+            self._gone = True  # the caller closes the descriptor, whose number may soon be another connection's
+            self._reading = False
+            self._outgoing = None
             self._forget()
+            if self.client is not None:
+                self._owner.lost(self.client)
             raise
         self.made = True
 

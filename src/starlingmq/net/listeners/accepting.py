@@ -4,7 +4,8 @@
    (``net/listeners/descriptors.py``).
 2. The connection is counted, or closed (``net/listeners/connection_counts.py``).
 3. With ``proxy_protocol``, the header of the proxy is read, and the connection counts for the client's address.
-4. TLS, within the time for a handshake (``net/listeners/tls_handshake.py``).
+4. TLS, within the time for a handshake (``net/listeners/tls_handshake.py``). Handshakes take turns; while many wait,
+   accepting pauses (``net/listeners/handshake_queue.py``).
 5. ``connection_made``, or ``ClientSocket.open`` where the event loop serves clients' sockets itself. From now on the
    protocol object leaves the gate, in its ``connection_lost``.
 
@@ -25,11 +26,12 @@ from typing import Any, Final, Protocol
 
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.net.listeners.proxy_protocol import ProxyError, ProxyHeader, parse
-from starlingmq.net.listeners.tls_handshake import HandshakeError, handshake, secure
+from starlingmq.net.listeners.tls_handshake import HandshakeError, Secured, TlsBuffers, handshake, secure
 
 log = logging.getLogger("starlingmq")
 
 ACCEPTS_PER_TURN: Final = 64  # of one socket per turn of the event loop: about two milliseconds
+HANDSHAKE_SECONDS: Final = 0.001  # of CPU time, where the event loop makes the handshake itself
 TLS_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that a closing TLS connection waits for the close of its peer."""
 
@@ -43,7 +45,7 @@ class Arriving(Protocol):
     made: bool
 
 
-Adopt = Callable[[socket.socket, str, int], Arriving]
+Adopt = Callable[[socket.socket, str, int, Secured | None], Arriving]
 
 
 class _Arrival:
@@ -85,6 +87,7 @@ class Acceptor:
         self._make = make
         self._adopt = adopt
         self._handshake_timeout = handshake_timeout
+        self._buffers = TlsBuffers()
         self._loop = asyncio.get_running_loop()
         self._arriving: dict[asyncio.Task[None], _Arrival] = {}
 
@@ -95,6 +98,7 @@ class Acceptor:
     def close(self) -> None:
         """Stop accepting, and end unfinished connections. Finished ones stay. May be called again."""
         self.gate.admission.descriptors.remove(self)
+        self.gate.admission.handshakes.remove(self)
         self.pause()
         for sock in self._sockets:
             sock.close()
@@ -111,9 +115,16 @@ class Acceptor:
         for sock in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
 
+    def accept_again(self) -> None:
+        """Fewer handshakes wait."""
+        if not self.gate.admission.descriptors.paused:
+            self.resume()
+
     def _accept(self, listening: socket.socket) -> None:
         descriptors = self.gate.admission.descriptors
         for _ in range(ACCEPTS_PER_TURN):
+            if self.context is not None and self.gate.admission.handshakes.hold(self):
+                return
             try:
                 sock, address = listening.accept()
             except (BlockingIOError, InterruptedError):
@@ -168,7 +179,7 @@ class Acceptor:
         """Open a connection for which nothing is waited."""
         error: BaseException | None = None
         try:
-            arrival.protocol = adopt(arrival.sock, arrival.peer, arrival.full)
+            arrival.protocol = adopt(arrival.sock, arrival.peer, arrival.full, None)
         except Exception as raised:
             error = raised
         self._settle(arrival, error)
@@ -228,7 +239,7 @@ class Acceptor:
 
     async def _plain(self, arrival: _Arrival) -> None:
         if self._adopt is not None:
-            arrival.protocol = self._adopt(arrival.sock, arrival.peer, arrival.full)
+            arrival.protocol = self._adopt(arrival.sock, arrival.peer, arrival.full, None)
             return
         await self._loop.connect_accepted_socket(partial(self._protocol, arrival), arrival.sock)
 
@@ -236,11 +247,11 @@ class Acceptor:
         if self._adopt is not None:
             assert self.context is not None
             arrival.sock.setblocking(False)
-            secured = self.context.wrap_socket(arrival.sock, server_side=True, do_handshake_on_connect=False)
-            arrival.sock = secured
-            await secure(secured, self._handshake_timeout)
-            arrival.protocol = self._adopt(secured, arrival.peer, arrival.full)
+            queue = self.gate.admission.handshakes
+            secured = await secure(arrival.sock, self.context, self._buffers, queue, self._handshake_timeout)
+            arrival.protocol = self._adopt(arrival.sock, arrival.peer, arrival.full, secured)
             return
+        await self.gate.admission.handshakes.run(_nothing, HANDSHAKE_SECONDS)
         upgrade = self._loop.connect_accepted_socket(
             partial(self._protocol, arrival),
             arrival.sock,
@@ -249,6 +260,10 @@ class Acceptor:
             ssl_shutdown_timeout=TLS_CLOSE_TIMEOUT,
         )
         await handshake(upgrade, arrival.sock)
+
+
+def _nothing() -> None:
+    """The event loop does it later."""
 
 
 def _peer(address: Any) -> str:

@@ -27,9 +27,12 @@ class HasExtraInfo(Protocol):
 
 
 def certificate_name(transport: HasExtraInfo) -> str:
-    """The name in the client certificate; "" without TLS, certificate or name. The context of the listener says which
-    name is used."""
-    certificate = transport.get_extra_info("peercert")
+    """The name in the client certificate; "" without TLS, certificate or name, or if Python cannot read it. The context
+    of the listener says which name is used."""
+    try:
+        certificate = transport.get_extra_info("peercert")
+    except (ValueError, OSError):  # OpenSSL does not check the text in a certificate
+        return ""
     if not certificate:
         return ""
     subject = certificate.get("subject", ())

@@ -22,6 +22,7 @@ from starlingmq.core.broker import TURNED_AWAY
 from starlingmq.core.limits.address_key import peer_host, peer_key
 from starlingmq.core.ready import Notice
 from starlingmq.net.listeners.descriptors import Descriptors
+from starlingmq.net.listeners.handshake_queue import HandshakeQueue
 from starlingmq.wire.reasons import Reason
 
 ADDRESS_TURNED_AWAY: Final = 32
@@ -33,10 +34,15 @@ class ConnectionCounts:
     def __init__(self, limits: LimitsConfig | None = None, descriptors: Descriptors | None = None) -> None:
         self.limits = limits or LimitsConfig()
         self.descriptors = descriptors or Descriptors()
+        self.handshakes = HandshakeQueue(self.limits.handshake_time)
         self.connections = 0
         self.addresses: dict[str, int] = {}
         self.is_banned: Callable[[str], bool] = _nobody
         self.report: Callable[[Notice], None] = _to_nobody
+
+    def use(self, limits: LimitsConfig) -> None:
+        self.limits = limits
+        self.handshakes.seconds_per_turn = limits.handshake_time
 
     def enter(self, peer: str, exempt: bool, any_ban: bool) -> str:
         """Count a connection. Returns "", or why it is refused and not counted.

@@ -43,7 +43,7 @@ class Descriptors:
         self.limit = file_limit() if limit is None else limit
         self.for_clients = self.limit - min(RESERVE, self.limit // SHARE)
         self.short = False
-        self._paused = False
+        self.paused = False
         self._accepting: dict[Accepting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._quiet = 0.0  # seconds since the last shortage
@@ -63,8 +63,8 @@ class Descriptors:
                 self.limit - self.for_clients,
                 self.limit,
             )
-        if not self._paused:
-            self._paused = True
+        if not self.paused:
+            self.paused = True
             for accepting in self._accepting:
                 accepting.pause()
         if self._timer is None:
@@ -73,7 +73,7 @@ class Descriptors:
     def add(self, accepting: Accepting) -> None:
         """A listener accepts from now on, as long as there are descriptors."""
         self._accepting[accepting] = None
-        if not self._paused:
+        if not self.paused:
             accepting.resume()
 
     def remove(self, accepting: Accepting) -> None:
@@ -92,8 +92,8 @@ class Descriptors:
         self._timer = None
         if not self._is_one_free():
             self._quiet = 0.0
-        elif self._paused:
-            self._paused = False
+        elif self.paused:
+            self.paused = False
             for accepting in self._accepting:
                 accepting.resume()
         else:

@@ -13,7 +13,7 @@ from starlingmq.config.cluster_section import is_loopback, is_wildcard, split_ad
 from starlingmq.net.broker_loop import client_sockets
 from starlingmq.net.client_owner import ClientOwner, OtherOwner
 from starlingmq.net.client_socket import ClientSocket
-from starlingmq.net.listeners.accepting import Acceptor, Arriving
+from starlingmq.net.listeners.accepting import Acceptor, Adopt, Arriving
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_gate import WRITE_BUFFER, ListenerGate
 from starlingmq.net.listeners.nats_tls import NatsTlsConnection
@@ -21,6 +21,7 @@ from starlingmq.net.listeners.revocation_list import Identity
 from starlingmq.net.listeners.socket_connection import ConnectionDriver, SocketConnection
 from starlingmq.net.listeners.sockets import Address, SocketFile, hold_shared, listen_tcp, listen_unix
 from starlingmq.net.listeners.tls import TlsError, revoked_certificates, server_context
+from starlingmq.net.listeners.tls_handshake import Secured
 from starlingmq.net.listeners.urls import DEFAULT_PATHS, DIRECT, ListenerError, ListenerSpec, parse_listener
 from starlingmq.net.tls_client_socket import TlsClientSocket
 
@@ -255,9 +256,7 @@ def _bound(spec: ListenerSpec, sockets: list[socket.socket]) -> ListenerSpec:
     return spec._replace(host=spec.host or every, port=sockets[0].getsockname()[1])
 
 
-def _adopter(
-    loop: asyncio.AbstractEventLoop, gate: ListenerGate, driver: ConnectionDriver
-) -> Callable[[socket.socket, str, int], Arriving] | None:
+def _adopter(loop: asyncio.AbstractEventLoop, gate: ListenerGate, driver: ConnectionDriver) -> Adopt | None:
     """Return the function that opens a connection on an event loop that serves clients' sockets itself; None on any
     other.
     """
@@ -266,12 +265,12 @@ def _adopter(
         return None
     owner = driver if isinstance(driver, ClientOwner) else OtherOwner(driver)
 
-    def adopt(sock: socket.socket, peer: str, full: int) -> Arriving:
-        if isinstance(sock, ssl.SSLSocket):
-            secured = TlsClientSocket(sockets, owner, gate, sock, peer)
-            secured.open(driver, full)
-            return secured
-        connection = ClientSocket(sockets, owner, gate, sock, peer)
+    def adopt(sock: socket.socket, peer: str, full: int, secured: Secured | None) -> Arriving:
+        connection = (
+            ClientSocket(sockets, owner, gate, sock, peer)
+            if secured is None
+            else TlsClientSocket(sockets, owner, gate, sock, peer, secured)
+        )
         connection.open(driver, full)
         sock.detach()  # the connection closes it
         return connection

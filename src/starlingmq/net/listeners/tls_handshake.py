@@ -1,9 +1,8 @@
 """TLS handshakes of accepted connections: how failures reach the client and the log.
 
-``secure`` is for sockets that the event loop of ``net/broker_loop.py`` serves itself: OpenSSL writes to them, alerts
-included. ``handshake`` is for everything else. When a handshake fails there, the event loops close the connection
-before the TLS alert is written, so the client sees a bare reset and cannot tell a revoked certificate from a broken
-network. So the alert is sent first:
+``secure`` is for sockets that the event loop of ``net/broker_loop.py`` serves itself. ``handshake`` is for everything
+else. When a handshake fails there, the event loops close the connection before the TLS alert is written, so the client
+sees a bare reset and cannot tell a revoked certificate from a broken network. So the alert is sent first:
 
 1. ``do_handshake`` fails. The failure is stored, and the event loop is told that more bytes are needed: it writes
    OpenSSL's output, which is the alert.
@@ -20,10 +19,14 @@ import ssl
 from collections.abc import Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from starlingmq.net.listeners.handshake_queue import HandshakeQueue
 
 LINGER: Final = 1.0  # seconds
-DISCARDED: Final = 16 * 1024  # bytes at once
+RECEIVED: Final = 16 * 1024  # bytes at once
+RECORDS_MAX: Final = 20 * 1024  # bytes for one read of data: a record of the largest size, and some small ones
 
 T = TypeVar("T")
 
@@ -76,9 +79,22 @@ _under_way: ContextVar[_Handshake | None] = ContextVar("_under_way", default=Non
 
 
 class TlsObject(ssl.SSLObject):
-    """OpenSSL's side of one connection."""
+    """OpenSSL's side of one connection of an event loop that makes the handshake itself.
+
+    A read of OpenSSL does not return while records without data come, such as changes of keys. Event loops give it up
+    to 256 KiB at once, again and again. So a client that sends many of them is disconnected.
+    """
 
     handshake: _Handshake | None = None
+    incoming: ssl.MemoryBIO
+
+    def read(self, len: int = 1024, buffer: Any = None) -> Any:
+        before = self.incoming.pending
+        try:
+            return super().read(len, buffer)
+        finally:
+            if before - self.incoming.pending > RECORDS_MAX:
+                raise ssl.SSLError(ssl.SSLErrorNumber.SSL_ERROR_SSL, "too many records without data")
 
     def do_handshake(self) -> None:
         handshake = self.handshake
@@ -105,22 +121,47 @@ class ServerContext(ssl.SSLContext):
     whole_subject = False
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **keywords: Any) -> ssl.SSLObject:
-        wrapped = super().wrap_bio(incoming, outgoing, *args, **keywords)
         handshake = _under_way.get()
+        self.sslobject_class = ssl.SSLObject if handshake is None else TlsObject
+        wrapped = super().wrap_bio(incoming, outgoing, *args, **keywords)
         if handshake is not None and isinstance(wrapped, TlsObject):
-            handshake.incoming = incoming
+            wrapped.incoming = handshake.incoming = incoming
             wrapped.handshake = handshake
         return wrapped
 
 
-ServerContext.sslobject_class = TlsObject
+class TlsBuffers:
+    """OpenSSL reads and writes these instead of a socket. All connections of a listener share them."""
+
+    def __init__(self) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
 
 
-async def secure(sock: ssl.SSLSocket, timeout: float) -> None:
-    """Complete the handshake of a socket that does not block, within ``timeout`` seconds. Raises HandshakeError."""
+class Secured(NamedTuple):
+    """A connection whose handshake is complete. ``early``: bytes that came with the end of the handshake."""
+
+    tls: ssl.SSLObject
+    buffers: TlsBuffers
+    early: bytes
+
+
+class _Step(NamedTuple):
+    """``answer`` is for the client; with a ``failure`` it is an alert."""
+
+    complete: bool
+    early: bytes
+    answer: bytes
+    failure: ssl.SSLError | None
+
+
+async def secure(
+    sock: socket.socket, context: ssl.SSLContext, buffers: TlsBuffers, queue: HandshakeQueue, timeout: float
+) -> Secured:
+    """Complete the handshake on a socket that does not block, within ``timeout`` seconds. Raises HandshakeError."""
     try:
         async with asyncio.timeout(timeout):
-            await _shake_hands(sock)
+            return await _shake_hands(sock, context, buffers, queue)
     except ssl.SSLError as error:
         await _linger(sock)
         raise _explained(error) from None
@@ -128,26 +169,62 @@ async def secure(sock: ssl.SSLSocket, timeout: float) -> None:
         raise _explained(error) from None
 
 
-async def _shake_hands(sock: ssl.SSLSocket) -> None:
+async def _shake_hands(
+    sock: socket.socket, context: ssl.SSLContext, buffers: TlsBuffers, queue: HandshakeQueue
+) -> Secured:
+    """Raises OSError, which includes ssl.SSLError."""
+    tls = context.wrap_bio(buffers.incoming, buffers.outgoing, server_side=True)
     while True:
         try:
-            sock.do_handshake()
-        except ssl.SSLWantReadError:
+            data = sock.recv(RECEIVED)
+        except BlockingIOError:
             await _until_readable(sock)
-        except ssl.SSLWantWriteError:
+            continue
+        if not data:
+            raise ConnectionResetError
+        step = await queue.run(partial(_step, tls, buffers, data))
+        if step.failure is not None:
+            with suppress(OSError):
+                sock.send(step.answer)
+            raise step.failure
+        await _send(sock, step.answer)
+        if step.complete:
+            return Secured(tls, buffers, step.early)
+
+
+def _step(tls: ssl.SSLObject, buffers: TlsBuffers, data: bytes) -> _Step:
+    """Continue a handshake with what has come. The buffers are empty before and after."""
+    buffers.incoming.write(data)
+    complete = False
+    failure: ssl.SSLError | None = None
+    try:
+        tls.do_handshake()
+        complete = True
+    except ssl.SSLWantReadError:
+        pass
+    except ssl.SSLError as error:
+        failure = error
+    finally:
+        early, answer = buffers.incoming.read(), buffers.outgoing.read()
+    return _Step(complete, early, answer, failure)
+
+
+async def _send(sock: socket.socket, data: bytes) -> None:
+    while data:
+        try:
+            data = data[sock.send(data) :]
+        except BlockingIOError:
             await _until_writable(sock)
-        else:
-            return
 
 
-async def _linger(sock: ssl.SSLSocket) -> None:
+async def _linger(sock: socket.socket) -> None:
     """The alert is written: close the sending half, and discard what comes until the client closes its own."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(LINGER):
             sock.shutdown(socket.SHUT_WR)
             while True:
                 try:
-                    if not sock.recv(DISCARDED):
+                    if not sock.recv(RECEIVED):
                         return
                 except BlockingIOError:
                     await _until_readable(sock)
