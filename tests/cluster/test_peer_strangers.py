@@ -7,26 +7,23 @@ import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
-import grpc
 import pytest
-from tests.cluster.conftest import WAIT_SECONDS, Nodes
-from tests.cluster.stranger import FRAME_BYTES, HEADERS, MIB, Stranger, frame
+from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
+from tests.cluster.stranger import MIB, Stranger
+from tests.patience import within
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
-from starlingmq.net.peers import peer_handshake, peer_server
-from starlingmq.net.peers.peer_stream import CHALLENGE_METHOD, COPY_METHOD, JOIN_METHOD, SERVICE
-from starlingmq.net.peers.process_watch import HOLD_METHOD
-from starlingmq.node_process import freeze
+from starlingmq.net.peers import peer_listener
+from starlingmq.net.peers.peer_connection import PeerConnection
+from starlingmq.net.peers.peer_handshake import MESSAGE_BYTES_MAX, PURPOSES, Dialling, Identity, RefusedError
 
 SECRET = "0123456789abcdef"
 CONNECTIONS = 50
 CALLS = 100
 MESSAGE = 300 * MIB
 GROWTH_MAX = 48 * MIB
-OWN_METHODS = [CHALLENGE_METHOD, JOIN_METHOD, HOLD_METHOD, COPY_METHOD, f"/{SERVICE}/Connect"]
-METHODS = [*OWN_METHODS, f"/{SERVICE}/Other", "/", "//", "/other.Service/Call"]
+ONE = Identity("starling", "one", 1, 1, "0", b"fedcba9876543210")
 
 
 @asynccontextmanager
@@ -54,132 +51,139 @@ def peak(pid: int) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
 
 
-async def rude(port: int, path: str, size: int) -> int:
-    """Send a message of so many bytes on each of two streams; how many bytes went out."""
+def hello(purpose: str = "join", me: Identity = ONE) -> Dialling:
+    return Dialling(me, 2, bytes(32), purpose)
+
+
+async def rude(port: int, size: int, says_hello: bool) -> None:
+    """Announce a message of so many bytes and send it, until the node closes the connection."""
     async with Stranger(port) as stranger:
-        await stranger.until_settled()
-        for stream in (1, 3):
-            stranger.open(stream, path)
-        await asyncio.gather(*(stranger.send(stream, size) for stream in (1, 3)))
-        await asyncio.gather(*(stranger.until_over(stream) for stream in (1, 3)))
-        return stranger.sent
+        if says_hello:
+            stranger.say(hello().hello)
+            assert await stranger.answer()
+        await stranger.send(size)
+        await stranger.until_ended()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 async def test_large_messages_of_strangers_cost_the_node_no_memory_and_disturb_no_node(nodes: Nodes) -> None:
     one = await nodes.start("one", 1, secret=SECRET)
-    async with lone_node() as (port, pid), asyncio.timeout(120):
+    async with lone_node() as (port, pid), within(120):
         one.peers.set_peers([MemberInfo("two", 2, 1, f"127.0.0.1:{port}")])
         await one.until(lambda: 2 in one.connected)
-        await rude(port, JOIN_METHOD, MIB)
+        await rude(port, MIB, True)
         before = peak(pid)
-        paths = [METHODS[number % len(METHODS)] for number in range(CONNECTIONS)]
-        sent = await asyncio.gather(*(rude(port, path, MESSAGE) for path in paths))
-        assert max(sent) <= 2 * (peer_server.WINDOW_BYTES + FRAME_BYTES), "nobody asked for more"
+        await asyncio.gather(*(rude(port, MESSAGE, number % 2 == 0) for number in range(CONNECTIONS)))
         assert peak(pid) - before < GROWTH_MAX
         assert one.connections == 1 and 2 in one.connected
         assert one.peers.send(2, one.data(1, one))
 
 
-@pytest.mark.parametrize("path", METHODS)
-async def test_every_call_on_the_port_asks_for_a_proof_before_it_reads(nodes: Nodes, path: str) -> None:
+@pytest.mark.parametrize("purpose", [*PURPOSES, "other"])
+async def test_every_purpose_asks_for_a_proof(nodes: Nodes, purpose: str) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
-    assert set(two.peers.methods()) == set(OWN_METHODS), "a new call belongs into METHODS"
-    async with grpc.aio.insecure_channel(two.peers.address) as channel, asyncio.timeout(WAIT_SECONDS):
-        for key in (peer_handshake.HELLO, peer_handshake.PROOF, peer_handshake.TICKET, "authorization-bin"):
-            call: Any = channel.stream_stream(path)(metadata=((key, b"\x0a\x05wrong"),))
-            assert await call.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
-            assert not peer_handshake.parts(await call.initial_metadata())
+    async with Stranger(two.port) as stranger, within(WAIT_SECONDS):
+        dialling = hello(purpose)
+        stranger.say(dialling.hello)
+        challenge = await stranger.answer()
+        if purpose == "other":
+            assert challenge is None and stranger.reason == "not a valid handshake of a node"
+            return
+        assert challenge is not None
+        stranger.say(dialling.proof(challenge))  # of another secret
+        assert await stranger.answer() is None
+        assert stranger.reason is not None and "does not know the cluster secret" in stranger.reason
     assert not two.received and not two.peers._inbound
 
 
-async def test_refused_calls_leave_nothing_that_is_never_freed(nodes: Nodes) -> None:
-    """gRPC makes a reference cycle for each call, which has the metadata; a node freezes what it has every second."""
+async def test_refused_connections_leave_nothing_that_is_never_freed(nodes: Nodes) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
+
+    async def refused() -> None:
+        async with Stranger(two.port) as stranger:
+            stranger.say(b"\x0a\x05wrong")
+            await stranger.until_ended()
+            assert stranger.reason == "not a valid handshake of a node"
+
     gc.collect()
     gc.disable()
     try:
-        async with grpc.aio.insecure_channel(two.peers.address) as channel, asyncio.timeout(WAIT_SECONDS):
+        async with within(WAIT_SECONDS):
             for _ in range(CALLS):
-                call: Any = channel.stream_stream(JOIN_METHOD)(metadata=(("x-bin", bytes(1000)),))
-                assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
-        freeze()
-        gc.unfreeze()
-        left = sum(type(thing).__name__ == "_HandlerCallDetails" for thing in gc.get_objects())
+                await refused()
+        left = sum(type(thing) is PeerConnection for thing in gc.get_objects())
     finally:
         gc.enable()
     assert left < CALLS // 10
 
 
-@pytest.mark.parametrize("size", [10, 12_000, 1 * MIB])
-async def test_metadata_of_strangers_is_bounded(nodes: Nodes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [MESSAGE_BYTES_MAX + 1, 1 * MIB])
+async def test_messages_of_strangers_are_bounded(nodes: Nodes, size: int) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
-    seen: list[int] = []
-
-    def look(metadata: peer_handshake.Metadata | None) -> dict[str, bytes]:
-        seen.append(sum(len(value) for _, value in metadata or ()))
-        return {}
-
-    monkeypatch.setattr(peer_server, "parts", look)
-    async with Stranger(two.port) as stranger, asyncio.timeout(WAIT_SECONDS):
-        await stranger.until_settled()
-        stranger.open(1, CHALLENGE_METHOD, [(b"x-long", b"a" * size)])
-        await stranger.until_over(1)
-    assert seen == [10] if size == 10 else sum(seen) == 0, "all of it is thrown away if it is too much"
+    async with Stranger(two.port) as stranger, within(WAIT_SECONDS):
+        stranger.say(bytes(size))
+        assert await stranger.answer() is None and stranger.reason is None
 
 
-async def test_a_stranger_has_a_few_streams(nodes: Nodes) -> None:
-    two = await nodes.start("two", 2, secret=SECRET)
-    async with Stranger(two.port) as stranger, asyncio.timeout(WAIT_SECONDS):
-        assert (await stranger.until_settled())[3] == peer_server.STREAMS_PER_CONNECTION
-        for number in range(200):
-            stranger.writer.write(frame(HEADERS, 0, 2 * number + 1, b""))  # begun and never ended
-        await stranger.until_ended()
+async def test_strangers_are_bounded_in_number_and_nodes_are_not(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_listener, "STRANGERS_MAX", 3)
+    one, two = await nodes.pair(secret=SECRET)
+    async with AsyncExitStack() as stack, within(WAIT_SECONDS):
+        quiet = [await stack.enter_async_context(Stranger(two.port)) for _ in range(3)]
+        for stranger in quiet:
+            stranger.say(hello().hello)
+            assert await stranger.answer()
+        async with Stranger(two.port) as more:
+            more.say(hello().hello)
+            assert await more.answer() is None
+        assert 2 in one.connected and one.connections == 1
+        quiet[0].say(b"no proof")
+        await quiet[0].until_ended()
+        async with Stranger(two.port) as more:
+            more.say(hello().hello)
+            assert await more.answer()
 
 
-@pytest.mark.slow
-async def test_a_connection_that_proves_nothing_is_closed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_server, "STRANGER_SECONDS", 1.0)
-    two = await nodes.start("two", 2, secret=SECRET)
-    one = await nodes.start("one", 1, secret=SECRET)
-    one.peers.set_peers([two.info()])
-    await one.until(lambda: 2 in one.connected)
-    async with AsyncExitStack() as stack, asyncio.timeout(WAIT_SECONDS):
-        quiet = await stack.enter_async_context(Stranger(two.port))
-        asked = await stack.enter_async_context(Stranger(two.port))
-        asked.open(1, JOIN_METHOD)
-        reader, writer = await asyncio.open_connection("127.0.0.1", two.port)  # says nothing at all
-        await quiet.until_ended()
-        await asked.until_ended()
-        while await reader.read(1000):
-            pass
-        writer.close()
-    assert one.connections == 1 and 2 in one.connected
-
-
-async def test_a_node_that_has_its_challenge_and_says_no_more_is_not_waited_for(
+async def test_strangers_of_one_address_leave_room_for_nodes_at_others(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_server, "STRANGER_SECONDS", 0.2)
-    two = await nodes.start("two", 2, secret=SECRET)
-    async with grpc.aio.insecure_channel(two.peers.address) as channel, asyncio.timeout(WAIT_SECONDS):
-        me = peer_handshake.Identity("starling", "one", 1, 1, "0", b"")
-        hello = peer_handshake.Dialling(me, 2, bytes(32)).hello()
-        call: Any = channel.stream_stream(CHALLENGE_METHOD)(metadata=tuple(hello.items()))
-        answer = peer_handshake.parts(await call.initial_metadata())
-        assert peer_handshake.CHALLENGE in answer
-        assert await call.code() is grpc.StatusCode.OK
+    monkeypatch.setattr(peer_listener, "STRANGERS_PER_ADDRESS", 3)
+    two = await nodes.start("two", 2, secret=SECRET, listen="0.0.0.0:0")
+    async with AsyncExitStack() as stack, within(WAIT_SECONDS):
+        for _ in range(3):
+            stranger = await stack.enter_async_context(Stranger(two.port))
+            stranger.say(hello().hello)
+            assert await stranger.answer()
+        async with Stranger(two.port) as more:
+            more.say(hello().hello)
+            assert await more.answer() is None
+        async with Stranger(two.port, "127.0.0.2") as other:
+            other.say(hello().hello)
+            assert await other.answer()
+
+
+async def test_a_connection_that_proves_nothing_is_closed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_listener, "STRANGER_SECONDS", 0.5)
+    one, two = await nodes.pair(secret=SECRET)
+    async with AsyncExitStack() as stack, within(WAIT_SECONDS):
+        quiet = await stack.enter_async_context(Stranger(two.port))  # says nothing at all
+        slow = await stack.enter_async_context(Stranger(two.port))
+        slow.writer.write(b"\0\0")
+        asked = await stack.enter_async_context(Stranger(two.port))
+        asked.say(hello().hello)
+        assert await asked.answer()
+        for stranger in (quiet, slow, asked):
+            await stranger.until_ended()
+    assert one.connections == 1 and 2 in one.connected
 
 
 async def test_names_of_strangers_forge_no_lines_of_the_log(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
-    async with grpc.aio.insecure_channel(two.peers.address) as channel:
-        for number in range(100):
-            name = f"one\n2026-01-01 ERROR forged {number}"
-            me = peer_handshake.Identity("starling", name, 1, 1, "0", b"")
-            hello = peer_handshake.Dialling(me, 2, bytes(32)).hello()
-            call: Any = channel.stream_stream(CHALLENGE_METHOD)(metadata=tuple(hello.items()))
-            assert await call.code() is grpc.StatusCode.FAILED_PRECONDITION
+    for number in range(100):
+        me = Identity("starling", f"one\n2026-01-01 ERROR forged {number}", 1, 1, "0", b"")
+        async with Stranger(two.port) as stranger:
+            stranger.say(hello(me=me).hello)
+            assert await stranger.answer() is None
     said = [record.message for record in caplog.records if record.name.startswith("starlingmq")]
     assert said == ["refused the connection of a node: not a valid handshake of a node"]
 
@@ -188,11 +192,41 @@ async def test_lines_about_strangers_are_counted_when_they_come_too_fast(
     nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
-    monkeypatch.setattr(peer_server, "REFUSALS_LOGGED", 1e9)
+    monkeypatch.setattr(peer_listener, "REFUSALS_LOGGED", 1e9)
     for number in range(100):
-        two.peers._note_refusal(f"reason {number}")
-    monkeypatch.setattr(peer_server, "REFUSALS_LOGGED", 0.0)
-    two.peers._note_refusal("another")
+        two.peers._listener.note_refusal(f"reason {number}")
+    monkeypatch.setattr(peer_listener, "REFUSALS_LOGGED", 0.0)
+    two.peers._listener.note_refusal("another")
     lines = [record.message for record in caplog.records if record.name.startswith("starlingmq")]
     assert lines[-1] == f"refused the connection of a node: another (and {101 - len(lines)} more that were not logged)"
     assert len(lines) <= 2
+
+
+async def test_a_node_of_the_older_protocol_that_dials_is_told_of_in_the_log(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = await nodes.start("two", 2, secret=SECRET)
+    async with Stranger(two.port) as stranger, within(WAIT_SECONDS):
+        stranger.writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        await stranger.until_ended()
+    assert "upgrade the connecting node" in caplog.text
+
+
+@pytest.mark.parametrize("length", [b"\0\0\x18", b"\0\x18\0"])
+async def test_a_node_of_the_older_protocol_that_is_dialled_is_recognised(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, length: bytes
+) -> None:
+    """It begins with the settings of HTTP/2, and closes the connection because of what comes."""
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(length + b"\x04\0\0\0\0\0" + bytes(24))
+        await reader.read(4)
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    one: Node = await nodes.start("one", 1, secret=SECRET)
+    host, port = server.sockets[0].getsockname()
+    with pytest.raises(RefusedError, match="only an older protocol between nodes; upgrade it"):
+        async with within(WAIT_SECONDS), one.peers.open_copy(MemberInfo("two", 2, 1, f"{host}:{port}")):
+            pass
+    server.close()

@@ -66,6 +66,13 @@ async def is_held(node: Node, count: int = 1) -> None:
             await asyncio.sleep(0.01)
 
 
+async def is_heard(node: Node, number: int) -> None:
+    """The stream that node ``number`` dialled stands. Nothing calls back when it begins."""
+    async with within(WAIT_SECONDS):
+        while number not in node.peers._inbound:
+            await asyncio.sleep(0.01)
+
+
 class Middle:
     """A proxy between a node and the listener that it dials, which can end in two ways."""
 
@@ -142,6 +149,29 @@ async def test_a_process_that_is_killed_while_it_reads_is_found_gone(nodes: Node
         await one.until(lambda: bool(one.gone))
 
 
+async def test_a_process_that_is_killed_after_it_stood_still_is_found_gone(nodes: Nodes) -> None:
+    """Nothing is sent to it on the quiet connection, so nothing is unread there."""
+    one = await nodes.start("one", 1, watch_processes=True)
+    with watched({}, f"1={one.peers.address}") as two:
+        one.peers.set_peers([two.info()])
+        await one.until(lambda: 2 in one.connected)
+        await is_heard(one, 2)
+        await is_held(one)
+        (watch,) = one.peers._watches.values()
+        held = watch._connection
+        assert held is not None
+        two.process.send_signal(signal.SIGSTOP)
+        timers: set[object] = set()
+        async with within(WAIT_SECONDS):
+            while len(timers) < 3:
+                timers.add(held._timer)
+                await asyncio.sleep(0.01)
+        assert watch._connection is held
+        two.end()
+        await one.until(lambda: bool(one.gone))
+        assert one.gone == [(2, INCARNATION)]
+
+
 async def test_a_process_is_still_watched_after_a_later_incarnation_of_it_was_announced(nodes: Nodes) -> None:
     one = await nodes.start("one", 1, watch_processes=True)
     with watched({}, f"1={one.peers.address}") as two:
@@ -149,10 +179,10 @@ async def test_a_process_is_still_watched_after_a_later_incarnation_of_it_was_an
         await one.until(lambda: 2 in one.connected)
         await is_held(one)
         (watch,) = one.peers._watches.values()
-        call = watch._call
+        held = watch._connection
         one.peers.set_peers([replace(two.info(), incarnation=INCARNATION + 1)])
         async with within(WAIT_SECONDS):
-            while watch._call in (None, call):
+            while watch._connection in (None, held):
                 await asyncio.sleep(0.01)
         two.end()
         await one.until(lambda: bool(one.gone))
@@ -167,7 +197,7 @@ async def test_a_process_that_stands_still_is_not_found_gone(nodes: Nodes) -> No
         two.process.send_signal(signal.SIGSTOP)
         await one.until(lambda: 2 not in one.connected)
         attempts = one.attempts
-        await one.until(lambda: one.attempts >= attempts + 2)  # the watch has given up the call and made another one
+        await one.until(lambda: one.attempts >= attempts + 2)  # the watch has given up the connection and dialled again
         assert one.gone == []
         two.process.send_signal(signal.SIGCONT)
         await one.until(lambda: 2 in one.connected)

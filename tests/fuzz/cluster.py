@@ -1,4 +1,4 @@
-"""The cluster port, before and after the secret: metadata of handshakes, and messages of envelopes, nearly right.
+"""The cluster port, before and after the secret: handshakes, messages as bytes, and envelopes, nearly right.
 
 Before: nothing but the project's own refusal comes of what a stranger says, and nothing of it is a proof. After: a
 message is envelopes or a FrameError, and no more envelopes than bytes.
@@ -35,20 +35,12 @@ from starlingmq.cluster.links.peer_frames import (
     SyncRequest,
 )
 from starlingmq.net.peers.peer_codec import BODIES, FrameError, encode, join, split
-from starlingmq.net.peers.peer_handshake import (
-    ACCEPTED,
-    NONCE_BYTES,
-    TICKET_SECONDS,
-    Answering,
-    Dialling,
-    Identity,
-    RefusedError,
-    parts,
-)
+from starlingmq.net.peers.peer_handshake import JOIN, NONCE_BYTES, Answering, Dialling, Identity, RefusedError
+from starlingmq.net.peers.peer_wire import MessageReader, WireError, ending, framed
 
 STEPS: Final = 60
 TELLING: Final = (0x00, 0x01, 0x0A, 0x7F, 0x80, 0xFF)
-HERE: Final = "ipv4:127.0.0.1:4711"
+LIMIT: Final = 1000  # bytes of a message
 ONE: Final = Identity("flock", "one", 1, 5, "0.1", b"0123456789abcdef")
 TWO: Final = Identity("flock", "two", 2, 7, "0.1", b"0123456789abcdef")
 STRANGER: Final = Identity("flock", "one", 1, 5, "0.1", b"fedcba9876543210")
@@ -88,38 +80,53 @@ MESSAGES: Final = [join([encode(Envelope(1, 5, 2, 7, body))]) for body in BODY_S
 def run(seed: int) -> int:
     """One episode; how many things were said. Raises AssertionError, or whatever was let through."""
     rng = Random(seed)
-    answering = Answering(TWO, rng.randbytes(32))
     for _ in range(STEPS):
-        before(rng, answering)
+        before(rng)
+        wire(rng)
         after(rng)
-    honest(answering, rng)
-    return 2 * STEPS
+    honest(rng)
+    return 3 * STEPS
 
 
-def before(rng: Random, answering: Answering) -> None:
+def before(rng: Random) -> None:
     """A stranger that has seen the handshake of a node, and says something like it under another secret."""
-    now = rng.random() * 100
-    dialling = Dialling(STRANGER, 2, rng.randbytes(NONCE_BYTES))
-    told = {key: mutated(rng, value, (value,)) for key, value in dialling.hello().items()}
+    answering = Answering(TWO, rng.randbytes(NONCE_BYTES))
+    dialling = Dialling(STRANGER, 2, rng.randbytes(NONCE_BYTES), JOIN)
     try:
-        answer = answering.challenge(parts(told.items()), HERE, rng.randbytes(NONCE_BYTES), now)
-        proof = dialling.proof({key: mutated(rng, value, (value,)) for key, value in answer.items()})
+        challenge = answering.challenge(mutated(rng, dialling.hello, (dialling.hello,)))
+        proof = dialling.proof(mutated(rng, challenge, (challenge,)))
     except RefusedError as error:
         assert str(error).isprintable(), error
-        proof = {key: rng.randbytes(rng.randrange(200)) for key in ("hello-bin", "challenge-bin", "ticket-bin")}
-    said = {key: mutated(rng, value, tuple(proof.values())) for key, value in proof.items()}
+        proof = rng.randbytes(rng.choice((0, 31, 32, 33)))
     try:
-        answering.admit(parts(said.items()), HERE, now + rng.choice((0.0, TICKET_SECONDS)))
+        answering.admit(mutated(rng, proof, (proof,)))
     except RefusedError as error:
         assert str(error).isprintable(), error
     else:
         raise AssertionError("a stranger was let in")
-    assert not answering._used
     try:
-        dialling.finish({ACCEPTED: rng.randbytes(rng.choice((0, 31, 32, 33)))})
+        dialling.finish(rng.randbytes(rng.choice((0, 31, 32, 33))))
     except RefusedError:
         return
     raise AssertionError("a stranger was taken for a node")
+
+
+def wire(rng: Random) -> None:
+    """Messages, nearly right, in pieces: what comes out is no longer than what went in and within the limit."""
+    whole = b"".join(framed(rng.randbytes(rng.randrange(50))) for _ in range(4)) + ending("enough")
+    data = mutated(rng, whole, (whole,))
+    reader = MessageReader(LIMIT)
+    found = 0
+    try:
+        while data:
+            size = rng.randrange(1, len(data) + 1)
+            messages = reader.feed(data[:size])
+            assert all(len(message) <= LIMIT for message in messages)
+            found += sum(map(len, messages))
+            data = data[size:]
+    except WireError as error:
+        assert "\n" not in str(error), error
+    assert found <= 4 * len(whole) + 4000
 
 
 def after(rng: Random) -> None:
@@ -137,11 +144,11 @@ def after(rng: Random) -> None:
         assert size <= 4 * len(message) + 1000, "an envelope is not much more than the bytes it came in"
 
 
-def honest(answering: Answering, rng: Random) -> None:
+def honest(rng: Random) -> None:
     """A node is let in after all of it."""
-    dialling = Dialling(ONE, 2, rng.randbytes(NONCE_BYTES))
-    proof = dialling.proof(answering.challenge(dialling.hello(), HERE, rng.randbytes(NONCE_BYTES), 0.0))
-    dialling.finish({ACCEPTED: answering.admit(proof, HERE, 0.0).accepted})
+    dialling = Dialling(ONE, 2, rng.randbytes(NONCE_BYTES), JOIN)
+    answering = Answering(TWO, rng.randbytes(NONCE_BYTES))
+    dialling.finish(answering.admit(dialling.proof(answering.challenge(dialling.hello))).accepted)
 
 
 def mutated(rng: Random, data: bytes, others: tuple[bytes, ...]) -> bytes:

@@ -91,7 +91,14 @@ class Cluster:
         """Listens for other nodes. Raises ListenError, ConfigError."""
         await self.peers.start()
         self.state = ClusterState(
-            broker, self.config.cluster, self.name, self.peers.address, facts, self.clock(), __version__
+            broker,
+            self.config.cluster,
+            self.name,
+            self.peers.address,
+            facts,
+            self.clock(),
+            __version__,
+            copied=not self._owns_etcd,
         )
         return self.state
 
@@ -331,6 +338,8 @@ class Cluster:
         state = self.state
         assert state is not None
         self._leaving = True
+        if self.copies is not None:
+            self.copies.is_leaving = True
         state.leave(self.clock())
         self.request_turn()
         if not await self.until(lambda: state.left, seconds):

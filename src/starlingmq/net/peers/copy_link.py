@@ -12,25 +12,31 @@
 A ``Hello`` of generation 0 asks how much the other node has (position of generation 0: no whole copy). The connection
 ends with the answer.
 
+A follower stores all that has arrived together, so a slow disk syncs once for the turns that came during the sync
+before.
+
 Either side closes the connection at any error; the owner dials again, and the follower goes on with what it has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Final
 
 import msgspec
 
-from starlingmq.net.peers.call_pipe import Pipe
+from starlingmq.net.peers.peer_connection import PeerConnectionLost
+from starlingmq.net.peers.pipe import Pipe
 from starlingmq.storage.copies.copy_facts import Fenced
 from starlingmq.storage.copies.copy_feed import CopyFeed
 from starlingmq.storage.copies.copy_frames import ASKS, NO_KV, CopyFrameError, CopyPosition, Hello, decode
 from starlingmq.storage.copies.copy_receiver import CopyReceiver
 
 BEGIN: Final = b""
+UNSTORED: Final = "the copy cannot be stored"
 NO_COPY: Final = CopyPosition(0, 0, NO_KV, {})
 STORED: Final = Struct("<Q")
 
@@ -48,8 +54,7 @@ class FollowerAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 async def feed_follower(pipe: Pipe, hello: bytes, feed: CopyFeed, accept: Callable[[int, CopyPosition], bool]) -> None:
     """The owner's side, until the connection ends. ``accept`` is asked with the life of the follower's process and what
-    it has, before anything of it is cut off. Raises CopyRefused, CopyFrameError, FeedEnded, OSError, and what the pipe
-    raises."""
+    it has, before anything of it is cut off. Raises CopyRefused, CopyFrameError, FeedEnded and OSError."""
     await pipe.write(hello)
     answer = await _answer(pipe)
     if not accept(answer.life, answer.position):
@@ -72,8 +77,8 @@ async def feed_follower(pipe: Pipe, hello: bytes, feed: CopyFeed, accept: Callab
 
 
 async def ask_follower(pipe: Pipe, hello: Hello) -> CopyPosition:
-    """How much the other node has; generation 0: no whole copy. Raises CopyRefused, CopyFrameError, and what the pipe
-    raises."""
+    """How much the other node has; generation 0: no whole copy. Raises CopyRefused, CopyFrameError and
+    OSError."""
     await pipe.write(msgspec.msgpack.encode(hello))
     return (await _answer(pipe)).position
 
@@ -99,7 +104,7 @@ async def follow_owner(
     look: Callable[[Hello], Awaitable[CopyPosition | None]],
 ) -> None:
     """The follower's side, until the connection ends. ``receiver_of`` and ``look`` raise CopyRefused. Raises it, too,
-    and Fenced, CopyFrameError, OSError, and what the pipe raises."""
+    and Fenced, CopyFrameError and OSError."""
     message = await pipe.read()
     if message is None:
         return
@@ -115,7 +120,7 @@ async def follow_owner(
     await pipe.write(msgspec.msgpack.encode(FollowerAnswer(life, position)))
     stored = 0
     while (message := await pipe.read()) is not None:
-        now = await receiver.receive(message)
+        now = await receiver.receive(b"".join((message, *pipe.arrived())))
         if now > stored:
             stored = now
             await pipe.write(STORED.pack(stored))
@@ -127,11 +132,13 @@ async def served(
     receiver_of: Callable[[Hello], Awaitable[CopyReceiver]],
     look: Callable[[Hello], Awaitable[CopyPosition | None]],
 ) -> str:
-    """``follow_owner``; returns why it ended, one line, or "" if the owner closed the connection."""
+    """``follow_owner``; returns why it ended, one line, or "" if the connection ended."""
     try:
         await follow_owner(pipe, life, receiver_of, look)
     except (CopyRefused, Fenced, CopyFrameError) as error:
         return str(error)
+    except PeerConnectionLost:
+        return ""
     except OSError as error:
-        return f"the copy cannot be stored: {error}"
+        return f"{UNSTORED}: {os.strerror(error.errno) if error.errno else error}"
     return ""

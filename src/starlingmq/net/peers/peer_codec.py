@@ -1,6 +1,6 @@
 """Encodes envelopes as protobuf and back (net/proto/peers.proto). Every input that cannot be decoded raises FrameError.
 
-Several envelopes travel in one gRPC message. A repeated field is its elements one after the other, each with tag and
+Several envelopes travel in one message. A repeated field is its elements one after the other, each with tag and
 length, so a batch is joined from envelopes that are encoded already.
 """
 

@@ -1,26 +1,24 @@
 """The handshake in which two nodes prove to each other that they know the secret: bytes in, bytes out
-(net/peers/peer_server.py transports them).
+(net/peers/peer_connection.py transports them).
 
-All of it travels in the metadata of two calls on one connection. gRPC limits metadata (``METADATA_BYTES_MAX``) and
-holds messages back until the handler reads them, so a stranger cannot make the node read a message.
+It is four messages at the beginning of each connection:
 
-1. Call ``Challenge``. The dialler sends ``hello``: its name, the node it wants, its protocol versions, a nonce. The
-   listener answers with ``challenge``: its name, the highest version that both speak, a nonce; and with a ``ticket``,
-   which seals hello, challenge, the address of the dialler and a time. The listener keeps no state for a stranger.
-2. Call ``Join``. The dialler sends hello, challenge and ticket again, and its ``proof``. The listener checks the
-   ticket, then the proof, and answers with its own proof (``accepted``). Then the dialler sends envelopes.
+    dialler                                   listener
+      | -- hello ----------------------------> |   who it is, whom it wants, its protocol versions, what for, a nonce
+      | <--------------------------- challenge |   who it is, the highest version that both speak, a nonce
+      | -- proof ----------------------------> |
+      | <---------------------------- accepted |   the listener's own proof
 
 A proof is the HMAC-SHA256, under the secret, of the side that makes it and of hello and challenge as they were sent:
-names, cluster, numbers, incarnations, nonces and versions. So a proof is useless in the other direction (reflection),
-to another node or process, or with another version (downgrade). A ticket is valid once, for ``TICKET_SECONDS``, from
-the address that it was issued to, so a recorded proof is useless too (replay). The secret does not protect the bytes
-after the handshake: TLS does. Every holder of the secret may claim to be any node.
+names, cluster, numbers, incarnations, nonces, versions and purpose. So a proof is useless in the other direction
+(reflection), to another node or process, with another version (downgrade), or on another connection, which has other
+nonces (replay). The secret does not protect the bytes after the handshake: TLS does. Every holder of the secret may
+claim to be any node.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,23 +27,16 @@ from google.protobuf.message import DecodeError
 from starlingmq.names import plain_name
 from starlingmq.net.proto import peers_pb2 as pb
 
-VERSION_MIN: Final = 2
-VERSION_MAX: Final = 2
+VERSION_MIN: Final = 3
+VERSION_MAX: Final = 3
 NONCE_BYTES: Final = 32
-TICKET_SECONDS: Final = 10.0
-METADATA_BYTES_MAX: Final = 8192
-PART_BYTES_MAX: Final = 1024  # of hello and of challenge
-SEAL_BYTES: Final = 32
+MESSAGE_BYTES_MAX: Final = 1024  # of each of the four
 
-# Keys of metadata; gRPC accepts bytes under keys that end with -bin.
-HELLO: Final = "hello-bin"
-CHALLENGE: Final = "challenge-bin"
-TICKET: Final = "ticket-bin"
-PROOF: Final = "proof-bin"
-ACCEPTED: Final = "accepted-bin"
-
-Parts = Mapping[str, bytes]
-Metadata = Iterable[tuple[str, str | bytes]]
+# The purpose of a connection.
+JOIN: Final = "join"  # envelopes from the dialler
+HOLD: Final = "hold"  # nothing: it ends with the process (net/peers/process_watch.py)
+COPY: Final = "copy"  # copies of the dialler's data (net/peers/copy_link.py)
+PURPOSES: Final = (JOIN, HOLD, COPY)
 
 
 class RefusedError(Exception):
@@ -74,16 +65,17 @@ class Proved:
     number: int
     incarnation: int
     version: int
+    purpose: str
     accepted: bytes
 
 
 class Dialling:
     """The side that dials node ``target``: ``hello``, ``proof``, ``finish``, in this order."""
 
-    def __init__(self, me: Identity, target: int, nonce: bytes) -> None:
+    def __init__(self, me: Identity, target: int, nonce: bytes, purpose: str) -> None:
         self.me = me
         self.target = target
-        self._hello = pb.Hello(
+        self.hello = pb.Hello(
             cluster=me.cluster,
             name=me.name,
             number=me.number,
@@ -93,20 +85,19 @@ class Dialling:
             nonce=nonce,
             target=target,
             software=me.software,
+            purpose=purpose,
         ).SerializeToString()
         self._challenge = b""
         self.version = 0
         self.incarnation = 0  # of the listener
 
-    def hello(self) -> dict[str, bytes]:
-        """Metadata of the call ``CHALLENGE``."""
-        return {HELLO: self._hello}
-
-    def proof(self, answer: Parts) -> dict[str, bytes]:
-        """Metadata of the call ``CONNECT``, from the listener's answer to the first call. Raises RefusedError."""
-        encoded, ticket = answer.get(CHALLENGE, b""), answer.get(TICKET, b"")
-        challenge = _challenge(encoded)
-        if len(challenge.nonce) != NONCE_BYTES or not plain_name(challenge.name) or not ticket:
+    def proof(self, message: bytes) -> bytes:
+        """The answer to the listener's challenge. Raises RefusedError."""
+        try:
+            challenge = pb.Challenge.FromString(message)
+        except DecodeError:
+            raise RefusedError("it does not speak the protocol between nodes") from None
+        if len(challenge.nonce) != NONCE_BYTES or not plain_name(challenge.name):
             raise RefusedError("it does not speak the protocol between nodes")
         if challenge.number != self.target:
             raise RefusedError(
@@ -116,31 +107,36 @@ class Dialling:
             raise RefusedError(f"it selected protocol version {challenge.version}, which this node does not support")
         self.version = challenge.version
         self.incarnation = challenge.incarnation
-        self._challenge = encoded
-        proof = _proof(b"dialler", self.me.secret, self._hello, encoded)
-        return {HELLO: self._hello, CHALLENGE: encoded, TICKET: ticket, PROOF: proof}
+        self._challenge = message
+        return _proof(b"dialler", self.me.secret, self.hello, message)
 
-    def finish(self, answer: Parts) -> None:
-        """Checks the listener's answer to the second call. Raises RefusedError."""
-        expected = _proof(b"listener", self.me.secret, self._hello, self._challenge)
-        if not hmac.compare_digest(answer.get(ACCEPTED, b""), expected):
+    def finish(self, accepted: bytes) -> None:
+        """Checks the listener's proof. Raises RefusedError."""
+        expected = _proof(b"listener", self.me.secret, self.hello, self._challenge)
+        if not hmac.compare_digest(accepted, expected):
             raise RefusedError("it does not know the cluster secret; set the same cluster.secret on all nodes")
 
 
 class Answering:
-    """The listening side, for all nodes that dial it. ``key`` seals tickets and never leaves the process."""
+    """The listening side of one connection: ``challenge``, ``admit``, in this order, each once."""
 
-    def __init__(self, me: Identity, key: bytes) -> None:
+    def __init__(self, me: Identity, nonce: bytes) -> None:
         self.me = me
-        self._key = key
-        self._used: dict[bytes, float] = {}  # tickets that came with a valid proof -> when they expire
+        self._nonce = nonce
+        self._message = b""
+        self._hello = pb.Hello()
+        self._challenge = b""
+        self._version = 0
 
-    def challenge(self, told: Parts, peer: str, nonce: bytes, now: float) -> dict[str, bytes]:
-        """The answer to the call ``CHALLENGE`` from ``peer``. Raises RefusedError."""
-        encoded = told.get(HELLO, b"")
-        hello = _hello(encoded)
+    def challenge(self, message: bytes) -> bytes:
+        """The answer to ``hello``. Raises RefusedError."""
         me = self.me
-        if len(hello.nonce) != NONCE_BYTES or not hello.number or not plain_name(hello.name):
+        try:
+            hello = pb.Hello.FromString(message)
+        except DecodeError:
+            raise RefusedError("not a valid handshake of a node") from None
+        valid = len(hello.nonce) == NONCE_BYTES and hello.purpose in PURPOSES
+        if not valid or not hello.number or not plain_name(hello.name):
             raise RefusedError("not a valid handshake of a node")
         if hello.cluster != me.cluster:
             other = hello.cluster if plain_name(hello.cluster) else "another cluster"
@@ -156,70 +152,30 @@ class Answering:
                 f"node {me.name} supports protocol versions {me.version_min} to {me.version_max}, node "
                 f"{hello.name} {hello.version_min} to {hello.version_max}; upgrade the older one"
             )
-        challenge = pb.Challenge(
+        self._message, self._hello, self._version = message, hello, version
+        self._challenge = pb.Challenge(
             version=version,
             name=me.name,
             number=me.number,
             incarnation=me.incarnation,
-            nonce=nonce,
+            nonce=self._nonce,
             software=me.software,
         ).SerializeToString()
-        until = int((now + TICKET_SECONDS) * 1000).to_bytes(8, "big")
-        return {CHALLENGE: challenge, TICKET: until + self._seal(until, peer, encoded, challenge)}
+        return self._challenge
 
-    def admit(self, told: Parts, peer: str, now: float) -> Proved:
-        """Checks the call ``CONNECT`` from ``peer``. Raises RefusedError."""
-        encoded, challenge = told.get(HELLO, b""), told.get(CHALLENGE, b"")
-        ticket, proof = told.get(TICKET, b""), told.get(PROOF, b"")
-        until, seal = ticket[:8], ticket[8:]
-        if not hmac.compare_digest(seal, self._seal(until, peer, encoded, challenge)):
+    def admit(self, proof: bytes) -> Proved:
+        """Checks the dialler's proof. Raises RefusedError."""
+        hello, secret = self._hello, self.me.secret
+        if not self._challenge:
             raise RefusedError("not a valid handshake of a node")
-        if int.from_bytes(until, "big") <= now * 1000:
-            raise RefusedError("its handshake timed out")
-        hello, answered = _hello(encoded), _challenge(challenge)
-        if not hmac.compare_digest(proof, _proof(b"dialler", self.me.secret, encoded, challenge)):
+        if not hmac.compare_digest(proof, _proof(b"dialler", secret, self._message, self._challenge)):
             raise RefusedError(
                 f"node {hello.name} does not know the cluster secret; set the same cluster.secret on all nodes"
             )
-        self._used = {each: time for each, time in self._used.items() if time > now}
-        if seal in self._used:
-            raise RefusedError(f"node {hello.name} sent a proof that was used before")
-        self._used[seal] = now + TICKET_SECONDS
-        accepted = _proof(b"listener", self.me.secret, encoded, challenge)
-        return Proved(hello.name, hello.number, hello.incarnation, answered.version, accepted)
-
-    def _seal(self, until: bytes, peer: str, hello: bytes, challenge: bytes) -> bytes:
-        return _digest(self._key, (b"starlingmq ticket", until, peer.encode(), hello, challenge))
-
-
-def parts(metadata: Metadata | None) -> dict[str, bytes]:
-    """The keys of the handshake in metadata, if they are short enough."""
-    return {
-        key: value
-        for key, value in metadata or ()
-        if key in (HELLO, CHALLENGE, TICKET, PROOF, ACCEPTED)
-        and isinstance(value, bytes)
-        and len(value) <= PART_BYTES_MAX
-    }
+        accepted = _proof(b"listener", secret, self._message, self._challenge)
+        return Proved(hello.name, hello.number, hello.incarnation, self._version, hello.purpose, accepted)
 
 
 def _proof(side: bytes, secret: bytes, hello: bytes, challenge: bytes) -> bytes:
-    return _digest(secret, (b"starlingmq peers", side, hello, challenge))
-
-
-def _digest(key: bytes, texts: tuple[bytes, ...]) -> bytes:
-    return hmac.digest(key, b"".join(len(text).to_bytes(4, "big") + text for text in texts), "sha256")
-
-
-def _hello(data: bytes) -> pb.Hello:
-    try:
-        return pb.Hello.FromString(data)
-    except DecodeError:
-        raise RefusedError("not a valid handshake of a node") from None
-
-
-def _challenge(data: bytes) -> pb.Challenge:
-    try:
-        return pb.Challenge.FromString(data)
-    except DecodeError:
-        raise RefusedError("it does not speak the protocol between nodes") from None
+    texts = (b"starlingmq peers", side, hello, challenge)
+    return hmac.digest(secret, b"".join(len(text).to_bytes(4, "big") + text for text in texts), "sha256")

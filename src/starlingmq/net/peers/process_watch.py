@@ -3,12 +3,12 @@
 A missing heartbeat may be late for many reasons, so silence is tolerated for ``cluster.member_timeout``. The end of a
 process is different: its operating system closes its connections and refuses new ones. A firewall that rejects packets
 (it answers RST, while the process is alive) has to be told apart from that. So each node holds a *quiet connection* to
-each other one: the call ``Hold``, with the usual handshake (net/peers/peer_handshake.py), on which neither side sends
-anything. A process counts as ended when all of these hold:
+each other one, with the usual handshake (net/peers/peer_handshake.py), on which the dialler sends nothing, and the
+listener nothing but signs of life. A process counts as ended when all of these hold:
 
 1. The quiet connection is closed by FIN. The operating system sends FIN for a process that has ended, because the
-   connection has no unread data. A firewall cannot: an RST, a timeout, and every other end of the call prove nothing
-   here.
+   connection has no unread data. A firewall cannot: an RST, a timeout, and every other end prove nothing here. A live
+   process that gives the connection up, after it stood still for example, resets it.
 2. The stream that the peer dialled has ended and was read completely, so nothing of it is still unread.
 3. A new connection to its address is refused (ECONNREFUSED). A stopped process does not count as ended: its operating
    system keeps its connections and accepts new ones.
@@ -23,42 +23,39 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.config.cluster_section import split_address
-from starlingmq.net.grpc_extra import grpc, task_is_cancelled
+from starlingmq.net.peers.peer_connection import PeerConnection
+from starlingmq.net.peers.peer_dialling import DialError
 from starlingmq.net.peers.peer_handshake import RefusedError
-from starlingmq.net.peers.peer_stream import BACK_OFF_FIRST, BACK_OFF_MAX, HANDSHAKE_SECONDS, SERVICE, explain
+from starlingmq.net.peers.peer_stream import BACK_OFF_FIRST, BACK_OFF_MAX
 
 log = logging.getLogger("starlingmq")
 
-HOLD_METHOD: Final = f"/{SERVICE}/Hold"
-CLOSED: Final = "Socket closed"  # gRPC's message for a connection that the other system closed by FIN
 PROBES_SECONDS: Final = 1.0  # how long a process that has ended may take to refuse connections, with its stream ended
 PROBE_PAUSE_FIRST: Final = 0.01  # doubled each time
 PROBE_SECONDS: Final = 0.5
 
 
 class ProcessWatch:
-    """``shake_hands`` opens the call ``Hold`` on a channel and returns the incarnation that answered. ``hears`` tells
-    whether a stream of that incarnation is open. ``gone`` is called when its process has ended."""
+    """``dial`` opens a quiet connection and returns it with the incarnation that answered. ``hears`` tells whether a
+    stream of that incarnation is open. ``gone`` is called when its process has ended."""
 
     def __init__(
         self,
         member: MemberInfo,
-        open_channel: Callable[[str], Any],
-        shake_hands: Callable[[Any], Any],
+        dial: Callable[[MemberInfo], Awaitable[tuple[PeerConnection, int]]],
         hears: Callable[[int, int], bool],
         gone: Callable[[int, int], None],
     ) -> None:
         self.member = member
-        self._open_channel = open_channel
-        self._shake_hands = shake_hands
+        self._dial = dial
         self._hears = hears
         self._gone = gone
-        self._call: Any = None
+        self._connection: PeerConnection | None = None
         self._again = asyncio.Event()
         self._closing = False
         self._task = asyncio.ensure_future(self._run())
@@ -70,12 +67,12 @@ class ProcessWatch:
     def renew(self) -> None:
         """The process has another incarnation."""
         self._again.set()
-        if self._call is not None:
-            self._call.cancel()
+        if self._connection is not None:
+            self._connection.end("")
 
     @property
     def stands(self) -> bool:
-        return self._call is not None
+        return self._connection is not None
 
     async def close(self) -> None:
         self._closing = True
@@ -102,25 +99,18 @@ class ProcessWatch:
     async def _hold(self) -> tuple[bool, int]:
         """One quiet connection until its end. Returns whether it was open, and the incarnation whose system closed it,
         or 0."""
-        channel = self._open_channel(self.member.address)
         try:
-            try:
-                async with asyncio.timeout(HANDSHAKE_SECONDS):
-                    self._call, incarnation = await self._shake_hands(channel)
-            except (TimeoutError, RefusedError, grpc.RpcError, asyncio.InvalidStateError):
-                return False, 0  # the stream to that node logs the reason
-            try:
-                while isinstance(await self._call.read(), bytes):
-                    pass
-            except (grpc.RpcError, asyncio.InvalidStateError) as error:
-                return True, incarnation if CLOSED in explain(error) else 0
-            except asyncio.CancelledError:
-                if task_is_cancelled():
-                    raise
-            return True, 0
+            connection, incarnation = await self._dial(self.member)
+        except (RefusedError, DialError):
+            return False, 0  # the stream to that node logs the reason
+        self._connection = connection
+        connection.only_hear()
+        try:
+            await connection.until_ended()
         finally:
-            self._call = None
-            await channel.close()
+            self._connection = None
+            connection.end("")
+        return True, incarnation if connection.by_fin else 0
 
     async def _is_gone(self, incarnation: int) -> bool:
         loop = asyncio.get_running_loop()

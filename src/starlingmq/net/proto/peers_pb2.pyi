@@ -13,7 +13,7 @@ class Dialler(_message.Message):
     def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping[str, object]]]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster", "name", "number", "incarnation", "version_min", "version_max", "nonce", "target", "software")
+    __slots__ = ("cluster", "name", "number", "incarnation", "version_min", "version_max", "nonce", "target", "software", "purpose")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class Hello(_message.Message):
     NONCE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
     number: int
@@ -32,7 +33,8 @@ class Hello(_message.Message):
     nonce: bytes
     target: int
     software: str
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., nonce: _Optional[bytes] = ..., target: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
+    purpose: str
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., nonce: _Optional[bytes] = ..., target: _Optional[int] = ..., software: _Optional[str] = ..., purpose: _Optional[str] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("version", "name", "number", "incarnation", "nonce", "software")
