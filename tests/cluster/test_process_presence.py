@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.cluster.fleet import Fleet, NodeWorld
 
-from starlingmq.cluster.copies.copy_record import CopyRecord, record_from
+from starlingmq.cluster.copies.copy_record import CopyRecord, record_from, record_value
 from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.copies.copy_roles import CopyRoles, OpenCopy
 from starlingmq.cluster.copies.copy_server import CALM_SECONDS, CopySettings
@@ -180,6 +180,22 @@ def test_a_lost_node_is_waited_for_while_a_node_that_is_there_has_its_data() -> 
     presence._registry.records["n3"] = replace(record, in_step={"n3": 1})
     presence._registry.nodes.pop("n3")  # its lease has expired
     assert not presence.is_copied(view, 3)
+
+
+def test_a_node_that_waits_for_its_data_names_a_successor_if_no_broker_is_open_anywhere() -> None:
+    """The data of all nodes is served by one that is gone, as when two machines restart after the loss of a third."""
+    record = CopyRecord("n1", 4, "n2", 3, {"n1": 5, "n2": 3}, ("n1",))
+    roles = CopyRoles("test", StoringNode("n1", 5, "n1", ""), (), SETTINGS, lambda origin: 0)
+    roles.presence = presence = ProcessPresence("n1", roles.registry, LEASE_SECONDS)
+    roles.registry.set(roles.registry.key("n1"), record_value(record), 9)
+    roles.registry.nodes["n1"] = roles.me
+    presence.begin_turn(100.0)
+    presence.begin_turn(100.0 + LEASE_SECONDS - 0.1)
+    assert not presence.is_leading(), "an open broker may still be found"
+    presence.begin_turn(100.0 + LEASE_SECONDS)
+    assert presence.is_leading() and presence.is_gone("n2") and presence.is_heard("n1")
+    roles.registry.nodes["n2"] = StoringNode("n2", 3, "n2", "")
+    assert not presence.is_gone("n2"), "it has its lease"
 
 
 def test_no_node_waits_for_one_that_waits_for_an_operator() -> None:

@@ -18,8 +18,8 @@ def member(number: int, incarnation: int = 1) -> MemberInfo:
 class Self:
     """Node 1 of ``count``; the test feeds it the others' heartbeats."""
 
-    def __init__(self, count: int, joining: tuple[int, ...] = ()) -> None:
-        self.quorum = Quorum(member(1), INTERVAL, TIMEOUT)
+    def __init__(self, count: int, joining: tuple[int, ...] = (), one_machine: bool = False) -> None:
+        self.quorum = Quorum(member(1), INTERVAL, TIMEOUT, one_machine)
         self.relay = Relay(1, self.quorum)
         self.set_members(count, joining)
         self.beats = 0
@@ -260,3 +260,53 @@ def test_a_node_is_unheard_only_if_all_have_reported_so_since() -> None:
     assert not node.quorum.is_heard_by_nobody(3, 4.1), "who says so has to say it since"
     node.hear(2, 5.5, heard=(1,), relayed=(3,))
     assert not node.quorum.is_heard_by_nobody(3, 4.0)
+
+
+def of_one_machine(count: int) -> Self:
+    node = Self(count, one_machine=True)
+    beat = node.quorum.beat(0.0)
+    for number in range(2, count + 1):
+        node.hear(number, 0.1, taken=beat)
+    node.quorum.take_changes()
+    return node
+
+
+def test_on_one_machine_the_last_node_whose_process_runs_serves() -> None:
+    for count in (2, 3, 4):
+        node = of_one_machine(count)
+        for number in range(2, count + 1):
+            node.quorum.process_gone(number, 1, 0.2)
+        assert node.quorum.enough() and node.quorum.lasts_until() == inf
+        assert all(node.quorum.is_dead(number) for number in range(2, count + 1))
+
+
+def test_on_one_machine_a_node_that_is_silent_still_counts() -> None:
+    node = of_one_machine(2)
+    node.quorum.tick(TIMEOUT)
+    assert not node.quorum.enough(), "its process may run, and serve"
+    node.quorum.process_gone(2, 1, TIMEOUT)
+    assert node.quorum.enough()
+
+
+def test_on_one_machine_a_node_that_starts_again_counts_once_it_is_connected() -> None:
+    node = of_one_machine(2)
+    node.quorum.process_gone(2, 1, 0.2)
+    node.hear(2, 0.3, incarnation=2, heard=())
+    assert node.quorum.enough(), "it does not serve before it is connected"
+    node.hear(2, 0.5, incarnation=2, taken=node.quorum.beat(0.4))
+    assert node.quorum.is_connected(2) and node.quorum.enough()
+    node.quorum.tick(0.4 + TIMEOUT)
+    assert not node.quorum.enough(), "it counts again"
+
+
+def test_on_one_machine_a_frame_of_the_same_life_shows_that_the_node_was_misled() -> None:
+    node = of_one_machine(2)
+    node.quorum.process_gone(2, 1, 0.2)
+    node.hear(2, 0.3, heard=())
+    node.quorum.tick(0.2 + TIMEOUT)
+    assert not node.quorum.enough()
+
+
+def test_a_node_that_starts_does_not_take_the_others_for_ended() -> None:
+    node = Self(2, one_machine=True)
+    assert not node.quorum.enough()

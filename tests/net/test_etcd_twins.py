@@ -1,4 +1,4 @@
-"""The model of etcd and a real one give the same answers to the same requests."""
+"""The model of etcd, a real one, and the part of it for workers give the same answers to the same requests."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchLost,
 )
 from starlingmq.net.etcd.etcd_calls import COMPACT, REVOKE
+from starlingmq.net.local_etcd.local_etcd import LocalEtcd
 from starlingmq.net.proto import etcd_pb2 as pb
 
 pytestmark = pytest.mark.slow
@@ -195,15 +196,26 @@ def anonymous(answer: TxnAnswer) -> TxnAnswer:
     )
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Runner, Client]]:
+@pytest.fixture(scope="module", params=["etcd", "local"])
+def real(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[asyncio.Runner, Client]]:
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
 
         async def opened() -> Client:
-            server = await stack.enter_async_context(running(tmp_path_factory.mktemp("etcd")))
-            assert await server.wait_ready(20)
-            client = await stack.enter_async_context(connected(server.address, lease_ttl=60))
+            directory = tmp_path_factory.mktemp("etcd")
+            login: dict[str, str] = {}
+            if request.param == "etcd":
+                server = await stack.enter_async_context(running(directory))
+                assert await server.wait_ready(20)
+                address = server.address
+            else:
+                local = LocalEtcd(directory)
+                stack.push_async_callback(local.close)
+                await local.start()
+                address, login = local.address, {"username": local.user, "password": local.password}
+            client = await stack.enter_async_context(connected(address, lease_ttl=60, **login))
             await client.done(Txn("granted", (), (Put(b"granted", b"", True),)))
             return client
 

@@ -1,7 +1,8 @@
 """``starlingmq serve --workers N``: N brokers on one machine that share the listeners' ports and form a cluster.
 
-The kernel distributes connections to them. Each is a node with its own directory below the data directory; without an
-external etcd, this process runs one for all of them. A worker that ends is restarted.
+The kernel distributes connections to them. Each is a node with its own directory below the data directory. What a
+cluster keeps in etcd, this process keeps for its workers (net/local_etcd), unless the settings name an etcd or a
+cluster, or the data directory has the etcd of an earlier version. A worker that ends is restarted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -25,6 +26,9 @@ from starlingmq.config.cluster_section import etcd_tls, split_address
 from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.log import set_up_logging
 from starlingmq.net.listeners.listeners import hold_port, parse_listener
+
+if TYPE_CHECKING:
+    from starlingmq.net.local_etcd.local_etcd import LocalEtcd
 
 log = logging.getLogger("starlingmq")
 
@@ -52,10 +56,11 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
         listeners = await _hold_ports(config, stack)
-        endpoints = await stack.enter_async_context(_etcd(config))
-        secret = {} if _has_secret(config) else {"STARLINGMQ_CLUSTER__SECRET": secrets.token_hex(32)}
+        endpoints, environment = await stack.enter_async_context(_etcd(config))
+        if not _has_secret(config):
+            environment["STARLINGMQ_CLUSTER__SECRET"] = secrets.token_hex(32)
         workers = [
-            Worker(Child(f"worker {index + 1}", (*arguments, *settings), _tell, secret))
+            Worker(Child(f"worker {index + 1}", (*arguments, *settings), _tell, environment))
             for index, settings in enumerate(_settings(config, count, listeners, endpoints))
         ]
         stack.push_async_callback(_stop_all, workers, config.node.shutdown_timeout)
@@ -151,6 +156,7 @@ def _worker_settings(
         "listeners": [msgspec.to_builtins(each) for each in listeners],
         "cluster.enabled": True,
         "cluster.etcd.endpoints": list(endpoints),
+        "cluster.one_machine": not cluster.enabled and cluster.watch_processes,
         "cluster.listen": address,
         "log.format": _log_format(config),
     }
@@ -184,25 +190,52 @@ def _log_format(config: Config) -> str:
 
 
 @asynccontextmanager
-async def _etcd(config: Config) -> AsyncIterator[Sequence[str]]:
-    """Provide the etcd endpoints: those of the settings, or an etcd that runs during the block."""
+async def _etcd(config: Config) -> AsyncIterator[tuple[Sequence[str], dict[str, str]]]:
+    """Provide the etcd endpoints of the workers, and variables of their environment."""
     cluster = config.cluster
     if cluster.etcd.endpoints:
-        yield cluster.etcd.endpoints
+        yield cluster.etcd.endpoints, {}
         return
+    with tempfile.TemporaryDirectory(prefix="starlingmq-") as temporary:
+        data = Path(config.node.data_dir or temporary)
+        directory = Path(cluster.etcd.data_dir or data / "etcd")
+        if cluster.enabled or directory.exists():
+            async with _real_etcd(config, directory) as address:
+                yield [address], {}
+        else:
+            async with _local_etcd(data / "local-etcd") as server:
+                name, password = "STARLINGMQ_CLUSTER__ETCD__USERNAME", "STARLINGMQ_CLUSTER__ETCD__PASSWORD"
+                yield [server.address], {name: server.user, password: server.password}
+
+
+@asynccontextmanager
+async def _real_etcd(config: Config, directory: Path) -> AsyncIterator[str]:
     from starlingmq.net.etcd.etcd_server import EtcdServer  # gRPC: not needed to report a wrong setting
 
+    cluster = config.cluster
     settings = cluster.etcd if cluster.enabled else msgspec.structs.replace(cluster.etcd, client_port=0, peer_port=0)
-    with tempfile.TemporaryDirectory(prefix="starlingmq-") as temporary:
-        directory = settings.data_dir or Path(config.node.data_dir or temporary) / "etcd"
-        server = EtcdServer(settings, config.node.name, cluster.name, Path(directory), etcd_tls(cluster))
-        try:
-            await server.start()
-            if not cluster.enabled and not await server.wait_ready(ETCD_READY_SECONDS):
-                raise WorkersError("etcd does not answer; --log-level debug shows its log lines")
-            yield [server.address]
-        finally:
-            await server.stop()
+    server = EtcdServer(settings, config.node.name, cluster.name, directory, etcd_tls(cluster))
+    try:
+        await server.start()
+        if not cluster.enabled and not await server.wait_ready(ETCD_READY_SECONDS):
+            raise WorkersError("etcd does not answer; --log-level debug shows its log lines")
+        yield server.address
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def _local_etcd(directory: Path) -> AsyncIterator[LocalEtcd]:
+    from starlingmq.net.local_etcd.local_etcd import LocalEtcd, LocalEtcdError  # gRPC, as above
+
+    server = LocalEtcd(directory)
+    try:
+        await server.start()
+        yield server
+    except LocalEtcdError as error:
+        raise WorkersError(str(error)) from error
+    finally:
+        await server.close()
 
 
 async def _hold_ports(config: Config, stack: AsyncExitStack) -> list[ListenerConfig]:

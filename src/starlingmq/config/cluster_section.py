@@ -163,6 +163,14 @@ class ClusterConfig(Section, frozen=True):
             "that can end while the node behind it runs."
         ),
     ] = True
+    one_machine: Annotated[
+        bool,
+        Meta(
+            description="All nodes run on this machine and reach each other without a proxy; `serve --workers` sets "
+            "it. A node whose process has ended does not count for the majority until it is back, so one of two nodes "
+            "serves alone. Needs watch_processes."
+        ),
+    ] = False
     isolation_timeout: Annotated[
         Duration,
         Meta(
@@ -327,6 +335,8 @@ def check_cluster(cluster: ClusterConfig, node_name: str, data_dir: str | None) 
     """Checks that the bounds of single settings cannot express. Raises ConfigError."""
     _check_copies(cluster, data_dir)
     host, _ = split_address(cluster.listen, "cluster.listen")
+    if cluster.one_machine and not cluster.watch_processes:
+        raise ConfigError("cluster.one_machine: needs cluster.watch_processes")
     if cluster.member_timeout <= cluster.heartbeat_interval:
         raise ConfigError("cluster.member_timeout: must be longer than cluster.heartbeat_interval")
     if cluster.secret and cluster.secret_file:

@@ -8,6 +8,10 @@ its present incarnation is gone as ``LostNodes.is_gone`` says. Any other, such a
 ``patience`` seconds. A process that stops on purpose is not gone before its lease has expired, since it usually
 returns. Nor is one that has returned, before its records have its new incarnation.
 
+The cluster's leader is one of the open brokers. A process that has had none for ``patience`` seconds acts as leader:
+perhaps no broker is open anywhere, because each node waits for its data from another one that is gone. For such a
+process a node is gone when its lease has expired.
+
 A successor needs a moment until it has joined as the member that it serves. The loss of that member before says nothing
 about the successor: a member counts once it has joined since the generation began.
 """
@@ -43,6 +47,7 @@ class ProcessPresence(Presence):
         self._patience = patience
         self._missing_since: dict[tuple[str, int], float] = {}  # by name and incarnation of a member
         self._met: dict[int, int] = {}  # number of a member -> its incarnation when it was connected last
+        self._waiting_since: float | None = None  # no broker is open here since then
         self._former: dict[str, tuple[int, int]] = {}  # origin -> generation, the incarnation of the member before it
         self.is_gone = self._is_gone
         self.is_heard = self._is_heard
@@ -50,6 +55,10 @@ class ProcessPresence(Presence):
 
     def begin_turn(self, now: float) -> None:
         super().begin_turn(now)
+        if self.brokers:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
         witness = self._witness()
         if witness is None:
             self._former.clear()
@@ -69,6 +78,8 @@ class ProcessPresence(Presence):
                 self._former[origin] = record.generation, incarnations.get(origin, 0)
 
     def _is_leading(self) -> bool:
+        if self._waiting_since is not None:
+            return self.now >= self._waiting_since + self._patience
         return any(each.is_leading() for each in self.brokers)
 
     def _witness(self) -> MemberPresence | None:

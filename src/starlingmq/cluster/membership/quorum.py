@@ -13,6 +13,10 @@ the connections of its process and refuses new ones (net/peers/process_watch.py)
 node, so a node that misses another one only stops counting it. A node is *dead* once all registered nodes that are
 connected here miss it as well, and they are enough to serve. A frame of a node proves that it is alive, with one
 exception: a relayed frame that arrives while all nodes miss its sender was sent before its process ended.
+
+On one machine there is no proxy: a node that is missed has ended. With ``one_machine`` it is *absent*, and does not
+count for the majority, until it has been started again and is connected. So of two nodes one serves alone while the
+other has ended; the one that starts again serves only once it is connected to the first.
 """
 
 from __future__ import annotations
@@ -55,9 +59,11 @@ class QuorumPeer:
     revision: int  # of the membership that it knows
     missed: bool  # this node misses it (see above)
     dead: bool  # so do all others
+    absent: bool  # on one machine: its process has ended, and no later one is connected
 
     def __init__(self, number: int, incarnation: int) -> None:
         self.number = number
+        self.absent = False
         self.begin(incarnation)
 
     def begin(self, incarnation: int) -> None:
@@ -85,9 +91,11 @@ class Quorum:
     _sent_at: float
     _beat_at: float
     _ends_at: float
+    _one_machine: bool
 
-    def __init__(self, me: MemberInfo, interval: float, timeout: float) -> None:
+    def __init__(self, me: MemberInfo, interval: float, timeout: float, one_machine: bool = False) -> None:
         self._me = me
+        self._one_machine = one_machine
         self._interval = interval
         self._timeout = timeout
         self._peers = {}
@@ -136,6 +144,8 @@ class Quorum:
             return False
         if envelope.incarnation > peer.incarnation:
             self._begin(peer, envelope.incarnation)
+        elif peer.missed:
+            peer.absent = False  # this node was misled
         if envelope.relayed and peer.dead and self._is_missed_by_all(peer):
             return True
         if envelope.relayed:
@@ -154,6 +164,7 @@ class Quorum:
         peer = self._peers.get(number)
         if peer is not None and peer.incarnation == incarnation and not peer.missed:
             peer.missed = True
+            peer.absent = self._one_machine
             self.hasten()
             self._look_at_missed(now)
 
@@ -166,7 +177,7 @@ class Quorum:
 
     def _is_missed_by_all(self, peer: QuorumPeer) -> bool:
         others = [each for each in self._others_connected(peer) if not each.missed]
-        enough = self.counts() and len(others) >= len(self._registered) // 2
+        enough = self.counts() and len(others) >= self._needed()
         return enough and all(each.misses.get(peer.number) == peer.incarnation for each in others)
 
     def _others_connected(self, peer: QuorumPeer) -> list[QuorumPeer]:
@@ -242,6 +253,8 @@ class Quorum:
             self._ends_at = min(self._ends_at, peer.rests_on + self._timeout)
         if connected != peer.connected:
             peer.connected = connected
+            if connected and not peer.missed:
+                peer.absent = False
             self._changes.append(ConnectionChange(peer.number, peer.incarnation, connected))
             self.hasten()
 
@@ -271,10 +284,14 @@ class Quorum:
         return changes
 
     def enough(self) -> bool:
-        """Whether this node is registered and connected to N // 2 of the other N - 1 registered members."""
-        if not self.counts():
-            return False
-        return self.supporters() >= len(self._registered) // 2
+        """Whether this node is registered and connected to N // 2 of the other N - 1 registered members; those that are
+        absent are not among the N."""
+        return self.counts() and self.supporters() >= self._needed()
+
+    def _needed(self) -> int:
+        """The number of other nodes that a node needs to serve."""
+        absent = sum(1 for peer in self._peers.values() if peer.absent and peer.number in self._registered)
+        return (len(self._registered) - absent) // 2
 
     def supporters(self) -> int:
         """The number of other registered nodes that count for the majority."""
@@ -295,7 +312,7 @@ class Quorum:
 
     def lasts_until(self) -> float:
         """When ``enough`` becomes false if no further frame arrives."""
-        needed = len(self._registered) // 2
+        needed = self._needed()
         if needed == 0:
             return inf
         ends = sorted([self._ends(peer) for peer in self._peers.values() if self._supports(peer)])
@@ -349,7 +366,7 @@ class Quorum:
         if peer is None or peer.dead:
             return peer is not None
         others = self._others_connected(peer)
-        if peer.direct or peer.relayed or not self.counts() or len(others) < len(self._registered) // 2:
+        if peer.direct or peer.relayed or not self.counts() or len(others) < self._needed():
             return False
         return all(
             each.heartbeat_at > since and number not in each.hears and number not in each.hears_relayed
