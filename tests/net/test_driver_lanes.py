@@ -18,6 +18,7 @@ from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT
 from starlingmq.net.driver import Driver
+from starlingmq.storage.store import NotYetStored
 from starlingmq.wire.mqtt import (
     Ack,
     Connack,
@@ -407,3 +408,25 @@ async def test_a_cluster_turn_that_raised_is_committed_with_the_next_turn(bench:
     assert committed_after == [(raises, not turn_was_whole)] and len(bench.store.commits) == before + 1
     await bench.store.finish()
     assert [type(packet) for packet in peer.got()] == [Suback]
+
+
+async def test_postponed_frames_wait_for_the_answers_of_all_refused_turns(bench: Bench) -> None:
+    """Storing works again while a turn behind a refused one is still being stored: its frames come last."""
+    peer = await bench.connect("c", lasting=True)
+    for packet_id in (1, 2):
+        peer.send(Publish(b"t", b"m", 2, packet_id=packet_id))
+        await turns()
+        await bench.store.finish()
+    peer.got()
+    for packet_id in (1, 2):
+        peer.send(Ack(PUBREL, packet_id))
+        await turns()
+    first, second = bench.store.open()
+    await bench.store.finish(first, error=NotYetStored("the disk is full"))
+    bench.state.refusal.over()
+    bench.driver.request_turn()  # as the store does
+    await turns()
+    assert peer.got() == []
+    await bench.store.finish(second)
+    await bench.store.finish()
+    assert peer.got() == [Ack(PUBCOMP, 1), Ack(PUBCOMP, 2)]

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.limits.storage_failure import StorageFailure
 from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Client
 from starlingmq.net.broker_loop import client_sockets
@@ -52,15 +53,18 @@ class CommitTicket:
         self.frames: list[tuple[Client, bytes]] = []
         self.awaited: list[asyncio.Future[bool]] = []
 
+    def refuse(self, refusal: StorageFailure) -> None:
+        if not self.refused:
+            self.refused = True
+            refusal.refused_turns += 1
+
 
 BUG: Final = "internal error in a turn of the event loop; please report it"
 
 
 class Driver(ClientOwner):
     """``hooks`` may be None if there are none; ``on_event`` and ``on_notice`` receive the core's events and notices.
-
-    In a cluster, ``cluster`` takes its turns with the core, and ``carry`` executes its ``ClusterReady``.
-    """
+    In a cluster, ``cluster`` takes its turns with the core, and ``carry`` executes its ``ClusterReady``."""
 
     def __init__(
         self,
@@ -334,7 +338,8 @@ class Driver(ClientOwner):
         if pending is None and not self._tickets and not refused:
             return None
         ticket = CommitTicket(pending is None, self.clock())
-        ticket.refused = refused and pending is None
+        if refused and pending is None:
+            ticket.refuse(self.state.refusal)
         self._tickets.append(ticket)
         if pending is not None:
             future = asyncio.ensure_future(pending)
@@ -344,9 +349,8 @@ class Driver(ClientOwner):
     def _stored(self, ticket: CommitTicket, done: asyncio.Future[None]) -> None:
         error = done.exception()
         if isinstance(error, NotYetStored):
-            ticket.refused = True
-            for later in self._tickets:  # their frames may depend on it, as a SUBACK that waited for other nodes
-                later.refused = True
+            for later in (ticket, *self._tickets):  # they may depend on it, as a SUBACK that waited for other nodes
+                later.refuse(self.state.refusal)
         elif error is not None:
             log.error("storage failed: %s", error)
             ticket.failed = True
@@ -365,6 +369,8 @@ class Driver(ClientOwner):
                 self._release(client, data, ticket.refused)
             if ticket.awaited:
                 _settle_all(ticket.awaited, not (ticket.refused or ticket.failed))
+            if ticket.refused and self.state.refusal.turn_answered():
+                self._schedule()
 
     def _release(self, client: Client, data: bytes, refused: bool) -> None:
         """Send frames whose commit is complete; refusals instead if nothing was stored."""
@@ -384,9 +390,8 @@ class Driver(ClientOwner):
             self.state.sent(client)
 
     def _silence(self, client: Client) -> None:
-        """Send nothing more to a client whose writes were not stored, and close: its messages are unacknowledged, and
-        frames stored later would arrive without the earlier ones. The client must reconnect.
-        """
+        """Send nothing more to a client whose writes were not stored, and close its connection: its messages are
+        unacknowledged, and frames stored later would arrive without the earlier ones."""
         if not client.output_stopped and not client.link:
             client.output_stopped = True
             self.state.not_stored(client, self.clock())
@@ -435,10 +440,8 @@ class Driver(ClientOwner):
     # The end
 
     async def stop(self, timeout: float) -> None:
-        """Send every client its last frames, wait ``timeout`` seconds for them to be read, then abort.
-
-        Afterwards there is no connection, no timer and no hook call.
-        """
+        """Send every client its last frames, wait ``timeout`` seconds for them to be read, then abort. Afterwards there
+        is no connection, no timer and no hook call."""
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
@@ -452,6 +455,9 @@ class Driver(ClientOwner):
         _settle_all(self._awaited, False)
         await self._wait_deserted(CUT_SECONDS)
         await self._hook_calls.wait()
+
+    def end(self) -> None:
+        self._scheduled = True  # no turn follows: the store is closed
 
     async def _wait_deserted(self, timeout: float) -> None:
         with suppress(TimeoutError):

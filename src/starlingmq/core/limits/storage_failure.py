@@ -67,11 +67,15 @@ class StorageFailure:
     ctx: Context
     ending: Ending
     delivery: Delivery
+    refused_turns: int  # their frames have not been answered yet
+    _is_over: bool
 
     def __init__(self, ctx: Context, ending: Ending, delivery: Delivery) -> None:
         self.ctx = ctx
         self.ending = ending
         self.delivery = delivery
+        self.refused_turns = 0
+        self._is_over = False
 
     def answer(self, client: Client, held: bytes) -> bytes:
         """The frames for a client in place of those in ``held``, whose writes were not stored. This may close its
@@ -185,6 +189,22 @@ class StorageFailure:
     # Recovery
 
     def over(self) -> None:
+        """Storing works again. What is postponed is sent once the frames of all refused turns are answered: frames for
+        a node that are postponed later would come behind newer ones, and that node would take them for known ones."""
+        self._is_over = True
+        self._go_on()
+
+    def turn_answered(self) -> bool:
+        """All frames of a refused turn are. Returns whether there is more to send now."""
+        self.refused_turns -= 1
+        return self._go_on()
+
+    def _go_on(self) -> bool:
+        if not self._is_over or self.refused_turns != 0:
+            return False
+        self._is_over = False
+        if self.ctx.refusing:
+            return False  # it has failed again: this waits until the next time
         links, self.delivery.links_postponed = self.delivery.links_postponed, []
         for client, held in links:
             self.ctx.send_stored(client, held)
@@ -192,6 +212,7 @@ class StorageFailure:
                 self.delivery.wait(client.session)
         if self.delivery.postponed:
             self.ctx.jobs.append(ReleaseJob(self))
+        return True
 
     def release(self, session: Session) -> None:
         frames = self.delivery.postponed.pop(session, None)
