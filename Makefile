@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies lock proto site build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -139,7 +139,10 @@ chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, et
 chaos-copies: system-cluster setup-run ## kill a node and delete its data directory, again and again, under load (ROUNDS=50, SEED=n, ARGS="--copies 3")
 	$(PY) -m tests.cluster.chaos_copies --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-chaos-pipeline: setup-test .stamps/lake ## one stream into six sinks, each row once, while everything is killed (ROUNDS=30, ARGS="--seed n")
+chaos-operations: system-cluster setup-run ## operate a cluster with copies under load while nodes, disks and etcd fail (ARGS="--copies 3 --min-copies 2 --only etcd"; "full" mounts disks: root)
+	$(PY) -m tests.cluster.copies_operations $(ARGS)
+
+chaos-pipeline: setup-test .stamps/lake ## one stream into six sinks, each row once, while everything is killed (ROUNDS=30, ARGS="--seed n --copies 2")
 	$(IN_LAKE) $(PY) -m tests.lake.killing --rounds $(if $(filter file,$(origin ROUNDS)),30,$(ROUNDS)) $(ARGS)
 
 lock: .stamps/installed ## lock files with hashes in requirements/, of pyproject.toml (ARGS=--upgrade: the newest versions)

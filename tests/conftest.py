@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import hypothesis
 import pytest
 
 from compiling.modules import PACKAGE, ROOT, compiled_parts
 from tests.boundaries import held_by
 from tests.patience import TimeOuts
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 WHOLE: Final = (
     "bulk",

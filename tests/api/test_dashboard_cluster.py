@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ def http_url(node: Node) -> str:
     return f"http://127.0.0.1:{node.port + 60}"
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, 3)
+@contextmanager
+def nodes_with_http(directory: Path, **settings: Any) -> Iterator[Cluster]:
+    cluster = Cluster(directory, 3, settings, proxies=not settings)
     for node in cluster.nodes:
 
         def with_http(settings: dict[str, Any], node: Node = node) -> None:
@@ -40,6 +41,12 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
 
         node.configure(with_http)
     with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    with nodes_with_http(tmp_path) as cluster:
         asyncio.run(cluster.whole())
         yield cluster
 
@@ -83,3 +90,31 @@ async def test_nodes_die_while_the_page_is_open(three: Cluster, tmp_path: Path, 
         first.start()
         await page.until(f"{STATE} === 'serving'")
         assert not page.problems
+
+
+async def test_copies_are_shown_and_which_node_serves_a_lost_one(tmp_path: Path, pictures: Path) -> None:
+    with nodes_with_http(tmp_path, copies=2, lease_ttl=3) as cluster:
+        await cluster.whole()
+        first, _, third = cluster.nodes
+        async with browser(tmp_path) as page:
+            await page.look_like(1000, 1300, dark=False)
+            await page.go(http_url(first) + "/#nodes")
+            tables = "[...document.querySelectorAll('#view table')]"
+            copies = f"{tables}.find((one) => one.textContent.includes('lost with it now'))"
+            await page.until(f"({copies}?.textContent.match(/nothing/g) ?? []).length === 3")
+            assert "in step" in await page.run(f"{copies}.textContent")
+            await page.screenshot(pictures / "copies.png")
+            third.kill()
+            rows = f"[...{copies}.querySelectorAll('tbody tr')]"
+            of_third = f"{rows}.find((one) => one.children[0].textContent === '{third.name}')"
+            await page.until(f"!!{of_third}?.children[1].querySelector('.bad')")
+            await page.until(f"{tables}[0].textContent.includes('serves its data')")
+            await page.screenshot(pictures / "copies-without-one.png")
+            await page.go(http_url(first) + "/#overview")
+            await page.until("document.querySelector('#view table').textContent.includes('serves its data')")
+            await page.go(http_url(first) + "/#nodes")
+            await page.look_like(390, 844, dark=True)
+            await page.until(f"{copies}")
+            assert await page.run("document.documentElement.scrollWidth") <= 390
+            await page.screenshot(pictures / "copies-phone.png")
+            assert not page.problems

@@ -403,6 +403,27 @@ def test_workers_share_one_port_and_one_that_dies_is_replaced(tmp_path: Path) ->
     assert "was ended by signal 9; it is restarted" in (tmp_path / "log").read_text()
 
 
+def test_one_of_two_workers_serves_while_the_other_is_down(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    words = ("serve", "--workers", "2", "--listen", "mqtt://127.0.0.1:0", "--data-dir", str(data))
+    without_etcd = ("--set", "cluster.etcd.binary=no-such-etcd")
+    with running(tmp_path / "log", *words, *without_etcd) as command:
+        (url,) = command.urls
+        until(lambda: all_connected(data / "worker-1"))
+        (data / "worker-2").rename(data / "away")
+        (data / "worker-2").touch()  # so that it cannot be started again
+        (victim,) = [process for name, process in nodes_of(command).items() if name.endswith('-2"')]
+        victim.kill()
+        until(lambda: run("pub", "-L", f"{url}/one/serves", "-m", "kept", "-q", "1", "-r")[0] == 0)
+        subscription = subscriber(url, "-t", "one/#", "-q", "1", "-C", "1")
+        assert subscription.finish()[1] == b"kept\n"
+        assert "isolated" not in (tmp_path / "log").read_text()
+        (data / "worker-2").unlink()
+        (data / "away").rename(data / "worker-2")
+        until(lambda: all_connected(data / "worker-1") and all_connected(data / "worker-2"))
+        assert command.stop() == 0
+
+
 def test_invalid_numbers_of_workers_are_refused(tmp_path: Path) -> None:
     code, _, errors = run("serve", "--workers", "2", "--listen", f"unix://{tmp_path}/socket")
     assert code == 2 and "workers cannot share a Unix socket" in errors

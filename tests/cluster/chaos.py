@@ -409,11 +409,12 @@ def run(
     report: Path | None = None,
     slower: float = 1.0,
     owners: str = "etcd",
+    copies: int = 1,
 ) -> Load:
     """One run; the load that it bore. ``slower``: how many times as long everything may take, for what else the machine
-    does; ``owners``: the setting. Raises AssertionError, after the report was written."""
+    does; ``owners`` and ``copies``: the settings. Raises AssertionError, after the report was written."""
     settings, storage = draw_settings(random.Random(seed))
-    settings["owners"] = owners
+    settings |= {"owners": owners, "copies": copies}
     with Cluster(directory, nodes, settings, storage) as cluster:
         trial = Run(cluster, rounds, seed, rate, talk, seconds, slower)
         trial.tell(", ".join(f"{key} {value}" for key, value in (settings | storage).items()))
@@ -455,6 +456,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="so long, in place of rounds; clients roam")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside the cluster, for all the time")
     parser.add_argument("--owners", choices=["etcd", "shares"], default="etcd", help="the setting cluster.owners")
+    parser.add_argument("--copies", type=int, default=1, help="the setting cluster.copies")
     parser.add_argument("--report", type=Path, help="a directory for the report; with --minutes build/chaos")
     parser.add_argument("--dir", type=Path, help="a new directory for what the nodes keep and say; it stays")
     arguments = parser.parse_args()
@@ -479,6 +481,7 @@ def main() -> int:
                     report,
                     busy.slower,
                     arguments.owners,
+                    arguments.copies,
                 )
         except AssertionError as error:
             print(f"seed {seed}: {error}", file=sys.stderr)

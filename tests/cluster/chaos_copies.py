@@ -3,7 +3,9 @@ killed and its data directory deleted. Sometimes it returns at once, sometimes l
 sometimes it keeps its disk, or gets back one of an earlier round.
 
 After each round all nodes have to be in step again. Each ``CHECK_ROUNDS`` everything that was acknowledged has to be
-everywhere, once at QoS 2, in order, and each client has its session; wills and retained messages: ``chaos_kept``.
+everywhere, once at QoS 2, in order, and each client has its session; wills and retained messages: ``chaos_kept``;
+a stream: ``chaos_streams``; NATS: ``chaos_nats``;
+with ``--spark``: ``chaos_spark``.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.chaos_kept import Kept
+from tests.cluster.chaos_nats import Natsed
+from tests.cluster.chaos_spark import Sparked
+from tests.cluster.chaos_streams import Streamed, keep_stream
 from tests.cluster.load import Load
 from tests.cluster.real import AwayError, Cluster, Node
 
@@ -40,7 +45,16 @@ def is_copied(node: Node, copies: int) -> bool:
 
 
 class CopiesRun:
-    def __init__(self, cluster: Cluster, copies: int, seed: int, directory: Path, talk: bool = False) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        natsed: Natsed,
+        sparked: Sparked | None,
+        copies: int,
+        seed: int,
+        directory: Path,
+        talk: bool = False,
+    ) -> None:
         self.cluster = cluster
         self.copies = copies
         self.draw = random.Random(seed)
@@ -49,17 +63,34 @@ class CopiesRun:
         self._talk = talk
         self._old: dict[str, Path] = {}  # disks of earlier rounds
         self._kept = Kept()
+        self._streamed = Streamed()
+        self._natsed = natsed
+        self._sparked = sparked
 
     async def run(self, rounds: int, rate: int) -> Load:
         await self.cluster.whole()
         await self._until_copied()
         await self._kept.prepare(self.cluster.nodes[0])
         async with Load(self.cluster.nodes, rate, patience=BACK_SECONDS) as load:
-            for number in range(1, rounds + 1):
-                await asyncio.sleep(self.draw.uniform(*WORK_SECONDS))
-                await self._round(load, number)
-                if number % CHECK_ROUNDS == 0 or number == rounds:
-                    await self._check(load)
+            self._streamed.begin(self.cluster.nodes)
+            await self._natsed.begin(self.cluster.nodes)
+            if self._sparked is not None:
+                self._sparked.begin(self.cluster.nodes)
+            try:
+                for number in range(1, rounds + 1):
+                    await asyncio.sleep(self.draw.uniform(*WORK_SECONDS))
+                    await self._round(load, number)
+                    if number % CHECK_ROUNDS == 0 or number == rounds:
+                        await self._check(load)
+                await self._streamed.end()
+                if self._sparked is not None:
+                    rows = await self._sparked.check(self.cluster.nodes)
+                    self.tell(f"      Spark has read and written {rows:,} rows, each once")
+            finally:
+                await self._streamed.end()
+                await self._natsed.end()
+                if self._sparked is not None:
+                    self._sparked.end()
         return load
 
     async def _round(self, load: Load, number: int) -> None:
@@ -110,9 +141,12 @@ class CopiesRun:
         await self.cluster.whole()
         await load.settle()
         await self._kept.check(self.cluster.nodes, self.draw.choice(self.cluster.nodes))
+        await self._streamed.check(self.cluster.nodes)
+        await self._natsed.check(self.draw.choice(self.cluster.nodes))
         assert not self.cluster.complaints(), "\n".join(self.cluster.complaints())
         self.tell(
-            f"      all is there: {load.acks:,} acknowledged, {load.delivered:,} delivered, {load.refused:,} refused"
+            f"      all is there: {load.acks:,} acknowledged, {load.delivered:,} delivered, {load.refused:,} refused, "
+            f"{len(self._streamed.acknowledged):,} rows of the stream, {len(self._natsed.flushed):,} flushed"
         )
         load.go_on()
 
@@ -121,10 +155,20 @@ class CopiesRun:
             print(line, flush=True)
 
 
-def run(directory: Path, copies: int, rounds: int, seed: int, rate: int, talk: bool = False) -> Load:
+def run(
+    directory: Path, copies: int, rounds: int, seed: int, rate: int, talk: bool = False, spark: bool = False
+) -> Load:
     """Raises AssertionError."""
-    with Cluster(directory, 3, {"copies": copies}, proxies=False) as cluster:
-        trial = CopiesRun(cluster, copies, seed, directory, talk)
+    cluster = Cluster(directory, 3, {"copies": copies}, proxies=False)
+    for node in cluster.nodes:
+        node.configure(keep_stream)
+    natsed = Natsed()
+    natsed.listen(cluster.nodes)
+    sparked = Sparked(directory) if spark else None
+    if sparked is not None:
+        sparked.listen(cluster.nodes)
+    with cluster:
+        trial = CopiesRun(cluster, natsed, sparked, copies, seed, directory, talk)
         load = asyncio.run(trial.run(rounds, rate))
         trial.tell(", ".join(f"{count} x {what}" for what, count in trial.counts.most_common()))
         return load
@@ -136,6 +180,7 @@ def main() -> int:
     parser.add_argument("--copies", type=int, default=2)
     parser.add_argument("--seed", type=int, default=None, help="draws the same rounds again (not their times)")
     parser.add_argument("--rate", type=int, default=500, help="messages a second at most")
+    parser.add_argument("--spark", action="store_true", help="Spark reads a stream, and writes another one")
     parser.add_argument("--dir", type=Path, help="a new directory for what the nodes keep and say; it stays")
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
@@ -143,7 +188,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="starlingmq-copies-") as scratch:
         try:
             load = run(
-                arguments.dir or Path(scratch), arguments.copies, arguments.rounds, seed, arguments.rate, talk=True
+                arguments.dir or Path(scratch),
+                arguments.copies,
+                arguments.rounds,
+                seed,
+                arguments.rate,
+                talk=True,
+                spark=arguments.spark,
             )
         except AssertionError as error:
             print(f"seed {seed}: {error}", file=sys.stderr)

@@ -176,7 +176,7 @@ class Author(Person):
             number = self.numbers.pop(packet_id)
             del self.sent[packet_id]
             self.load.refused += 1
-            if packet.reason != NOT_NOW or packet.type not in (PUBACK, PUBREC):
+            if packet.reason not in self.load.refusals or packet.type not in (PUBACK, PUBREC):
                 self.load.wrong(f"{self.name} got {packet!r}")
             elif number not in self.again:
                 self.refused.add(number)
@@ -369,6 +369,7 @@ class Load:
         self.lost = 0  # connections
         self.refused = 0
         self.refused_connections = 0
+        self.refusals = {NOT_NOW}  # reasons that a message may be refused with
         self.promised = 0  # messages to who had a SUBACK just before
         self.problems: Counter[str] = Counter()
         self.floor: dict[str, int] = {}  # up to there all is settled: what comes can only be there already

@@ -17,10 +17,10 @@ from tests.cluster.takeover_world import RoamingWorld, figures
 
 
 class ReturningWorld(RoamingWorld):
-    """``copies``: with ``cluster.copies``, a node that was taken out sets the data on its disk aside before it begins
-    (``CopyRoles``, order SetAside)."""
+    """``sets_aside``: with ``cluster.copies``, a node that was taken out sets the data on its disk aside before it
+    begins (``CopyRoles``, order SetAside)."""
 
-    copies: ClassVar[bool] = False
+    sets_aside: ClassVar[bool] = False
 
     def __init__(self, seed: int, trace: bool = False) -> None:
         super().__init__(seed, trace)
@@ -46,7 +46,7 @@ class ReturningWorld(RoamingWorld):
     def _start_again(self) -> None:
         node = self.nodes[0]
         self.trace.note("world", "n1 is started again, as a new node")
-        if self.copies:
+        if self.sets_aside and self.copies == 1:
             node.disk.wipe()
         node.gone = node.leaving = False
         node.down = 0
@@ -56,7 +56,7 @@ class ReturningWorld(RoamingWorld):
 
 
 def run(seed: int, trace: bool = False) -> ReturningWorld:
-    world = ReturningWorld(seed, trace)
+    world = ReturningWorld(seed, trace) if ReturningWorld.copies == 1 else CopiedReturningWorld(seed, trace)
     world.live()
     return world
 
@@ -66,11 +66,11 @@ def told(world: ReturningWorld) -> Counter[str]:
 
 
 class CopiedReturningWorld(ReturningWorld):
-    copies = True
+    sets_aside = True
 
     def in_doubt(self) -> bool:
         """Sessions of the node that was taken out are lost: in these worlds no other node serves its data."""
-        return self.returns > 0 or super().in_doubt()
+        return self.returns > 0 or self.nodes[0].leaving or super().in_doubt()
 
 
 def run_with_copies(seed: int, trace: bool = False) -> ReturningWorld:

@@ -195,6 +195,7 @@ class RoamingWorld(World):
         super().__init__(seed, trace)
         self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind  # all clients roam
         self.books: RoamingBooks = RoamingBooks()
+        self.books.refusing = self.copies > 1
         self.numbers: dict[str, int] = {}  # of nodes, by host
         self.left: dict[str, None] = {}  # hosts
         self.more = Random(f"roaming {seed}")

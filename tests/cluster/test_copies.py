@@ -168,6 +168,7 @@ class Serving:
     def __init__(self, record: CopyRecord, restarted: bool = False, required: int = 1, copies: int = 2) -> None:
         self.now = 100.0
         self.gone: set[str] = set()
+        self.forgotten: set[str] = set()
         self.nodes = nodes(*[(name, name, "") for name in "abcd"])
         settings = replace(SETTINGS, required=required, copies=copies)
         self.server = CopyServer(record, restarted, settings, self.gone.__contains__, self.now)
@@ -175,7 +176,7 @@ class Serving:
     def look(self, written: int, seconds: float = 0.25) -> CopyRecord | None:
         self.now += seconds
         self.server.tick(written, self.now)
-        return self.server.proposal(self.nodes, {}, self.now)
+        return self.server.proposal(self.nodes, {}, self.now, self.forgotten)
 
     def attach(self, name: str, incarnation: int = 1) -> None:
         assert self.server.attached(name, incarnation, False, self.now)
@@ -450,10 +451,32 @@ def test_a_lost_node_whose_data_another_one_serves_does_not_displace_a_follower_
     assert wanted is not None and set(wanted.in_step) == {"b", "c"}
 
 
+def test_a_follower_that_was_removed_from_the_cluster_is_replaced_at_once() -> None:
+    """It is not waited for as a lost one is, which may come back."""
+    serving = Serving(RECORD)
+    serving.attach("b")
+    del serving.nodes["b"]
+    serving.server.detached("b", serving.now)
+    assert serving.look(0) is None
+    serving.forgotten = {"b"}
+    wanted = serving.look(0)
+    assert wanted is not None and wanted.followers[0] == "b"
+    (next_one,) = wanted.followers[1:]
+    serving.confirm(wanted)
+    for _ in range(16):
+        serving.attach(next_one, 2)
+        serving.server.stored(next_one, 1)
+        if (wanted := serving.look(0)) is not None:
+            serving.confirm(wanted)
+    assert serving.server.record.followers == (next_one,) and set(serving.server.record.in_step) == {"a", next_one}
+
+
 def test_an_operator_hands_over_to_a_node_in_step_and_to_no_other() -> None:
     serving = Serving(RECORD)
     assert serving.server.hand_over("c") == "c does not have everything that a has acknowledged"
     assert serving.server.hand_over("b") == ""
+    assert serving.look(written=0) is None, "it is not connected, and may have less than this node has written"
+    serving.attach("b")
     proposed = serving.look(written=0)
     assert proposed is not None and proposed.server == "b"
 

@@ -6,6 +6,7 @@ from random import Random
 
 from tests.sim.etcd_model import EtcdModel, Session
 
+from starlingmq.cluster.copies.copy_marks import CopyMarks
 from starlingmq.cluster.etcd.etcd_requests import EtcdState, LeaseLost, Put, Request, Txn, TxnAnswer, Watch
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.members import Members
@@ -28,12 +29,15 @@ class Town:
         self.talking = True
         self.changes: dict[str, list[tuple[str, str]]] = {}
         self.requests: dict[str, list[Request]] = {}
+        self.marks: CopyMarks | None = None
 
     def start(self, name: str, address: str = "", session: str = "", owners: str = "etcd") -> Members:
         key = session or name
         self.sessions[key] = self.etcd.session(key)
         self.sessions[key].keep_alive(self.now)
-        members = self.members[key] = Members("c", name, address or f"{name}:1", "1", settle=SETTLE, owners=owners)
+        members = self.members[key] = Members(
+            "c", name, address or f"{name}:1", "1", settle=SETTLE, owners=owners, marks=self.marks
+        )
         self.changes[key] = []
         self.requests[key] = []
         members.start(self.now)

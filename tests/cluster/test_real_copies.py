@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
 from unittest.mock import ANY
 
 import pytest
 import yaml
+from tests.cluster.chaos_streams import keep_stream, stream_rows
 from tests.cluster.real import AwayError, Cluster, Node
 from tests.patience import within
 
-from starlingmq.bulk.protocol import Ticket
 from starlingmq.client import Client, ClientError
-from starlingmq.spark.nodes import NodeBook
-from starlingmq.spark.read_options import Options
 
 SECONDS = 30.0
-TOKEN: Final = "a token for readers of streams"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
@@ -49,13 +45,29 @@ async def found(node: Node, count: int) -> list[int]:
     return numbers
 
 
+def in_step_of(node: Node) -> list[str]:
+    """The nodes that have everything that it acknowledges, in order. Raises AwayError."""
+    own = next(each for each in node.ask("cluster.copies")["nodes"] if each["node"] == node.name)
+    return list(own["in_step"])
+
+
 def is_copied(node: Node, copies: int) -> bool:
     """Whether that many nodes have everything that it acknowledges."""
     try:
-        own = next(each for each in node.ask("cluster.copies")["nodes"] if each["node"] == node.name)
+        return len(in_step_of(node)) >= copies
     except AwayError:
         return False
-    return len(own["in_step"]) >= copies
+
+
+async def forget(cluster: Cluster, lost: Node, at: Node) -> None:
+    """Once the lease of the lost node has expired."""
+
+    def is_forgotten() -> bool:
+        with suppress(AwayError):
+            return bool(at.ask("cluster.forget", name=lost.name) == {"forgot": lost.name})
+        return False
+
+    await cluster.until(is_forgotten, f"{lost.name} is forgotten", SECONDS)
 
 
 async def copied(cluster: Cluster, copies: int) -> None:
@@ -159,8 +171,40 @@ async def test_the_health_names_missing_copies_and_the_node_that_serves_the_data
             return health["status"] == "degraded" and f"whole copy of the data of {one.name}" in health["summary"]
 
         await cluster.until(is_named, "the missing copy is named")
-        served = f" serves the data of {lost.name}"
-        await cluster.until(lambda: served in one.status()["health"]["summary"], "the server of its data is named")
+
+        def is_served_elsewhere() -> bool:
+            health = one.status()["health"]
+            (gone,) = health["gone"]
+            return bool(gone["served_by"])
+
+        await cluster.until(is_served_elsewhere, "another node serves its data")
+        health = one.status()["health"]
+        (gone,) = health["gone"]
+        assert health["status"] == "degraded" and health["reachable"] == 2 and health["members"] == 3
+        assert f"2 of 3 nodes reachable; {lost.name} gone since " in health["summary"]
+        assert f"{gone['served_by']} serves its data" in health["summary"] and gone["seconds"] > 0
+        assert f"forget {lost.name}" in health["next"]
+        lost.start()
+        await cluster.whole()
+        await cluster.until(lambda: one.status()["health"]["status"] == "healthy", "it is back")
+
+
+async def test_a_node_is_gone_as_soon_as_another_one_serves_its_data(tmp_path: Path) -> None:
+    """Also while its lease in etcd lasts, and although no copy is missing."""
+    with Cluster(tmp_path, 3, {"copies": 3, "lease_ttl": 30}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 3)
+        one, _, lost = cluster.nodes
+        lost.kill()
+
+        def server() -> str:
+            views = one.ask("cluster.copies")["nodes"]
+            return str(next(view["server"] for view in views if view["node"] == lost.name))
+
+        await cluster.until(lambda: server() != lost.name, "another node serves its data")
+        health = one.status()["health"]
+        assert health["status"] == "degraded" and health["reachable"] == 2
+        assert [(gone["name"], gone["served_by"]) for gone in health["gone"]] == [(lost.name, server())]
 
 
 async def subscribe_refused(cluster: Cluster, node: Node) -> None:
@@ -201,44 +245,47 @@ async def test_an_older_copy_is_kept_and_served_once_an_operator_gives_up_the_lo
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
         await cluster.whole()
         await copied(cluster, 2)
-        one, two, three = cluster.nodes
-        view = next(each for each in one.ask("cluster.copies")["nodes"] if each["node"] == three.name)
-        follower, other = (one, two) if view["followers"][0]["node"] == one.name else (two, one)
-        await subscribe(three, "to/sleeper", 1)
-        async with Client(three.url, client_id="dozer", clean_start=False, session_expiry=3600):
+        views = cluster.nodes[0].ask("cluster.copies")["nodes"]
+        followers = {view["node"]: view["followers"][0]["node"] for view in views}
+        # The follower's own data must not be lost with this disk, too: the third node has a copy of it.
+        lost = next(node for node in cluster.nodes if followers[followers[node.name]] != node.name)
+        follower = cluster[followers[lost.name]]
+        (other,) = [node for node in cluster.nodes if node not in (lost, follower)]
+        await subscribe(lost, "to/sleeper", 1)
+        async with Client(lost.url, client_id="dozer", clean_start=False, session_expiry=3600):
             pass
-        async with Client(three.url) as client, within(SECONDS):
+        async with Client(lost.url) as client, within(SECONDS):
             for number in range(50):
                 await client.publish("to/sleeper", b"%d" % number, qos=1)
             follower.kill()
             for number in range(50, 53):  # these are acknowledged without the follower
                 await client.publish("to/sleeper", b"%d" % number, qos=1)
-        three.kill()
-        shutil.rmtree(three.data_dir)
+        lost.kill()
+        shutil.rmtree(lost.data_dir)
         follower.start()
-        three.start()
+        lost.start()
 
         def waits(node: Node) -> bool:
             with suppress(AwayError):
                 views = node.ask("cluster.copies")["nodes"]
-                return any(each["node"] == three.name and "give-up" in each["unserved"] for each in views)
+                return any(each["node"] == lost.name and "give-up" in each["unserved"] for each in views)
             return False
 
-        await cluster.until(lambda: waits(three) and waits(other), "both say that no node serves the data")
-        await cluster.until(lambda: "not serving yet: only this node had" in three.said(), "the log says so, too")
+        await cluster.until(lambda: waits(lost) and waits(other), "both say that no node serves the data")
+        await cluster.until(lambda: "not serving yet: only this node had" in lost.said(), "the log says so, too")
         await cluster.until(lambda: follower.serves(), "the follower is back")
-        assert not three.is_ready()
+        assert not lost.is_ready()
         async with Client(other.url, client_id="dozer", clean_start=False) as client:
             assert not client.session_present  # no node waits for the one that waits for an operator
         with pytest.raises(AwayError, match="add --force"):
-            other.ask("cluster.give_up", name=three.name)
-        assert await asyncio.to_thread(other.ask, "cluster.give_up", name=three.name, force="yes") == {
-            "node": three.name,
+            other.ask("cluster.give_up", name=lost.name)
+        assert await asyncio.to_thread(other.ask, "cluster.give_up", name=lost.name, force="yes") == {
+            "node": lost.name,
             "server": follower.name,
             "lost": ANY,
         }
         await cluster.whole()
-        assert await found(three, 50) == list(range(50))
+        assert await found(lost, 50) == list(range(50))
         await copied(cluster, 2)
 
 
@@ -250,9 +297,10 @@ async def test_a_node_with_a_new_disk_does_not_start_without_the_copies_that_it_
         three.stop()
         shutil.rmtree(three.data_dir)
         three.configure(lambda settings: settings["cluster"].update(copies=1))
+        before = three.said_bytes()
         three.start()
         await cluster.until(lambda: "etcd lists copies of the data of n3" in three.said(), "the node says why it ends")
-        assert not three.is_ready()
+        assert "\nready " not in three.said(before)
         three.stop()
         three.configure(lambda settings: settings["cluster"].update(copies=2))
         three.start()
@@ -290,15 +338,7 @@ async def test_a_lost_node_that_is_forgotten_is_handed_over_first_and_returns_wi
             for number in range(50):
                 await client.publish("to/sleeper", b"%d" % number, qos=2)
         three.kill()
-
-        def is_forgotten() -> bool:
-            with suppress(AwayError):  # until its lease has expired
-                return bool(one.ask("cluster.forget", name=three.name) == {"forgot": three.name})
-            return False
-
-        async with within(SECONDS):
-            while not await asyncio.to_thread(is_forgotten):
-                await asyncio.sleep(0.1)
+        await forget(cluster, three, one)
         assert {each["node"] for each in one.ask("cluster.copies")["nodes"]} == {"n1", "n2"}
         assert await found(two, 50) == list(range(50))
         await cluster.until(
@@ -346,27 +386,6 @@ def etcd_of(node: Node) -> list[str]:
     return [f"127.0.0.1:{settings['cluster']['etcd']['client_port']}"]
 
 
-def keep_stream(settings: dict[str, Any]) -> None:
-    settings["streams"] = {
-        "listen": "127.0.0.1:0",
-        "token": TOKEN,
-        "define": [{"name": "readings", "topics": ["readings/#"]}],
-    }
-
-
-def stream_rows(node: Node, origin: str) -> tuple[str, list[tuple[int, bytes]]]:
-    """The id of the stream, and offset and payload of each row of the origin's part, as a reader finds them that knows
-    only ``node``."""
-    servers = (str(node.ask("stream.nodes")["nodes"][0]["address"]),)
-    with closing(NodeBook(Options(servers=servers, stream="readings", token=TOKEN, node_timeout=SECONDS))) as book:
-        bounds = book.bounds([origin])[origin]
-        ticket = Ticket(stream="readings", start=bounds.first, end=bounds.next, id=bounds.id)
-        rows: list[tuple[int, bytes]] = []
-        for batch, _ in book.at(book.addresses[origin]).rows(ticket, origin):
-            rows += zip(batch.column("offset").to_pylist(), batch.column("payload").to_pylist(), strict=True)
-        return bounds.id, rows
-
-
 async def test_the_stream_of_a_lost_node_is_read_with_the_same_offsets(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     cluster = Cluster(tmp_path, 3, {"copies": 2}, proxies=False)
@@ -391,3 +410,77 @@ async def test_the_stream_of_a_lost_node_is_read_with_the_same_offsets(tmp_path:
         id, rows = await asyncio.to_thread(stream_rows, one, three.name)
         assert id == before[0]
         assert rows == [*before[1], (before[1][-1][0] + 1, b"100")]
+
+
+async def test_two_disks_that_were_swapped_are_refused_and_nothing_is_replaced(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, two, three = cluster.nodes
+        await subscribe(two, "to/sleeper", 1)
+        async with Client(one.url) as client, within(SECONDS):
+            for number in range(20):
+                await client.publish("to/sleeper", b"%d" % number, qos=1)
+        aside = tmp_path / "aside"
+
+        def swap() -> None:
+            two.data_dir.rename(aside)
+            three.data_dir.rename(two.data_dir)
+            aside.rename(three.data_dir)
+
+        for node in (two, three):
+            node.kill()
+        swap()
+        for node, owner in ((two, "n3"), (three, "n2")):
+            node.start()
+            assert node.process is not None
+            assert await asyncio.to_thread(node.process.wait, SECONDS) == 2
+            assert f"has the data of {owner}, and this node is {node.name}" in node.said()
+        swap()
+        for node in (two, three):
+            node.start()
+        await cluster.whole()
+        await copied(cluster, 2)
+        assert await found(two, 20) == list(range(20))
+        assert not cluster.complaints()
+
+
+async def test_a_node_whose_follower_was_forgotten_gets_another_follower(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one = cluster.nodes[0]
+        (follower,) = set(in_step_of(one)) - {one.name}
+        lost = cluster[follower]
+        lost.kill()
+        await forget(cluster, lost, one)
+        (other,) = set(cluster.nodes) - {one, lost}
+        wanted = [one.name, other.name]
+        await cluster.until(lambda: in_step_of(one) == wanted, "another node has it, long before copy_timeout")
+
+
+@pytest.mark.long
+async def test_a_node_whose_messages_wait_for_a_group_is_not_forgotten_and_the_answer_says_so(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
+        await cluster.whole()
+        await copied(cluster, 2)
+        one, _, three = cluster.nodes
+        await subscribe(three, "$share/crew/to/crew", 1)
+        async with Client(three.url) as client, within(SECONDS):
+            for number in range(3):
+                await client.publish("to/crew", b"%d" % number, qos=1)
+        three.kill()
+
+        def answer() -> str:
+            try:
+                return str(one.ask("cluster.forget", name=three.name))
+            except AwayError as error:
+                return str(error)
+
+        told: list[str] = []
+
+        def says_so() -> bool:
+            told.append(answer())
+            return "wait at n3 for members of shared groups" in told[-1]
+
+        await cluster.until(says_so, f"the reason: {told}", 120.0)

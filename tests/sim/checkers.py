@@ -34,6 +34,7 @@ class Sent:
     delete: bool = False  # with an empty payload: ``payload`` is then its name in the books
     acknowledged_at: float = 0.0
     ended_at: float = inf  # acknowledged or refused
+    again: bool = False  # it was sent once more, on another connection
 
 
 @dataclass(slots=True)
@@ -68,6 +69,8 @@ def matches(filter: bytes, topic: bytes) -> bool:
 
 
 class Books:
+    refusing = False  # with too few copies a message may be refused, and is taken when it is sent again, behind others
+
     def __init__(self) -> None:
         self.sent: dict[bytes, Sent] = {}
         self.promises: list[Promise] = []
@@ -128,6 +131,8 @@ class Books:
         self.replays.append((subscriber, payload, now))
 
     def _check_order(self, subscriber: str, sent: Sent, qos: int, promises: list[Promise]) -> None:
+        if self.refusing and sent.again:
+            return
         head, _, number = sent.payload.rpartition(b" ")
         key = b"%b %d" % (head, qos)  # as it came: what comes at QoS 0 overtakes what waits
         for promise in promises:

@@ -247,6 +247,7 @@ class Publisher(Person):
         for packet_id, packet in self.sent.items():
             if packet_id not in self.released:
                 packet.dup = True
+                self.books.sent[self.names[packet_id]].again = True
                 again.append(packet)
         self.say(again)
         self._flush()

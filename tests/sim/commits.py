@@ -12,6 +12,7 @@ from typing import Any
 from tests.sim.schedule import Schedule
 from tests.storage.simloop import SimLoop
 
+from starlingmq.core.limits.storage_failure import StorageFailure
 from starlingmq.core.ready import Ready
 from starlingmq.core.session.session import Client
 from starlingmq.storage.durable_store import DurableStore
@@ -41,9 +42,17 @@ class DiskLoop(SimLoop):
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         future = self.create_future()
-        seconds = self.sync_seconds * (0.5 + self.random.random())
-        self.schedule.after(seconds, self.enter, lambda: self._done(func, future))
+        seconds = self.seconds_of(func) * (0.5 + self.random.random())
+        self.schedule.at(self.begins(executor, seconds) + seconds, self.enter, lambda: self._done(func, future))
         return future
+
+    def begins(self, executor: object, seconds: float) -> float:
+        """When a thread of this executor begins a call that takes so long."""
+        return self.schedule.now
+
+    def seconds_of(self, func: Callable[..., Any]) -> float:
+        """How long a call in a thread takes, on average."""
+        return self.sync_seconds
 
     def _done(self, func: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         try:
@@ -66,9 +75,12 @@ class Ticket:
 class Commits:
     """``release``: send what waited; with True something else, because it could not be stored."""
 
-    def __init__(self, store: DurableStore, release: Callable[[Client, bytes, bool], None]) -> None:
+    def __init__(
+        self, store: DurableStore, release: Callable[[Client, bytes, bool], None], refusal: StorageFailure
+    ) -> None:
         self.store = store
         self.release = release
+        self.refusal = refusal
         self._tickets: deque[Ticket] = deque()
 
     def commit(self, ready: Ready, refusing: bool) -> Ticket | None:
@@ -82,24 +94,34 @@ class Commits:
         if pending is None and not self._tickets and not refusing:
             return None
         ticket = Ticket(pending is None)
-        ticket.refused = refusing and pending is None
+        if refusing and pending is None:
+            self.refuse(ticket)
         self._tickets.append(ticket)
         if pending is not None:
-            pending.add_done_callback(lambda done: self._stored(ticket, done))
+            asyncio.ensure_future(pending).add_done_callback(lambda done: self._stored(ticket, done))
         return ticket
 
     def _stored(self, ticket: Ticket, done: asyncio.Future[None]) -> None:
+        if done.cancelled():
+            return  # the node is dead
         error = done.exception()
         assert error is None or isinstance(error, NotYetStored), error
         if error is not None:
-            ticket.refused = True
+            self.refuse(ticket)
             for later in self._tickets:
-                later.refused = True
+                self.refuse(later)
         ticket.done = True
         self.settle()
+
+    def refuse(self, ticket: Ticket) -> None:
+        if not ticket.refused:
+            ticket.refused = True
+            self.refusal.refused_turns += 1
 
     def settle(self) -> None:
         while self._tickets and self._tickets[0].done:
             ticket = self._tickets.popleft()
             for client, data in ticket.frames:
                 self.release(client, data, ticket.refused)
+            if ticket.refused:
+                self.refusal.turn_answered()

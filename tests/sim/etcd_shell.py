@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from tests.sim.etcd_model import EtcdModel, Session
+from tests.sim.network import machine_of
 from tests.sim.schedule import Schedule
 
 from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Request, Txn
@@ -31,7 +32,7 @@ class NodeEtcd:
     def _keep_alive(self) -> None:
         if self.shell.lives.get(self.host) is self:
             now = self.shell.schedule.now
-            if not self.shell.stalled(self.host):
+            if not self.shell.stalled(machine_of(self.host)):
                 self.session.keep_alive(now)
                 self.shell.arm()
             self.shell.schedule.after(self.shell.model.lease_ttl / 3, self._keep_alive)
@@ -49,9 +50,13 @@ class EtcdShell:
         self.stalled = stalled
         self.model = EtcdModel(random, lease_ttl, timeout)
         self.lives: dict[str, NodeEtcd] = {}
+        self._cut: dict[str, dict[str, None]] = {}  # by machine that is cut off, its sessions
         self._armed_at = 0.0
 
     def node(self, host: str, answer: Callable[[Answer], None]) -> NodeEtcd:
+        if machine_of(host) in self._cut:
+            self._cut[machine_of(host)][host] = None
+            self.model.cut(host)
         return NodeEtcd(self, host, answer)
 
     def arm(self) -> None:
@@ -80,16 +85,23 @@ class EtcdShell:
         self.model.compact()
 
     def expire_lease(self, host: str) -> None:
-        if host in self.lives:
-            self.model.expire_lease(host, self.schedule.now)
+        for each in self._at(host):
+            self.model.expire_lease(each, self.schedule.now)
             self.arm()
 
     def cut(self, host: str) -> None:
-        self.model.cut(host)
+        cut = self._cut[host] = dict.fromkeys((host, *self._at(host), *self._cut.get(host, ())))
+        for each in cut:
+            self.model.cut(each)
 
     def heal(self, host: str) -> None:
-        self.model.heal(host, self.schedule.now)
+        for each in self._cut.pop(host, (host,)):
+            self.model.heal(each, self.schedule.now)
         self.arm()
+
+    def _at(self, machine: str) -> list[str]:
+        """The sessions of the processes there."""
+        return [host for host in self.lives if machine_of(host) == machine]
 
     def registered(self) -> list[bytes]:
         """The keys of the registered members."""

@@ -46,7 +46,7 @@ def crash(world: World, random: Random) -> End:
 
 def die(node: Node, process: object) -> None:
     """The end of a node whose fuse has not burnt down: it had little to do."""
-    if node.process is not None and (process is None or node.process is process):
+    if node.running and (process is None or node.process is process):
         node.crash(node.world.settings.power)
 
 

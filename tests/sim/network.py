@@ -22,6 +22,11 @@ from starlingmq.core.routing.forward_batch import GROUP
 RECONNECT_SECONDS = 0.2
 
 
+def machine_of(host: str) -> str:
+    """A broker that serves the data of n1 on the machine n2 listens at n1@n2."""
+    return host.rpartition("@")[2]
+
+
 class End(Protocol):
     """A life of a node, as the network sees it."""
 
@@ -56,6 +61,7 @@ class Network:
         self.random = random
         self.trace = trace
         self._chance = Random("what came later")  # so that what is drawn from the other stays what it was
+        self.deceives = True  # a proxy that ends looks like a process that has ended
         self.delay = 0.001  # seconds; each frame draws up to three times that
         self.slow: dict[tuple[str, str], float] = {}  # (source host, target host) -> seconds more
         self.loss = 0.0  # share of the frames
@@ -74,14 +80,21 @@ class Network:
     # Faults
 
     def is_cut(self, source: str, target: str) -> bool:
-        return (source, target) in self.cuts
+        return (machine_of(source), machine_of(target)) in self.cuts
+
+    def _between(self, way: tuple[str, str]) -> list[Stream]:
+        return [
+            stream
+            for (source, target), stream in self.streams.items()
+            if (machine_of(source), machine_of(target)) == way
+        ]
 
     def cut(self, ways: Sequence[tuple[str, str]]) -> None:
         for way in ways:
             self.cuts[way] = self.cuts.get(way, 0) + 1
-            stream = self.streams.get(way)
-            if stream is not None and stream.target is not None:
-                self._doubt(stream)
+            for stream in self._between(way):
+                if stream.target is not None:
+                    self._doubt(stream)
         self.changed_at = self.schedule.now
 
     def heal(self, ways: Sequence[tuple[str, str]]) -> None:
@@ -91,12 +104,12 @@ class Network:
                 self.cuts[way] = left
                 continue
             self.cuts.pop(way, None)
-            found = [stream for stream in self.left if (stream.source.host, stream.host) == way]
+            found = [stream for stream in self.left if (machine_of(stream.source.host), machine_of(stream.host)) == way]
             self.left = [stream for stream in self.left if stream not in found]
             for stream in found:  # it lay somewhere, and comes when the next life has begun
                 self.schedule.after(self.random.random(), self._let_go, stream)
-            if way in self.streams:
-                self._let_go(self.streams[way])
+            for stream in self._between(way):
+                self._let_go(stream)
         self.changed_at = self.schedule.now
 
     def _let_go(self, stream: Stream) -> None:
@@ -174,7 +187,7 @@ class Network:
             self.trace.envelope(stream.source.host, f"to {stream.host} LOST", envelope)
             return
         when = self.schedule.now + self._latency()
-        slow = self.slow.get((stream.source.host, stream.host), 0.0)
+        slow = self.slow.get((machine_of(stream.source.host), machine_of(stream.host)), 0.0)
         if slow:
             when += slow * self.random.random()
         if not self.overtaking:
@@ -247,9 +260,11 @@ class Network:
         """A proxy on these ways ends: it closes connections and refuses new ones, as if the target had ended."""
         self.cut(ways)
         for way in ways:
-            stream = self.streams.get(way)
-            if stream is not None and stream.target is not None:
-                self.schedule.after(self._probing(), self._be_deceived, stream, stream.target)
+            for stream in self._between(way):
+                if stream.target is None:
+                    continue
+                if self.deceives:
+                    self.schedule.after(self._probing(), self._be_deceived, stream, stream.target)
                 self._break(stream)
 
     def _be_deceived(self, stream: Stream, end: End) -> None:

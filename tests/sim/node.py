@@ -90,8 +90,21 @@ class Node:
         self.turn_seconds = 0.0  # that a turn takes beyond TURN_SECONDS, at most: how slow the machine is
 
     @property
-    def number(self) -> int:
-        return int(self.host[1:])
+    def running(self) -> bool:
+        return self.process is not None
+
+    def may_leave(self) -> bool:
+        """Whether nothing would be lost with it."""
+        return True
+
+    def forget_elsewhere(self) -> None:
+        """The step of an operator after this node was taken for lost while it left: its log asks for that."""
+
+    def end(self) -> None:
+        """It has left the cluster."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.die()
 
     def start(self) -> None:
         self.machine.fuse = NEVER
@@ -128,11 +141,14 @@ class Node:
 
 
 class Process:
-    def __init__(self, node: Node) -> None:
+    """``name``: of the member that it is; ``host``: where the others reach it; ``disk``: its data directory."""
+
+    def __init__(self, node: Node, name: str = "", disk: Disk | None = None) -> None:
         world = node.world
         self.node = node
         self.world = world
-        self.host = node.host
+        self.name = name or node.host
+        self.host = node.host if self.name == node.host else f"{name}@{node.host}"
         self.alive = True
         self.schedule = world.schedule
         self.sockets: dict[Client, Socket] = {}
@@ -142,9 +158,9 @@ class Process:
         settings = world.settings
         now = self.schedule.now
         self.state = BrokerState(
-            settings.mqtt, settings.limits, now, b"%16d" % node.number, "sim", None, settings.groups
+            settings.mqtt, settings.limits, now, b"%16d" % int(self.name[1:]), "sim", None, settings.groups
         )
-        disk = node.disk
+        disk = node.disk if disk is None else disk
         durability: Durability = "power" if settings.power else "process"
         self.store = SteadyStore(
             disk.kv,
@@ -154,20 +170,32 @@ class Process:
             settings.checkpoint_bytes,
             piece=settings.piece,
         )
-        self.loop = DiskLoop(self.schedule, world.random, settings.sync_seconds, self._go_on)
-        self.commits = Commits(self.store, self._release)
+        self.loop = self._open_loop()
+        self.commits = Commits(self.store, self._release, self.state.refusal)
         self.state.ctx.recording = settings.keeps
         self.state.ctx.want_events = True
         self.store.attach(self.state, self.poke)
-        recovered = restore(self.state, disk.kv, disk.journal)
+        recovered = restore(self.state, disk.kv, disk.journal, None, self.is_careful())
         self.store.replayed(recovered.changes, recovered.changed)
         self.store.rewrite(recovered.ahead)
         assert recovered.lost == 0, f"{self.host}: {recovered.lost} references lead to nothing"
         self.cluster = ClusterState(
-            self.state, settings.cluster, self.host, f"{self.host}:1", self.state.peers.facts, now
+            self.state,
+            settings.cluster,
+            self.name,
+            f"{self.host}:1",
+            self.state.peers.facts,
+            now,
+            copied=settings.cluster.copies > 1,
         )
         self.cluster.retained.page = settings.page
         self.etcd = world.etcd.node(self.host, self._answered)
+
+    def _open_loop(self) -> DiskLoop:
+        return DiskLoop(self.schedule, self.world.random, self.world.settings.sync_seconds, self._go_on)
+
+    def is_careful(self) -> bool:
+        return False
 
     def begin(self) -> None:
         self.world.network.listen(self)

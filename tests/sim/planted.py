@@ -332,6 +332,7 @@ def what_follows_a_refused_commit_overtakes_it() -> Any:
         settle, self.settle = self.settle, lambda: None  # type: ignore[method-assign]
         stored(self, ticket, done)
         for later, refused in before:
+            self.refusal.refused_turns -= later.refused and not refused
             later.refused = refused
         self.settle = settle  # type: ignore[method-assign]
         settle()

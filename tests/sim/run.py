@@ -8,7 +8,7 @@ import time
 import traceback
 
 from tests.cluster.takeover_world import RoamingWorld
-from tests.sim.seen import Seen, told
+from tests.sim.seen import EVERYTHING, WITH_COPIES, Seen, told
 from tests.sim.themes import THEMES
 from tests.sim.world import World
 
@@ -31,7 +31,9 @@ def main() -> int:
     parser.add_argument("--failures", type=int, default=1, help="stop after so many")
     parser.add_argument("--seed", type=int, help="live this one again, with a trace")
     parser.add_argument("--theme", choices=[*THEMES, ROAMING], default="", help="all worlds are about this")
+    parser.add_argument("--copies", type=int, default=1, help="cluster.copies; above 1, disks are lost")
     arguments = parser.parse_args()
+    World.copies = arguments.copies
     if arguments.seed is not None:
         run(arguments.seed, True, arguments.theme)
         return 0
@@ -49,6 +51,7 @@ def main() -> int:
         except Exception:  # whatever the code raises: this seed shows it
             traceback.print_exc(limit=-6)
             theme = f" --theme {arguments.theme}" if arguments.theme else ""
+            theme += f" --copies {arguments.copies}" if arguments.copies > 1 else ""
             print(f"FAILED seed {seed}; again, with a trace: python -m tests.sim --seed {seed}{theme}", flush=True)
             failures += 1
             if failures >= arguments.failures:
@@ -62,5 +65,5 @@ def main() -> int:
         f"{lived} seeds in {took:.1f} s ({lived / took:.1f} seeds/s), {virtual:.0f} s of virtual time, "
         f"{messages} messages acknowledged, {failures} failures"
     )
-    print(f"Seen: {told(seen)}")
+    print(f"Seen: {told(seen, EVERYTHING if arguments.copies == 1 else EVERYTHING + WITH_COPIES)}")
     return 1 if failures else 0

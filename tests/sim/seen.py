@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 EVERYTHING = (
     "crashes",
@@ -28,8 +29,10 @@ EVERYTHING = (
 )
 """The events that two hundred worlds have to contain."""
 
+WITH_COPIES = ("disks lost", "old disks", "lost nodes served elsewhere")
+
 Seen = Counter[str]
 
 
-def told(seen: Seen) -> str:
-    return ", ".join(f"{seen[what]} {what}" for what in EVERYTHING)
+def told(seen: Seen, what: Sequence[str] = EVERYTHING) -> str:
+    return ", ".join(f"{seen[each]} {each}" for each in what)

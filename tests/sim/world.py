@@ -14,6 +14,9 @@ from tests.sim import faults, groups, themes
 from tests.sim.checkers import Books, compare, islands
 from tests.sim.clients import Person, Publisher, Subscriber
 from tests.sim.commits import none_runs
+from tests.sim.copies.copied_node import CopiedNode
+from tests.sim.copies.lost_disks import lose_disk
+from tests.sim.copies.ports import Ports
 from tests.sim.etcd_shell import EtcdShell
 from tests.sim.network import Network
 from tests.sim.node import Node
@@ -28,14 +31,18 @@ from starlingmq.core.ready import Event
 START = 1_000_000.0
 LOOK_SECONDS = 0.25  # between two looks at who serves
 FORMING_MAX = 30.0  # seconds until all serve when nothing is wrong
+FORGET_SECONDS = 5.0
 LIVENESS_MAX = 60.0  # seconds until everybody has finished when nothing is wrong any more
 REQUEST_TIMEOUT = 1.0
+COPY_TIMEOUT = 8.0  # seconds until a node that is away is replaced by another one
 DOUBT_SECONDS = 2.0  # from a claim to its CONNACK, as a rule
 
 
 class World:
     owners = "etcd"  # cluster.owners
+    one_machine = False  # cluster.one_machine; the proxies of such a world end without looking like ended processes
     without_etcd = False  # etcd is away in the whole safety phase
+    copies = 1  # cluster.copies; above 1, disks are lost
 
     def __init__(self, seed: int, trace: bool = False, theme: str = "") -> None:
         """``theme``: one of ``themes.THEMES``; as a rule none, or which the seed draws."""
@@ -46,15 +53,22 @@ class World:
         self.schedule = Schedule(START)
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
-        self.settings.cluster = structs.replace(self.settings.cluster, owners=self.owners)
+        self.settings.cluster = structs.replace(self.settings.cluster, owners=self.owners, one_machine=self.one_machine)
+        self.ports = Ports()
+        self.losses: list[tuple[float, float, Random]] = []  # of disks: when, for how long the machine is down
+        if self.copies > 1:
+            self._set_copies(Random(f"copies of {seed}"))
         self.seen = Seen()
         self.network = Network(self.schedule, self.random, self.trace, self.seen)
         self.network.delay = self.plan.delay
+        self.network.deceives = not self.one_machine
         self.nodes: list[Node] = []
         self.by_host: dict[str, Node] = {}
         lease_ttl = float(self.settings.cluster.lease_ttl)
+        self.ends: list[faults.End] = []
         self.etcd = EtcdShell(self.schedule, self.random, lease_ttl, REQUEST_TIMEOUT, self._stalled)
         self.books = Books()
+        self.books.refusing = self.copies > 1
         self._doubted_at = -DOUBT_SECONDS  # when a node was last known to be unknown to the leader of a share
         self.healed = False  # nothing is wrong any more
         self.people: list[Person] = []
@@ -71,15 +85,24 @@ class World:
         return [node.host for node in self.nodes]
 
     def _add_node(self, host: str) -> Node:
-        node = self.by_host[host] = Node(self, host)
+        node = self.by_host[host] = Node(self, host) if self.copies == 1 else CopiedNode(self, host, self.ports)
         self.nodes.append(node)
         return node
+
+    def _set_copies(self, random: Random) -> None:
+        """Disks are lost in some of these worlds."""
+        self.settings.keeps = True
+        self.settings.cluster = structs.replace(self.settings.cluster, copies=self.copies, copy_timeout=COPY_TIMEOUT)
+        self.losses = [
+            (random.uniform(0.0, self.plan.seconds), random.choice([0.2, 1.0, 4.0]), Random(str(random.random())))
+            for _ in range(random.choice([0, 1, 2, 4]) if self.plan.faulty else 0)
+        ]
 
     def _stalled(self, host: str) -> bool:
         return self.schedule.now < self.by_host[host].stalled_until
 
     def start_if_wanted(self, node: Node) -> None:
-        if not node.gone and not node.down and node.process is None:
+        if not node.gone and not node.down and not node.running:
             node.start()
             self.network.changed_at = self.schedule.now
 
@@ -101,12 +124,18 @@ class World:
     # Phases
 
     def live(self) -> None:
-        if self.plan.early:
-            self._start()
-        else:
-            self.form()
-        self._safety()
-        self._liveness()
+        try:
+            if self.plan.early:
+                self._start()
+            else:
+                self.form()
+            self._safety()
+            self._liveness()
+        finally:
+            for node in self.nodes:
+                if isinstance(node, CopiedNode) and node.life is not None:
+                    node.life.die()
+            none_runs()
 
     def form(self) -> None:
         """Until all nodes serve."""
@@ -150,7 +179,6 @@ class World:
         self._bring_people()
         if self.without_etcd:
             self.etcd.lose_leader(plan.seconds)
-        self.ends: list[faults.End] = []
         kinds, weights = zip(*faults.COMMON, strict=True)
         self.books.strict = not plan.faulty
         for _ in range(plan.faults):
@@ -160,6 +188,8 @@ class World:
             )
         for when, fault, seconds in plan.rare:
             schedule.at(begin + when, self._strike, fault, seconds)
+        for when, seconds, more in self.losses if plan.faulty else ():
+            schedule.at(begin + when, lose_disk, self, more, seconds, begin + plan.seconds)
         if plan.joins:
             schedule.at(begin + random.uniform(0.0, plan.seconds), self.join)
         if plan.goes:
@@ -196,10 +226,13 @@ class World:
         if self.trace.on:
             self.trace.note("world", f"FAULT {kind.__name__} for {seconds:g} s")
         end = kind(self, self.random)
-        if end is faults.nothing:
-            return
+        if end is not faults.nothing:
+            self.undo_after(seconds, end, kind.__name__)
+
+    def undo_after(self, seconds: float, end: faults.End, told: str) -> None:
+        """A fault ends then, or when all is healed."""
         self.ends.append(end)
-        self.schedule.after(seconds, self._mend, end, kind.__name__)
+        self.schedule.after(seconds, self._mend, end, told)
 
     def _mend(self, end: faults.End, name: str) -> None:
         if end in self.ends:
@@ -211,12 +244,15 @@ class World:
         self.start_if_wanted(self._add_node(f"n{len(self.nodes) + 1}"))
 
     def _go(self, how: str) -> None:
-        """The first node leaves for good, by itself or because an operator says so."""
+        """The first node leaves for good, by itself or because an operator says so. With copies it leaves: to forget
+        one is a dialogue between nodes and an operator, which is not simulated."""
         node = self.nodes[0]
-        if how == "leave" and node.process is not None:
+        if (how == "leave" or self.copies > 1) and node.process is not None and node.may_leave():
             self.trace.note("world", "n1 leaves")
             node.process.leave()
             node.leaving = True
+        elif self.copies > 1:
+            self.schedule.after(0.5, self._go, how)
         elif len(self.etcd.registered()) > 1:  # joining nodes cannot forget the only member
             self.trace.note("world", "n1 is down for good, and forgotten")
             faults.take_down(self, node)
@@ -246,6 +282,8 @@ class World:
         for node in self.nodes:
             if node.leaving and node.process is None:
                 node.gone = True
+            if node.leaving:
+                self.schedule.after(FORGET_SECONDS, self._operate, node)
             self.start_if_wanted(node)
         self._wait(self._settled, LIVENESS_MAX, "nothing is wrong, and yet it does not come to an end")
         wrong = self._wrongly_retained()
@@ -316,13 +354,16 @@ class World:
     def _groups_at_rest(self) -> bool:
         return not groups.at_rest(self) and not groups.unheard(self.books)
 
+    def _operate(self, node: Node) -> None:
+        node.forget_elsewhere()
+        self.schedule.after(FORGET_SECONDS, self._operate, node)
+
     def _see_who_left(self) -> None:
         for node in self.nodes:
             if node.leaving and not node.gone and node.process is not None and node.process.has_left():
                 self.seen["leaves"] += 1
                 node.gone = True
-                process, node.process = node.process, None
-                process.die()
+                node.end()
 
     def unequal(self) -> list[str]:
         """Where what a node knows of another one's routes is not what that one's clients subscribed to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from tests.storage.copy_disk import Disk, DiskFiles
 from tests.storage.crash_engines import Machine
 
+from starlingmq.storage.copies import copy_files
 from starlingmq.storage.copies import copy_frames as frames
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import (
@@ -30,6 +32,8 @@ from starlingmq.storage.copies.copy_files import CopyFiles
 from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Defined, Hello, Kept
 from starlingmq.storage.copies.copy_receiver import CopyReceiver, begin_empty, prepare
 from starlingmq.storage.keys import META_AS_OF, META_COPY
+from starlingmq.storage.rocks.rocks_engines import RocksKv
+from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.streams.stream_logs import Definition
 
 SEGMENT = 4096
@@ -301,6 +305,43 @@ def test_a_store_that_is_received_replaces_the_old_one_as_a_whole(copy: CopyDire
     apply(copy, frames.kv({b"sboth": None, META_COPY: mark(5, 4)}))
     assert copy.files.kv.get(b"sboth") is None
     assert copy.position.kv == (5, 4)
+
+
+@pytest.mark.parametrize("closed", [RocksKv, SegmentJournal])
+def test_a_copy_that_cannot_be_closed_in_order_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: type
+) -> None:
+    """As on a full disk: otherwise it is locked for as long as the process lives."""
+    really_close = closed.close  # type: ignore[attr-defined]
+
+    def close(engine: object) -> None:
+        really_close(engine)
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(closed, "close", close)
+        copy = opened(tmp_path / "copy", "segment")
+        apply(copy, frames.kv({b"sa": b"1"}))
+        with pytest.raises(OSError, match="no space"):
+            copy.close()
+    again = opened(tmp_path / "copy", "segment")
+    assert again.files.kv.get(b"sa") == b"1"
+    again.close()
+
+
+def test_a_copy_of_which_a_part_cannot_be_opened_can_be_opened_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path / "copy", "segment").close()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copy_files, "SegmentJournal", fail)
+        with pytest.raises(OSError, match="no space"):
+            opened(tmp_path / "copy", "segment")
+    opened(tmp_path / "copy", "segment").close()
 
 
 def test_a_store_that_was_half_received_is_cleared_away(tmp_path: Path, engine: str) -> None:

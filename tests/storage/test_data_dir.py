@@ -55,6 +55,13 @@ def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
+def test_a_directory_that_has_lost_everything_but_etcd_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "etcd").mkdir()
+    with pytest.raises(DataDirError, match="everything but etcd/; restore it, or delete etcd/, too"):
+        DataDir(tmp_path, DECIDED)
+    assert os.listdir(tmp_path) == ["etcd"]
+
+
 @pytest.mark.parametrize("version", ["3", "0", "1.5", "01", "next"])
 def test_another_layout_is_refused_by_both_names(tmp_path: Path, version: str) -> None:
     (tmp_path / "LAYOUT").write_text(f"starlingmq data layout {version}\njournal: segment\n")

@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -149,7 +148,8 @@ class Conditions:
             return  # a node that starts is waited for
         health = cluster_health(cluster, self._local_node.driver.clock())
         for one in health.gone:
-            text = f"{one.name} is gone; {one.queued:,} messages wait for it"
+            left = f"{one.served_by} serves its data" if one.served_by else f"{one.queued:,} messages wait for it"
+            text = f"{one.name} is gone; {left}"
             yield Condition("node", one.name, "warning", text, health.next)
         if not health.quorum or health.status == "unavailable":
             yield Condition("quorum", "", "critical", health.summary, health.next or "start the missing nodes and etcd")
@@ -169,6 +169,8 @@ class Conditions:
         directory, share = self._local_node.config().node.data_dir, self._settings().disk_free
         if directory is None or not share:
             return
+        import shutil  # a broker without a directory does not load it
+
         try:
             usage = shutil.disk_usage(directory)
         except OSError:

@@ -17,12 +17,13 @@ COPIES_NEXT: Final = "stop no other node yet; `starlingmq ctl cluster copies` sh
 
 
 class GoneNode(Struct, frozen=True):
-    """A registered member that is not connected to the node that was asked."""
+    """A registered member that is not connected to the node that was asked, or whose data another node serves."""
 
     name: str
     since: str
     seconds: float
     queued: Annotated[int, Meta(description="Messages that wait for it on this node.")]
+    served_by: Annotated[str, Meta(description="The node that serves its data; empty: none.")] = ""
 
 
 class ClusterHealth(Struct, frozen=True):
@@ -43,25 +44,28 @@ def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
     state = cluster.state
     assert state is not None
     others = [status for status in state.status() if status.member.registered]
+    registry = None if cluster.copies is None else cluster.copies.roles.registry
+    # until the node itself serves them: it was lost, or it is back and has no copy yet
+    away = {} if registry is None else dict(registry.served_elsewhere())
     gone = []
     for status in others:
-        if not status.connected:
-            since = state.reports.gone_since(status.member.number) or now
-            gone.append(GoneNode(status.member.name, when(since), round(max(now - since, 0.0), 1), status.queued))
-    relayed = [status for status in others if status.connected and status.through]
+        name = status.member.name
+        if not status.connected or name in away:
+            since = state.reports.last_lost_at(status.member.number) or now
+            seconds = round(max(now - since, 0.0), 1)
+            gone.append(GoneNode(name, when(since), seconds, status.queued, away.get(name, "")))
+    relayed = [status for status in others if status.connected and status.through and status.member.name not in away]
     members = len(state.members.membership.members)
     reachable = members - len(gone)
     quorum = state.quorum is not None and state.quorum.enough()
     parts = [f"{reachable} of {members} nodes reachable"]
-    parts += [f"{one.name} gone since {_clock(one.since, one.seconds)}" for one in gone]
-    waiting = sum(one.queued for one in gone)
-    if gone:
-        parts.append(f"{waiting:,} messages wait for {'it' if len(gone) == 1 else 'them'}")
+    parts += [_lost(one) for one in gone]
+    unserved = [one for one in gone if not one.served_by]
+    waiting = sum(one.queued for one in unserved)
+    if unserved:
+        parts.append(f"{waiting:,} messages wait for {'it' if len(unserved) == 1 else 'them'}")
     if relayed:
         parts.append(f"{', '.join(status.member.name for status in relayed)} only through other nodes")
-    registry = None if cluster.copies is None else cluster.copies.roles.registry
-    elsewhere = [] if registry is None else registry.served_elsewhere()
-    parts += [f"{server} serves the data of {origin}" for origin, server in elsewhere]
     at_risk = [] if registry is None else registry.origins_at_risk()
     if at_risk:
         parts.append(f"no other node has a whole copy of the data of {', '.join(at_risk)}")
@@ -74,6 +78,11 @@ def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
         status_word = "degraded" if gone or at_risk else "healthy"
     next = _next(gone) or (COPIES_NEXT if at_risk else "")
     return ClusterHealth(status_word, reachable, members, quorum, gone, "; ".join(parts), next)
+
+
+def _lost(one: GoneNode) -> str:
+    lost = f"{one.name} gone since {_clock(one.since, one.seconds)}"
+    return f"{lost}, {one.served_by} serves its data" if one.served_by else lost
 
 
 def _next(gone: list[GoneNode]) -> str:

@@ -97,10 +97,8 @@ class CopiedNode:
             reply = await self._begin(number)
             if reply is not None and reply.result is not None:
                 if began:
-                    raise CopiedNodeError(
-                        f"the data of {self._name} could not be handed over; the log of the node that serves it says "
-                        "why. Try again, or with --force"
-                    )
+                    why = str(reply.result.get("earlier", "")) or "the log of the node that serves it says why"
+                    raise CopiedNodeError(f"the data of {self._name} could not be handed over: {why}")
                 began = True
             elif reply is not None and not reply.error.endswith(LEAVING):
                 raise CopiedNodeError(reply.error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from starlingmq.cluster.copies.copy_record import CopyRecord
+from starlingmq.cluster.copies.copy_record import CopyRecord, too_few
 
 if TYPE_CHECKING:
     from starlingmq.net.copies.copy_process import CopyProcess
@@ -18,6 +18,7 @@ class FollowerView(Struct, frozen=True):
 
     node: str
     state: Annotated[str, Meta(description="in step, following, catching up, away, or unknown at another node.")]
+    why: Annotated[str, Meta(description="Why it is away; empty: it is not.")]
     behind_bytes: int | None
     behind_seconds: float | None
     sent: int
@@ -57,15 +58,16 @@ def view_copies(process: CopyProcess | None) -> CopiesView:
 def _view(process: CopyProcess, record: CopyRecord) -> CopyView:
     server = process.roles.servers.get(record.origin)
     at_risk = process.roles.registry.is_at_risk(record)
+    required = process.config.cluster.copies_required
     return CopyView(
         node=record.origin,
         server=record.server,
         generation=record.generation,
         in_step=sorted(record.in_step),
         followers=[_follower(process, record, name) for name in record.followers],
-        refused="" if server is None else server.refusal,
+        refused=too_few(len(record.in_step), required) if server is None else server.refusal,
         unserved=_unserved(record, process.roles.registry.whole(record)),
-        at_risk=f"everything that only {record.server} has: no other node that is there is in step" if at_risk else "",
+        at_risk=f"the data of {record.origin}, since no other node that is there has all of it" if at_risk else "",
     )
 
 
@@ -82,7 +84,7 @@ def _unserved(record: CopyRecord, whole: list[str]) -> str:
 def _follower(process: CopyProcess, record: CopyRecord, name: str) -> FollowerView:
     part = process.part_of(record.origin)
     if part is None or part.source is None:
-        return FollowerView(name, "in step" if name in record.in_step else "unknown", None, None, 0, 0)
+        return FollowerView(name, "in step" if name in record.in_step else "unknown", "", None, None, 0, 0)
     behind = part.source.behind(name)
     feed = part.feeds.get(name)
     if feed is None:
@@ -94,8 +96,9 @@ def _follower(process: CopyProcess, record: CopyRecord, name: str) -> FollowerVi
     return FollowerView(
         name,
         state,
+        part.why_away(name) if feed is None else "",
         None if behind is None else behind[0],
         None if behind is None else round(behind[1], 3),
         0 if feed is None else feed.sent,
-        0 if feed is None else feed.total,
+        0 if feed is None else max(feed.sent, feed.total),
     )

@@ -303,7 +303,8 @@ class MemberActions:
         assert state is not None
         if len(state.members.membership.members) == 1:
             raise MemberActionError("this node is the only member of its cluster; stop it instead")
-        only_here = [] if self.cluster.copies is None else self.cluster.copies.only_here()
+        copies = self.cluster.copies
+        only_here = [] if copies is None else copies.only_here()
         if only_here and not request.force:
             raise MemberActionError(
                 f"no other node has a whole copy of the data of {', '.join(only_here)}, and it would be lost; "
@@ -320,21 +321,25 @@ class MemberActions:
             raise MemberActionError(
                 f"{left + waiting:,} persistent sessions cannot be handed over and would be lost"
                 + (f" ({waiting:,} wait for unreachable nodes)" if waiting else ": no other node accepts them")
-                + "; try again when all nodes serve, or leave with --force"
+                + "; try again when all nodes serve, or use --force"
             )
         messages = await self._wait_for_lines(report)
         if messages and not request.force:
             if not drained:
                 await self.drain.cancel()
             raise MemberActionError(
-                f"{messages:,} messages wait here for members of shared groups and would be lost; let "
-                "members receive them, or leave with --force"
+                f"{messages:,} messages wait at {self.cluster.name} for members of shared groups and would be lost; "
+                "let members receive them, or use --force"
             )
+        if copies is not None:
+            copies.gives_up = request.force
         task = asyncio.create_task(self.cluster.leave(LEAVE_SECONDS))
         owed = self._owed()
         while not task.done():
             left = self._owed()
             report("handing over", owed - left if left < owed else 0, owed, "messages")
+            if state.left and copies is not None and (only_here := copies.only_here()):
+                report(f"waiting for copies of the data of {', '.join(only_here)} at other nodes", 0, 0, "steps")
             await asyncio.wait([task], timeout=REPORT_SECONDS)
         if not task.result():
             left = self._owed()

@@ -228,6 +228,11 @@ class MetricValues:
             for reason, count in listener.gate.refused.items():
                 refused.add_metric([listener.address, reason], count)
         yield refused
+        queues = {one.gate.admission.handshakes for one in self.local_node.listeners()}
+        text = "TLS handshakes that wait for their turn (limits.handshake_time)."
+        yield GaugeMetricFamily("starlingmq_handshakes_waiting", text, value=sum(queue.waiting for queue in queues))
+        text = "Times that a listener with TLS stopped accepting because too many handshakes waited."
+        yield CounterMetricFamily("starlingmq_accept_pauses", text, value=sum(queue.pauses for queue in queues))
 
     def _holdings(self) -> Iterator[Metric]:
         state, survey = self.local_node.state, self.session_totals

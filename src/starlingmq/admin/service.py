@@ -71,7 +71,10 @@ class LeaveChange(Struct, frozen=True):
 
 
 class Leaving(Struct, frozen=True):
+    """``earlier``: why this node could not leave the last time that it was told to; "": nothing of that kind."""
+
     leaving: bool = True
+    earlier: str = ""
 
 
 class AdminService:
@@ -129,6 +132,7 @@ class AdminService:
         self.actions |= self.traces.actions()
         self.actions |= {"metrics": typed(NoArguments, self._metrics), "health": typed(NoArguments, self._health)}
         self._leaving: asyncio.Task[None] | None = None
+        self._leave_error = ""
 
     def start(self) -> None:
         self.local_node.lag.start()
@@ -223,14 +227,15 @@ class AdminService:
             raise AdminError(409, "this node is leaving")
         if len(self.node_rpc.members()) == 1:
             raise AdminError(409, "this node is the only member of its cluster; stop it instead")
-        log.warning("%s told this node to leave its cluster", name_of(request.by))
+        log.warning("%s told %s to leave its cluster", name_of(request.by), self.local_node.name)
+        earlier, self._leave_error = self._leave_error, ""
         leave = self._given["cluster.leave"](nothing_to_report, texts(LeaveChange(request.force)))
-        self._leaving = asyncio.ensure_future(_logged(leave))
-        return Leaving()
+        self._leaving = asyncio.ensure_future(self._watched(leave))
+        return Leaving(earlier=earlier)
 
-
-async def _logged(leaving: Awaitable[object]) -> None:
-    try:
-        await leaving
-    except Exception as error:
-        log.error("this node could not leave its cluster: %s", error)
+    async def _watched(self, leaving: Awaitable[object]) -> None:
+        try:
+            await leaving
+        except Exception as error:
+            self._leave_error = str(error)
+            log.error("%s could not leave its cluster: %s", self.local_node.name, error)

@@ -125,7 +125,7 @@ def copies(data_dir: DataDirOption = None, config: FileOption = None, json_: Jso
     The exit code is 0 if the loss of any one node would lose nothing, and 3 otherwise.
     """
     found = _ask("cluster.copies", {}, data_dir, config, json_)
-    at_risk = [each for each in found["nodes"] if each["at_risk"]]
+    at_risk = _at_risk(found["nodes"])
     if json_:
         print(json.dumps(found))
     elif not found["nodes"]:
@@ -214,9 +214,14 @@ def _how_far(follower: dict[str, Any]) -> str:
     if follower["state"] == "catching up":
         return f"catching up, {amount(follower['sent'], 'bytes')} of about {amount(follower['total'], 'bytes')} sent"
     if not follower["behind_bytes"]:
-        return str(follower["state"])
+        return f"{follower['state']}: {follower['why']}" if follower["why"] else str(follower["state"])
     size, seconds = amount(follower["behind_bytes"], "bytes"), follower["behind_seconds"]
     return f"{follower['state']}, {size} and {seconds:.1f} s behind"
+
+
+def _at_risk(nodes: list[dict[str, Any]]) -> bool:
+    """Whether data is not served, or would be lost with a node."""
+    return any(each["at_risk"] or each["unserved"] for each in nodes)
 
 
 def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
@@ -225,9 +230,9 @@ def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
             yield f"the data of {each['node']} is not served: {each['unserved']}"
         if each["refused"]:
             yield f"{each['node']} accepts nothing: {each['refused']}"
-        if each["at_risk"]:
+        if each["at_risk"] and not each["unserved"]:
             yield f"at risk if {each['server']} is lost now: {each['at_risk']}"
-    if not any(each["at_risk"] for each in nodes):
+    if not _at_risk(nodes):
         yield "the loss of any one node would lose nothing that was acknowledged"
 
 

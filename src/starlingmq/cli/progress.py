@@ -12,6 +12,7 @@ Report = Callable[[str, int, int, str], None]
 """Called with the action, the amount done, the total (0: unknown), and their unit."""
 
 LINE_SECONDS: Final = 2.0
+WAIT_SECONDS: Final = 10.0
 PREFIXES: Final = ("Ki", "Mi", "Gi", "Ti")
 
 
@@ -39,6 +40,9 @@ def amount(count: float, unit: str) -> str:
 
 
 def _so_far(done: float, total: float | None, unit: str) -> str:
+    """Empty if there is nothing to count."""
+    if not total and not done:
+        return ""
     if not total:
         return amount(done, unit)
     first = amount(done, unit) if unit == "bytes" else f"{done:,.0f}"
@@ -46,7 +50,7 @@ def _so_far(done: float, total: float | None, unit: str) -> str:
 
 
 class _Lines:
-    """Prints a line when an action begins, and its progress every ``LINE_SECONDS``."""
+    """Prints a line when an action begins, and its progress every ``LINE_SECONDS``; without a count more seldom."""
 
     def __init__(self) -> None:
         self._what = ""
@@ -54,10 +58,11 @@ class _Lines:
 
     def __call__(self, what: str, done: int, total: int, unit: str) -> None:
         now = time.monotonic()
-        if what == self._what and now - self._told_at < LINE_SECONDS:
+        so_far = _so_far(done, total, unit)
+        if what == self._what and now - self._told_at < (LINE_SECONDS if so_far else WAIT_SECONDS):
             return
         self._what, self._told_at = what, now
-        print(f"{what}: {_so_far(done, total, unit)}", file=sys.stderr, flush=True)
+        print(f"{what}: {so_far}" if so_far else what, file=sys.stderr, flush=True)
 
 
 @contextmanager

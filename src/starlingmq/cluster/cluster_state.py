@@ -46,6 +46,7 @@ from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.balance.rebalance import Rebalancing
 from starlingmq.cluster.cluster_ready import ClusterReady
 from starlingmq.cluster.cluster_view import ClusterView, PeerStatus
+from starlingmq.cluster.copies.copy_marks import CopyMarks
 from starlingmq.cluster.copies.process_presence import MemberPresence
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer
@@ -106,13 +107,26 @@ class ClusterState:
         facts: dict[bytes, bytes],
         now: float,
         version: str = "",
+        copied: bool = False,
     ) -> None:
+        """``facts``: of the data directory, see ``durable_tokens``; ``copied``: this process stores copies of data, so
+        it knows the records of all of them."""
         self.broker = broker
         self.config = config
         self.name = name
         settle = SETTLE_TIMEOUTS * config.member_timeout
         last, first = last_epoch(facts), first_number(facts)
-        self.members = Members(config.name, name, address, version, settle, last, first, config.owners)
+        self.members = Members(
+            config.name,
+            name,
+            address,
+            version,
+            settle,
+            last,
+            first,
+            config.owners,
+            CopyMarks(config.name, copied),
+        )
         view = self.view = ClusterView(self.members)
         self._ready = ClusterReady()
         self._sender = FrameSender(view, self._ready, config)
@@ -188,7 +202,7 @@ class ClusterState:
             broker,
             config,
             self.ownership,
-            self._lost_nodes.is_gone,
+            lambda number: self._lost_nodes.is_gone(number) and not view.is_copied(number),  # its successor knows them
             view.is_connected,
             self._leadership.is_leading,
             self.retained.written_up_to,

@@ -186,6 +186,10 @@ def _has_data(path: Path) -> bool:
     return any(entry.name not in _NO_DATA for entry in path.iterdir())
 
 
+def _has_only_etcd(path: Path) -> bool:
+    return [entry.name for entry in path.iterdir() if entry.name not in _NO_DATA] == ["etcd"]
+
+
 def _private(what: Callable[[Path], Result], path: Path) -> Result:
     try:
         return what(path)
@@ -198,6 +202,11 @@ def _open_locked(path: Path) -> int:
     if not path.is_dir():
         path.mkdir(mode=0o700, parents=True)
         sync_directory(path.parent)
+    elif not (path / "LAYOUT").exists() and _has_only_etcd(path):
+        raise DataDirError(
+            f"{path} has lost everything but etcd/; restore it, or delete etcd/, too, so that the node begins with an "
+            "empty disk (with cluster.copies it gets its data back)"
+        )
     elif not (path / "LAYOUT").exists() and _has_data(path):
         raise DataDirError(f"{path} is not empty and is not a data directory; use a new or empty directory")
     else:

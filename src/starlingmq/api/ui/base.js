@@ -113,8 +113,11 @@ export function svg(name, attributes = {}, ...children) {
   return made;
 }
 
-// Since when a node is gone, and what waits for it.
-export const goneFor = (one) => t("gone", {time: new Date(one.since).toLocaleTimeString(language === "en" ? [] : language), seconds: number(Math.round(one.seconds)), messages: number(one.queued)});
+// Since when a node is gone, and what waits for it, or who serves its data.
+export const goneFor = (one) => t(one.served_by ? "gone.served" : "gone", {
+  time: new Date(one.since).toLocaleTimeString(language === "en" ? [] : language), seconds: number(Math.round(one.seconds)),
+  messages: number(one.queued), server: one.served_by,
+});
 
 // Names and values, as many beside each other as there is room for.
 export const facts = (pairs) => el("dl", {class: "facts"}, ...pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

@@ -33,7 +33,7 @@ function pairs(links) {
 
 const state = (line) => (line.connected && !line.through ? "good" : line.through ? "relayed" : "cut");
 
-function drawn(members, lines) {
+function drawn(members, lines, gone) {
   const places = new Map(members.map((one, at) => {
     const angle = (2 * Math.PI * at) / members.length - Math.PI / 2;
     const far = members.length > 1 ? MIDDLE - 70 : 0;
@@ -52,7 +52,7 @@ function drawn(members, lines) {
   }
   for (const one of members) {
     const place = places.get(one.name);
-    const health = !one.online || !one.connected ? "cut" : one.draining ? "relayed" : "good";
+    const health = !one.online || !one.connected ? "cut" : one.draining || gone.has(one.name) ? "relayed" : "good";
     picture.append(svg("circle", {cx: place.x, cy: place.y, r: 26, class: "node " + health}));
     picture.append(svg("text", {x: place.x, y: place.y + 5, class: "count"}, number(one.clients ?? 0)));
     picture.append(svg("text", {x: place.x, y: place.y + 42}, one.name));
@@ -60,18 +60,45 @@ function drawn(members, lines) {
   return el("figure", {}, picture, el("figcaption", {}, t("map.legend")));
 }
 
+const STATES = {
+  "away": "copies.away", "catching up": "copies.catching.up", "following": "copies.following", "in step": "copies.in.step",
+};
+
+// How far a follower is: only the node that serves the data knows it.
+function followed(one) {
+  const state = t(STATES[one.state] ?? "copies.unknown");
+  const part = one.total ? ` ${Math.min(99, Math.floor((100 * one.sent) / one.total))} %` : "";
+  const behind = one.behind_seconds == null ? "" : t("copies.behind", {bytes: number(one.behind_bytes), seconds: number(one.behind_seconds)});
+  return `${one.node}: ${state}${one.state === "catching up" ? part : ""}${one.behind_bytes ? ", " + behind : ""}`;
+}
+
+// Whose data is stored where, and what would be lost with a node now.
+function copies(found) {
+  if (!found || found.copies < 2) return [];
+  return [heading(t("copies.heading", {count: number(found.copies)})),
+    table({node: (one) => one.node, "served by": (one) => (one.server === one.node ? one.node : el("span", {class: "bad"}, one.server || "–")),
+      "in step": (one) => one.in_step.join(", "),
+      followers: (one) => el("span", {}, ...one.followers.map((each) => el("div", {}, followed(each)))),
+      "lost with it now": (one) => {
+        const risk = one.unserved || one.refused || one.at_risk;
+        return risk ? el("span", {class: "bad"}, risk) : t("copies.nothing");
+      }}, found.nodes)];
+}
+
 export async function nodes() {
   const all = await api("/nodes");
+  const copied = all.cluster ? await maybe("/copies") : null;
   const told = all.cluster ? await maybe("/links") : null;
   const links = told?.links ?? own(all);
   const gone = new Map((all.health?.gone ?? []).map((one) => [one.name, one]));
   return [heading(all.cluster ? t("map.cluster", {name: all.cluster}) : t("map.single")), missing(all), missing(told),
     all.health?.status === "degraded" ? el("p", {class: "bad"}, t("map.next", {summary: all.health.summary, next: all.health.next})) : "",
     all.waits_for ? el("p", {class: "bad"}, t("map.waits", {reason: all.waits_for})) : "",
-    drawn(all.members, pairs(links)),
+    drawn(all.members, pairs(links), gone),
     table({node: (n) => n.name + (n.this ? ` (${t("bans.node")})` : ""), version: (n) => n.version, online: (n) => mark(n.online),
       state: (n) => (gone.has(n.name) ? el("span", {class: "bad"}, goneFor(gone.get(n.name))) : mark(n.connected, t("connected"), t("connected.not"))),
       clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? t("yes") : ""), address: (n) => el("span", {class: "whole"}, n.address ?? "–")}, all.members),
+    ...copies(copied),
     ...(links.length ? [heading(t("map.links")),
       table({from: (l) => l.node, to: (l) => l.peer, connected: (l) => mark(l.connected), through: (l) => l.through,
         "round trip (ms)": (l) => (l.round_trip_ms == null ? "–" : number(l.round_trip_ms)),

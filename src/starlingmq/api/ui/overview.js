@@ -78,6 +78,7 @@ export async function overview(seen) {
   const slowest = all.flatMap((one) => one.slowest.map((slow) => ({node: others.length ? one.node : "", ...slow})));
   slowest.sort((a, b) => b.queued - a.queued);
   const gone = seen.cluster?.gone ?? [];
+  const lost = new Map(gone.map((one) => [one.name, one]));
   const members = Math.max(seen.cluster?.members ?? 1, all.length);
   const where = members > all.length ? "overview.some" : others.length ? "overview.all" : "overview.now";
   const alive = (show) => (one) => (one.gone ? "–" : show(one));
@@ -89,7 +90,7 @@ export async function overview(seen) {
     ...(members > 1 ? [heading(t("overview.nodes")), table({node: (one) => one.node, clients: alive((one) => number(one.holds.clients)),
       "in/s": alive((one) => rate(one.node, "in")), "out/s": alive((one) => rate(one.node, "out")), queued: alive((one) => number(one.holds.queued)),
       dropped: alive((one) => number(one.totals.dropped)), "turn p99 (ms)": alive((one) => one.latency.turn.p99_ms),
-      state: (one) => (one.gone ? el("span", {class: "bad"}, goneFor(one.gone)) : one.ready.reasons.join("; ") || t("serving"))},
+      state: (one) => (lost.has(one.node) ? el("span", {class: "bad"}, goneFor(lost.get(one.node))) : one.ready.reasons.join("; ") || t("serving"))},
       [...all, ...gone.filter((one) => !all.some((other) => other.node === one.name)).map((one) => ({node: one.name, gone: one}))])] : []),
     tools,
     traffic,

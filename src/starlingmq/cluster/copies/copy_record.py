@@ -70,9 +70,19 @@ class CopyRecord:
         record = self.handed_to(name, incarnation)
         return replace(record, in_step={name: incarnation}, given_up=record.generation)
 
+    def unfollowed_by(self, name: str) -> CopyRecord:
+        """The record without a follower that is not in step. A change of the server that is under way, and may list it,
+        is void then."""
+        return replace(self, followers=tuple([each for each in self.followers if each != name]))
+
     def without(self, name: str) -> CopyRecord:
         """A node is not in step any more."""
         return replace(self, in_step={each: incarnation for each, incarnation in self.in_step.items() if each != name})
+
+
+def too_few(count: int, required: int) -> str:
+    """Why nothing is accepted while ``count`` nodes are in step; "": it is."""
+    return f"{count} of the required {required} nodes are in step" if count < required else ""
 
 
 def new_record(origin: str, incarnation: int, known: int = 0) -> CopyRecord:

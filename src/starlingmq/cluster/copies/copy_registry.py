@@ -28,7 +28,8 @@ FORGOTTEN: Final = "forgotten/"
 class StoringNode:
     """A node that can store copies. ``machine``: its host; ``zone``: see ``node.zone``; ``address``: host:port at which
     it takes copies; ``stopping``: it is being shut down, and is expected to return; ``waiting``: the origins that it
-    does not serve before an operator has given up the disk that it had."""
+    does not serve before an operator has given up the disk that it had; ``leaving``: it has left the cluster, and ends
+    once it is in step for no other node."""
 
     name: str
     incarnation: int
@@ -37,6 +38,7 @@ class StoringNode:
     address: str = ""
     stopping: bool = False
     waiting: tuple[str, ...] = ()
+    leaving: bool = False
 
 
 def node_value(node: StoringNode) -> bytes:
@@ -50,7 +52,8 @@ def _node_from(name: str, value: bytes) -> StoringNode:
         machine, zone, address = [str(facts[key]) for key in ("machine", "zone", "address")]
         incarnation, stopping = int(facts["incarnation"]), bool(facts["stopping"])
         waiting = tuple([str(origin) for origin in facts.get("waiting", ())])
-        return StoringNode(name, incarnation, machine, zone, address, stopping, waiting)
+        leaving = bool(facts.get("leaving", False))
+        return StoringNode(name, incarnation, machine, zone, address, stopping, waiting, leaving)
     except (KeyError, TypeError, ValueError) as error:
         raise CopyRecordError(f"etcd key copies/nodes/{name} has an invalid value: {error!r}") from None
 
@@ -98,7 +101,7 @@ class CopyRegistry:
 
     def is_at_risk(self, record: CopyRecord) -> bool:
         """Whether a part of the data would be lost with the node that serves it now."""
-        return not any(name != record.server and name in self.nodes for name in record.in_step)
+        return not any(name != record.server for name in self.whole(record))
 
     def origins_at_risk(self) -> list[str]:
         return sorted(record.origin for record in self.records.values() if self.is_at_risk(record))

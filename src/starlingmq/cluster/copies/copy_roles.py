@@ -227,6 +227,18 @@ class CopyRoles:
         self.me = replace(self.me, stopping=True)
         self._listed = self._listing = False
 
+    def leave(self) -> None:
+        """This node has left the cluster: its copies, and the data that it serves, move to other nodes. It may end once
+        ``has_left``: then no record names it, and no server adds it."""
+        self.me = replace(self.me, leaving=True)
+        self._listed, self._listing, self.stirred = False, False, True
+
+    def has_left(self) -> bool:
+        """Servers know that this node is leaving, and are done with it."""
+        me = self.me.name
+        others = [each for each in self.registry.records.values() if each.origin != me]
+        return self._listed and not any(me in (each.server, *each.followers) for each in others)
+
     def forget(self, origin: str) -> None:
         """That node has left the cluster, with everything handed over, or was removed: no node is to serve its data,
         and what its disk has is obsolete."""
@@ -374,11 +386,15 @@ class CopyRoles:
             if self.registry.key(origin) in self._cas:
                 continue
             wanted: CopyRecord | None = None
-            if self._unable.get(origin) == record.generation:
+            if self._drops_out(record):
+                wanted = record.unfollowed_by(self.me.name)
+            elif self._unable.get(origin) == record.generation:
                 wanted = self._named(other_server, record)
             elif origin in self.servers:
+                if self.me.leaving and (others := self.others_there(record)):
+                    self.servers[origin].hand_over(origin if origin in others else others[0])
                 stored = stored or copies_per_node(records.values())
-                wanted = self.servers[origin].proposal(self.registry.nodes, stored, now)
+                wanted = self.servers[origin].proposal(self.registry.nodes, stored, now, self.registry.forgotten)
             elif self.roles.get(origin) is Role.RETURNING:
                 wanted = self._return(record)
                 self._wait(record, wanted is None)
@@ -386,6 +402,11 @@ class CopyRoles:
                 wanted = self._named(successor, record)
             if wanted is not None:
                 self._change(wanted)
+
+    def _drops_out(self, record: CopyRecord) -> bool:
+        """Whether this node is leaving, which servers know, and is a follower that does not have everything."""
+        name, leaving = self.me.name, self.me.leaving and self._listed
+        return leaving and name in record.followers and name not in record.in_step
 
     def _named(self, choose: Choose, record: CopyRecord) -> CopyRecord | None:
         served = Counter([each.server for each in self.registry.records.values()])
@@ -401,6 +422,10 @@ class CopyRoles:
         if len(record.in_step) > 1:
             return record.without(name)
         return None
+
+    def others_there(self, record: CopyRecord) -> list[str]:
+        """The other nodes in step that are there."""
+        return [name for name in self.registry.whole(record) if name != self.me.name and self.presence.is_heard(name)]
 
     def _is_whole(self, record: CopyRecord) -> bool:
         never_served = self._blank and record.origin == self.me.name and len(record.in_step) == 1

@@ -15,13 +15,13 @@ left without it: what that node has more was not acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 from zlib import crc32
 
-from starlingmq.cluster.copies.copy_record import CopyRecord
+from starlingmq.cluster.copies.copy_record import CopyRecord, too_few
 from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.copies.follower_choice import misplaced_follower, next_follower
 from starlingmq.cluster.copies.in_step_table import FOLLOWER_TABLE, FollowerAction, FollowerEvent, FollowerState
@@ -83,6 +83,8 @@ class CopyServer:
         self._longer: tuple[str, int] | None = None  # the node to hand over to, and its incarnation
         self._moving = ""  # a follower that another one is to replace, because of its place
         self._calm_since = now  # since then every follower is in step
+        self._leaving: frozenset[str] = frozenset()  # nodes that have left the cluster
+        self._forgotten: frozenset[str] = frozenset()  # nodes that were removed, and are not there
         self._asked_for = ""  # the node that an operator wants to serve
         self.followers = {
             name: Follower(name, name in record.in_step, now)
@@ -170,7 +172,8 @@ class CopyServer:
             kept_up = follower.live and follower.stored >= follower.mark
             if follower.stored >= follower.mark and follower.state is not FollowerState.PROVING:
                 follower.mark, follower.mark_at = written, now
-            if kept_up and follower.name in self.record.followers and follower.name != self._moving:
+            is_wanted = follower.name in self.record.followers and self._stays(follower.name)
+            if kept_up and is_wanted:
                 self._step(follower, FollowerEvent.CAUGHT_UP, now)
             if follower.live and follower.mark != NEXT and follower.stored >= follower.mark:
                 self._step(follower, FollowerEvent.PROVED, now)
@@ -228,7 +231,18 @@ class CopyServer:
             self._step(min(spare, key=self._worth), FollowerEvent.LAGS, now)
 
     def _worth(self, follower: Follower) -> tuple[bool, float]:
-        return follower.name != self._moving, follower.away_since
+        return self._stays(follower.name), follower.away_since
+
+    def _stays(self, name: str) -> bool:
+        """Whether no other node is to take its place."""
+        return name != self._moving and name not in self._leaving
+
+    def _let_leave(self, followers: Collection[str], now: float) -> None:
+        """Removes nodes that have left the cluster, once no other one is being brought up to date in their place."""
+        if all(name in self.record.in_step or name in self._leaving for name in followers):
+            for each in self.followers.values():
+                if each.name in self._leaving and self._staying() > self._settings.required:
+                    self._step(each, FollowerEvent.LAGS, now)
 
     def _staying(self) -> int:
         """The number of nodes in step, including this one, that are not about to be removed."""
@@ -236,10 +250,7 @@ class CopyServer:
 
     def _look_at_size(self) -> None:
         late = sum(1 for each in self.followers.values() if each.late and each.name in self.record.in_step)
-        count, required = len(self.record.in_step) - late, self._settings.required
-        self.refusal = ""
-        if count < required:
-            self.refusal = f"{count} of the required {required} nodes are in step"
+        self.refusal = too_few(len(self.record.in_step) - late, self._settings.required)
 
     # Results
 
@@ -247,9 +258,16 @@ class CopyServer:
         """The followers that must store a change before it is acknowledged."""
         return tuple([each.name for each in self.followers.values() if each.state is not FollowerState.FOLLOWING])
 
-    def proposal(self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], now: float) -> CopyRecord | None:
-        """The record that this server wants; None: the present one."""
+    def proposal(
+        self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], now: float, forgotten: Collection[str] = ()
+    ) -> CopyRecord | None:
+        """The record that this server wants; None: the present one. ``forgotten``: nodes that were removed."""
         record = self.record
+        self._forgotten = frozenset([name for name in forgotten if name not in nodes])
+        self._leaving = frozenset([name for name, node in nodes.items() if node.leaving])
+        if self._leaving:
+            nodes = {name: node for name, node in nodes.items() if not node.leaving}
+            self._let_leave(self._wanted_followers(nodes, stored, record.in_step, now), now)
         target = self._longer or self._willing(nodes) or self._returning(nodes)
         if target is not None and target[0] in record.in_step:
             return record.handed_to(*target)
@@ -264,17 +282,26 @@ class CopyServer:
         return None if wanted == record else wanted
 
     def _willing(self, nodes: Mapping[str, StoringNode]) -> tuple[str, int] | None:
+        """The node that is to serve, once it has everything that is here: with less, a restarted one would hand the
+        data back."""
         name = self._asked_for
-        return (name, nodes[name].incarnation) if name in nodes else None
+        node = nodes.get(name)
+        return (name, node.incarnation) if node is not None and self._is_level(node) else None
 
     def _returning(self, nodes: Mapping[str, StoringNode]) -> tuple[str, int] | None:
         """The node whose data it is, once it is in step again: only that node serves clients."""
         origin = self.record.origin
-        follower, node = self.followers.get(origin), nodes.get(origin)
-        if follower is None or node is None or node.stopping:
+        node = nodes.get(origin)
+        if node is None or node.stopping or not self._is_level(node):
             return None
-        is_ready = follower.live and follower.state is FollowerState.IN_STEP
-        return (origin, node.incarnation) if is_ready and follower.incarnation == node.incarnation else None
+        return origin, node.incarnation
+
+    def _is_level(self, node: StoringNode) -> bool:
+        """Whether it is in step, and gets each change."""
+        follower = self.followers.get(node.name)
+        if follower is None or follower.incarnation != node.incarnation:
+            return False
+        return follower.live and follower.state is FollowerState.IN_STEP
 
     def _wanted_followers(
         self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], in_step: Mapping[str, int], now: float
@@ -286,7 +313,7 @@ class CopyServer:
         if record.origin in nodes and record.origin not in (record.server, *followers):
             followers.insert(0, record.origin)  # it gets its role back once it is in step
         self._look_at_places(nodes, stored, now)
-        away = [name for name in followers if name == self._moving or self._is_given_up(name, now)]
+        away = [name for name in followers if not self._stays(name) or self._is_given_up(name, now)]
         while len(followers) - len(away) < wanted:
             name = next_follower(replace(self.record, followers=tuple(followers)), away, nodes, stored)
             if name:
@@ -319,7 +346,8 @@ class CopyServer:
 
     def _is_given_up(self, name: str, now: float) -> bool:
         follower = self.followers.get(name)
-        return follower is not None and now >= follower.away_since + self._settings.timeout
+        is_late = follower is not None and now >= follower.away_since + self._settings.timeout
+        return is_late or name in self._forgotten
 
     def _may_go(self, name: str) -> bool:
         follower = self.followers.get(name)

@@ -39,7 +39,8 @@ def other_server(
     nodes: Mapping[str, StoringNode],
     served: Mapping[str, int],
 ) -> CopyRecord | None:
-    """The record that names another server: the node that serves the fewest origins; None: no other is able to."""
+    """The record that names another server: the node that serves the fewest origins, and none that is leaving if there
+    is another; None: no other is able to."""
     able = [
         name
         for name, incarnation in record.in_step.items()
@@ -51,5 +52,5 @@ def other_server(
     ]
     if not able:
         return None
-    name = min(able, key=lambda each: (served.get(each, 0), each != record.origin, each))
+    name = min(able, key=lambda each: (nodes[each].leaving, served.get(each, 0), each != record.origin, each))
     return record.handed_to(name, nodes[name].incarnation)

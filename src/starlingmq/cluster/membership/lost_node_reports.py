@@ -264,6 +264,14 @@ class LostNodeReports(Subsystem):
         node = self._nodes.get(number)
         return 0.0 if node is None else node.lost_at
 
+    def last_lost_at(self, number: int) -> float:
+        """When the node was lost for the last time, also if it, or another one that serves its data, is connected now.
+        0.0: it was never connected."""
+        node = self._nodes.get(number)
+        if node is None:
+            return 0.0
+        return node.lost_at or (node.back_at - node.away if node.back_at else 0.0)
+
     def take_notices(self) -> list[str]:
         notices, self._notices = self._notices, []
         return notices

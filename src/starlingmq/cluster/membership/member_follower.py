@@ -102,7 +102,7 @@ class MemberFollower:
         """This node's number is known: starts everything that needs it."""
         view, config = self._view, self._config
         view.number, view.incarnation = me.number, me.incarnation
-        view.quorum = Quorum(me, config.heartbeat_interval, config.member_timeout)
+        view.quorum = Quorum(me, config.heartbeat_interval, config.member_timeout, config.one_machine)
         view.relay = Relay(me.number, view.quorum)
         of_others = tuple([each.fact_prefix for each in self._subsystems if each.fact_prefix])
         facts = {key: value for key, value in self._facts.items() if not key.startswith(of_others)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from starlingmq.cluster.copies.copy_marks import CopyMarks
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Operation, Put
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.membership.registry import Registry, member_value
@@ -29,13 +30,14 @@ READ: Final = MemberTransaction("read")
 
 
 class MemberTransactions:
-    """``registry``: the keys as they were last read; ``name``, ``owners``: of this node."""
+    """``registry``: the keys as they were last read; ``name``, ``owners``: of this node; ``marks``: see there."""
 
-    def __init__(self, registry: Registry, name: str, owners: str) -> None:
+    def __init__(self, registry: Registry, name: str, owners: str, marks: CopyMarks) -> None:
         self._registry = registry
         self._keys = registry.keys
         self._name = name
         self._owners = owners
+        self._marks = marks
 
     def enter(self, me: MemberInfo, is_new: bool) -> MemberTransaction:
         """A new node takes its number and starts joining. Another one takes a new incarnation."""
@@ -43,7 +45,7 @@ class MemberTransactions:
         compares = [registry.unchanged(key) for key in (keys.registered(name), keys.joining(name), keys.online(name))]
         if is_new:
             compares.append(Compare(keys.next_number, "mod_revision", "=", registry.number_revision))
-            writes = [Put(keys.next_number, b"%d" % (me.number + 1)), self._joining(me)]
+            writes = [Put(keys.next_number, b"%d" % (me.number + 1)), self._joining(me), *self._marks.entered(name)]
         elif name not in registry.parsed.registered:
             writes = [self._joining(me)]
         else:
@@ -73,12 +75,24 @@ class MemberTransactions:
         return MemberTransaction("leave", (self._registry.unchanged(key),), (Delete(key),))
 
     def leave(self, me: MemberInfo) -> MemberTransaction:
-        return MemberTransaction("leave", self._still_registered(me), self._removal(me))
+        operations = (*self._removal(me), *self._marks.left(me.name))
+        return MemberTransaction("leave", self._still_registered(me), operations)
 
     def forget(self, member: MemberInfo, forced: bool) -> MemberTransaction:
         """``forced``: even if the node is online."""
         offline = () if forced else (Compare(self._keys.online(member.name), "create_revision", "=", 0),)
-        return MemberTransaction("forget", (*self._still_registered(member), *offline), self._removal(member))
+        uncopied, marked = self._marks.forgotten(member.name, forced)
+        compares = (*self._still_registered(member), *offline, *uncopied)
+        return MemberTransaction("forget", compares, (*self._removal(member), *marked))
+
+    def refused(self, forced: bool) -> str:
+        """Why ``forget`` was not done although the member is still there."""
+        if self._marks.kept or forced:
+            return "the membership has changed meanwhile; try again"
+        return (
+            "other nodes have copies of its data, or the membership has changed meanwhile; try again, at a node with "
+            "cluster.copies as on those nodes"
+        )
 
     # Parts of them
 

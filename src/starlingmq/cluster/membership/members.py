@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from starlingmq.cluster.copies.copy_marks import CopyMarks
 from starlingmq.cluster.etcd.etcd_requests import (
     Answer,
     EtcdState,
@@ -71,11 +72,13 @@ class Members:
         last_incarnation: int = 0,
         first: int = 0,
         owners: str = OWNERS_DEFAULT,
+        marks: CopyMarks | None = None,
     ) -> None:
         """``settle``: seconds after which no node relies any longer on earlier statements of others; above
         ``member_timeout``. ``last_incarnation``: the previous incarnation of this node, under whatever number, so that
         its message ids continue. ``first``: the first number that its data directory was used with; 0: the directory is
-        new. ``owners``: ``cluster.owners``, which all nodes that run have to have in common."""
+        new. ``owners``: ``cluster.owners``, which all nodes that run have to have in common. ``marks``: None: this
+        process stores no copies."""
         self.state = "new"
         self.problem = ""
         self.membership = Membership(0, ())
@@ -90,7 +93,7 @@ class Members:
         self._owners = owners
         self._keys = Keys(cluster)
         self._registry = Registry(self._keys)
-        self._transactions = MemberTransactions(self._registry, name, owners)
+        self._transactions = MemberTransactions(self._registry, name, owners, marks or CopyMarks(cluster, False))
         self._adopted = Membership(0, ())
         self._me: MemberInfo | None = None
         self._was_registered = False
@@ -255,7 +258,7 @@ class Members:
         if not self._was_registered:
             self._recognize()
         if self._forgetting is not None and "forget" in answer.tag and not self._is_gone(self._forgetting):
-            self._conclude("the membership has changed meanwhile; try again")
+            self._conclude(self._transactions.refused(self._forced))
 
     def _recognize(self) -> None:
         """Checks whether a transaction of unknown outcome has succeeded."""

@@ -2,7 +2,8 @@
 at another node are settled there: ``will_settlement``.)
 
 A node is gone when its lease has expired and no node here has been connected to it for ``patience`` seconds; or when it
-is no longer a member. The connections of its clients count as lost from then on.
+is no longer a member. The connections of its clients count as lost from then on. If another node has a copy of its
+data, it will serve that data, and publish the wills that are due then.
 """
 
 from __future__ import annotations

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.net.copies.copy_part import number_of
-from starlingmq.net.grpc_extra import grpc
 from starlingmq.net.peers.copy_link import CopyRefused, ask_follower
 from starlingmq.net.peers.peer_handshake import RefusedError
-from starlingmq.net.peers.peer_stream import explain
 from starlingmq.storage.copies.copy_frames import ASKS, CopyFrameError, CopyPosition, Hello
 from starlingmq.storage.directory_store import journal_engine
 
@@ -68,5 +66,3 @@ async def _copy_at(process: CopyProcess, origin: str, node: StoringNode) -> Copy
             return CopyLeft(node.name, position if position.generation else None)
     except (CopyRefused, RefusedError, CopyFrameError, TimeoutError, OSError) as error:
         return CopyLeft(node.name, None, str(error) or "timed out")
-    except (grpc.RpcError, asyncio.InvalidStateError) as error:
-        return CopyLeft(node.name, None, explain(error))

@@ -19,11 +19,9 @@ from starlingmq.cluster.copies.process_presence import MemberPresence, ProcessPr
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.net.copies.copy_place import CopyPlace
 from starlingmq.net.etcd.etcd_access import EtcdAccess
-from starlingmq.net.grpc_extra import grpc
 from starlingmq.net.peers.copy_link import CopyRefused, feed_follower
 from starlingmq.net.peers.peer_handshake import RefusedError
 from starlingmq.net.peers.peer_server import PeerServer
-from starlingmq.net.peers.peer_stream import explain
 from starlingmq.storage.copies.copy_facts import NotWhole, read_facts
 from starlingmq.storage.copies.copy_feed import CopyFeed, FeedEnded
 from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition
@@ -169,8 +167,6 @@ class CopyPart:
                     await self._connect(name, member)
                 except (CopyRefused, RefusedError, FeedEnded, CopyFrameError, TimeoutError, OSError) as error:
                     why = str(error) or "timed out"
-                except (grpc.RpcError, asyncio.InvalidStateError) as error:
-                    why = explain(error)
                 except Exception:
                     log.exception("internal error while data is copied to %s; please report it", name)
                     why = "internal error"
@@ -200,6 +196,10 @@ class CopyPart:
 
         async with process.peers.open_copy(member) as pipe:
             await feed_follower(pipe, source.hello(), feed, accept)
+
+    def why_away(self, name: str) -> str:
+        """Why the data is not copied to that follower now; "": it connects for the first time."""
+        return self._told.get(name, "")
 
     def _live(self, name: str) -> None:
         self._told.pop(name, None)

@@ -11,14 +11,15 @@ import logging
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
 from starlingmq.cluster.copies.copy_roles import CopyRoles
-from starlingmq.net.peers.call_pipe import Pipe
-from starlingmq.net.peers.copy_link import CopyRefused, served
+from starlingmq.net.peers.copy_link import UNSTORED, CopyRefused, served
 from starlingmq.net.peers.peer_handshake import Proved
+from starlingmq.net.peers.pipe import Pipe
 from starlingmq.storage.copies.copy_directory import CopyDirectory
 from starlingmq.storage.copies.copy_facts import CopyFacts, newest, read_facts
 from starlingmq.storage.copies.copy_files import CopyFiles
@@ -45,6 +46,7 @@ class CopyPlace:
         self._lock = asyncio.Lock()
         self._copy: CopyDirectory | None = None
         self._task: asyncio.Task[str] | None = None  # the newest connection
+        self._told = ""
 
     async def open(self, hello: Hello, durability: Durability, may_store: Callable[[], bool]) -> CopyReceiver:
         """For the current task, which becomes the newest connection. Raises CopyRefused, OSError."""
@@ -102,6 +104,13 @@ class CopyPlace:
             raise CopyRefused(str(error)) from None
         return CopyDirectory(files, careful=durability == "power")
 
+    def tell(self, reason: str) -> None:
+        """Log once why this node cannot store the copy: the other node only logs that it is told so."""
+        reason = reason if reason.startswith(UNSTORED) else ""
+        if reason and reason != self._told:
+            log.warning("the data of %s is not copied to this node: %s", self.origin, reason)
+        self._told = reason
+
     async def release(self) -> None:
         """End the connection, and close the copy. Raises OSError."""
         async with self._lock:
@@ -114,7 +123,8 @@ class CopyPlace:
             if self._task is task:
                 self._task = None
                 if failed:
-                    await self._close()
+                    with suppress(OSError):  # the failure of before, once more
+                        await self._close()
 
     async def _end_task(self) -> None:
         task, self._task = self._task, None
@@ -207,6 +217,7 @@ class CopyPlaces:
             await asyncio.gather(task, return_exceptions=True)
             for place in places:
                 await place.ended(task, bool(reason))
+                place.tell(reason)
         return reason
 
     async def close(self) -> None:

@@ -33,12 +33,12 @@ from starlingmq.net.copies.hosted_broker import HostedOrigin, OpenBroker, advert
 from starlingmq.net.etcd.etcd_access import EtcdAccess
 from starlingmq.net.etcd.etcd_client import EtcdClient
 from starlingmq.net.etcd.etcd_process import EtcdServerError
-from starlingmq.net.peers.call_pipe import Pipe
 from starlingmq.net.peers.peer_handshake import Proved
 from starlingmq.net.peers.peer_server import PeerServer
-from starlingmq.storage.copies.copy_facts import newest
+from starlingmq.net.peers.pipe import Pipe
+from starlingmq.storage.copies.copy_facts import CopyFacts, newest, read_facts
 from starlingmq.storage.copies.incarnations import read_incarnations, write_incarnations
-from starlingmq.storage.data_dir import DataDir, set_aside
+from starlingmq.storage.data_dir import DataDir, DataDirError, set_aside
 from starlingmq.storage.directory_store import durability_of, journal_engine
 
 log = logging.getLogger("starlingmq.copies")
@@ -58,6 +58,8 @@ class CopyProcess:
         self.etcd = EtcdAccess(config)
         self.directory = Path(config.node.data_dir)
         self.own: CopyPart | None = None
+        self.is_leaving = False  # the own broker leaves the cluster: etcd may know it before the broker does
+        self.gives_up = False  # this node leaves by force: what only it has may be lost
         self.on_lost: Callable[[], None] = lambda: None
         self.places = CopyPlaces(self.directory, config.node.name, durability_of(config))
         self.hosted: dict[str, HostedOrigin] = {}
@@ -83,6 +85,7 @@ class CopyProcess:
 
     async def start(self) -> None:
         """Until the records are known here. Raises EtcdServerError, ListenError, OSError, DataDirError."""
+        refuse_data_of_another(self.directory, self.config.node.name)
         DataDir(self.directory, {"journal": journal_engine(self.config)}).close()  # before etcd has files in it
         self._incarnations = set(read_incarnations(self.directory))
         await self.etcd.start()
@@ -92,13 +95,16 @@ class CopyProcess:
         self._incarnations.add(incarnation)
         await asyncio.to_thread(write_incarnations, self.directory, self._incarnations)
         await self._listen(incarnation)
+        origins = [self.config.node.name, *self.places.find()]
+        self._begin(incarnation, await asyncio.to_thread(self.places.facts, origins))
+
+    def _begin(self, incarnation: int, facts: dict[str, CopyFacts]) -> None:
+        """The port for copies is open. ``facts``: of the copies on this disk, by origin."""
         node, cluster = self.config.node, self.config.cluster
         me = StoringNode(node.name, incarnation, socket.gethostname(), node.zone, self.peers.address)
         settings = CopySettings(
             cluster.copies, cluster.copies_required, cluster.copy_timeout, silence=cluster.member_timeout
         )
-        origins = [node.name, *self.places.find()]
-        facts = await asyncio.to_thread(self.places.facts, origins)
         whole = [origin for origin, known in facts.items() if known.whole]
         known = {origin: newest(known) for origin, known in facts.items()}
         blank = node.name not in facts  # never served with copies
@@ -237,7 +243,7 @@ class CopyProcess:
         self._submit(requests)
         if roles.settled and not self._settled:
             self._settled = True
-            write_incarnations(self.directory, [roles.me.incarnation])
+            self._keep_incarnations([roles.me.incarnation])
         self._changed.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -287,6 +293,9 @@ class CopyProcess:
                 self._lose()
         elif (part := self.part_of(order.origin)) is not None:
             part.require(order)
+
+    def _keep_incarnations(self, known: list[int]) -> None:
+        write_incarnations(self.directory, known)
 
     def _host(self, origin: str, generation: int) -> None:
         if origin not in self.hosted:
@@ -346,6 +355,8 @@ class CopyProcess:
 
     def _lose(self) -> None:
         """Nothing more of the own data is acknowledged: followers store nothing of an old generation."""
+        if self.is_leaving and self.roles.registry.is_forgotten(self.config.node.name):
+            return
         on_lost, self.on_lost = self.on_lost, lambda: None
         on_lost()
 
@@ -353,8 +364,9 @@ class CopyProcess:
 
     def only_here(self) -> list[str]:
         """The other nodes whose data would be lost with this one."""
-        me = self.config.node.name
-        return [origin for origin in self.roles.registry.only_at(me) if origin != me]
+        me, roles = self.config.node.name, self.roles
+        held = [each for each in roles.registry.records.values() if each.origin != me and me in each.in_step]
+        return sorted([record.origin for record in held if not roles.others_there(record)])
 
     async def give_up(self, origin: str, name: str, seconds: float) -> str:
         """That node is to serve what it has. Returns "" or why this is not possible."""
@@ -372,21 +384,47 @@ class CopyProcess:
         return ""
 
     async def leave(self, seconds: float) -> None:
-        """The own broker has left the cluster, with nothing to serve any more."""
+        """The own broker has left the cluster, with nothing to serve any more. The process is still needed until other
+        nodes have its copies, unless ``gives_up`` is set."""
+        me = self.config.node.name
         self.on_lost = lambda: None
-        await self.forget(self.config.node.name, seconds)
+        until = self._loop.time() + seconds
+        while not self.roles.registry.is_forgotten(me) and self._loop.time() < until:
+            record = self.roles.registry.records.get(me)
+            if record is not None and record.server != me:
+                log.warning(
+                    "this node was taken for lost while it left the cluster, and %s serves its data; run `starlingmq "
+                    "ctl cluster forget %s` at another node",
+                    record.server,
+                    me,
+                )
+                break
+            await self._forget_once(me)
+        if self.gives_up:
+            return
+        self.roles.leave()
+        told: list[str] = []
+        while not self.roles.has_left():
+            self.request_turn()
+            if (only := self.only_here()) != told:
+                told = only
+                if only:
+                    log.warning("not ending yet: no other node has a whole copy of the data of %s", ", ".join(only))
+            await asyncio.sleep(ASK_AGAIN)
 
     async def forget(self, origin: str, seconds: float) -> bool:
-        """No node is to serve the data of that node, and what its disk has is obsolete. Whether etcd has confirmed
-        it in time."""
+        """Make the copies of that node's data obsolete. Returns whether etcd has confirmed it in time."""
         until = self._loop.time() + seconds
         while not self.roles.registry.is_forgotten(origin):
             if self._loop.time() >= until:
                 return False
-            self.roles.forget(origin)
-            self.request_turn()
-            await asyncio.sleep(ASK_AGAIN)
+            await self._forget_once(origin)
         return True
+
+    async def _forget_once(self, origin: str) -> None:
+        self.roles.forget(origin)
+        self.request_turn()
+        await asyncio.sleep(ASK_AGAIN)
 
     def stopping(self) -> None:
         """This process is being shut down, and is expected to return."""
@@ -410,3 +448,13 @@ class CopyProcess:
         if self._client is not None:
             await self._client.close(revoke=False)  # until it has expired, no successor is named
         await self.etcd.stop()
+
+
+def refuse_data_of_another(directory: Path, name: str) -> None:
+    """Two disks were swapped: this node would replace the data by its own. Raises DataDirError."""
+    facts = read_facts(directory)
+    if facts is not None and facts.owner != name:
+        raise DataDirError(
+            f"{directory} has the data of {facts.owner}, and this node is {name}; give it the directory of {name} or "
+            "an empty one (node.data_dir), or start it as that node (node.name)"
+        )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -51,6 +52,7 @@ class CopyFiles:
         self._engine = engine
         self._segment_size = segment_size
         self.next_kv: Kv | None = None
+        self._engines = ExitStack()
         self._data_dir = DataDir(path, {"journal": engine})
         try:
             self._open()
@@ -59,22 +61,30 @@ class CopyFiles:
             if facts is not None and facts.owner == owner and not self._is_damaged():
                 self.facts = facts
         except BaseException:
-            self._data_dir.close()
+            with suppress(OSError):
+                self.close()
             raise
 
     def _open(self) -> None:
         shutil.rmtree(self.path / "kv.next", ignore_errors=True)
         if (self.path / "kv.whole").exists():
             self._replace_kv()
-        self._rocks = RocksKv(self._data_dir.kv)
-        self.kv: Kv = self._rocks
-        self.journal: CopyJournal
-        if self._engine == "rocksdb":
-            self.journal = RocksJournal(self._data_dir.journal)
-        else:
-            self.journal = SegmentJournal(str(self._data_dir.journal), segment_bytes=self._segment_size)
-        self._directory = StreamDirectory(self._data_dir.streams, self._segment_size)
-        self.streams = {found.number: self._directory.open(found) for found in self._directory.find()}
+        with ExitStack() as opened:
+            self._rocks = RocksKv(self._data_dir.kv)
+            self.kv: Kv = self._rocks
+            opened.callback(lambda: self.kv.close())  # which may be another one by then
+            self.journal: CopyJournal
+            if self._engine == "rocksdb":
+                self.journal = RocksJournal(self._data_dir.journal)
+            else:
+                self.journal = SegmentJournal(str(self._data_dir.journal), segment_bytes=self._segment_size)
+            opened.callback(self.journal.close)
+            self._directory = StreamDirectory(self._data_dir.streams, self._segment_size)
+            self.streams: dict[int, StreamLog] = {}
+            opened.callback(self._close_streams)
+            for found in self._directory.find():
+                self.streams[found.number] = self._directory.open(found)
+            self._engines = opened.pop_all()
 
     def _is_damaged(self) -> bool:
         """Whether records are missing that were there. An append that was not completed is no damage."""
@@ -98,16 +108,15 @@ class CopyFiles:
 
     def drop_kv(self) -> None:
         """Forget the store that was being received."""
-        if self.next_kv is not None:
-            self.next_kv.close()
-            self.next_kv = None
+        kv, self.next_kv = self.next_kv, None
+        if kv is not None:
+            kv.close()
 
     def end_kv(self) -> None:
         """The store that was received replaces the present one."""
         assert self.next_kv is not None
         self.next_kv.sync()
-        self.next_kv.close()
-        self.next_kv = None
+        self.drop_kv()
         self.kv.close()
         os.rename(self.path / "kv.next", self.path / "kv.whole")
         sync_directory(self.path)
@@ -164,14 +173,19 @@ class CopyFiles:
         self._open()
 
     def close(self) -> None:
-        """May be called again."""
-        self._close_engines()
-        self._data_dir.close()
+        """Everything is closed then, also if a part of it cannot be written: on a full disk RocksDB says so. May be
+        called again. Raises OSError."""
+        try:
+            self._close_engines()
+        finally:
+            self._data_dir.close()
 
     def _close_engines(self) -> None:
-        self.drop_kv()
-        for log in self.streams.values():
-            log.close()
-        self.streams.clear()
-        self.journal.close()
-        self.kv.close()
+        with self._engines:
+            self._engines.callback(self.drop_kv)
+
+    def _close_streams(self) -> None:
+        with ExitStack() as closing:
+            for log in self.streams.values():
+                closing.callback(log.close)
+            self.streams.clear()

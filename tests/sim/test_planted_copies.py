@@ -1,0 +1,69 @@
+"""Mistakes made on purpose are found by worlds in which disks are lost: the checkers can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.sim.copies.machine_life import CopiedProcess
+from tests.sim.run import run
+from tests.sim.world import World
+
+import starlingmq
+from starlingmq.cluster.copies.copy_roles import CopyRoles
+from starlingmq.cluster.copies.process_presence import ProcessPresence
+from starlingmq.storage.copies.catch_up import CatchUp
+from starlingmq.storage.copies.copy_source import CopySource
+
+pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="compiled classes cannot be patched")
+
+
+@pytest.fixture(autouse=True)
+def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(World, "copies", 2)
+    yield
+
+
+async def sends_no_store(self: CatchUp) -> None:
+    """A copy begins in the middle: with the journal, without the checkpoint that it continues."""
+
+
+def forgets_what_was_between_nodes(begin: Callable[[CopiedProcess], None]) -> Callable[[CopiedProcess], None]:
+    def wrong(self: CopiedProcess) -> None:
+        if self.name != self.node.host:
+            for link in self.state.ctx.cluster.links.values():
+                link.queue = link.window = None
+        begin(self)
+
+    return wrong
+
+
+def waits_for_this_disk_alone(self: CopySource, local: Awaitable[None] | None) -> Awaitable[None] | None:
+    self.stored_before = self._confirmed = self.journal.next
+    return local
+
+
+MISTAKES: dict[str, tuple[Any, str, Any, tuple[int, ...]]] = {
+    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, (40,)),
+    "a copy begins in the middle": (CatchUp, "_send_store", sends_no_store, (20, 21, 22, 23)),
+    "a takeover loses what was between nodes": (
+        CopiedProcess,
+        "begin",
+        forgets_what_was_between_nodes(CopiedProcess.begin),
+        (19,),
+    ),
+    "no successor without a broker": (ProcessPresence, "_is_leading", lambda self: False, (1,)),
+    "a node leaves with the only copy": (CopyRoles, "has_left", lambda self: True, (61, 90)),
+}
+"""Where it is planted, and seeds of worlds that find it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, attribute, wrong, seeds = MISTAKES[name]
+    monkeypatch.setattr(place, attribute, wrong)
+    with pytest.raises(AssertionError):
+        for seed in seeds:
+            run(seed)
