@@ -3,6 +3,8 @@
     sinks    Parquet, Delta, Delta by key, Kafka, PostgreSQL, topics of the broker
     killed   the driver with its executors (SIGKILL), the broker (SIGKILL), Kafka (SIGKILL), PostgreSQL (SIGQUIT)
 
+With ``--copies`` the broker is a cluster of three nodes (see ``brokers``), otherwise one node.
+
 At the end a last driver reads the rest, and each sink must have each row once. Prints the counts, and exits with 1 if
 one is wrong. ``--seed`` draws the same victims again; the moments depend on the machine.
 """
@@ -26,15 +28,14 @@ from typing import Any, Final
 
 import psutil
 
+from tests.lake.brokers import OneNode, ThreeNodes
 from tests.lake.services import Kafka, Postgresql
 from tests.lake.session import LAKE, pipeline
-from tests.spark.brokers import StreamBroker, rows_of
 
 ROWS_EACH: Final = 40
 BATCH_ROWS: Final = 25
 WAIT_SECONDS: Final = 300.0
 VICTIMS: Final = ("driver", "broker", "kafka", "postgresql")
-STREAMS: Final = "streams.define=[{name: all, topics: ['in/#']}, {name: out, topics: ['out/#']}]"
 NUMBER: Final = "SELECT CAST(CAST(payload AS string) AS int) AS number, offset FROM rows"
 
 
@@ -87,11 +88,13 @@ class Driver:
 
 
 class World:
-    def __init__(self, directory: Path) -> None:
+    """``copies``: of the cluster; 0: the broker is one node."""
+
+    def __init__(self, directory: Path, copies: int, chance: random.Random) -> None:
         self.directory = directory
         self.files = directory / "pipelines"
         self.files.mkdir()
-        self.broker = StreamBroker(directory / "n1", "n1", STREAMS)
+        self.broker = ThreeNodes(directory / "nodes", copies, chance) if copies else OneNode(directory)
         self.kafka = Kafka(directory / "kafka", LAKE)
         self.postgresql = Postgresql(directory / "postgresql")
         self.published = 0
@@ -119,39 +122,39 @@ class World:
             ("kafka", {"format": "kafka", "options": kafka}, "SELECT payload AS value FROM rows"),
             (
                 "topics",
-                {"format": "topic", "options": {"servers": self.broker.url, "nodeTimeout": "60"}},
+                {"format": "topic", "options": {"servers": ",".join(self.broker.urls), "nodeTimeout": "120"}},
                 "SELECT 'out/a' AS topic, payload FROM rows",
             ),
         ]
         for name, sink, sql in sinks:
-            more = {"steps": [{"sql": sql}], "source": {"max_rows": BATCH_ROWS}}
-            pipeline(self.files, self.broker, name, sink, restarts=50, **more)
+            more = {"steps": [{"sql": sql}], "source": {"max_rows": BATCH_ROWS, "node_timeout": 120}}
+            pipeline(self.files, self.broker.servers, name, sink, restarts=50, **more)
 
     def _path(self, name: str) -> str:
         return str(self.directory / f"{name}.table")
 
     def publish(self, count: int = ROWS_EACH) -> None:
         numbers = range(self.published, self.published + count)
-        self.broker.publish([b"%d" % number for number in numbers], "in/a")
+        self.broker.publish([b"%d" % number for number in numbers])
         self.published += count
 
     def start(self, *words: str) -> Driver:
         self.driver = Driver(self.files, *words)
         return self.driver
 
-    def kill(self, victim: str) -> None:
+    def kill(self, victim: str) -> str:
+        """Returns what was done."""
         assert self.driver is not None
+        if victim == "broker":
+            return self.broker.kill()
         if victim == "driver":
             self.driver.kill()
             self.start()
         else:
-            services: dict[str, StreamBroker | Kafka | Postgresql] = {
-                "broker": self.broker,
-                "kafka": self.kafka,
-                "postgresql": self.postgresql,
-            }
-            services[victim].kill()
-            services[victim].start()
+            service = self.kafka if victim == "kafka" else self.postgresql
+            service.kill()
+            service.start()
+        return "killed"
 
     def stop(self) -> None:
         if self.driver is not None and self.driver.process.poll() is None:
@@ -176,7 +179,7 @@ class World:
         found["kafka"] = Counter(int(bytes(row.value)) for row in messages.collect())
         spark.stop()
         found["postgresql"] = Counter(map(int, self.postgresql.ask("SELECT number FROM numbers")))
-        found["topics"] = Counter(int(value) for _, value in rows_of(self.broker.options | {"stream": "out"}))
+        found["topics"] = self.broker.written()
         return found
 
 
@@ -193,8 +196,8 @@ def rounds(world: World, count: int, chance: random.Random) -> Counter[str]:
         assert world.driver is not None
         world.driver.batches(chance.randrange(1, 6))
         time.sleep(chance.random())  # any moment will do
-        world.kill(victim)
-        print(f"{number:3} of {count}: {victim} killed, {time.monotonic() - began:.0f} s", flush=True)
+        done = world.kill(victim)
+        print(f"{number:3} of {count}: {victim} {done}, {time.monotonic() - began:.0f} s", flush=True)
     assert world.driver is not None
     world.driver.kill()
     world.start("--once").finish()
@@ -218,12 +221,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.lake.killing", description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument(
+        "--copies", type=int, default=0, help="a cluster of three nodes with so many copies; 0: one node"
+    )
     given = parser.parse_args()
     print("seed", given.seed, flush=True)
+    chance = random.Random(given.seed)
     with tempfile.TemporaryDirectory(prefix="starlingmq-lake-") as directory:
-        world = World(Path(directory))
+        world = World(Path(directory), given.copies, chance)
         try:
-            killed = rounds(world, given.rounds, random.Random(given.seed))
+            killed = rounds(world, given.rounds, chance)
             lines = verdict(world.counts(), world.published)
         except BaseException:
             print((world.files / "driver.log").read_text(errors="replace")[-3000:], file=sys.stderr)

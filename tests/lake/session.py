@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.spark.brokers import TOKEN, StreamBroker
+from tests.spark.brokers import TOKEN
 from tests.spark.session import JAVA
 
 LAKE: Final = Path(os.environ.get("STARLINGMQ_LAKE", "build/lake")).absolute()
@@ -43,9 +43,9 @@ def settings(directory: Path) -> dict[str, str]:
     }
 
 
-def pipeline(directory: Path, broker: StreamBroker, name: str, sink: dict[str, Any], **more: Any) -> Path:
+def pipeline(directory: Path, servers: list[str], name: str, sink: dict[str, Any], **more: Any) -> Path:
     """Write a pipeline file, and return it."""
-    source = {"servers": [broker.address], "stream": "all", "token": TOKEN, "node_timeout": 60}
+    source = {"servers": servers, "stream": "all", "token": TOKEN, "node_timeout": 60}
     tree = {
         "name": name,
         "source": source | more.pop("source", {}),

@@ -45,7 +45,7 @@ def rows(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
 
 def test_delta_gets_each_row_once_in_partitions(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
     sink = {"format": "delta", "path": str(tmp_path / "table"), "partition_by": ["id"]}
-    file = pipeline(tmp_path, broker, "delta", sink, decode=SCHEMA, steps=[{"sql": NUMBERED}])
+    file = pipeline(tmp_path, [broker.address], "delta", sink, decode=SCHEMA, steps=[{"sql": NUMBERED}])
     broker.publish([reading("a", 1), reading("b", 2)])
     run(spark, file)
     broker.publish([reading("a", 3)])
@@ -60,7 +60,7 @@ def test_delta_keeps_the_latest_row_of_each_key_and_new_columns(
     table = tmp_path / "table"
     sink: dict[str, Any] = {"format": "delta", "path": str(table), "key": ["id"], "order_by": ["offset"]}
     sink |= {"cluster_by": ["id"]}
-    file = pipeline(tmp_path, broker, "keyed", sink, decode=SCHEMA, steps=[{"sql": NUMBERED}])
+    file = pipeline(tmp_path, [broker.address], "keyed", sink, decode=SCHEMA, steps=[{"sql": NUMBERED}])
     broker.publish([reading("a", 1), reading("b", 2), reading("a", 3)])
     run(spark, file)
     assert rows(spark, table) == [("a", 3, 2), ("b", 2, 1)]
@@ -70,7 +70,7 @@ def test_delta_keeps_the_latest_row_of_each_key_and_new_columns(
     assert rows(spark, table) == changed
     again = {**sink, "options": {"mergeSchema": "true"}}
     steps = [{"sql": "SELECT id, value, offset, upper(id) AS name FROM rows"}]
-    file = pipeline(tmp_path, broker, "again", again, decode=SCHEMA, steps=steps)  # every row once more
+    file = pipeline(tmp_path, [broker.address], "again", again, decode=SCHEMA, steps=steps)  # every row once more
     run(spark, file)
     assert rows(spark, table) == [(*row, row[0].upper()) for row in changed], "no older row replaces a later one"
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{table}`").collect()[0]
@@ -85,14 +85,14 @@ def test_postgresql_gets_each_row_once(
 ) -> None:
     options = {"url": postgresql.url, "dbtable": "readings", "user": "postgres"}
     sink: dict[str, Any] = {"format": "jdbc", "options": options}
-    file = pipeline(tmp_path, broker, "plain", sink, decode=SCHEMA, steps=[{"sql": NUMBERED}])
+    file = pipeline(tmp_path, [broker.address], "plain", sink, decode=SCHEMA, steps=[{"sql": NUMBERED}])
     broker.publish([reading("a", 1), reading("b", 2)])
     run(spark, file)
     broker.publish([reading("a", 3)])
     run(spark, file)
     assert postgresql.ask('SELECT id, value FROM readings ORDER BY "offset"') == ["a|1", "b|2", "a|3"]
     keyed = {**sink, "options": {**options, "dbtable": "latest"}, "key": ["id"], "order_by": ["offset"]}
-    file = pipeline(tmp_path, broker, "latest", keyed, decode=SCHEMA, steps=[{"sql": NUMBERED}])
+    file = pipeline(tmp_path, [broker.address], "latest", keyed, decode=SCHEMA, steps=[{"sql": NUMBERED}])
     run(spark, file)
     broker.publish([reading("b", 4)])
     run(spark, file)
@@ -165,7 +165,9 @@ def test_kafka_gets_each_row_once_and_gives_it_back(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path, kafka: Kafka
 ) -> None:
     sink = {"format": "kafka", "options": {"kafka.bootstrap.servers": kafka.servers, "topic": "out"}}
-    file = pipeline(tmp_path, broker, "kafka", sink, steps=[{"sql": "SELECT topic AS key, payload AS value FROM rows"}])
+    file = pipeline(
+        tmp_path, [broker.address], "kafka", sink, steps=[{"sql": "SELECT topic AS key, payload AS value FROM rows"}]
+    )
     numbers = [b"%d" % number for number in range(20)]
     broker.publish(numbers[:10])
     run(spark, file)

@@ -38,6 +38,13 @@ def rows_of(options: dict[str, str]) -> list[tuple[str, bytes]]:
     return [(node, payload) for node, batch in batches_of(options) for payload in batch.column("payload").to_pylist()]
 
 
+async def published(url: str, payloads: list[bytes], topic: str) -> None:
+    """Each of them is acknowledged."""
+    async with Client(url) as client:
+        for payload in payloads:
+            await client.publish(topic, payload, qos=1)
+
+
 class StreamBroker:
     def __init__(self, data: Path, name: str, *settings: str) -> None:
         self.data = data
@@ -69,12 +76,7 @@ class StreamBroker:
         self.serving = None
 
     def publish(self, payloads: Iterable[bytes], topic: str = "a/b") -> None:
-        asyncio.run(self._publish(list(payloads), topic))
-
-    async def _publish(self, payloads: list[bytes], topic: str) -> None:
-        async with Client(self.url) as client:
-            for payload in payloads:
-                await client.publish(topic, payload, qos=1)
+        asyncio.run(published(self.url, list(payloads), topic))
 
     @property
     def options(self) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """A driver in a process of its own, there to be killed: ``python -m tests.spark.driver SERVERS TOKEN DIRECTORY``.
 
 It runs queries in batches of a few rows, and says how far they are after each: from stream ``all`` into Parquet files;
-with ``--to URLS`` from stream ``in`` to topics of the brokers; with ``--both`` from stream ``in`` to either.
+with ``--to URLS`` from stream ``in`` to topics of the brokers; with ``--both`` from stream ``in`` to either; with
+``--pipeline FILE`` those of the pipeline.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from starlingmq.pipeline.config import read_pipeline
+from starlingmq.pipeline.run import Pipeline
 from tests.spark.session import begin
 
 
@@ -29,6 +32,7 @@ def main() -> None:
     parser.add_argument("token")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--to", default="", metavar="URLS")
+    parser.add_argument("--pipeline", type=Path, metavar="FILE")
     parser.add_argument("--both", action="store_true")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--once", action="store_true", help="read what is there, and end")
@@ -45,7 +49,9 @@ def main() -> None:
         return trigger.start(str(given.directory / "rows"))
 
     queries = [start(to_topics(rows, given.to), "checkpoint")] if given.to else []
-    if given.both or not given.to:
+    if given.pipeline:
+        queries = Pipeline(spark, read_pipeline(given.pipeline), given.pipeline).start()
+    elif given.both or not given.to:
         queries.append(start(rows.writeStream.format("parquet"), "files" if given.both else "checkpoint"))
     said: dict[str, int] = {}
     while all(query.isActive for query in queries) or (given.once and any(query.isActive for query in queries)):

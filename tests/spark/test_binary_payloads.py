@@ -20,11 +20,12 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
 
 from starlingmq.pipeline.config import DeadLetterConfig, DecodeConfig
-from starlingmq.pipeline.run import dead_letters
+from starlingmq.pipeline.run import dead_letters, with_whole
 from starlingmq.spark.binary_payloads import BinaryFormat, decode_binary, decoded_array, decoder, read_format
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED
-from starlingmq.spark.sparkplug import decode_sparkplug, decoded_payloads, payload_class
+from starlingmq.spark.sparkplug import decode_sparkplug, decoded_payloads
+from tests.spark.sparkplug_payloads import sparkplug
 
 AT = StructType().add("x", "integer").add("y", "integer")
 SIMPLE = StructType().add("id", "string").add("value", "double")
@@ -178,14 +179,6 @@ def test_protobuf_has_lists_of_enums_and_times_and_maps() -> None:
     assert decoded(proto, [message.SerializeToString()])[0]["value"] == {"all": [0, 1, 7]}
 
 
-def sparkplug(seq: int, *metrics: dict[str, Any]) -> bytes:
-    payload = payload_class()(timestamp=1_700_000_000_000, seq=seq)
-    for metric in metrics:
-        payload.metrics.add(**metric)
-    data: bytes = payload.SerializeToString()
-    return data
-
-
 BIRTH = sparkplug(
     0,
     {"name": "temperature", "alias": 1, "datatype": 9, "float_value": 21.5, "timestamp": 1_700_000_000_001},
@@ -262,6 +255,6 @@ def test_binary_payloads_in_spark(spark: SparkSession) -> None:
 def test_dead_letters_of_a_binary_format_have_their_bytes_and_the_reason(spark: SparkSession) -> None:
     decode = DecodeConfig(format="msgpack", schema="id string")
     frame = spark.createDataFrame([("a", b"\x81\xa2id\xa1x"), ("b", b"\xc1")], "topic string, payload binary")
-    (letter,) = dead_letters(frame, decode, DeadLetterConfig(path="none")).collect()
+    (letter,) = dead_letters(with_whole(frame, decode), decode, DeadLetterConfig(path="none")).collect()
     assert (letter.topic, bytes(letter.payload)) == ("b", b"\xc1")
     assert letter.reason.startswith("the payload cannot be decoded: ")

@@ -20,7 +20,8 @@ from starlingmq.pipeline.inference import Inference, PayloadSample, as_yaml, inf
 from starlingmq.pipeline.run import decoded
 from starlingmq.spark.payloads import MALFORMED
 from tests.spark.brokers import TOKEN, StreamBroker
-from tests.spark.test_binary_payloads import AVRO, BIRTH, avro, sparkplug
+from tests.spark.sparkplug_payloads import sparkplug
+from tests.spark.test_binary_payloads import AVRO, BIRTH, avro
 
 READINGS: list[dict[str, Any]] = [
     {"id": "a", "at": "2026-03-01T12:00:00Z", "value": 21, "place": {"x": 1, "tags": ["t"]}, "big": 2**70, "ok": True},
@@ -88,7 +89,9 @@ def test_binary_maps_are_recognized(name: str) -> None:
 def test_sparkplug_is_recognized_by_topic_and_payload() -> None:
     births = [BIRTH, sparkplug(1, {"alias": 1, "float_value": 2.0})]
     found = inferred(births, "spBv1.0/plant/NBIRTH/line")
-    assert found.decode == {"format": "sparkplug"} and any("alias only" in note for note in found.notes)
+    assert found.decode == {"format": "sparkplug", "state": "aliases"} and any(
+        "alias only" in note for note in found.notes
+    )
     assert inferred(births, "a/b").decode == {"format": "raw"}
 
 

@@ -77,7 +77,8 @@ def test_a_pipeline_with_tables_steps_and_dead_letters(
         dead_letter={"path": str(tmp_path / "dead")},
     )
     for _ in range(2):  # the second time there is nothing new
-        run(spark, tmp_path, pipeline)
+        planned = run(spark, tmp_path, pipeline)
+        assert planned.malformed is None, "one query writes both"
         rows = spark.read.parquet(str(tmp_path / "hot")).orderBy("offset").collect()
         assert [(row.id, row.value, row.place) for row in rows] == [("b", 20, "cellar"), ("a", 30, "roof")]
         letters = spark.read.parquet(str(tmp_path / "dead")).orderBy("offset").collect()

@@ -78,6 +78,13 @@ class DecodeConfig(Section, frozen=True):
         Meta(description="Whether Avro and Protobuf payloads begin with the id of a registry's schema."),
     ] = "none"
     registry: Annotated[RegistryConfig | None, Meta(description="With framing: registry of the schemas.")] = None
+    state: Annotated[
+        Literal["none", "aliases", "nodes"],
+        Meta(
+            description="State kept for each edge node, for sparkplug: with aliases metrics have the names of their "
+            "births, and gaps are counted; with nodes the rows are the state of edge nodes and devices."
+        ),
+    ] = "none"
     options: Annotated[dict[str, str], Meta(description="Spark options for csv and json, such as sep.")] = field(
         default_factory=dict
     )
@@ -262,6 +269,8 @@ def _check(pipeline: PipelineConfig) -> None:
 def _check_decode(decode: DecodeConfig) -> None:
     if (decode.format in ("raw", "sparkplug")) == bool(decode.schema):
         raise ConfigError("decode.schema: required for all formats but raw and sparkplug, and not allowed for these")
+    if decode.state != "none" and decode.format != "sparkplug":
+        raise ConfigError(f"decode.state: only for sparkplug, not for {decode.format}")
     registry, framed = decode.registry, decode.framing == "confluent"
     if decode.format not in ("avro", "protobuf"):
         for name in ("schema_file", "message", "registry"):

@@ -114,7 +114,8 @@ def _sparkplug(samples: list[PayloadSample]) -> list[Any]:
 def _sparkplug_decode(values: list[Any]) -> tuple[dict[str, Any], list[str]]:
     notes: list[str] = []
     if any(metric["alias"] is not None and not metric["metric"] for value in values for metric in value["metrics"]):
-        notes.append("some metrics have an alias only; their names are in the BIRTH messages (docs/SPARK.md)")
+        notes.append("some metrics have an alias only; state: aliases adds the names of their BIRTH messages")
+        return {"format": "sparkplug", "state": "aliases"}, notes
     return {"format": "sparkplug"}, notes
 
 

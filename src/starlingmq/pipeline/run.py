@@ -42,22 +42,24 @@ from starlingmq.pipeline.jdbc import into_database
 from starlingmq.pipeline.kafka import into_kafka
 from starlingmq.pipeline.keyed_rows import create_table, merging
 from starlingmq.pipeline.packages import resolve
+from starlingmq.pipeline.single_read import MARK, BatchWriter, BothWriter, FileBatches, single_read
 from starlingmq.pipeline.stateful import read_processor, with_state
 from starlingmq.spark import decode_json, register
 from starlingmq.spark.binary_payloads import FORMATS as BINARY_FORMATS
 from starlingmq.spark.binary_payloads import decode_binary, read_format
+from starlingmq.spark.checkpoint import Checkpoint
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
-from starlingmq.spark.payloads import MALFORMED, REASON, malformed_because
+from starlingmq.spark.payloads import MALFORMED, REASON, WHOLE, malformed_because
 from starlingmq.spark.read_options import read_options
 from starlingmq.spark.schema_registry import RegistryOptions
 from starlingmq.spark.secret_reference import SecretReference
 from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
 from starlingmq.spark.sparkplug import decode_sparkplug
+from starlingmq.spark.sparkplug_state import decode_sparkplug_with_state
 
 T = TypeVar("T")
-WHOLE: Final = "_whole"  # column with the source row, next to the decoded columns
 UNFIT: Final[dict[str, tuple[type[DataType], ...]]] = {  # types that a sink cannot store
     "csv": (ArrayType, BinaryType, MapType, StructType),
     "jdbc": (MapType, StructType),
@@ -162,18 +164,17 @@ class Pipeline:
         self.spark = spark
         self.config = pipeline
         self.path = path
-        self.malformed: DataFrame | None = None
+        self.malformed: DataFrame | None = None  # of the query of the dead letters
+        self.both: DataFrame | None = None  # rows with and without _malformed: one query writes result and dead letters
         self.result = self._plan()
 
     # Planning
 
     def _plan(self) -> DataFrame:
         config = self.config
-        rows = self._explained("source", lambda: self._read(config.source, config.name))
-        rows = self._explained("decode.schema", lambda: decoded(rows, config.decode))
+        source = self._explained("source", lambda: self._read(config.source, config.name))
+        rows = self._explained("decode.schema", lambda: decoded(source, config.decode, config.sink.mode))
         if config.dead_letter is not None:
-            again = self._read(config.source, f"{config.name}_dead_letter")
-            self.malformed = dead_letters(again, config.decode, config.dead_letter)
             rows = rows.where(F.col(MALFORMED).isNull()).drop(MALFORMED)
         rows = self._marked("watermark", rows, config.watermark)
         rows.createOrReplaceTempView(ROWS)
@@ -188,7 +189,24 @@ class Pipeline:
             result = self._marked(f"steps[{index}].watermark", result, step.watermark)
             result.createOrReplaceTempView(step.name)
         self._check_sink(result)
+        if config.dead_letter is not None:
+            self._plan_dead_letters(source, rows, result, config.dead_letter)
         return result
+
+    def _plan_dead_letters(
+        self, source: DataFrame, rows: DataFrame, result: DataFrame, letter: DeadLetterConfig
+    ) -> None:
+        config = self.config
+        if single_read(config, rows, result, config.checkpoint):
+            self.both = with_whole(source, config.decode, config.sink.mode)
+            return
+        if Checkpoint(self._checkpoint("result")).read_file(MARK) is not None:
+            raise PipelineError(
+                f"{self.path}: steps: the query of this checkpoint writes the dead letters as well, which these steps "
+                "or this sink do not allow; use another checkpoint and another dead_letter.path"
+            )
+        again = self._read(config.source, f"{config.name}_dead_letter")
+        self.malformed = dead_letters(with_whole(again, config.decode), config.decode, letter)
 
     def _read(self, source: SourceConfig, consumer: str) -> DataFrame:
         """``consumer``: each query reports its own progress."""
@@ -199,7 +217,7 @@ class Pipeline:
         rows = self._explained(
             f"{where}.source", lambda: self._read(stream.source, f"{self.config.name}_{stream.name}")
         )
-        rows = self._explained(f"{where}.decode.schema", lambda: decoded(rows, stream.decode))
+        rows = self._explained(f"{where}.decode.schema", lambda: decoded(rows, stream.decode, self.config.sink.mode))
         return self._marked(f"{where}.watermark", rows, stream.watermark)
 
     def _marked(self, where: str, rows: DataFrame, mark: WatermarkConfig | None) -> DataFrame:
@@ -280,9 +298,11 @@ class Pipeline:
     # Running
 
     def start(self) -> list[StreamingQuery]:
-        """Start its queries: the pipeline, and the dead letters. Raises PipelineError."""
-        queries = [self._begin(self.config.name, self._writer(), "result")]
+        """Start its queries: the pipeline, and the dead letters unless it writes them too. Raises PipelineError."""
         letter = self.config.dead_letter
+        if letter is not None and self.both is not None:
+            return [self._begin(self.config.name, self._writer_of_both(self.both, letter), "result")]
+        queries = [self._begin(self.config.name, self._writer(), "result")]
         if letter is not None and self.malformed is not None:
             writer = self.malformed.writeStream.format(letter.format).option("path", letter.path)
             queries.append(self._begin(f"{self.config.name}_dead_letter", writer, "dead_letter"))
@@ -308,21 +328,40 @@ class Pipeline:
     def _writer(self) -> DataStreamWriter:
         sink = self.config.sink
         writer = self.result.writeStream.outputMode(sink.mode)
-        if sink.format in ("delta", "iceberg"):
-            self._explained("sink", lambda: create_table(self.spark, sink, self.result.schema))
-        match sink.format:
-            case "jdbc":
-                return writer.foreachBatch(into_database(sink))
-            case "archive":
-                return writer.foreachBatch(archiving(sink.path))
-            case "kafka":
-                return writer.foreachBatch(into_kafka(sink, self._checkpoint("result")))
-            case "delta" | "iceberg" if sink.key:
-                return writer.foreachBatch(merging(sink))
+        batches = self._batch_writer()
+        if batches is not None:
+            return writer.foreachBatch(batches)
         writer = writer.format("starlingmq" if sink.format == "topic" else sink.format).options(**sink.options)
         if sink.partition_by and sink.format != "iceberg":  # the table itself knows
             writer = writer.partitionBy(*sink.partition_by)
         return writer.option("path", sink.path) if sink.format in (*FILES, "delta", "iceberg") else writer
+
+    def _batch_writer(self) -> BatchWriter | None:
+        """Return the function that writes a batch; None for a sink that a streaming query of Spark writes."""
+        sink = self.config.sink
+        if sink.format in ("delta", "iceberg"):
+            self._explained("sink", lambda: create_table(self.spark, sink, self.result.schema))
+        match sink.format:
+            case "jdbc":
+                return into_database(sink)
+            case "archive":
+                return archiving(sink.path)
+            case "kafka":
+                return into_kafka(sink, self._checkpoint("result"))
+            case "delta" | "iceberg" if sink.key:
+                return merging(sink)
+        return None
+
+    def _writer_of_both(self, rows: DataFrame, letter: DeadLetterConfig) -> DataStreamWriter:
+        sink, decode = self.config.sink, self.config.decode
+        result = self._batch_writer()
+        if result is None:
+            result = FileBatches(self.spark, sink.path, sink.format, sink.partition_by, sink.options).write
+        letters = FileBatches(self.spark, letter.path, letter.format, (), {}).write
+        steps = [(step.name, step.sql) for step in self.config.steps]
+        both = BothWriter(result, letters, lambda batch: dead_letters(batch, decode, letter), steps)
+        Checkpoint(self._checkpoint("result")).write_file(MARK, b"")
+        return rows.writeStream.outputMode(sink.mode).foreachBatch(both.write)
 
 
 def archiving(path: str) -> Callable[[DataFrame, int], None]:
@@ -340,14 +379,16 @@ def archiving(path: str) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def decoded(rows: DataFrame, decode: DecodeConfig) -> DataFrame:
+def decoded(rows: DataFrame, decode: DecodeConfig, mode: str = "append") -> DataFrame:
     """Add columns of decoded payloads, and ``_malformed`` for those that cannot be decoded."""
     if decode.format == "raw":
         return rows
     if decode.format == "json":
         return decode_json(rows, decode.schema)
     if decode.format == "sparkplug":
-        return decode_sparkplug(rows)
+        return (
+            decode_sparkplug(rows) if decode.state == "none" else decode_sparkplug_with_state(rows, decode.state, mode)
+        )
     if decode.format in BINARY_FORMATS:
         wanted = cast(StructType, StructType.fromDDL(decode.schema))
         registry = registry_options(decode.registry)
@@ -377,12 +418,18 @@ def registry_options(registry: RegistryConfig | None) -> RegistryOptions | None:
     )
 
 
-def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig) -> DataFrame:
-    """Return rows whose payload cannot be decoded, with all columns of the source and the reason. CSV has no binary and
-    array types: there the payload is base64, and properties are JSON.
-    """
+def with_whole(rows: DataFrame, decode: DecodeConfig, mode: str = "append") -> DataFrame:
+    """Return decoded rows; those that cannot be decoded have the row of the source in ``WHOLE``."""
     whole = F.struct(*[F.col(name) for name in rows.columns])
-    found = decoded(rows.withColumn(WHOLE, whole), decode).where(F.col(MALFORMED).isNotNull())
+    found = decoded(rows.withColumn(WHOLE, whole), decode, mode)
+    return found.withColumn(WHOLE, F.when(F.col(MALFORMED).isNotNull(), F.col(WHOLE)))
+
+
+def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig) -> DataFrame:
+    """Return, of the rows of ``with_whole``, those whose payload cannot be decoded, with all columns of the source and
+    the reason. CSV has no binary and array types: there the payload is base64, and properties are JSON.
+    """
+    found = rows.where(F.col(MALFORMED).isNotNull() & F.col(WHOLE).isNotNull())
     if decode.format in (*BINARY_FORMATS, "sparkplug"):
         found = found.select(f"{WHOLE}.*", F.col(MALFORMED).alias(REASON))
     else:

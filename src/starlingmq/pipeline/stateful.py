@@ -13,12 +13,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import StatefulConfig
+from starlingmq.spark.state_store import use_rocksdb
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 TIMES: Final = {"none": "none", "processing": "ProcessingTime", "event": "EventTime"}
 
 
@@ -54,7 +53,7 @@ def with_state(
     spark: SparkSession, stateful: StatefulConfig, processor: type[StatefulProcessor], mode: str
 ) -> DataFrame:
     """Return the rows that the processor makes. Timers and state of a key are kept in the checkpoint, by RocksDB."""
-    spark.conf.set(PROVIDER, ROCKSDB)
+    use_rocksdb(spark)
     groups: Any = spark.table(stateful.input).groupBy(*stateful.key)
     found: DataFrame = groups.transformWithStateInPandas(
         statefulProcessor=processor(),

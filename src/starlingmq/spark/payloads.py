@@ -10,6 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 MALFORMED: Final = "_malformed"
 REASON: Final = "reason"  # column of a dead letter
+WHOLE: Final = "_whole"  # column with the source row, next to the decoded columns
 
 
 def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> DataFrame:

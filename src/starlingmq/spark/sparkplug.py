@@ -4,12 +4,12 @@
     spBv1.0/STATE/HOST                      JSON: {"online": true, "timestamp": 1700000000000}; here a metric "online"
 
 The schema is that of Eclipse Tahu, as far as columns need it; data sets, templates, metadata and properties are left
-out. A metric of DDATA or NDATA may have an alias instead of a name: its name is in the birth message of its node or
-device, which a join on ``edge_node``, ``device`` and ``alias`` adds.
+out. A metric of DDATA or NDATA may have an alias instead of a name: ``sparkplug_state`` adds the names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -150,38 +150,50 @@ class StrangeTopic(ValueError):
 def _decoded(payload: bytes, levels: list[str]) -> dict[str, Any]:
     """Raises StrangeTopic, and other errors for a payload that is not of the kind of its topic."""
     if levels[:2] == [NAMESPACE, STATE] and len(levels) == 3:
-        return _state(msgspec.json.decode(payload, type=HostState))
-    kinds = {4: OF_NODES, 5: OF_DEVICES}.get(len(levels), ())
-    if levels[0] != NAMESPACE or levels[2:3] == [] or levels[2] not in kinds:
+        return host_columns(payload)
+    if not of_edge_node(levels):
         raise StrangeTopic(STRANGE)
     return _payload(payload_class().FromString(payload))
 
 
-def _state(state: HostState) -> dict[str, Any]:
+def of_edge_node(levels: Sequence[str]) -> bool:
+    """Whether the levels of a topic are those of an edge node or device."""
+    kinds = {4: OF_NODES, 5: OF_DEVICES}.get(len(levels), ())
+    return levels[0] == NAMESPACE and len(levels) > 2 and levels[2] in kinds
+
+
+def host_columns(payload: bytes) -> dict[str, Any]:
+    """Return the columns of a STATE message."""
+    state = msgspec.json.decode(payload, type=HostState)
     online = {"metric": "online", "datatype": "Boolean", "is_historical": False, "is_null": False, "flag": state.online}
     return {"sent": _time(state), "seq": None, "metrics": [online]}
 
 
 def _payload(message: Any) -> dict[str, Any]:
+    metrics = [metric_columns(metric, metric.name, metric.datatype) for metric in message.metrics]
+    return payload_columns(message) | {"metrics": metrics}
+
+
+def payload_columns(message: Any) -> dict[str, Any]:
     return {
         "sent": _time(message) if message.HasField("timestamp") else None,
         "seq": _long(message.seq) if message.HasField("seq") else None,
-        "metrics": [_metric(each) for each in message.metrics],
     }
 
 
-def _metric(metric: Any) -> dict[str, Any]:
+def metric_columns(metric: Any, name: str, datatype: int) -> dict[str, Any]:
+    """Return the columns ``METRIC`` of a metric of this name and datatype."""
     found: dict[str, Any] = {
-        "metric": metric.name or None,
+        "metric": name or None,
         "alias": _long(metric.alias) if metric.HasField("alias") else None,
         "metric_timestamp": _time(metric) if metric.HasField("timestamp") else None,
-        "datatype": DATATYPES[metric.datatype] if metric.datatype < len(DATATYPES) else str(metric.datatype),
+        "datatype": DATATYPES[datatype] if datatype < len(DATATYPES) else str(datatype),
         "is_historical": metric.is_historical,
         "is_null": metric.is_null,
     }
     kind = metric.WhichOneof(VALUE)
     if kind and not metric.is_null:
-        _put(found, getattr(metric, kind), kind, metric.datatype)
+        _put(found, getattr(metric, kind), kind, datatype)
     return found
 
 

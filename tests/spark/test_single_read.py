@@ -1,0 +1,121 @@
+"""Result and dead letters of a pipeline from one query: which pipelines can, and each row once after kills."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from starlingmq.pipeline.config import read_pipeline
+from starlingmq.pipeline.run import Pipeline, PipelineError
+from tests.spark.brokers import TOKEN, StreamBroker
+from tests.spark.recipes import run_all
+from tests.spark.test_exactly_once import Driver
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+EACH: Final = 60
+WINDOW: Final = "SELECT window(timestamp, '1 minute').start AS minute, count(*) AS n FROM rows GROUP BY 1"
+PLACES: Final = {"name": "places", "format": "csv", "path": "places.csv", "options": {"header": "true"}}
+
+
+def tree(tmp_path: Path, address: str = "127.0.0.1:1", **more: Any) -> dict[str, Any]:
+    return {
+        "name": "both",
+        "source": {"servers": [address], "stream": "all", "token": TOKEN, "start": "earliest"},
+        "decode": {"format": "json", "schema": "n bigint"},
+        "sink": {"path": str(tmp_path / "out")},
+        "dead_letter": {"path": str(tmp_path / "dead")},
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "trigger": {"available_now": True},
+    } | more
+
+
+def written(tmp_path: Path, pipeline: dict[str, Any]) -> Path:
+    file = tmp_path / "both.yaml"
+    file.write_text(yaml.safe_dump(pipeline))
+    return file
+
+
+def planned(spark: SparkSession, tmp_path: Path, **more: Any) -> Pipeline:
+    (tmp_path / "places.csv").write_text("n,place\n1,roof\n")
+    places = PLACES | {"path": str(tmp_path / "places.csv")}
+    file = written(tmp_path, tree(tmp_path, tables=[places], **more))
+    return Pipeline(spark, read_pipeline(file), file)
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "once"),
+    [
+        ([], {}, True),
+        (["SELECT n + 1 AS n FROM rows WHERE n > 2"], {}, True),
+        (["SELECT n, explode(array(1, 2)) AS x FROM rows", "SELECT * FROM a JOIN places USING (n)"], {}, True),
+        (["SELECT n FROM rows UNION ALL SELECT n FROM rows WHERE n > 5"], {}, True),
+        (["SELECT * FROM rows LEFT JOIN (SELECT n, max(place) AS p FROM places GROUP BY n) USING (n)"], {}, True),
+        ([WINDOW], {"watermark": {"column": "timestamp", "delay": "1m"}}, False),
+        (["SELECT DISTINCT n FROM rows"], {}, False),
+        (["SELECT n FROM rows LIMIT 3"], {}, False),
+        (["SELECT a.n FROM rows a JOIN rows b ON a.n = b.n"], {}, False),
+        (["SELECT n FROM rows WHERE n IN (SELECT n FROM places)"], {}, True),
+        (["SELECT 't' AS topic, string(n) AS payload FROM rows"],
+         {"sink": {"format": "topic", "options": {"servers": "mqtt://127.0.0.1:1"}}}, False),
+    ],
+)  # fmt: skip
+def test_steps_that_treat_each_row_on_its_own_need_one_query(
+    spark: SparkSession, tmp_path: Path, steps: list[str], more: dict[str, Any], once: bool
+) -> None:
+    named = [{"name": "result" if index == len(steps) - 1 else "a", "sql": sql} for index, sql in enumerate(steps)]
+    found = planned(spark, tmp_path, steps=named, **more)
+    assert (found.both is not None) == once
+    assert (found.malformed is None) == once
+
+
+def test_a_checkpoint_of_one_query_is_not_continued_by_two(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "result").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "result" / "starlingmq-single-read").write_bytes(b"")
+    assert planned(spark, tmp_path).both is not None
+    with pytest.raises(PipelineError, match=r"steps: .* use another checkpoint and another dead_letter\.path"):
+        planned(spark, tmp_path, steps=[{"sql": "SELECT n FROM rows LIMIT 3"}])
+
+
+def test_a_checkpoint_of_two_queries_is_continued_by_two(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "dead_letter" / "offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "dead_letter" / "offsets" / "0").write_bytes(b"")
+    assert planned(spark, tmp_path).malformed is not None
+
+
+@pytest.mark.long
+def test_result_and_dead_letters_have_every_row_once_whoever_is_killed(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path
+) -> None:
+    chance = random.Random()
+    payloads = [b'{"n": %d}' % number if number % 3 else b"bad %d" % number for number in range(3 * EACH)]
+    pipeline = tree(tmp_path, broker.address, trigger={"every": "0s"})
+    pipeline["source"]["max_rows"] = 7
+    pipeline["steps"] = [{"sql": "SELECT n, offset, offset % 2 AS odd FROM rows"}]
+    pipeline["sink"]["partition_by"] = ["odd"]
+    for part in range(3):
+        broker.publish(payloads[part * EACH : (part + 1) * EACH])
+        if part == 2:
+            break
+        driver = Driver(broker.address, tmp_path, "--pipeline", str(written(tmp_path, pipeline)))
+        try:
+            driver.batches(2)
+            time.sleep(chance.random())  # no event to be waited for: any moment will do
+        finally:
+            driver.kill()
+    file = written(tmp_path, pipeline | {"trigger": {"available_now": True}})
+    (query,) = run_all(Pipeline(spark, read_pipeline(file), file))
+    assert max(progress["numInputRows"] for progress in query.recentProgress) == 7, "the stream is read once"
+    rows = spark.read.parquet(str(tmp_path / "out")).orderBy("offset").collect()
+    assert [(row.n, row.offset, row.odd) for row in rows] == [(n, n, n % 2) for n in range(3 * EACH) if n % 3]
+    letters = spark.read.parquet(str(tmp_path / "dead")).orderBy("offset").collect()
+    assert [(row.offset, bytes(row.payload)) for row in letters] == [
+        (n, payload) for n, payload in enumerate(payloads) if n % 3 == 0
+    ]
+    assert {row.reason for row in letters} == {"the payload is not JSON"}
