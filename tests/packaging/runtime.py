@@ -26,7 +26,8 @@ class Image:
 
     def __init__(self, file: Path, directory: Path) -> None:
         with tarfile.open(file) as archive:
-            archive.extractall(directory / "layout", filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
+            archive.extractall(directory / "layout")
         layout = directory / "layout"
         (described,) = json.loads((layout / "index.json").read_text())["manifests"]
         manifest = self._blob(layout, described)

@@ -79,7 +79,8 @@ def earlier(version: str, directory: Path) -> Release:
     if done.returncode:
         pytest.skip(f"{version} needs the history of the repository: {done.stderr.strip()}")
     with tarfile.open(archive) as sources:
-        sources.extractall(directory / version, filter="data")
+        sources.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
+        sources.extractall(directory / version)
     release = Release(directory / version / "src")
     assert release.run("--version").startswith(f"starlingmq {version} ")
     return release
