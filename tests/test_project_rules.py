@@ -20,6 +20,7 @@ RANKS: Final = (
         "_version",
         "_pure",
         "config",
+        "connector_counts",
         "names",
         "nkeys",
     ),

@@ -306,7 +306,7 @@ class Broker:
             self.reload,
             self._cluster,
             actions.drain,
-            lambda: None if self._tracing.current is None else self._tracing.current.figures(),
+            lambda: self._tracing.current,
         )
         admin = AdminService(local_node, actions.by_name, actions.streams)
         admin.start()

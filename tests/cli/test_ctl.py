@@ -28,6 +28,9 @@ OF_THE_API = {
     "GET /log": "log",
     "GET /alarms": "alarms",
     "GET /certificates": "certificates",
+    "GET /connectors": "connectors",
+    "POST /connectors/test": "connectors",
+    "GET /rules": "rules",
     "GET /rules/test": "may",
     "GET /session/message": "message",
     "GET /clients": "clients",
@@ -212,3 +215,5 @@ async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
         assert ctl("set", "mqtt.max_qos", "1", "--everywhere").rstrip().endswith("mqtt.max_qos 2 -> 1 applied")
         assert ctl("set", "mqtt.max_qos", "1").rstrip().endswith("mqtt.max_qos 1 (no difference)")
         assert ctl("may", "away", "publish", "a/b").startswith("allowed: there is no file of rules")
+        assert ctl("rules") == "there is no file of rules (auth.acl.file), so everything is allowed\n"
+        assert ctl("connectors") == "no connector is set\n"

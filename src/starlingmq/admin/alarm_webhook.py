@@ -1,8 +1,8 @@
 """Tells an HTTP service of alarms: one POST of JSON for each that begins or ends, in their order.
 
-``{"event": "begun" | "ended", "node", "alarm"}``, with the alarm as the API has it. A status below 300 is a receipt.
-Anything else is repeated a few times with growing pauses; then the message is given up, and the log says so. At most
-``WAITING_MAX`` messages wait.
+``{"event": "begun" | "ended" | "test", "node", "alarm"}``, with the alarm as the API has it. A status below 300 is a
+receipt. Anything else is repeated a few times with growing pauses; then the message is given up, and the log says so.
+At most ``WAITING_MAX`` messages wait.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from time import time
 from typing import Final
 
 from msgspec import json
 
 from starlingmq.admin.alarms import Alarm
+from starlingmq.admin.sessions import when
+from starlingmq.connector_counts import ConnectorCounts
 
 log = logging.getLogger("starlingmq.alarms")
 
@@ -32,6 +35,7 @@ class AlarmWebhook:
     def __init__(self, node: str, url: Callable[[], str]) -> None:
         self._node = node
         self._url = url
+        self.counts = ConnectorCounts()
         self._waiting: deque[bytes] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -41,10 +45,19 @@ class AlarmWebhook:
         if len(self._waiting) == WAITING_MAX:
             self._waiting.popleft()
             log.warning("alarms.webhook: too many alarms wait; the oldest one is not sent")
-        event = "begun" if alarm.ended is None else "ended"
-        self._waiting.append(json.encode({"event": event, "node": self._node, "alarm": alarm}))
+        self._waiting.append(self._message("begun" if alarm.ended is None else "ended", alarm))
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def test(self) -> str:
+        """Send an alarm of the kind "test" once; return the problem, "" if the service accepts it."""
+        now = when(time())
+        text = "an operator tests alarms.webhook"
+        alarm = Alarm("test", "", "warning", text, "nothing is to be done", now, now, self._node)
+        return await self._send(self._message("test", alarm))
+
+    def _message(self, event: str, alarm: Alarm) -> bytes:
+        return json.encode({"event": event, "node": self._node, "alarm": alarm})
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -59,23 +72,37 @@ class AlarmWebhook:
             for attempt in range(ATTEMPTS):
                 if attempt:
                     await asyncio.sleep(PAUSE * 2 ** (attempt - 1))
-                url = self._url()
-                problem = await asyncio.to_thread(_post, url, message) if url else ""
+                problem = await self._send(message)
                 if not problem:
                     break
             if problem:
                 log.warning("alarms.webhook does not accept alarms, so one is given up: %s", problem)
 
+    async def _send(self, message: bytes) -> str:
+        """Send a message once; return the problem, "" if it was received."""
+        url = self._url()
+        if not url:
+            return ""
+        problem = await asyncio.to_thread(_post, url, message)
+        if problem:
+            self.counts.fail(problem)
+        else:
+            self.counts.accept()
+        return problem
+
 
 def _post(url: str, message: bytes) -> str:
     """The reason why it was not received; "" if it was. The URL is secret."""
     import http.client
+    import urllib.error
     import urllib.request  # with email and http, which a broker without a webhook does not load
 
     request = urllib.request.Request(url, message, {"content-type": "application/json"})  # noqa: S310  checked in config
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=TIMEOUT) as answer:
-            return "" if answer.status < 300 else f"status {answer.status}"
+            return "" if answer.status < 300 else f"it answers with status {answer.status}"
+    except urllib.error.HTTPError as error:
+        return f"it answers with status {error.code}"
     except (OSError, ValueError, http.client.HTTPException) as error:
         return f"{type(error).__name__}: {getattr(error, 'reason', '') or 'no answer'}"

@@ -67,7 +67,9 @@ AT_ONE: Final = (
     "drain.state",
     "drain.begin",
     "drain.cancel",
+    "rules",
     "rules.test",
+    "connectors.test",
     "settings",
 )
 """Actions on one node. Arguments and result are passed on as they are."""

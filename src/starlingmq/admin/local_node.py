@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlingmq.admin.drain_actions import DrainActions
     from starlingmq.auth.passwords import Hashing
     from starlingmq.net.peers.cluster_shell import Cluster
+    from starlingmq.otel.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -25,9 +26,9 @@ class LocalNode:
     """``config`` and ``listeners`` are functions, because both change: with a reload, and while the node drains.
 
     ``reload`` reads the settings again and returns those that take effect only after a restart; it raises if they are
-    invalid. ``apply`` uses these settings until the next reload. ``traced`` returns the figures of OpenTelemetry's
-    traces, None without tracing. ``hashing`` returns the password checker, None without passwords. ``serving`` is true
-    while the node accepts clients.
+    invalid. ``apply`` uses these settings until the next reload. ``tracing`` returns the export of
+    OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
+    ``serving`` is true while the node accepts clients.
     """
 
     name: str
@@ -42,7 +43,7 @@ class LocalNode:
     apply: Callable[[Config], None]
     cluster: Cluster | None
     drain: DrainActions | None
-    traced: Callable[[], dict[str, int] | None]
+    tracing: Callable[[], Tracing | None]
     lag: LoopLag = field(default_factory=LoopLag)
     serving: bool = False
 

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric
 from starlingmq._compiled import compiled
 from starlingmq._version import __version__
 from starlingmq.admin.alarm_metrics import alarm_metric
+from starlingmq.admin.connector_metrics import connector_metric
 from starlingmq.admin.copy_metrics import copy_metrics
 from starlingmq.admin.metric_samples import MetricsReply, Sample
 from starlingmq.admin.readiness import readiness
@@ -89,6 +90,7 @@ class MetricValues:
         yield from self._cluster()
         yield from self._traced()
         yield from self._logins()
+        yield connector_metric(self.service.connectors.present())
         yield alarm_metric(self.service.alarms.alarms.active())
         yield from self._process()
 
@@ -117,8 +119,8 @@ class MetricValues:
         )
 
     def _traced(self) -> Iterator[Metric]:
-        found = self.local_node.traced()
-        if found is None:
+        tracing = self.local_node.tracing()
+        if tracing is None:
             return
         texts = {
             "messages": "Messages sampled for tracing on this node.",
@@ -128,7 +130,7 @@ class MetricValues:
                 "Messages above tracing.rate, and steps above the limit of concurrent ones, that were not traced."
             ),
         }
-        for name, value in found.items():
+        for name, value in tracing.figures().items():
             yield CounterMetricFamily(f"starlingmq_traced_{name}", texts[name], value=value)
 
     def _traffic(self) -> Iterator[Metric]:

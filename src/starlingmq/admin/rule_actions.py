@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.typed_actions import typed
+from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.core.limits.address_key import peer_host
 from starlingmq.core.observe.session_totals import of_clients
 from starlingmq.core.routing.topics import valid_filter, valid_topic
@@ -16,9 +16,11 @@ from starlingmq.net.control_socket import Action, Report
 
 if TYPE_CHECKING:
     from starlingmq.admin.local_node import LocalNode
+    from starlingmq.auth.acl import Rule
     from starlingmq.core.session.session import Client
 
 ACTIONS: Final = ("connect", "publish", "subscribe", "group")
+RULES_MAX: Final = 500
 
 
 class RuleTest(Struct, frozen=True):
@@ -42,12 +44,39 @@ class RuleTestResult(Struct, frozen=True):
     address: str
 
 
+class RuleInfo(Struct, frozen=True):
+    number: int
+    decision: Literal["allow", "deny"]
+    actions: list[str]
+    names: Annotated[dict[str, str], Meta(description="Whom and what it is about, by the names of the rules file.")]
+    applied: Annotated[int, Meta(description="Clients that got it with their rights, at each login and reload.")]
+
+
+class RulesReply(Struct, frozen=True):
+    """``file`` is empty if there is none: then everything is allowed. ``total``: rules in the file."""
+
+    file: str
+    default: Literal["allow", "deny"]
+    total: int
+    rules: list[RuleInfo]
+
+
 class RuleActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
     def actions(self) -> dict[str, Action]:
-        return {"rules.test": typed(RuleTest, self.test)}
+        return {"rules": typed(NoArguments, self.rules), "rules.test": typed(RuleTest, self.test)}
+
+    async def rules(self, report: Report, request: NoArguments) -> RulesReply:
+        """The first ``RULES_MAX`` rules of the file."""
+        file = self._local_node.config().auth.acl.file
+        chain = self._local_node.access.chain
+        if chain is None or not file:
+            return RulesReply("", "allow", 0, [])
+        rules = chain.acl.rules
+        shown = [_info(number, rule) for number, rule in enumerate(rules[:RULES_MAX], 1)]
+        return RulesReply(file, "allow" if chain.acl.default else "deny", len(rules), shown)
 
     async def test(self, report: Report, request: RuleTest) -> RuleTestResult:
         """Raises AdminError."""
@@ -98,3 +127,27 @@ class RuleActions:
         session = self._local_node.state.ctx.sessions.get(request.client_id)
         client = None if session is None or not of_clients(session) else session.client
         return client if client is not None and request.username in ("", client.username) else None
+
+
+def _info(number: int, rule: Rule) -> RuleInfo:
+    given = rule.given
+    actions = given.allow if rule.allow else given.deny
+    default = type(given)()
+    names = {
+        name: _text(getattr(given, name))
+        for name in given.__struct_fields__
+        if name not in ("allow", "deny") and getattr(given, name) != getattr(default, name)
+    }
+    return RuleInfo(
+        number,
+        "allow" if rule.allow else "deny",
+        [actions] if isinstance(actions, str) else list(actions or ()),
+        names,
+        rule.applied,
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(str(one) for one in value)
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

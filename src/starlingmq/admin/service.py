@@ -16,6 +16,7 @@ from starlingmq.admin.alarm_lists import AlarmLists
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import NodeAlarms
 from starlingmq.admin.cluster_actions import ClusterActions
+from starlingmq.admin.connectors import ConnectorLists, NodeConnectors
 from starlingmq.admin.group_actions import Groups, GroupsRequest
 from starlingmq.admin.history import NodeSampler
 from starlingmq.admin.link_views import LinksReply
@@ -99,6 +100,8 @@ class AdminService:
         self.sampler = NodeSampler(local_node, self.session_totals_job)
         local |= self.sampler.actions()
         self._webhook = AlarmWebhook(local_node.name, lambda: local_node.config().alarms.webhook)
+        self.connectors = NodeConnectors(local_node, self._webhook)
+        local |= self.connectors.actions()
         conditions = Conditions(local_node, self.session_totals_job)
         self.alarms = NodeAlarms(conditions, local_node.driver.clock, self._webhook.tell)
         local |= self.alarms.actions()
@@ -125,7 +128,7 @@ class AdminService:
             self.node_rpc.actions |= self.poller.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
         self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
-        self.actions |= AlarmLists(self.node_rpc).actions()
+        self.actions |= AlarmLists(self.node_rpc).actions() | ConnectorLists(self.node_rpc).actions()
         self.actions |= SessionMessageLists(self.node_rpc).actions() | LiveChangeLists(self.node_rpc).actions()
         self.actions |= SortedLists(self.node_rpc).actions()
         self.traces = Traces(self.node_rpc)

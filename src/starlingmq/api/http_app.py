@@ -15,6 +15,7 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.api import (
     alarm_views,
     cluster_views,
+    connector_views,
     health,
     live,
     message_views,
@@ -56,6 +57,7 @@ def make_routes(served: Served, guard: Guard) -> Litestar:
         "messages": message_views.routes(served),
         "cluster": cluster_views.routes(served),
         "alarms": alarm_views.routes(served),
+        "connectors": connector_views.routes(served),
         "live": live.routes(served),
         "upkeep": [*upkeep_views.routes(served), *setting_views.routes(served)],
     }

@@ -25,6 +25,7 @@ PAGES: Final = {
             "bans.js",
             "base.js",
             "chart.js",
+            "connectors.js",
             "docs.js",
             "hand.js",
             "icon.svg",

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, convert
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_bans import SECONDS_MAX, ListedBans
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.rule_actions import RuleTestResult
+from starlingmq.admin.rule_actions import RulesReply, RuleTestResult
 from starlingmq.api.paged_views import AtNode, Node
 from starlingmq.api.served import Served
 from starlingmq.auth.automatic_bans import Kind
@@ -39,6 +39,10 @@ TestedRetain = Annotated[bool, Parameter()]
 
 
 class RuleTestAt(RuleTestResult, frozen=True, kw_only=True):
+    node: str
+
+
+class RulesAt(RulesReply, frozen=True, kw_only=True):
     node: str
 
 
@@ -87,6 +91,10 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
 
 
 def _rule_routes(served: Served) -> list[HTTPRouteHandler]:
+    @get("/rules", summary="List the rules of the ACL file, and how many clients each applied to")
+    async def rules(node: AtNode = "") -> RulesAt:
+        return convert(await served.ask("rules", node=node), RulesAt)
+
     @get("/rules/test", summary="Test whether a client may do something, and which rule decides")
     async def test(
         client_id: TestedName = "",
@@ -113,7 +121,7 @@ def _rule_routes(served: Served) -> list[HTTPRouteHandler]:
         )
         return convert(found, RuleTestAt)
 
-    return [test]
+    return [rules, test]
 
 
 def _ban_routes(served: Served) -> list[HTTPRouteHandler]:

@@ -10,6 +10,7 @@ from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.config.auth_section import AuthConfig, methods_of
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config
+from starlingmq.connector_counts import ConnectorCounts
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import UNPROVED
 from starlingmq.core.context import everything
@@ -37,6 +38,7 @@ class AccessControl:
         self.bans = AutomaticBans(config.auth.failures, config.auth.flapping)
         self.hashing: Hashing | None = None
         self.chain: Chain | None = None
+        self.callout_counts = ConnectorCounts()
         self._lines = lines
         self._state: BrokerState | None = None
 
@@ -98,7 +100,7 @@ class AccessControl:
             return None
         from starlingmq.auth.chain import Chain
 
-        return Chain(auth, self.bans, self.own_hook, config.nats, hashing, self._lines)
+        return Chain(auth, self.bans, self.own_hook, config.nats, hashing, self._lines, self.callout_counts)
 
     def verifier(self, config: Config) -> Verify | None:
         """None if no NATS client has to sign. Raises ConfigError."""

@@ -133,11 +133,14 @@ class Acl:
                 return rule.allow
         return True
 
-    def rights(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None = None) -> Rights:
-        """``granted`` precedes the rules of the file: the rules of a token."""
+    def rights(
+        self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None = None, count: bool = False
+    ) -> Rights:
+        """``granted`` precedes the rules of the file: the rules of a token. ``count``: a client gets these rights."""
         grants: list[Grant] = []
         for rule in (*(granted or ()), *self.rules):
             if rule.is_for(client_id, username, peer):
+                rule.applied += count
                 grants += rule.grants(client_id, username)
         if self.default:  # the default names no topic, so it does not include the broker's events
             grants.append(Grant(False, SUBSCRIBE | GROUP, 0, [EVENTS], True, b""))
@@ -147,11 +150,14 @@ class Acl:
 
 
 class Rule:
-    """One checked rule. Raises ConfigError, whose message begins with ``where``."""
+    """One checked rule. ``applied`` counts the clients whose rights it was part of, at each login and reload. Raises
+    ConfigError, whose message begins with ``where``."""
 
     def __init__(self, rule: AclRule, where: str) -> None:
         if (rule.allow is UNSET) == (rule.deny is UNSET):
             raise ConfigError(f"{where}: needs exactly one of allow and deny, with at least one action")
+        self.given = rule
+        self.applied = 0
         self.allow = rule.allow is not UNSET
         self.actions = _actions(rule.allow if self.allow else rule.deny)
         self._users = _pattern(rule.users)

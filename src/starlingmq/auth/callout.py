@@ -18,7 +18,7 @@ import httpx
 import msgspec
 from msgspec import Meta
 
-from starlingmq.auth.acl import AclRule, rules_of
+from starlingmq.auth.acl import AclRule, Rule, rules_of
 from starlingmq.auth.checks import Checks, ChecksBusy
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
 from starlingmq.config.secret_masking import without_login
@@ -28,12 +28,14 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.automatic_bans import AutomaticBans
     from starlingmq.config.auth_section import HttpAuthConfig
+    from starlingmq.connector_counts import ConnectorCounts
     from starlingmq.hooks import AuthRequest
     from starlingmq.log import SparingLog
 
 NO_ANSWER: Final = Verdict(Reason.SERVER_UNAVAILABLE)
 REMEMBERED_MAX: Final = 100_000
 ANSWER_MAX: Final = 64 * 1024  # bytes
+TEST_CLIENT: Final = "starlingmq-connector-test"
 
 
 class CalloutAnswer(msgspec.Struct, frozen=True):
@@ -43,11 +45,18 @@ class CalloutAnswer(msgspec.Struct, frozen=True):
     cache: Annotated[float, Meta(ge=0, le=86400)] | None = None
 
 
+class CalloutError(Exception):
+    """The service did not answer as it should."""
+
+
 class Callout:
-    def __init__(self, config: HttpAuthConfig, bans: AutomaticBans, lines: SparingLog) -> None:
+    """``counts`` has its answers and failures, also those of earlier settings."""
+
+    def __init__(self, config: HttpAuthConfig, bans: AutomaticBans, lines: SparingLog, counts: ConnectorCounts) -> None:
         headers = dict(entry.split(":", 1) for entry in config.headers)
         self._config = config
         self._lines = lines
+        self._counts = counts
         self._http = httpx.AsyncClient(
             timeout=config.timeout,
             headers={name.strip(): value.strip() for name, value in headers.items()},
@@ -62,16 +71,14 @@ class Callout:
     async def check(self, request: AuthRequest) -> Verdict | None:
         if request.method:
             return None
-        question = msgspec.json.encode(
-            {
-                "client_id": request.client_id,
-                "username": request.username,
-                "password": None if request.password is None else request.password.decode(errors="replace"),
-                "peer": request.peer,
-                "listener": request.listener,
-                "certificate_name": request.certificate_name,
-                "version": request.version,
-            }
+        question = _question(
+            request.client_id,
+            request.username,
+            None if request.password is None else request.password.decode(errors="replace"),
+            request.peer,
+            request.listener,
+            request.certificate_name,
+            request.version,
         )
         asked = self._digest(request)
         known = self._known.get(asked)
@@ -88,6 +95,14 @@ class Callout:
             if len(self._known) > REMEMBERED_MAX:
                 self._known.popitem(last=False)
         return verdict
+
+    async def test(self) -> str:
+        """Ask about a client that does not exist; return the problem, "" if the service gives a valid answer."""
+        try:
+            await self._call(_question(TEST_CLIENT, TEST_CLIENT, "", "127.0.0.1:0", "test", "", 5))
+        except CalloutError as error:
+            return str(error)
+        return ""
 
     def holds(self, username: str, proof: object) -> bool:
         """The service is asked only when a client connects."""
@@ -113,12 +128,24 @@ class Callout:
     async def _ask(self, question: bytes) -> tuple[Verdict | None, float]:
         """The verdict, and for how long it may be cached."""
         try:
+            answer, rules = await self._call(question)
+        except CalloutError as error:
+            self._lines.warning("%s failed, so a client is refused: %s", self._log_url, error)
+            return NO_ANSWER, 0.0
+        seconds = self._config.cache if answer.cache is None else answer.cache
+        if answer.result == "ignore":
+            return None, seconds
+        if answer.result == "deny":
+            return REFUSED, seconds
+        return Verdict(username=answer.username, rules=rules), seconds
+
+    async def _call(self, question: bytes) -> tuple[CalloutAnswer, tuple[Rule, ...] | None]:
+        """The answer of the service, with its rules. Raises CalloutError."""
+        try:
             headers = {"content-type": "application/json"}
             async with self._http.stream("POST", self._config.url, content=question, headers=headers) as response:
                 if response.status_code != 200:
-                    status = response.status_code
-                    self._lines.warning("%s answers with status %d, so a client is refused", self._log_url, status)
-                    return NO_ANSWER, 0.0
+                    raise self._failed(f"it answers with status {response.status_code}")
                 body = b""
                 async for piece in response.aiter_bytes():
                     body += piece
@@ -127,13 +154,32 @@ class Callout:
             answer = msgspec.json.decode(body, type=CalloutAnswer)
             rules = None if answer.rules is None else rules_of(answer.rules)
         except (httpx.HTTPError, ValueError, ConfigError) as error:  # msgspec's errors are ValueErrors
-            self._lines.warning(
-                "%s failed, so a client is refused: %s", self._log_url, str(error) or type(error).__name__
-            )
-            return NO_ANSWER, 0.0
-        seconds = self._config.cache if answer.cache is None else answer.cache
-        if answer.result == "ignore":
-            return None, seconds
-        if answer.result == "deny":
-            return REFUSED, seconds
-        return Verdict(username=answer.username, rules=rules), seconds
+            raise self._failed(str(error) or type(error).__name__) from None
+        self._counts.accept()
+        return answer, rules
+
+    def _failed(self, problem: str) -> CalloutError:
+        self._counts.fail(problem)
+        return CalloutError(problem)
+
+
+def _question(
+    client_id: str,
+    username: str | None,
+    password: str | None,
+    peer: str,
+    listener: str,
+    certificate_name: str,
+    version: int,
+) -> bytes:
+    return msgspec.json.encode(
+        {
+            "client_id": client_id,
+            "username": username,
+            "password": password,
+            "peer": peer,
+            "listener": listener,
+            "certificate_name": certificate_name,
+            "version": version,
+        }
+    )

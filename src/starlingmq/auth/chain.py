@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from starlingmq.auth.acl import Acl, read_acl
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban
@@ -18,6 +18,7 @@ from starlingmq.auth.nats_login import NatsLogin
 from starlingmq.config.auth_section import AuthConfig, methods_of
 from starlingmq.config.nats_section import NatsConfig
 from starlingmq.config.section_types import ConfigError
+from starlingmq.connector_counts import ConnectorCounts
 from starlingmq.core.connection import UNPROVED
 from starlingmq.core.limits.address_key import peer_host
 from starlingmq.core.limits.connect_verdict import NO_ANONYMOUS, NO_METHOD
@@ -28,6 +29,7 @@ from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
+    from starlingmq.auth.callout import Callout
     from starlingmq.auth.passwords import Hashing
     from starlingmq.core.limits.access import Rights
     from starlingmq.core.session.session import Client
@@ -60,8 +62,8 @@ class Chain:
     """The ``authenticate`` of a broker whose settings say which clients to admit.
 
     ``hook``, that of an embedding program, replaces the methods; the rules apply all the same. ``nats``: its tokens,
-    keys and user without credentials. ``hashing`` is for the method password, and is not closed here. Raises
-    ConfigError for unreadable files.
+    keys and user without credentials. ``hashing`` is for the method password, and is not closed here. ``counts`` are
+    those of the HTTP service that is asked. Raises ConfigError for unreadable files.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Chain:
         nats: NatsConfig | None = None,
         hashing: Hashing | None = None,
         lines: SparingLog | None = None,
+        counts: ConnectorCounts | None = None,
     ) -> None:
         self.bans = bans
         self.acl = read_acl(config.acl.file) if config.acl.file else EVERYTHING
@@ -79,7 +82,10 @@ class Chain:
         self._hook = hook
         self._nats = NatsLogin(nats or NatsConfig())
         self._lines = lines or SparingLog(log, LINES_PER_SECOND)
-        self._methods = [] if hook is not None else make_methods(config, bans, hashing, self._lines)
+        called = counts or ConnectorCounts()
+        self._methods = [] if hook is not None else make_methods(config, bans, hashing, self._lines, called)
+        by_name = dict(zip(methods_of(config), self._methods, strict=False))
+        self.callout = cast("Callout | None", by_name.get("http"))
         self._by_certificate = any(isinstance(method, Certificate) for method in self._methods)
         self._certificate_first = bool(self._methods) and isinstance(self._methods[0], Certificate)
         self._delays = Delays()
@@ -185,7 +191,7 @@ class Chain:
             if granted is None:
                 return None
             acl = NOTHING
-        return acl.rights(client_id, username, peer, granted)
+        return acl.rights(client_id, username, peer, granted, count=True)
 
     async def _ask(self, request: AuthRequest) -> tuple[Verdict, object]:
         """The verdict, and its source: a class of methods, or ``HOOK``, ``NKEY`` or ``ANONYMOUS``."""
@@ -266,18 +272,18 @@ async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
 
 
 def make_methods(
-    config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog
+    config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog, counts: ConnectorCounts
 ) -> Sequence[Method]:
-    """Libraries are imported only for the methods in use. Raises ConfigError."""
+    """In the order of ``methods_of``. Libraries are imported only for the methods in use. Raises ConfigError."""
     try:
-        return _make_methods(config, bans, hashing, lines)
+        return _make_methods(config, bans, hashing, lines, counts)
     except ImportError as error:
         wanted = ", ".join(methods_of(config))
         raise ConfigError(f"auth.methods: {wanted}: {error}; run pip install '.[auth]' in the sources") from None
 
 
 def _make_methods(
-    config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog
+    config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog, counts: ConnectorCounts
 ) -> Sequence[Method]:
     found: list[Method] = []
     names = methods_of(config)
@@ -306,5 +312,5 @@ def _make_methods(
         else:
             from starlingmq.auth.callout import Callout
 
-            found.append(Callout(config.http, bans, lines))
+            found.append(Callout(config.http, bans, lines, counts))
     return found

@@ -9,12 +9,14 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import AtOption, NodeOption, ask, show
 from starlingmq.cli.ctl_look import ClientArgument
 from starlingmq.cli.tables import Column, Columns, WideOption
 
 DENIED: Final = 1  # exit code
+FAILED: Final = 1
 
 ALARMS: Final[Columns] = {
     "kind": Column("alarm"),
@@ -32,7 +34,23 @@ CERTIFICATES: Final[Columns] = {
     "ends_at": Column("ends"),
     "problem": Column("problem"),
 }
-
+CONNECTORS: Final[Columns] = {
+    "name": Column("connector"),
+    "node": Column("node"),
+    "address": Column("address"),
+    "accepted": Column("accepted", "number"),
+    "failed": Column("failed", "number"),
+    "failing": Column("failed since", "number"),
+    "accepted_at": Column("accepted at", "age"),
+    "problem": Column("last problem"),
+}
+RULES: Final[Columns] = {
+    "number": Column("rule", "number"),
+    "decision": Column("decision"),
+    "actions": Column("actions"),
+    "names": Column("for"),
+    "applied": Column("clients", "number"),
+}
 SETTINGS: Final[Columns] = {
     "path": Column("setting"),
     "value": Column("value"),
@@ -66,6 +84,48 @@ def certificates(
     """List the certificate files that the nodes use, and when their certificates end."""
     found = ask("certificates.all", data_dir, config, node=node)
     show(found, json_, "certificates", CERTIFICATES, "no certificates are used", wide)
+
+
+def connectors(
+    test: Annotated[
+        str, typer.Option("--test", metavar="NAME", help="Call this one once; the exit code is 1 if it fails.")
+    ] = "",
+    node: NodeOption = "",
+    wide: WideOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> int:
+    """List services that the nodes call (auth.http, alarms.webhook, tracing), with requests accepted and failed."""
+    if not test:
+        found = ask("connectors.all", data_dir, config, node=node)
+        show(found, json_, "connectors", CONNECTORS, "no connector is set", wide)
+        return 0
+    tested = ask("connectors.test", data_dir, config, name=test, node=node)
+    taken = f"in {tested['milliseconds']} ms"
+    said = f"accepted {taken}" if tested["accepted"] else f"failed {taken}: {plain(tested['problem'])}"
+    print(json.dumps(tested) if json_ else f"{test} at {tested['node']}: {said}")
+    return 0 if tested["accepted"] else FAILED
+
+
+def rules(
+    node: AtOption = "",
+    wide: WideOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the rules of the ACL file in their order, and how many clients each applied to."""
+    found = ask("rules", data_dir, config, node=node)
+    if not json_:
+        for one in found["rules"]:
+            one["actions"] = ", ".join(one["actions"])
+            one["names"] = "; ".join(f"{name}: {value}" for name, value in one["names"].items()) or "all"
+    none = "there is no file of rules (auth.acl.file), so everything is allowed"
+    show(found, json_, "rules", RULES, none if not found["file"] else f"{found['file']} has no rules", wide)
+    if not json_ and found["file"]:
+        more = f"; {found['total']} rules in all" if found["total"] > len(found["rules"]) else ""
+        print(f"where no rule matches: {found['default']} ({plain(found['file'])}{more})")
 
 
 def may(
@@ -170,4 +230,4 @@ def change(
         print(f"{name}: {path} {one['before']} {after}{done}")
 
 
-INSPECTIONS: Final = (alarms, certificates, may, message, settings)
+INSPECTIONS: Final = (alarms, certificates, connectors, rules, may, message, settings)

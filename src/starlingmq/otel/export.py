@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import threading
 from collections.abc import Sequence
+from time import time_ns
 from typing import Final
 
 from opentelemetry import trace
@@ -19,6 +21,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 
 from starlingmq._version import __version__
 from starlingmq.config.secret_masking import without_login
+from starlingmq.connector_counts import ConnectorCounts
 from starlingmq.otel.steps import Step
 
 log = logging.getLogger("starlingmq.otel")
@@ -28,6 +31,7 @@ BATCH: Final = 256
 DELAY_MS: Final = 1000  # between two exports
 EXPORT_SECONDS: Final = 3.0  # for one export, including retries
 END_SECONDS: Final = 5.0  # for the rest at the end
+NOT_ACCEPTED: Final = "spans were not accepted, or there was no answer"
 
 KINDS: Final = {
     "server": SpanKind.SERVER,
@@ -58,27 +62,26 @@ class Counting(SpanExporter):
     def __init__(self, inner: SpanExporter, endpoint: str) -> None:
         self._inner = inner
         self.endpoint = endpoint
-        self.sent = 0
-        self.failed = 0
+        self.counts = ConnectorCounts()
         self.failing = False
         self.ending = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         if self.ending and self.failing:  # there is no time for retries
-            self.failed += len(spans)
+            self.counts.fail(NOT_ACCEPTED, len(spans))
             return SpanExportResult.FAILURE
         result = self._inner.export(spans)
         failed = result is not SpanExportResult.SUCCESS
         if failed:
-            self.failed += len(spans)
+            self.counts.fail(NOT_ACCEPTED, len(spans))
         else:
-            self.sent += len(spans)
+            self.counts.accept(len(spans))
         if failed != self.failing:
             self.failing = failed
             if failed:
                 log.warning("%s does not accept spans (tracing.endpoint); spans are lost until it does", self.endpoint)
             else:
-                log.info("%s accepts spans again; %d were lost", self.endpoint, self.failed)
+                log.info("%s accepts spans again; %d were lost", self.endpoint, self.counts.failed)
         return result
 
     def shutdown(self) -> None:
@@ -92,13 +95,13 @@ class Export:
         # Without logging of its own, a program would show the SDK's messages on stderr.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         inner = exporter or OTLPSpanExporter(endpoint, headers=headers, timeout=EXPORT_SECONDS)
-        self.counts = Counting(inner, without_login(endpoint))
+        self.counting = Counting(inner, without_login(endpoint))
         self._ids = Ids()
-        resource = Resource.create(
+        self._resource = Resource.create(
             {"service.name": "starlingmq", "service.instance.id": node, "service.version": __version__}
         )
-        self._provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self._ids)
-        self._processor = BatchSpanProcessor(self.counts, QUEUED_MAX, DELAY_MS, BATCH)
+        self._provider = TracerProvider(ALWAYS_ON, self._resource, shutdown_on_exit=False, id_generator=self._ids)
+        self._processor = BatchSpanProcessor(self.counting, QUEUED_MAX, DELAY_MS, BATCH)
         self._provider.add_span_processor(self._processor)
         self._tracer = self._provider.get_tracer("starlingmq", __version__)
 
@@ -115,9 +118,17 @@ class Export:
             span.set_status(Status(StatusCode.ERROR, step.error))
         span.end(int(step.end * 1e9))
 
+    async def test(self) -> str:
+        """Export one span with the name "connector test"; return the problem, "" if the collector accepts it."""
+        context = SpanContext(secrets.randbits(128) or 1, secrets.randbits(64) or 1, False, SAMPLED)
+        now = time_ns()
+        span = ReadableSpan("connector test", context, resource=self._resource, start_time=now, end_time=now)
+        result = await asyncio.to_thread(self.counting.export, [span])
+        return "" if result is SpanExportResult.SUCCESS else NOT_ACCEPTED
+
     async def close(self) -> None:
         """Send the rest, for at most ``END_SECONDS``."""
-        self.counts.ending = True
+        self.counting.ending = True
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
         def end() -> None:
@@ -130,4 +141,4 @@ class Export:
             async with asyncio.timeout(END_SECONDS):
                 await ended.wait()
         except TimeoutError:
-            log.warning("some spans were not exported at shutdown, because %s is slow", self.counts.endpoint)
+            log.warning("some spans were not exported at shutdown, because %s is slow", self.counting.endpoint)

@@ -33,7 +33,7 @@ class Tracing:
         exporter: SpanExporter | None = None,
     ) -> None:
         self._place = settings.endpoint, tracing_headers(settings)
-        self._export = Export(node, *self._place, exporter)
+        self.export = Export(node, *self._place, exporter)
         self._sampler = Sampler(settings.ratio, settings.parents, settings.rate)
         self._steps = Steps(node)
         self._lost = 0
@@ -57,10 +57,10 @@ class Tracing:
 
     def figures(self) -> dict[str, int]:
         """Sampled messages; spans that were accepted and refused; messages and steps beyond the limits."""
-        counts = self._export.counts
+        counts = self.export.counting.counts
         return {
             "messages": self._sampler.chosen,
-            "spans": counts.sent,
+            "spans": counts.accepted,
             "spans_lost": counts.failed,
             "left_out": self._lost,
         }
@@ -77,7 +77,7 @@ class Tracing:
         for index, event in enumerate(events, 1):
             step = self._steps.of(str(event["kind"]), event, number)
             if step is not None:
-                self._export.put(step)
+                self.export.put(step)
             if index % PIECE == 0:
                 await asyncio.sleep(0)
 
@@ -89,4 +89,4 @@ class Tracing:
             self._state.audit.sample(None)
             self._request_turn()
         await self._take()
-        await self._export.close()
+        await self.export.close()

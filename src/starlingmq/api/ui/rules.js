@@ -1,6 +1,6 @@
 // May this client publish there? Asked of the rules of the node that is asked.
 
-import {api, el, heading} from "./base.js";
+import {api, el, heading, number, table} from "./base.js";
 import {t} from "./language.js";
 
 const labelled = (text, field) => el("label", {}, text + " ", field);
@@ -34,5 +34,12 @@ const said = el("p", {class: "faint"}, t("rules.note"));
 
 export async function rules(seen, parameters) {
   if (parameters.client_id && !fields.client_id.value) fields.client_id.value = parameters.client_id;
-  return [title, said, shown, answer];
+  const told = await api("/rules");
+  const list = told.file
+    ? [el("p", {}, t("rules.default", {decision: t("decision." + told.default), file: told.file, total: number(told.total)})),
+      table({rule: (one) => number(one.number), decision: (one) => el("span", {class: one.decision === "allow" ? "ok" : "bad"}, t("decision." + one.decision)),
+        actions: (one) => one.actions.join(", "), for: (one) => Object.entries(one.names).map(([name, value]) => `${name}: ${value}`).join("; ") || t("rules.all"),
+        applied: (one) => number(one.applied)}, told.rules)]
+    : [el("p", {}, t("rules.nofile"))];
+  return [title, said, shown, answer, heading(t("rules.list")), ...list];
 }

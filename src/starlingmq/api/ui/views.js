@@ -4,6 +4,7 @@ import {age, api, ask, el, facts, heading, missing, nodeColumn, number, sessionL
 import {activity} from "./activity.js";
 import {alarms} from "./alarms.js";
 import {bans} from "./bans.js";
+import {connectors} from "./connectors.js";
 import {hand} from "./hand.js";
 import {named, t} from "./language.js";
 import {List} from "./lists.js";
@@ -119,6 +120,7 @@ export const VIEWS = {
   hand: {title: t("hand.title"), show: hand},
   alarms: {title: t("tab.alarms"), show: alarms},
   bans: {title: t("tab.bans"), show: bans},
+  connectors: {title: t("tab.connectors"), show: connectors},
   rules: {title: t("tab.rules"), show: rules},
   settings: {title: t("tab.settings"), show: settings},
   waiting: {show: waiting},
