@@ -23,7 +23,7 @@ BANDIT := $(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 INSTALL := scripts/install $(VENV)
 # In the order of tests/conftest.py: the files of long tests first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-CHECKED := src tests bench compiling examples scripts/site_pages.py scripts/bill_of_materials.py scripts/oci_image.py setup.py
+CHECKED := src tests bench compiling examples scripts/site_pages.py scripts/site_versions.py scripts/bill_of_materials.py scripts/oci_image.py setup.py
 
 # Every test and every broker that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -156,6 +156,9 @@ proto: .stamps/installed ## the Python of net/proto from its .proto files
 site: .stamps/installed ## the documentation as pages, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
+
+site-versions: .stamps/installed ## the pages of each release and of this tree beside each other, in build/sites
+	@$(BIN)/python scripts/site_versions.py
 
 build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in dist/
 	$(PY) -m build --no-isolation

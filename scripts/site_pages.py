@@ -7,6 +7,7 @@ Examples are copied as they are.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from html import escape, unescape
@@ -27,6 +28,7 @@ ELSEWHERE: Final = {
 }
 """Page of the site: file of the repository."""
 
+VERSIONS: Final = "site-version.js"
 LINK: Final = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")
 DRAWING: Final = re.compile(r"^!\[([^\]]*)\]\(((?:images/)?[\w/.-]+\.svg)\)$", re.MULTILINE)
 STYLE: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
@@ -37,12 +39,21 @@ TABLE: Final = re.compile(r"<table>.*?</table>", re.DOTALL)
 TEST: Final = re.compile(r"<code>(tests/[^<]+|test_\w+::[^<]+)</code>")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """``scripts/site_versions.py`` sets SITE_VERSION: then pages show their version, and lead to others."""
+    if os.environ.get("SITE_VERSION"):
+        config.extra_javascript.append(VERSIONS)
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, source in ELSEWHERE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     for example in sorted((ROOT / "examples").iterdir()):
         if example.is_file() and example.suffix != ".md":
             files.append(File.generated(config, f"examples/{example.name}", abs_src_path=str(example)))
+    if os.environ.get("SITE_VERSION"):
+        files.append(File.generated(config, VERSIONS, content=(ROOT / "scripts/site-version.js").read_text("utf-8")))
     return files
 
 
