@@ -33,6 +33,7 @@ LOGINS: Final = (
 PARAMETERS: Final = {"client_id": "victim", "name": "victim", "topic": "victim", "kind": "client", "filter": "victim"}
 BODIES: Final[dict[str, Any]] = {
     "/api/v1/settings": {"path": "mqtt.max_qos", "value": "2"},
+    "/api/v1/connectors/test": {"name": "alarms.webhook"},
     "/api/v1/publish": {"topic": "canary", "payload": "x", "retain": True, "qos": 1},
     "/api/v1/bans": {"kind": "client", "name": "canary"},
     "/api/v1/streams": {"name": "canary", "topics": ["canary"]},
@@ -143,7 +144,7 @@ def state_of(broker: Broker) -> Any:
     """The state that a served request could change."""
     state, ctx = broker.state, broker.state.ctx
     kept = None if broker._actions is None else broker._actions.streams
-    assert kept is not None
+    assert kept is not None and broker._admin is not None
     return {
         "config": broker.config,
         "sessions": {name: session.client is not None for name, session in ctx.sessions.items()},
@@ -154,6 +155,7 @@ def state_of(broker: Broker) -> Any:
         "streams": sorted(log.stream.name for log in kept.logs.by_number.values()),
         "traced": ctx.audit,
         "listeners": broker.addresses,
+        "connectors": [one.counts.failed for one in broker._admin.connectors.present()],
     }
 
 
@@ -163,6 +165,8 @@ async def broker(serve: Serve, join: Join, ask: Ask, token_file: str, tmp_path: 
         auth={"api": {"token_file": token_file}, "failures": {"delay": 0, "limit": 0}},
         node={"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1},
         streams={"define": [{"name": "victim", "topics": ["victim"]}]},
+        # No service listens there, and no alarm is sent: only a test of the connector calls it.
+        alarms={"webhook": "http://127.0.0.1:9/", "disk_free": 0.0, "memory": 0.0, "dropped_rate": 0.0},
     )
     await join(found, "victim", properties={SESSION_EXPIRY_INTERVAL: 100})
     await (await join(found, "publisher")).publish("victim", b"x", 1, retain=True)
@@ -242,7 +246,7 @@ async def test_with_a_token_the_same_requests_do_what_they_say(broker: Broker, a
         status, body = await answer_to(broker, request(one.method, one.path + one.query, login, one.body))
         assert status not in REFUSED or (status == 404 and json.loads(body) != {"error": "not found"}), one.path
     after = state_of(broker)
-    assert {key for key in before if before[key] != after[key]} >= {"sessions", "retained", "bans"}
+    assert {key for key in before if before[key] != after[key]} >= {"sessions", "retained", "bans", "connectors"}
 
 
 async def test_nothing_but_the_pages_and_health_is_open_to_all(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
