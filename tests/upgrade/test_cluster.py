@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from tests.upgrade.load import Load, missing
 from tests.upgrade.releases import PATIENCE, Release, current, earlier
 from tests.upgrade.test_node import free_port
 
@@ -41,6 +43,7 @@ class Nodes:
         words += ["--cluster", f"127.0.0.1:{self._nodes[name]}"]
         for setting in (f"client_port={client}", f"peer_port={peer}", f"initial_members=[{members}]"):
             words += ["--set", f"cluster.etcd.{setting}"]
+        words += ["--set", "mqtt.max_mqueue_len=0"]
         return words
 
     def data(self, name: str) -> Path:
@@ -83,6 +86,24 @@ def test_a_cluster_that_is_stopped_and_upgraded_has_lost_nothing(tmp_path: Path)
         got = current().run("sub", "-p", ports[0], *SESSION, "-C", str(len(sent) + 1), "-W", "60")
         assert sorted(got.splitlines()) == sorted([*sent, "after"])
         stop(processes)
+
+
+def test_clients_that_publish_during_the_upgrade_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    release, nodes = earlier("0.1.0", tmp_path), Nodes(tmp_path)
+    ports = list(nodes.mqtt.values())
+    with ExitStack() as stack:
+        processes = nodes.start(release, stack)
+        release.run("sub", "-p", str(ports[2]), *SESSION, "-E")
+        load = stack.enter_context(Load(ports, "alarm/load"))
+        load.until_more(2000, PATIENCE)
+        stop(processes)
+        with ExitStack() as upgraded:
+            processes = nodes.start(current(), upgraded)
+            load.until_more(2000, PATIENCE)
+            load.end()
+            assert len(set(load.acknowledged)) == len(load.acknowledged) > 4000
+            assert asyncio.run(missing(ports[0], "cellar", set(load.acknowledged), PATIENCE)) == set()
+            stop(processes)
 
 
 def test_a_node_of_0_1_0_is_refused_by_nodes_of_this_version_and_both_say_why(tmp_path: Path) -> None:
