@@ -97,6 +97,18 @@ async def test_the_collector_of_traces_gets_a_span(serve: Serve, ask: Ask) -> No
         collector.status = 200
 
 
+async def test_a_service_that_does_not_answer_ends_the_test_and_not_the_request(
+    serve: Serve, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("starlingmq.admin.connectors.TEST_SECONDS", 0.3)
+    async with service(lambda question: None) as (url, _):
+        broker = await serve(auth={"http": {"url": url, "timeout": "60s"}})
+        refused = await checked(ask, broker, "auth.http")
+        assert not refused["accepted"] and refused["problem"] == "no answer within 0.3 s"
+        assert (await by_name(ask, broker))["auth.http"]["failing"] == 1
+        assert refused["node"] == broker.config.node.name
+
+
 async def test_a_connector_that_is_not_set_is_not_tested(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     assert await by_name(ask, broker) == {}

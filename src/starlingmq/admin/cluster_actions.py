@@ -69,7 +69,6 @@ AT_ONE: Final = (
     "drain.cancel",
     "rules",
     "rules.test",
-    "connectors.test",
     "settings",
 )
 """Actions on one node. Arguments and result are passed on as they are."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -26,6 +26,9 @@ from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.config.secret_masking import HIDDEN, without_login
 from starlingmq.connector_counts import ConnectorCounts
 from starlingmq.net.control_socket import Action, Report
+
+TEST_SECONDS: Final = 10.0  # for the service to answer a test, whatever its own time-out
+NODE_SECONDS: Final = 15.0  # for another node to tell the result: a slow service is no slow node
 
 
 class ConnectorInfo(Struct, frozen=True):
@@ -50,10 +53,20 @@ class ConnectorName(Struct, frozen=True):
     name: str = ""
 
 
+class ConnectorNameAt(ConnectorName, frozen=True):
+    """``node``: "" is this node."""
+
+    node: str = ""
+
+
 class ConnectorTested(Struct, frozen=True):
     accepted: bool
     milliseconds: float
     problem: str
+
+
+class ConnectorTestedAt(ConnectorTested, frozen=True, kw_only=True):
+    node: str
 
 
 class Connector(NamedTuple):
@@ -107,7 +120,12 @@ class NodeConnectors:
             raise AdminError(409, "a connector is being tested; try again when its result is there")
         async with self._testing:
             start = perf_counter()
-            problem = await found[request.name].test()
+            try:
+                async with asyncio.timeout(TEST_SECONDS):
+                    problem = await found[request.name].test()
+            except TimeoutError:
+                problem = f"no answer within {TEST_SECONDS:g} s"
+                found[request.name].counts.fail(problem)
         return ConnectorTested(not problem, round((perf_counter() - start) * 1000, 1), problem)
 
 
@@ -144,10 +162,19 @@ class ConnectorLists:
         self._rpc = rpc
 
     def actions(self) -> dict[str, Action]:
-        return {"connectors.all": typed(ConnectorsAt, self._list)}
+        return {
+            "connectors.all": typed(ConnectorsAt, self._list),
+            "connectors.test": typed(ConnectorNameAt, self._test),
+        }
 
     async def _list(self, report: Report, request: ConnectorsAt) -> ListedConnectors:
         answers = await self._rpc.everywhere("connectors", NoArguments(), ConnectorsReply, request.node)
         found = [replace(one, node=node) for node, reply in answers.results.items() for one in reply.connectors]
         found.sort(key=lambda one: (one.name, one.node))
         return ListedConnectors(self._rpc.name, found, answers.missing)
+
+    async def _test(self, report: Report, request: ConnectorNameAt) -> ConnectorTestedAt:
+        """Raises AdminError."""
+        asked = ConnectorName(request.name)
+        told = await self._rpc.ask(request.node, "connectors.test", asked, ConnectorTested, NODE_SECONDS)
+        return ConnectorTestedAt(told.accepted, told.milliseconds, told.problem, node=request.node or self._rpc.name)

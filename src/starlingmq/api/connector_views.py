@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct, convert
 
-from starlingmq.admin.connectors import ConnectorTested, ListedConnectors
+from starlingmq.admin.connectors import ConnectorTestedAt, ListedConnectors
 from starlingmq.api.paged_views import Node
 from starlingmq.api.served import Served
 
@@ -19,17 +19,13 @@ class TestedConnector(Struct, frozen=True, forbid_unknown_fields=True):
     node: Annotated[str, Meta(max_length=1000, description="The node that calls it. Default: this node.")] = ""
 
 
-class ConnectorTestedAt(ConnectorTested, frozen=True, kw_only=True):
-    node: str
-
-
 def routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/connectors", summary="List services that nodes call, with requests accepted and failed")
     async def connectors(node: Node = "") -> ListedConnectors:
         return convert(await served.ask("connectors.all", node=node), ListedConnectors)
 
     @post("/connectors/test", status_code=200, summary="Call a service once, and report whether it accepts")
-    async def test(request: Request[Any, Any, Any], data: JSONBody[TestedConnector]) -> ConnectorTestedAt:
+    async def test(data: JSONBody[TestedConnector]) -> ConnectorTestedAt:
         found = await served.ask("connectors.test", name=data.name, node=data.node)
         return convert(found, ConnectorTestedAt)
 

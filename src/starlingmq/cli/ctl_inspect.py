@@ -88,7 +88,12 @@ def certificates(
 
 def connectors(
     test: Annotated[
-        str, typer.Option("--test", metavar="NAME", help="Call this one once; the exit code is 1 if it fails.")
+        str,
+        typer.Option(
+            "--test",
+            metavar="NAME",
+            help="Call this one once, at this node or that of --node; the exit code is 1 if it fails.",
+        ),
     ] = "",
     node: NodeOption = "",
     wide: WideOption = False,
