@@ -142,7 +142,7 @@ chaos-copies: system-cluster setup-run ## kill a node and delete its data direct
 chaos-operations: system-cluster setup-run ## operate a cluster with copies under load while nodes, disks and etcd fail (ARGS="--copies 3 --min-copies 2 --only etcd"; "full" mounts disks: root)
 	$(PY) -m tests.cluster.copies_operations $(ARGS)
 
-chaos-pipeline: setup-test .stamps/lake ## one stream into six sinks, each row once, while everything is killed (ROUNDS=30, ARGS="--seed n --copies 2")
+chaos-pipeline: setup-test .stamps/lake ## one stream into eight sinks, each row once, while everything is killed (ROUNDS=30, ARGS="--seed n --copies 2")
 	$(IN_LAKE) $(PY) -m tests.lake.killing --rounds $(if $(filter file,$(origin ROUNDS)),30,$(ROUNDS)) $(ARGS)
 
 lock: .stamps/installed ## lock files with hashes in requirements/, of pyproject.toml (ARGS=--upgrade: the newest versions)

@@ -1,6 +1,6 @@
-"""``make chaos-pipeline``: one stream into six sinks, while processes are killed at random moments, ROUNDS times.
+"""``make chaos-pipeline``: one stream into eight sinks, while processes are killed at random moments, ROUNDS times.
 
-    sinks    Parquet, Delta, Delta by key, Kafka, PostgreSQL, topics of the broker
+    sinks    Parquet, Delta, Iceberg, each of these two also by key, Kafka, PostgreSQL, topics of the broker
     killed   the driver with its executors (SIGKILL), the broker (SIGKILL), Kafka (SIGKILL), PostgreSQL (SIGQUIT)
 
 With ``--copies`` the broker is a cluster of three nodes (see ``brokers``), otherwise one node.
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from pyiceberg.catalog import load_catalog
 
 from tests.lake.brokers import OneNode, ThreeNodes
 from tests.lake.services import Kafka, Postgresql
@@ -97,6 +98,11 @@ class World:
         self.broker = ThreeNodes(directory / "nodes", copies, chance) if copies else OneNode(directory)
         self.kafka = Kafka(directory / "kafka", LAKE)
         self.postgresql = Postgresql(directory / "postgresql")
+        self._catalog = {
+            "type": "sql",
+            "uri": f"sqlite:///{directory}/catalog.db",
+            "warehouse": f"file://{directory}/lake",
+        }
         self.published = 0
         self._write_pipelines()
         self.driver: Driver | None = None
@@ -110,6 +116,7 @@ class World:
         }
         kafka |= {"kafka.request.timeout.ms": "30000"}
         keyed = {"format": "delta", "path": self._path("keyed"), "key": ["number"], "order_by": ["offset"]}
+        iceberg = {"format": "iceberg", "path": "lake.plant.latest", "options": self._catalog}
         sinks: list[tuple[str, dict[str, Any], str]] = [
             (
                 "delta",
@@ -117,6 +124,8 @@ class World:
                 NUMBER,
             ),  # the first: its Spark has the packages
             ("keyed", keyed, NUMBER),
+            ("iceberg", {"format": "iceberg", "path": "lake.plant.numbers", "options": self._catalog}, NUMBER),
+            ("iceberg_keyed", iceberg | {"key": ["number"], "order_by": ["offset"]}, NUMBER),
             ("parquet", {"format": "parquet", "path": self._path("parquet")}, NUMBER),
             ("postgresql", {"format": "jdbc", "options": jdbc}, NUMBER),
             ("kafka", {"format": "kafka", "options": kafka}, "SELECT payload AS value FROM rows"),
@@ -179,6 +188,10 @@ class World:
         found["kafka"] = Counter(int(bytes(row.value)) for row in messages.collect())
         spark.stop()
         found["postgresql"] = Counter(map(int, self.postgresql.ask("SELECT number FROM numbers")))
+        catalog = load_catalog("lake", **self._catalog)
+        for name, identifier in (("iceberg", "plant.numbers"), ("iceberg_keyed", "plant.latest")):
+            rows = catalog.load_table(identifier).scan().to_arrow()
+            found[name] = Counter(rows["number"].to_pylist())
         found["topics"] = self.broker.written()
         return found
 
@@ -212,7 +225,7 @@ def verdict(counts: dict[str, Counter[int]], published: int) -> list[str]:
         twice = sum(times > 1 for times in found.values())
         right = "right" if (missing, twice, len(found)) == (0, 0, published) else "WRONG"
         lines.append(
-            f"{right}  {name:<11} {sum(found.values()):>6} rows of {published}: {missing} missing, {twice} twice"
+            f"{right}  {name:<13} {sum(found.values()):>6} rows of {published}: {missing} missing, {twice} twice"
         )
     return lines
 

@@ -14,7 +14,6 @@ from tests.spark.session import JAVA
 LAKE: Final = Path(os.environ.get("STARLINGMQ_LAKE", "build/lake")).absolute()
 NEEDED: Final = (
     "delta-",
-    "iceberg-",
     "unitycatalog-",
     "spark-sql-kafka",
     "spark-token-provider",

@@ -285,6 +285,10 @@ KEY = {"key": ["a"], "order_by": ["b"]}
         ({"dead_letter": {"path": "x"}}, "dead_letter: has no effect with raw payloads"),
         ({"steps": [{"sql": "SELECT 1", "name": "rows"}]}, r"steps\[0\].name: rows is used twice"),
         ({"trigger": {"every": "soon"}}, "trigger.every: .*a duration such as"),
+        (
+            {"sink": {"format": "iceberg", "path": "a.b.c", "mode": "update"}},
+            "sink.mode: iceberg replaces rows by key only",
+        ),
         ({"sink": {"path": "x", "mode": "complete"}}, "sink.mode: parquet supports append only"),
     ],
 )
@@ -302,7 +306,5 @@ def test_packages_have_short_names_that_fit_the_installed_spark() -> None:
     )
     assert found.settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
     assert resolve((), "parquet", "4.2.0").settings == {}
-    both = resolve(("iceberg-runtime:by:name",), "iceberg", "4.2.0").settings["spark.sql.extensions"]
-    assert both == "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     with pytest.raises(ConfigError, match=r"packages: delta: with Spark 4.3.0 only kafka and postgresql have a short"):
         resolve(("delta",), "delta", "4.3.0")

@@ -18,9 +18,9 @@ from starlingmq.cli.control import JsonOption
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.pipeline_jobs import MasterOption
 from starlingmq.cli.pipeline_output import RunOutput, table_of, unhealthy
-from starlingmq.cli.pipeline_running import follow, planned
+from starlingmq.cli.pipeline_running import follow, planned, session
 from starlingmq.config.section_types import parse_duration
-from starlingmq.pipeline.config import read_pipeline
+from starlingmq.pipeline.config import COMPACTED, read_pipeline
 from starlingmq.pipeline.status import Status, all_statuses, read_status
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file.")]
@@ -71,6 +71,25 @@ def run(
     if not json_ and not log_json:
         print(f"{config.name} has finished: {status.rows:,} rows read")
     return 0
+
+
+@app.command()
+def compact(file: FileArgument, master: MasterOption = "", json_: JsonOption = False) -> None:
+    """Rewrite the small files of a pipeline's table (Delta, Iceberg) as larger ones. The pipeline may run meanwhile."""
+    config = read_pipeline(file)
+    if config.sink.format not in COMPACTED:
+        raise CommandError(f"{file}: sink.format: only {' and '.join(COMPACTED)} have files to compact")
+    spark = session(file, config, master, False)
+    from starlingmq.pipeline.compaction import compact_table
+
+    try:
+        before, after = compact_table(spark, config.sink)
+    finally:
+        spark.stop()
+    if json_:
+        print(json.dumps({"files_before": before, "files_after": after}))
+    else:
+        print(f"{config.sink.path}: {before:,} small files are {after:,} now")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ from starlingmq.config.tree_builder import build, read_yaml
 NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,63}(?!\n)$"
 ROWS: Final = "rows"  # the table that the first step reads
 KEYED: Final = ("delta", "iceberg", "jdbc")
+COMPACTED: Final = ("delta", "iceberg")
+ICEBERG_PARTITION: Final = re.compile(r"(?P<transform>year|month|day|hour)\((?P<of>[^()]+)\)")
 SERVERS: Final = "kafka.bootstrap.servers"
 ONE_ATTEMPT: Final = {"spark.task.maxFailures": "1", "spark.speculation": "false"}  # of each task, with kafka
 FILES: Final = ("parquet", "json", "csv", "orc")
@@ -144,8 +147,10 @@ class SinkConfig(Section, frozen=True):
             "files by date."
         ),
     ] = "parquet"
-    path: Annotated[str, Meta(description="Path to write to; for iceberg the table.")] = ""
-    partition_by: Annotated[tuple[str, ...], Meta(description="Columns to partition by (directories).")] = ()
+    path: Annotated[str, Meta(description="Path to write to; for iceberg the table: catalog.namespace.table.")] = ""
+    partition_by: Annotated[
+        tuple[str, ...], Meta(description="Columns to partition by; for iceberg also year(column), month, day or hour.")
+    ] = ()
     cluster_by: Annotated[tuple[str, ...], Meta(description="Columns to cluster a new Delta table by.")] = ()
     key: Annotated[
         tuple[str, ...],
@@ -238,6 +243,8 @@ def _check(pipeline: PipelineConfig) -> None:
             raise ConfigError(
                 f"spark.{name}: must be {value} with kafka, because a repeated task publishes its rows again"
             )
+    if sink.format == "iceberg" and sink.mode == "update" and not sink.key:
+        raise ConfigError("sink.mode: iceberg replaces rows by key only; name sink.key, or use append or complete")
     if sink.key and sink.format not in KEYED:
         raise ConfigError(f"sink.key: {sink.format} cannot replace rows; only {', '.join(KEYED)} can")
     if bool(sink.key) != bool(sink.order_by):
@@ -328,3 +335,9 @@ def sql_line(path: str | Path, step: int) -> int:
 def _below(node: yaml.Node | None, key: str) -> yaml.Node | None:
     assert isinstance(node, yaml.MappingNode)
     return next((below for name, below in node.value if name.value == key), None)
+
+
+def source_column(partition: str) -> str:
+    """Return the column of a partition of an Iceberg table: that of ``day(at)`` is ``at``."""
+    found = ICEBERG_PARTITION.fullmatch(partition)
+    return found["of"] if found else partition

@@ -1,4 +1,4 @@
-"""Tables with one row for each key: Delta and Iceberg, by MERGE.
+"""Tables with one row for each key: Delta, by MERGE.
 
 A row replaces the row of its key unless it is older by ``order_by``. So a batch that is written again changes nothing,
 and the order of batches does not matter.
@@ -31,7 +31,7 @@ def latest_by_key(batch: DataFrame, key: Sequence[str], order_by: Sequence[str])
 
 def table_name(sink: SinkConfig) -> str:
     """Return the table in SQL."""
-    return f"delta.`{sink.path}`" if sink.format == "delta" else sink.path
+    return f"delta.`{sink.path}`"
 
 
 def create_table(spark: SparkSession, sink: SinkConfig, schema: StructType) -> None:
@@ -39,7 +39,7 @@ def create_table(spark: SparkSession, sink: SinkConfig, schema: StructType) -> N
     columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in schema.fields)
     parted = f"PARTITIONED BY ({_names(sink.partition_by)})" if sink.partition_by else ""
     clustered = f"CLUSTER BY ({_names(sink.cluster_by)})" if sink.cluster_by else ""
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {table_name(sink)} ({columns}) USING {sink.format} {parted} {clustered}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {table_name(sink)} ({columns}) USING delta {parted} {clustered}")
 
 
 def merging(sink: SinkConfig) -> Callable[[DataFrame, int], None]:
@@ -66,10 +66,7 @@ def merge_statement(sink: SinkConfig) -> str:
 
 def compact_statement(sink: SinkConfig) -> str:
     """Return the SQL that rewrites the small files of a table as large ones."""
-    if sink.format == "delta":
-        return f"OPTIMIZE {table_name(sink)}"
-    catalog, _, table = sink.path.partition(".")
-    return f"CALL {catalog}.system.rewrite_data_files(table => '{table}')"
+    return f"OPTIMIZE {table_name(sink)}"
 
 
 def quoted(name: str) -> str:

@@ -22,8 +22,7 @@ DELTA_SETTINGS: Final = {
     EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-ICEBERG_SETTINGS: Final = {EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
-SETTINGS: Final = {"delta": DELTA_SETTINGS, "iceberg": ICEBERG_SETTINGS}
+SETTINGS: Final = {"delta": DELTA_SETTINGS}
 """Of short names, and of sinks of these formats."""
 
 

@@ -26,6 +26,8 @@ TRANSIENT: Final = (
     ("org.apache.kafka.common.errors.TimeoutException", "Kafka does not answer"),
     ("org.apache.kafka.common.errors.DisconnectException", "Kafka ended a connection"),
     ("starlingmq.pipeline.jdbc.DatabaseAway", "the database does not answer"),
+    ("starlingmq.pipeline.iceberg.CatalogAway", "the catalog of the table does not answer"),
+    ("starlingmq.pipeline.iceberg.CommitConflict", "other programs write to the table at the same time"),
     ("org.postgresql.util.PSQLException: FATAL: terminating connection", "PostgreSQL ended a connection"),
     ("org.postgresql.util.PSQLException: Connection to", "PostgreSQL does not answer"),
     ("org.postgresql.util.PSQLException: An I/O error", "PostgreSQL ended a connection"),

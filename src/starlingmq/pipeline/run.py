@@ -36,6 +36,7 @@ from starlingmq.pipeline.config import (
     TableConfig,
     WatermarkConfig,
     secret,
+    source_column,
     sql_line,
 )
 from starlingmq.pipeline.jdbc import into_database
@@ -71,7 +72,15 @@ OF_SPARK: Final = (
 )  # the latter if it has no Python class: unknown format
 OUR_ERRORS: Final = (
     *("StreamError", "PublishError", "RowError", "OptionError", "LostRows", "ArchiveError", "PipelineError"),
-    *("DeletedMessages", "DatabaseAway", "RegistryError", "RegistryUnreachable"),
+    *(
+        "DeletedMessages",
+        "DatabaseAway",
+        "RegistryError",
+        "RegistryUnreachable",
+        "IcebergError",
+        "CommitConflict",
+        "CatalogAway",
+    ),
 )
 OURS: Final = re.compile(f"(?:{'|'.join(OUR_ERRORS)}): (.*)")
 LINE_NUMBER: Final = re.compile(r"line (\d+),? pos(?:ition)? \d+")
@@ -258,7 +267,8 @@ class Pipeline:
     def _check_sink(self, result: DataFrame) -> None:
         sink = self.config.sink
         for setting in ("partition_by", "cluster_by", "key", "order_by"):
-            missing = [name for name in getattr(sink, setting) if name not in result.columns]
+            names = [source_column(name) if sink.format == "iceberg" else name for name in getattr(sink, setting)]
+            missing = [name for name in names if name not in result.columns]
             if missing:
                 raise PipelineError(f"{self.path}: sink.{setting}: the result has no column {', '.join(missing)}")
         if sink.format == "kafka":
@@ -332,14 +342,14 @@ class Pipeline:
         if batches is not None:
             return writer.foreachBatch(batches)
         writer = writer.format("starlingmq" if sink.format == "topic" else sink.format).options(**sink.options)
-        if sink.partition_by and sink.format != "iceberg":  # the table itself knows
+        if sink.partition_by:
             writer = writer.partitionBy(*sink.partition_by)
-        return writer.option("path", sink.path) if sink.format in (*FILES, "delta", "iceberg") else writer
+        return writer.option("path", sink.path) if sink.format in (*FILES, "delta") else writer
 
     def _batch_writer(self) -> BatchWriter | None:
         """Return the function that writes a batch; None for a sink that a streaming query of Spark writes."""
         sink = self.config.sink
-        if sink.format in ("delta", "iceberg"):
+        if sink.format == "delta":
             self._explained("sink", lambda: create_table(self.spark, sink, self.result.schema))
         match sink.format:
             case "jdbc":
@@ -348,7 +358,14 @@ class Pipeline:
                 return archiving(sink.path)
             case "kafka":
                 return into_kafka(sink, self._checkpoint("result"))
-            case "delta" | "iceberg" if sink.key:
+            case "iceberg":
+                from starlingmq.pipeline.iceberg import into_iceberg
+
+                try:
+                    return into_iceberg(sink, self.result.schema)
+                except ConfigError as error:
+                    raise PipelineError(f"{self.path}: {error}") from None
+            case "delta" if sink.key:
                 return merging(sink)
         return None
 

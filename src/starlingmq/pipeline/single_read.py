@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BatchWriter = Callable[["DataFrame", int], None]
-SINKS: Final = (*FILES, "archive", "jdbc", "kafka")  # and tables by key
+SINKS: Final = (*FILES, "archive", "iceberg", "jdbc", "kafka")  # and tables by key
 MARK: Final = "starlingmq-single-read"
 BY_ROW: Final = ("Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "Generate", "Union")
 FILE_SINK: Final = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"  # in Spark 4.3
