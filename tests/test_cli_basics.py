@@ -157,6 +157,18 @@ def test_serve_names_every_listener() -> None:
         assert [address.partition("://")[0] for address in addresses] == ["mqtt", "ws"]
 
 
+def test_files_of_a_broker_are_private_and_its_unix_listener_is_as_open_as_its_umask_says(tmp_path: Path) -> None:
+    data, socket = tmp_path / "data", tmp_path / "mqtt.sock"
+    before = os.umask(0)
+    try:
+        with serving("--data-dir", str(data), urls=(f"unix://{socket}",)):
+            open_ones = [path for path in (data, *data.rglob("*")) if path.stat().st_mode & 0o077]
+            assert open_ones == [] and len(list(data.rglob("*"))) > 5
+            assert socket.stat().st_mode & 0o777 == 0o777
+    finally:
+        os.umask(before)
+
+
 def test_an_address_in_use_is_an_error_in_one_line() -> None:
     with serving() as (_, addresses):
         result = run("serve", "--listen", addresses[0])

@@ -7,7 +7,7 @@ import ctypes
 import os
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 # mallopt(3). Reads of a quarter of a megabyte would otherwise be mapped and unmapped one by one, which was half the
@@ -19,6 +19,8 @@ _M_MMAP_THRESHOLD: Final = (-3, 4 << 20)
 # adjtimex(2)
 CLOCK_UNSYNCHRONIZED: Final = 5  # TIME_ERROR
 TIMEX_BYTES: Final = 512  # more than any version of struct timex has
+
+_umask: int | None = None  # of the start of the process; None: it is still in force
 
 # The system ends the child when its parent has ended, for whatever reason. A separate program requests this and then
 # becomes the child: between fork and exec of a process with threads, such as those of gRPC, Python must not run.
@@ -50,6 +52,25 @@ def tune_allocator() -> None:
         libc = ctypes.CDLL(None)
         for parameter, value in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_TOP_PAD):
             libc.mallopt(parameter, value)
+
+
+def make_files_private() -> None:
+    """Files that this process and its children create from now on have no access for group and others."""
+    global _umask
+    _umask = os.umask(0o077)
+
+
+@contextlib.contextmanager
+def umask_of_start() -> Iterator[None]:
+    """For a file that other users may use if the administrator chose so: the umask that the process began with."""
+    if _umask is None:
+        yield
+        return
+    ours = os.umask(_umask)
+    try:
+        yield
+    finally:
+        os.umask(ours)
 
 
 def free_memory() -> None:

@@ -25,7 +25,7 @@ from starlingmq.cli.serve_options import ServeOptions
 from starlingmq.config.restart_settings import needs_restart
 from starlingmq.config.settings import Config, ConfigError, load_config
 from starlingmq.node_copies import TakenOver
-from starlingmq.process import raise_file_limit, tune_allocator
+from starlingmq.process import make_files_private, raise_file_limit, tune_allocator
 
 if TYPE_CHECKING:
     from starlingmq.node_process import Node
@@ -74,6 +74,7 @@ def run(options: ServeOptions) -> None:
         arguments = (["-c", options.config] if options.config else []) + flags_given
         asyncio.run(serve(loaded, arguments, options.workers))
         return
+    make_files_private()  # the storage engine and etcd create files by the umask
     with asyncio.Runner(loop_factory=event_loop_factory(loaded), debug=False) as runner:
         runner.run(_serve(loaded, load, options.config or ""))
 

@@ -24,6 +24,7 @@ from starlingmq.net.listeners.tls import TlsError, revoked_certificates, server_
 from starlingmq.net.listeners.tls_handshake import Secured
 from starlingmq.net.listeners.urls import DEFAULT_PATHS, DIRECT, ListenerError, ListenerSpec, parse_listener
 from starlingmq.net.tls_client_socket import TlsClientSocket
+from starlingmq.process import umask_of_start
 
 __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
 
@@ -191,7 +192,8 @@ def tls_context(spec: ListenerSpec) -> ssl.SSLContext | None:
 
 async def _listen(loop: asyncio.AbstractEventLoop, spec: ListenerSpec) -> tuple[list[socket.socket], SocketFile | None]:
     if spec.scheme == "unix":
-        sock, file = listen_unix(spec.path)
+        with umask_of_start():
+            sock, file = listen_unix(spec.path)
         return [sock], file
     return listen_tcp(await _addresses(loop, spec), spec.port, spec.reuse_port), None
 
