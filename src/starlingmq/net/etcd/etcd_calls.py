@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from starlingmq.config.cluster_section import EtcdTlsConfig
+from starlingmq.net.etcd.call_problems import in_words
 from starlingmq.net.grpc_extra import grpc, task_is_cancelled
 from starlingmq.net.proto import etcd_pb2 as pb
 
@@ -146,8 +147,7 @@ class EtcdCalls:
         )
         if elsewhere:
             self.leave(endpoint)
-        details = (error.details() or code.name).removeprefix("etcdserver: ")
-        return EtcdError(f"etcd at {endpoint}: {details}", code.name, elsewhere)
+        return EtcdError(f"etcd at {endpoint}: {in_words(error.details() or code.name)}", code.name, elsewhere)
 
     def leave(self, endpoint: str) -> None:
         """Uses another endpoint from now on, if this is the current one."""
@@ -261,7 +261,7 @@ class EtcdStream(Generic[Q, A]):
         if self._cancelled:
             return _moved()
         self._calls.leave(self.endpoint)
-        return EtcdError(f"etcd at {self.endpoint}: {details or 'the stream was closed'}", elsewhere=True)
+        return EtcdError(f"etcd at {self.endpoint}: {in_words(details) or 'the stream was closed'}", elsewhere=True)
 
 
 def _moved() -> EtcdError:
