@@ -6,9 +6,10 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from starlingmq.config.settings import LogConfig
 from starlingmq.core.ready import Notice
@@ -16,11 +17,17 @@ from starlingmq.core.session.session_reset import LOST
 
 log = logging.getLogger("starlingmq.clients")
 
+T = TypeVar("T")
+
 FIELDS: Final = ("client_id", "user", "peer", "reason", "count")
 """Fields of log lines about clients beside the text, for searching and counting."""
 
 NAME_MAX: Final = 100
 """Characters of a user name in a log line: before its authentication, a client may choose 65,535 bytes."""
+
+served_for: ContextVar[str] = ContextVar("served_for", default="")
+"""The lost node whose data the running task serves, in the process of another node; empty: it belongs to the node
+itself."""
 
 HEALTHY: Final = ("connected", "disconnected")
 """Reasons for log lines that report no problem (``connection_log``)."""
@@ -34,11 +41,29 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+def as_this_node(call: Callable[[T], None]) -> Callable[[T], None]:
+    """The same call, for callers outside of the tasks of this node: its log lines are those of the node."""
+    if not served_for.get():
+        return call
+    own = copy_context()
+
+    def in_context(argument: T) -> None:
+        own.run(call, argument)
+
+    return in_context
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The text of a line. It names the node whose data the line is about, if that is not the node of the process."""
+    lost = served_for.get()
+    return f"for {lost}: {record.getMessage()}" if lost else record.getMessage()
+
+
 class TextFormatter(logging.Formatter):
     """One line of text; after it the traceback, if the line reports a bug."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = printable(record.message)
+        record.message = printable(message_of(record))
         return super().formatMessage(record)
 
 
@@ -56,7 +81,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "node": self._node,
             "logger": record.name,
-            "message": printable(record.getMessage()),
+            "message": printable(message_of(record)),
         }
         line |= {name: printable(str(getattr(record, name))) for name in FIELDS if hasattr(record, name)}
         if record.exc_info:

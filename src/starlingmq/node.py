@@ -24,7 +24,7 @@ from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refu
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
-from starlingmq.log import NoticeLog, SparingLog
+from starlingmq.log import NoticeLog, SparingLog, as_this_node
 from starlingmq.net.bulk_urls import bulk_url, parse_bulk_url
 from starlingmq.net.control_socket import ControlServer
 from starlingmq.net.driver import Driver, broker_clock
@@ -282,7 +282,9 @@ class Broker:
         self._cluster = cluster
         self._copies.serve(cluster)
         told = event_listener(config, self.hooks, notices)
-        driver = Driver(state, store, self.hooks, told, notices.add, clock, part, cluster.carry)
+        # the event loop calls a driver outside of all tasks
+        carry = as_this_node(cluster.carry)
+        driver = Driver(state, store, self.hooks, told, notices.add, clock, part, carry)
         cluster.request_turn = driver.request_turn
         cluster.ended = self._end
         return driver

@@ -82,6 +82,8 @@ class NodeCopies:
             cluster.on_left = self.process.leave
         elif self.part is not None:
             cluster.on_left = self.part.forget
+        if self.part is not None and cluster.state is not None:
+            cluster.state.reports.server_of = self.part.server_of
 
     async def join(self, state: ClusterState | None) -> None:
         """Before the broker joins the cluster: wait until no node in step has more than this one."""

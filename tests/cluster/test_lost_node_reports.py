@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cluster.fleet import Fleet
 
+from starlingmq.cluster.membership.lost_node_reports import PAUSE_FIRST
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest
 
@@ -48,6 +49,45 @@ def test_one_line_says_that_a_node_is_gone_and_one_what_it_received_when_it_was_
         and f"the {waiting} messages that waited for it were delivered" in back
     )
     assert fleet[0].cluster.reports.gone_since(3) == 0.0
+
+
+def test_another_node_that_serves_the_data_of_a_lost_one_is_named_and_the_way_back_is_no_loss() -> None:
+    fleet = Fleet(3)
+    servers = {"n3": "n3"}
+    fleet[0].cluster.reports.server_of = lambda name: servers.get(name, "")
+    fleet.advance(1.0)
+    part(fleet, 3)
+    fleet.advance(NOTICED)
+    servers["n3"] = "n2"
+    fleet.heal()
+    fleet.advance(NOTICED)
+    lost, served = about(fleet, "n3")
+    assert "until it is back, or another node serves its data" in lost
+    assert served.startswith("n2 serves the data of node n3 after ") and "is back" not in served
+    servers["n3"] = "n3"
+    part(fleet, 3)
+    fleet.advance(NOTICED + PAUSE_FIRST)
+    fleet.heal()
+    fleet.advance(NOTICED + 2 * PAUSE_FIRST)
+    assert len(fleet[0].said) == 1, "data that goes back to its node is no loss"
+    (_, moving, again) = [line for line in fleet[0].news if "node n3 " in line]
+    assert moving.startswith("node n3 takes its data back from n2; messages for its sessions wait here")
+    assert again.startswith("node n3 serves its data again after ")
+
+
+def test_the_loss_of_a_node_that_serves_the_data_of_another_one_names_it() -> None:
+    fleet = Fleet(3)
+    servers = {"n3": "n3"}
+    fleet[0].cluster.reports.server_of = lambda name: servers.get(name, "")
+    fleet.advance(1.0)
+    part(fleet, 3)
+    fleet.advance(NOTICED)
+    servers["n3"] = "n2"
+    fleet.heal()
+    fleet.advance(NOTICED)
+    part(fleet, 3)
+    fleet.advance(NOTICED + 2 * PAUSE_FIRST)
+    assert fleet[0].said[-1].startswith("node n3 is gone: n2, which served its data, is not heard any more")
 
 
 def test_a_node_that_flaps_does_not_flood_the_log_and_is_reported_when_it_stays_away() -> None:

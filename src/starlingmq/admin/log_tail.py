@@ -13,6 +13,7 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.printable import plain
 from starlingmq.admin.sessions import when
 from starlingmq.admin.typed_actions import PAGE, Limit, typed
+from starlingmq.log import message_of
 from starlingmq.net.control_socket import Action, Report
 
 LINES_MAX: Final = 2000
@@ -64,7 +65,7 @@ class LogTail(logging.Handler):
             when(record.created),
             record.levelname.lower(),
             record.name,
-            plain(record.getMessage()),
+            plain(message_of(record)),
         )
         self._lines.append((record.levelno, line))  # a record would keep its arguments alive
 

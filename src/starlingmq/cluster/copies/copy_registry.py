@@ -111,6 +111,11 @@ class CopyRegistry:
         found = [(one.origin, one.server) for one in self.records.values() if one.server not in ("", one.origin)]
         return sorted(found)
 
+    def server_of(self, origin: str) -> str:
+        """The node that serves the data of this one; empty: none does, or it has no copies."""
+        record = self.records.get(origin)
+        return "" if record is None else record.server
+
     def only_at(self, name: str) -> list[str]:
         """The origins whose data would be lost with that node: it is in step, and no other such node is there."""
         found = []

@@ -12,6 +12,7 @@ few lines, and a node that stays away is always reported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -45,6 +46,7 @@ class NodeReport:
         self.owed = 0  # messages that waited for it when it was back
         self.taken_before = 0  # messages that it had acknowledged until then
         self.catching_up = False  # its return was reported before it had everything
+        self.host = ""  # the other node that served its data when its return was reported; empty: the node itself
         self.pause = PAUSE_FIRST
         self.not_before = now + NEVER_HEARD_SECONDS  # of the next report
         self.calm_since = -inf  # of the last report of a return
@@ -52,13 +54,15 @@ class NodeReport:
 
 class LostNodeReports(Subsystem):
     """``take_notices`` has the losses, ``take_news`` the returns. ``silence``: seconds after which a direct connection
-    counts as lost if the node is still heard through other nodes."""
+    counts as lost if the node is still heard through other nodes. ``server_of`` names the node that serves the data of
+    another one; empty: there are no copies, or no node does."""
 
     def __init__(self, ctx: Context, view: ClusterView, node_directory: NodeDirectory, silence: float) -> None:
         self._ctx = ctx
         self._view = view
         self._node_directory = node_directory
         self._silence = silence
+        self.server_of: Callable[[str], str] = _no_copies
         self._nodes: dict[int, NodeReport] = {}
         self._closed: dict[int, float] = {}  # nodes without a direct connection -> since when
         self._relayed: dict[int, None] = {}  # those of them that were reported
@@ -150,8 +154,12 @@ class LostNodeReports(Subsystem):
         if now < due_at:
             self._look_again(due_at)
             return
+        name = self._view.name_of(number)
         if node.draining:
-            self._news.append(f"node {self._view.name_of(number)} has stopped; {self._kept(number)}")
+            self._news.append(f"node {name} has stopped; {self._kept(number)}")
+        elif node.host and self.server_of(name) == name:
+            waiting = f"messages for its sessions wait here until it serves them ({self._waiting(number):,} now)"
+            self._news.append(f"node {name} takes its data back from {node.host}; {waiting}")
         else:
             self._notices.append(self._loss(number, node))
         node.reported = True
@@ -197,12 +205,13 @@ class LostNodeReports(Subsystem):
 
     def _loss(self, number: int, node: NodeReport) -> str:
         quorum = self._view.quorum
+        who = f"{node.host}, which served its data, " if node.host else "it "
         if node.never:
             why = "it has not been connected since this node started"
         elif self._is_dead(number):
-            why = "its process has ended"
+            why = f"the process of {who}has ended" if node.host else "its process has ended"
         else:
-            why = "it is not heard any more"
+            why = f"{who}is not heard any more"
         if node.losses > 1:
             why += f", for the {node.losses}. time since the last report"
         holds = "the quorum holds" if quorum is not None and quorum.enough() else "there is no quorum"
@@ -215,13 +224,21 @@ class LostNodeReports(Subsystem):
 
     def _kept(self, number: int) -> str:
         """The messages that are kept for a node that is away."""
-        return f"messages for its sessions are kept here until it is back ({self._waiting(number):,} now)"
+        elsewhere = ", or another node serves its data" if self.server_of(self._view.name_of(number)) else ""
+        waiting = self._waiting(number)
+        return f"messages for its sessions are kept here until it is back{elsewhere} ({waiting:,} now)"
 
     def _return(self, number: int, node: NodeReport, left: int) -> str:
         name = self._view.name_of(number)
+        server = self.server_of(name)
+        moved, node.host = node.host, server if server != name else ""
         if node.catching_up:
             return f"node {name} has received the {node.owed:,} messages that waited for it"
-        if node.losses > 1:
+        if node.host and node.host != moved:
+            back = f"{node.host} serves the data of node {name} after {node.away:.1f} s"
+        elif moved and not node.host:
+            back = f"node {name} serves its data again after {node.away:.1f} s"
+        elif node.losses > 1:
             back = f"node {name} was disconnected {node.losses} times since the last report and is back"
         elif not node.reported:
             back = f"node {name} was disconnected for {node.away:.1f} s"
@@ -285,3 +302,7 @@ class LostNodeReports(Subsystem):
 
     def wake_at(self, now: float) -> float:
         return self._due_at
+
+
+def _no_copies(name: str) -> str:
+    return ""

@@ -73,6 +73,10 @@ class CopyPart:
         self._told: dict[str, str] = {}  # by follower: why there is no connection
         self._presence: MemberPresence | None = None
 
+    def server_of(self, origin: str) -> str:
+        """See ``CopyRegistry.server_of``."""
+        return self._process.roles.registry.server_of(origin)
+
     # The start of the broker
 
     async def prepare(self, config: Config) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,6 +19,7 @@ import msgspec
 from starlingmq.config.cluster_section import split_address
 from starlingmq.config.settings import Config
 from starlingmq.config.streams_section import StreamsConfig
+from starlingmq.log import served_for
 from starlingmq.net.copies.copy_part import CopyPart
 from starlingmq.net.copies.copy_place import CopyPlace
 
@@ -30,8 +32,8 @@ FAILURES: Final = 3  # after which another node in step is to serve
 class HostedBroker(Protocol):
     """See ``starlingmq.node.Broker``."""
 
-    async def start(self) -> None: ...
-    async def stop_at_once(self) -> None: ...
+    def start(self) -> Coroutine[None, None, None]: ...
+    def stop_at_once(self) -> Coroutine[None, None, None]: ...
 
 
 OpenBroker = Callable[[Config, CopyPart], HostedBroker]
@@ -87,9 +89,11 @@ class HostedOrigin:
     async def _serve(self, generation: int) -> None:
         """Until another generation, or none, is wanted."""
         part = self.part = self._part_of(generation)
-        broker = self._open_broker(self._config, part)
+        own = copy_context()  # of all tasks of the broker: its log lines name the lost node
+        own.run(served_for.set, self.place.origin)
+        broker = own.run(self._open_broker, self._config, part)
         log.warning("taking over the data of %s, which is lost", self.place.origin)
-        starting = asyncio.ensure_future(broker.start())
+        starting = asyncio.create_task(broker.start(), context=own)
         changed = asyncio.ensure_future(self._until_changed(generation))
         try:
             await asyncio.wait((starting, changed), return_when=asyncio.FIRST_COMPLETED)
@@ -103,7 +107,7 @@ class HostedOrigin:
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
-            await broker.stop_at_once()
+            await asyncio.create_task(broker.stop_at_once(), context=own)
         log.info("the data of %s is not served here any more", self.place.origin)
 
     async def _until_changed(self, generation: int) -> None:
