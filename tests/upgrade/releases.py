@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 COMMITS: Final = {"0.1.0": "c2459875"}
+NEXT: Final = "0.2.99"
 PATIENCE: Final = 90.0
 
 
@@ -42,6 +44,11 @@ class Release:
         assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stdout[-3000:]}"
         return done.stdout
 
+    def exit_code(self, *words: str) -> int:
+        """That of a command, whatever it is."""
+        command = [sys.executable, "-m", "starlingmq", *words]
+        return subprocess.run(command, env=self._env, capture_output=True, timeout=PATIENCE, check=False).returncode
+
     @contextmanager
     def serving(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         """A broker that is ready, until the block ends: then it stops by SIGTERM and must exit with 0."""
@@ -68,6 +75,16 @@ class Release:
 
 def current() -> Release:
     return Release(None)
+
+
+def next_patch(directory: Path) -> Release:
+    """The sources of this checkout as the next patch version: the same formats and the same protocol between nodes."""
+    sources = directory / "next" / "src"
+    shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
+    (sources / "starlingmq" / "_version.py").write_text(f'__version__ = "{NEXT}"\n')
+    release = Release(sources)
+    assert release.run("--version").startswith(f"starlingmq {NEXT} ")
+    return release
 
 
 def earlier(version: str, directory: Path) -> Release:

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from tests.upgrade.load import Load, missing
-from tests.upgrade.releases import PATIENCE, Release, current, earlier
+from tests.upgrade.releases import NEXT, PATIENCE, Release, current, earlier, next_patch
 from tests.upgrade.test_node import free_port
 
 pytestmark = [
@@ -24,14 +24,16 @@ pytestmark = [
 ]
 
 NAMES: Final = ("n1", "n2", "n3")
+FEW: Final = 300  # messages
 SESSION: Final = ("-i", "cellar", "-c", "-q", "1", "-t", "alarm/#")
 
 
 class Nodes:
     """The settings of three nodes on loopback, each with its own etcd."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, more: tuple[str, ...] = ()) -> None:
         self._directory = directory
+        self._more = more
         self.mqtt = {name: free_port() for name in NAMES}
         self._nodes = {name: free_port() for name in NAMES}
         self._etcd = {name: (free_port(), free_port()) for name in NAMES}
@@ -43,11 +45,17 @@ class Nodes:
         words += ["--cluster", f"127.0.0.1:{self._nodes[name]}"]
         for setting in (f"client_port={client}", f"peer_port={peer}", f"initial_members=[{members}]"):
             words += ["--set", f"cluster.etcd.{setting}"]
-        words += ["--set", "mqtt.max_mqueue_len=0"]
+        words += ["--set", "mqtt.max_mqueue_len=0", *self._more]
         return words
 
     def data(self, name: str) -> Path:
         return self._directory / name
+
+    def until_whole(self, release: Release, name: str) -> None:
+        """Wait until the health of the cluster, asked at that node, is good."""
+        end = time.monotonic() + PATIENCE
+        while release.exit_code("ctl", "health", "--cluster", "--data-dir", str(self.data(name))):
+            assert time.monotonic() < end, release.run("ctl", "cluster", "status", "--data-dir", str(self.data(name)))
 
     def start(self, release: Release, stack: ExitStack) -> dict[str, subprocess.Popen[str]]:
         """All three, ready."""
@@ -104,6 +112,34 @@ def test_clients_that_publish_during_the_upgrade_lose_nothing_that_was_acknowled
             assert len(set(load.acknowledged)) == len(load.acknowledged) > 4000
             assert asyncio.run(missing(ports[0], "cellar", set(load.acknowledged), PATIENCE)) == set()
             stop(processes)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_cluster_is_upgraded_one_node_after_the_other_under_load_and_loses_nothing(
+    copies: int, tmp_path: Path
+) -> None:
+    """To the next patch version, which has the same protocol between nodes: as docs/UPGRADES.md says, step by step."""
+    release, nodes = next_patch(tmp_path), Nodes(tmp_path, ("--set", f"cluster.copies={copies}"))
+    ports = list(nodes.mqtt.values())
+    with ExitStack() as stack:
+        processes = nodes.start(current(), stack)
+        current().run("sub", "-p", str(ports[2]), *SESSION, "-E")
+        load = stack.enter_context(Load(ports, "alarm/load"))
+        load.until_more(FEW, PATIENCE)
+        for name in NAMES:
+            processes[name].terminate()
+            assert processes[name].wait(PATIENCE) == 0, name
+            load.until_more(FEW, PATIENCE)  # at the two others
+            processes[name] = stack.enter_context(release.starting(*nodes.words(name)))
+            output = processes[name].stdout
+            assert output is not None and output.readline().startswith("ready "), name
+            nodes.until_whole(release, name)
+            load.until_more(FEW, PATIENCE)
+        load.end()
+        versions = release.run("ctl", "version", "--data-dir", str(nodes.data("n1")))
+        assert [f"node {name}: {NEXT}" in versions for name in NAMES] == [True] * 3, versions
+        assert asyncio.run(missing(ports[0], "cellar", set(load.acknowledged), PATIENCE)) == set()
+        stop(processes)
 
 
 def test_a_node_of_0_1_0_is_refused_by_nodes_of_this_version_which_say_why(tmp_path: Path) -> None:
