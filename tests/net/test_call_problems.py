@@ -1,4 +1,4 @@
-"""A failed call to etcd is reported in words, not in gRPC's."""
+"""A failed call to etcd is reported in words, not in those of gRPC."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFUSED = "it refuses connections; check that it runs there"
         ("etcdserver: no leader", "no leader"),
     ],
 )
-def test_what_grpc_says_is_told_in_words(details: str, words: str) -> None:
+def test_reasons_of_grpc_are_replaced(details: str, words: str) -> None:
     assert in_words(details) == words
 
 

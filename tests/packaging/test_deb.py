@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.shipped, pytest.mark.timeout(900)]
 
 SETTINGS: Final = "/etc/starlingmq/starlingmq.yaml"
 DATA: Final = "/var/lib/starlingmq"
+NEW_DEFAULT: Final = "# a later default\n"
 EXPOSURE_MOST: Final = 3.0  # of systemd-analyze security; 10 is a unit without any protection
 APT: Final = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
 
@@ -28,7 +29,8 @@ def debian_version() -> str:
 
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages that `make deb` has made, and those of a later version with the same content."""
+    """The packages that `make deb` has made, those of a later version with other default settings, and some that refuse
+    to be installed."""
     refuse_without_tools()
     directory = tmp_path_factory.mktemp("debs")
     made = sorted((ROOT / "dist").glob(f"starlingmq*_{debian_version()}_*.deb"))
@@ -39,12 +41,21 @@ def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["dpkg-deb", "--raw-extract", path, tree], check=True)
         control = tree / "DEBIAN/control"
         control.write_text(control.read_text().replace(debian_version(), later()))
-        new = directory / f"{path.name.partition('_')[0]}-new.deb"
-        subprocess.run(
-            ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, new], check=True, capture_output=True
-        )
+        if (settings := tree / SETTINGS.removeprefix("/")).exists():
+            settings.write_text(settings.read_text() + NEW_DEFAULT)
+        name = path.name.partition("_")[0]
+        build(tree, directory / f"{name}-new.deb")
+        refusing = tree / "DEBIAN/preinst"
+        refusing.write_text("#!/bin/sh\nexit 1\n")
+        refusing.chmod(0o755)
+        build(tree, directory / f"{name}-refusing.deb")
         shutil.rmtree(tree)
     return directory
+
+
+def build(tree: Path, package: Path) -> None:
+    command = ("dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, package)
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def later() -> str:
@@ -135,14 +146,41 @@ def test_an_upgrade_keeps_data_and_changed_settings(installed: Machine) -> None:
     sub = ("starlingmq", "sub", "-u", "admin", "-P", secret, "-i", "cellar", "-c", "-q", "1", "-t", "alarm/#")
     installed.run(*sub, "-E")
     publish(installed, secret, "alarm/door", "open")
-    installed.shell(f"echo '# mine' >> {SETTINGS}")
+    installed.shell(f"echo '# mine' >> {SETTINGS}; chmod 0751 /etc/starlingmq")
     installed.run(*APT, "/debs/starlingmq-new.deb")
     assert installed.run("dpkg-query", "-W", "-f", "${Version}", "starlingmq") == later()
     installed.wait_for(("systemctl", "is-active", "starlingmq"), "active")
     installed.wait_for(("starlingmq", "ctl", "health"), "ok")
     assert installed.run("tail", "-1", SETTINGS) == "# mine\n"
+    assert installed.run("tail", "-1", f"{SETTINGS}.dpkg-dist") == NEW_DEFAULT
+    assert installed.run("stat", "-c", "%a", "/etc/starlingmq").strip() == "751"
     assert retained(installed, secret, "greenhouse") == "greenhouse 21.5\n"
     assert installed.run(*sub, "-C", "1", "-W", "30", "-v") == "alarm/door open\n"
+
+
+def test_after_an_upgrade_that_fails_the_old_broker_serves_its_data(installed: Machine) -> None:
+    secret = password(installed)
+    publish(installed, secret, "greenhouse", "21.5")
+    before = installed.run("systemctl", "show", "-P", "MainPID", "starlingmq")
+    said = installed.run("dpkg", "--install", "/debs/starlingmq-refusing.deb", expect=1)
+    assert "pre-installation script" in said
+    assert installed.run("dpkg-query", "-W", "-f", "${Version} ${db:Status-Status}", "starlingmq") == (
+        f"{debian_version()} installed"
+    )
+    installed.wait_for(("starlingmq", "ctl", "health"), "ok")
+    assert installed.run("systemctl", "show", "-P", "MainPID", "starlingmq") != before, "it was stopped meanwhile"
+    assert retained(installed, secret, "greenhouse") == "greenhouse 21.5\n"
+
+
+def test_purging_empties_a_data_directory_that_is_a_file_system_of_its_own(installed: Machine) -> None:
+    installed.shell(f"systemctl stop starlingmq; mount -t tmpfs none {DATA}; chown starlingmq: {DATA}")
+    try:
+        installed.run("systemctl", "start", "starlingmq")
+        installed.wait_for(("starlingmq", "ctl", "health"), "ok")
+        installed.run("apt-get", "purge", "-y", "-qq", "starlingmq")
+        assert installed.run("ls", "-A", DATA) == ""
+    finally:
+        installed.shell(f"umount {DATA}")
 
 
 def test_a_stopped_and_disabled_broker_is_not_started_by_an_upgrade(installed: Machine) -> None:

@@ -1,4 +1,4 @@
-"""What gRPC says about a failed call to etcd, in words for an operator. etcd's own messages stay as they are."""
+"""Reasons that gRPC gives for a failed call to etcd, in words for an operator. Reasons of etcd itself stay."""
 
 from __future__ import annotations
 
