@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 import starlingmq
+from starlingmq.config.settings import Config
 from tests.packaging.manifests import CHART, by_name, check_schema, helm, rendered
 from tests.test_deploy_containers import check_settings
 
@@ -42,6 +44,7 @@ def test_the_schema_has_every_value_and_no_other() -> None:
 
 def test_values_that_do_not_hold_are_refused() -> None:
     for wrong in (
+        "settings.nonsense=1",
         "replicas=0",
         "replica=3",
         "service.type=Ingress",
@@ -57,6 +60,28 @@ def test_values_that_do_not_hold_are_refused() -> None:
 def test_what_the_chart_renders_fits_the_schemas_of_kubernetes(values: tuple[str, ...]) -> None:
     checked = [one["kind"] for one in rendered(*values) if check_schema(one)]
     assert {"StatefulSet", "Service"} <= set(checked)
+
+
+def test_the_schema_has_every_section_of_the_settings() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]["properties"]
+    assert list(schema) == [field.encode_name for field in msgspec.structs.fields(Config)]
+
+
+@pytest.mark.parametrize(("limit", "memory"), [("8Gi", "6144MiB"), ("1000Mi", "750MiB"), ("null", None)])
+def test_the_broker_refuses_clients_before_the_kernel_ends_its_container(limit: str, memory: str | None) -> None:
+    documents = rendered(f"resources.limits.memory={limit}")
+    settings = yaml.safe_load(by_name(documents, "ConfigMap", "starlingmq")["data"]["starlingmq.yaml"])
+    assert settings["limits"].get("memory") == memory
+    words = ("template", "a", str(CHART), "--kube-version", "1.31.0", "--set")
+    assert "give it in Mi or Gi" in helm(*words, "resources.limits.memory=700M", expect=1)
+
+
+def test_listeners_without_the_one_of_the_probes_are_refused() -> None:
+    words = ("template", "a", str(CHART), "--kube-version", "1.31.0", "--set-json")
+    assert "probes" in helm(*words, 'settings.listeners=["mqtts://0.0.0.0:8883"]', expect=1)
+    assert "probes" in helm(*words, 'settings.listeners=[{"url": "http://0.0.0.0:8080"}]', expect=1)
+    for right in ('["https://0.0.0.0:8080"]', '["mqtt://[::]:1883", {"url": "https://[::]:8080", "tls": {}}]'):
+        helm(*words, f"settings.listeners={right}")
 
 
 def test_lint_finds_nothing() -> None:

@@ -72,6 +72,29 @@ automountServiceAccountToken: false
 securityContext: {runAsNonRoot: true, runAsUser: 10001, runAsGroup: 10001, fsGroup: 10001, seccompProfile: {type: RuntimeDefault}}
 {{- end }}
 
+{{- /* limits.memory of the broker: three quarters of the container's limit, at which the kernel would kill it. Empty: none. */}}
+{{- define "starlingmq.memory" -}}
+{{- $limit := toString (dig "limits" "memory" "" .Values.resources) -}}
+{{- if regexMatch "^[0-9]+(Mi|Gi)$" $limit -}}
+{{- $mebibytes := mul (int64 (regexFind "^[0-9]+" $limit)) (ternary 1024 1 (hasSuffix "Gi" $limit)) -}}
+{{ div (mul $mebibytes 3) 4 }}MiB
+{{- else if $limit -}}
+{{ fail "resources.limits.memory: give it in Mi or Gi, so that limits.memory of the broker can be three quarters of it" }}
+{{- end -}}
+{{- end }}
+
+{{- /* Probes ask at port 8080: without that listener, no pod would ever be ready. */}}
+{{- define "starlingmq.checkListeners" -}}
+{{- if hasKey .Values.settings "listeners" -}}
+{{- $found := false -}}
+{{- range .Values.settings.listeners -}}
+{{- $url := toString (ternary (get (ternary . dict (kindIs "map" .)) "url") . (kindIs "map" .)) -}}
+{{- if regexMatch "^https://.*:8080$" $url }}{{ $found = true }}{{ end -}}
+{{- end -}}
+{{- if not $found }}{{ fail "settings.listeners: it replaces the chart's listeners, and the probes need one at https://0.0.0.0:8080" }}{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The settings file: what the chart sets, and the values of settings over it. */}}
 {{- define "starlingmq.settings" -}}
 {{- $tls := dict "cert" "/etc/starlingmq/tls/tls.crt" "key" "/etc/starlingmq/tls/tls.key" -}}
@@ -82,6 +105,9 @@ securityContext: {runAsNonRoot: true, runAsUser: 10001, runAsGroup: 10001, fsGro
 {{- $auth := dict "password" (dict "file" (printf "%s/passwords" $secrets)) "acl" (dict "file" (printf "%s/acl.yaml" $secrets)) "api" (dict "token_file" (printf "%s/api-tokens" $secrets)) -}}
 {{- $etcd := dict "endpoints" (splitList "," (include "starlingmq.endpoints" .)) "tls" $mutual -}}
 {{- $cluster := dict "enabled" true "listen" "0.0.0.0:7883" "copies" (min 2 (int .Values.replicas)) "secret_file" (printf "%s/cluster-secret" $secrets) "tls" $mutual "etcd" $etcd -}}
-{{- $own := dict "listeners" $listeners "auth" $auth "node" (dict "data_dir" "/var/lib/starlingmq") "cluster" $cluster "limits" (dict "memory" "1500MiB") -}}
+{{- include "starlingmq.checkListeners" . -}}
+{{- $limits := dict -}}
+{{- with include "starlingmq.memory" . }}{{ $limits = dict "memory" . }}{{ end -}}
+{{- $own := dict "listeners" $listeners "auth" $auth "node" (dict "data_dir" "/var/lib/starlingmq") "cluster" $cluster "limits" $limits -}}
 {{- toYaml (mergeOverwrite $own (deepCopy .Values.settings)) -}}
 {{- end }}
