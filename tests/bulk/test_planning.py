@@ -140,6 +140,8 @@ async def test_a_node_that_is_away_when_a_batch_is_planned_fails_it_by_name(brok
         ({"failOnDataLoss": "maybe"}, "neither true nor false"),
         ({"tlsCa": "/nowhere.pem"}, "cannot be read"),
         ({"maxRows": "1"}, "maxRows: unknown option"),
+        ({"columns": "topic,value"}, "columns: there is no value; the columns are topic, payload, qos"),
+        ({"columns": "topic, topic"}, "has a column twice"),
     ],
 )
 def test_bad_options_are_said_by_name(given: dict[str, str], words: str) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import msgspec
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from starlingmq.bulk.protocol import Ticket
+from starlingmq.spark.nodes import NodeConnection, StreamError
+from starlingmq.spark.read_options import read_options
 from starlingmq.spark.source import BatchReader
 from tests.spark.brokers import StreamBroker, batches_of
 
@@ -73,3 +78,27 @@ def test_the_options_of_the_source_are_applied_at_the_nodes(broker: StreamBroker
     everything = bytes_read()
     assert bytes_read(topicFilter="a") < everything * 0.3
     assert bytes_read(startingOffsets='{"n1": 150}') < everything * 0.3
+    assert bytes_read(columns="offset, topic") < everything * 0.05
+
+
+def test_a_node_sends_the_wanted_columns_only(broker: StreamBroker) -> None:
+    broker.publish([b"x"] * 3, "a")
+    connection = NodeConnection(broker.address, read_options(broker.options, streaming=False))
+    ticket = Ticket(stream="all", start=0, end=3, columns=["offset", "topic"])
+    ((batch, progress),) = connection.rows(ticket, "n1")
+    assert batch.to_pydict() == {"offset": [0, 1, 2], "topic": ["a"] * 3} and progress.next == 3
+    with pytest.raises(StreamError, match="a ticket: Invalid enum value 'size'"):
+        list(connection.rows(msgspec.structs.replace(ticket, columns=["size"]), "n1"))
+    connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_query_has_the_columns_of_the_option(spark: SparkSession, broker: StreamBroker) -> None:
+    broker.publish([b"x", b"y"], "a")
+    rows = spark.read.format("starlingmq").options(**broker.options, columns="payload,offset").load()
+    assert rows.columns == ["payload", "offset"]
+    assert sorted((bytes(row.payload), row.offset) for row in rows.collect()) == [(b"x", 0), (b"y", 1)]
+    assert rows.count() == 2
+    with pytest.raises(PySparkException, match="columns: there is no size; the columns are topic, payload"):
+        spark.read.format("starlingmq").options(**broker.options, columns="size").load()

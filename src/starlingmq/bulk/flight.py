@@ -28,7 +28,6 @@ from starlingmq.bulk.protocol import (
     NODE,
     REPLACED,
     REQUEST_BYTES_MAX,
-    SCHEMA,
     TRIMMED,
     USER,
     Bounds,
@@ -39,6 +38,7 @@ from starlingmq.bulk.protocol import (
     StreamProblem,
     Ticket,
     Wanted,
+    schema_of,
 )
 from starlingmq.bulk.reader import Replaced, StreamMissing, StreamReader, Trimmed
 from starlingmq.config.streams_section import NAME_PATTERN
@@ -165,7 +165,9 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
             self._permit(context, wanted.stream)
         except BrokerGone as error:
             raise fl.FlightUnavailableError(str(error)) from None
-        return fl.GeneratorStream(SCHEMA, self._batches(_peer(context), wanted, TopicFilter(filters)))
+        return fl.GeneratorStream(
+            schema_of(wanted.columns), self._batches(_peer(context), wanted, TopicFilter(filters))
+        )
 
     def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[fl.Result]:
         act = self.ACTIONS.get(action.type)
@@ -231,7 +233,7 @@ class StreamFlight(fl.FlightServerBase):  # type: ignore[misc]
             reader.expect(wanted.id, wanted.end)
             for columns, lost in _forgiving(reader, wanted, filter):
                 progress = msgspec.json.encode(Progress(next=columns.next, lost=columns.lost + lost))
-                yield batch_of(columns, node), pa.py_buffer(progress)
+                yield batch_of(columns, node, wanted.columns), pa.py_buffer(progress)
         except (StreamMissing, Replaced, Trimmed) as error:
             raise _problem(error) from None
 

@@ -1,6 +1,6 @@
 """The protocol between readers of streams and the service, over Arrow Flight; only these two import it.
 
-    do_get     a ``Ticket``: its rows, as batches of ``SCHEMA``. The metadata of a batch is a ``Progress``
+    do_get     a ``Ticket``: its rows, as batches of ``schema_of`` its columns, each with a ``Progress`` as metadata
     do_action  ``nodes``    -> Nodes: the servers of streams
                ``streams``  -> list of Bounds: the streams readable here; with a Wanted: this stream only
                ``seek``     Seek -> offset: of the first message published then or later
@@ -19,7 +19,8 @@ that this user may not read is refused (FlightUnauthorizedError).
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -59,6 +60,8 @@ StreamName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Consumer = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 Filters = Annotated[list[Annotated[str, msgspec.Meta(max_length=65535)]], msgspec.Meta(max_length=FILTERS_MAX)]
 
+ColumnName = Literal["topic", "payload", "qos", "retain", "client_id", "properties", "timestamp", "node", "offset"]
+
 USER: Final = "x-starlingmq-user"
 NODE: Final = "x-starlingmq-node"
 TRIMMED: Final = "trimmed"
@@ -68,7 +71,7 @@ REPLACED: Final = "replaced"
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """``start`` <= offset < ``end``, of topics that one of ``filters`` matches (none: all). ``forgive``: deleted rows
-    are skipped and reported as lost.
+    are skipped and reported as lost. ``columns``: those that are sent, in this order; none: all.
     """
 
     stream: StreamName
@@ -77,6 +80,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     filters: Filters = []
     forgive: bool = False
     id: StreamId = ""
+    columns: Annotated[list[ColumnName], msgspec.Meta(max_length=len(SCHEMA))] = []
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,3 +157,8 @@ class StreamProblem(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     message: str
     first: int = 0
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of these columns; of all, if there are none."""
+    return pa.schema([SCHEMA.field(name) for name in columns]) if columns else SCHEMA

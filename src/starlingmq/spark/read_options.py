@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
+from starlingmq.bulk.protocol import ColumnName
 from starlingmq.config.section_types import parse_duration
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.secret_reference import SecretReference, read_secret
@@ -37,6 +38,7 @@ NAMES: Final = (
     "startingTimestamp",
     "endingTimestamp",
     "topicFilter",
+    "columns",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "minRowsPerTrigger",
@@ -76,6 +78,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     since: float | dict[str, float] | None = None
     until: float | dict[str, float] | None = None
     filters: tuple[str, ...] = ()
+    columns: tuple[ColumnName, ...] = ()  # none: all
     rows_max: int = 0
     bytes_max: int = 0
     rows_min: int = 0
@@ -128,6 +131,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         since=_timestamps(options, "startingTimestamp"),
         until=_timestamps(options, "endingTimestamp"),
         filters=tuple(filter.strip() for filter in options.get("topicFilter", "").split(",") if filter.strip()),
+        columns=read_columns(options),
         rows_max=read_number(options, "maxRowsPerTrigger", 0),
         bytes_max=_size(options, "maxBytesPerTrigger"),
         rows_min=read_number(options, "minRowsPerTrigger", 0),
@@ -140,6 +144,18 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         pins=read_flag(options, "pinRetention", False),
         node_timeout=float(read_number(options, "nodeTimeout", int(NODE_TIMEOUT_SECONDS))),
     )
+
+
+def read_columns(options: Mapping[str, str]) -> tuple[ColumnName, ...]:
+    found = tuple(name.strip() for name in options.get("columns", "").split(",") if name.strip())
+    if len(set(found)) < len(found):
+        raise OptionError(f"columns: {options['columns']!r} has a column twice")
+    try:
+        return msgspec.convert(found, tuple[ColumnName, ...])
+    except msgspec.ValidationError:
+        known = get_args(ColumnName)
+        unknown = [name for name in found if name not in known]
+        raise OptionError(f"columns: there is no {', '.join(unknown)}; the columns are {', '.join(known)}") from None
 
 
 def read_ca(path: str) -> str:

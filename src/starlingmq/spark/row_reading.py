@@ -135,11 +135,14 @@ def _rows(book: NodeBook, part: RowPartition, offset: int) -> Iterator[tuple[pa.
         filters=list(options.filters),
         forgive=part.forgive,
         id=part.stream,
+        columns=list(options.columns),
     )
     address = book.addresses.get(part.node)
     if address is None:
         raise NodeAway(f"no server knows the address of node {part.node}")
-    yield from book.at(address).rows(ticket, part.node)
+    for batch, progress in book.at(address).rows(ticket, part.node):
+        # A node of an earlier release sends all columns.
+        yield batch.select(ticket.columns) if ticket.columns else batch, progress
 
 
 def _look_again(book: NodeBook) -> None:

@@ -42,7 +42,7 @@ from starlingmq.bulk.positions import StreamPosition, position_of
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.planning import NextBatch, begin_at, end_offsets, ids
-from starlingmq.spark.read_options import Options, read_options
+from starlingmq.spark.read_options import Options, read_columns, read_options
 from starlingmq.spark.row_reading import RowPartition, parts, read_part
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class StarlingSource(DataSource):
         return "starlingmq"
 
     def schema(self) -> StructType:
-        return COLUMNS
+        """All columns; those of the option ``columns``, for a reader."""
+        names = read_columns(cast(Mapping[str, str], self.options))
+        return StructType([COLUMNS[name] for name in names]) if names else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(read_options(cast(Mapping[str, str], self.options), streaming=False))
