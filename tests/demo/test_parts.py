@@ -16,9 +16,11 @@ from starlingmq.config.settings import load_config
 from starlingmq.demo import callers, leftovers, stage, tally
 from starlingmq.demo.device import Device
 from starlingmq.demo.figures import Figures, verdict
+from starlingmq.demo.outcome import positions
 from starlingmq.demo.stage import PIPELINES, Equipment, build, equipment
 from starlingmq.demo.tally import Tally, share
 from starlingmq.demo.told import DemoOutcome, Tick
+from starlingmq.pipeline import packages
 from starlingmq.pipeline.config import read_pipeline
 
 KEY = (7, 1)
@@ -147,6 +149,35 @@ def test_the_files_that_are_written_are_settings_and_pipelines(tmp_path: Path) -
         assert read_pipeline(tmp_path / f"{name}.yaml").name == name
     with pytest.raises(CommandError, match="contains a cluster already"):
         build(tmp_path, Equipment(True, True, True, ()), reached_at)
+
+
+def test_positions_go_into_a_delta_table_by_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path, Equipment(True, True, True, (), delta=True), lambda name, port: f"127.0.0.1:{port}")
+    positions, alerts = (read_pipeline(tmp_path / f"{name}.yaml") for name in PIPELINES)
+    assert (positions.sink.format, positions.packages) == ("delta", ("delta",))
+    assert positions.sink.path == str(tmp_path / "positions.delta")
+    assert (alerts.sink.format, alerts.packages) == ("topic", ())
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr(packages, "DELTA", {})
+    with pytest.raises(CommandError, match=r"--delta: packages: delta: with Spark .* have a short name"):
+        equipment(True, delta_wanted=True)
+
+
+def test_rows_of_a_delta_table_are_those_of_its_log(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    log = tmp_path / "positions.delta" / "_delta_log"
+    log.mkdir(parents=True)
+    assert positions(tmp_path) == (0, 0)
+    for number in range(3):
+        file = tmp_path / "positions.delta" / "region=a b" / f"{number}.parquet"
+        file.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"id": ["d", "d", "e"], "n": [1, 1, number], "qos": [1, 2, 0]}), file)
+    (log / "0.json").write_text('{"metaData":{}}\n{"add":{"path":"region=a%20b/0.parquet"}}\n')
+    (log / "1.json").write_text(
+        '{"remove":{"path":"region=a%20b/0.parquet"}}\n{"add":{"path":"region=a%20b/1.parquet"}}\n'
+    )
+    assert positions(tmp_path) == (2, 1), "one file of three counts, and QoS 0 does not"
 
 
 def test_devices_are_of_all_kinds() -> None:

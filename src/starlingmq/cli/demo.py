@@ -25,6 +25,9 @@ def command(
         float, typer.Option("--pace", metavar="SECONDS", min=0.1, help="Seconds between two readings of a device.")
     ] = 7.5,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Run without pipelines and delivery audit.")] = False,
+    delta: Annotated[
+        bool, typer.Option("--delta", help="Write a Delta table, whose packages Spark downloads, in place of Parquet.")
+    ] = False,
     no_faults: Annotated[bool, typer.Option("--no-faults", help="Run without failures.")] = False,
     directory: Annotated[
         Path | None,
@@ -35,6 +38,8 @@ def command(
 ) -> int:
     """Run three nodes, a fleet of devices, NATS workers and Spark on this machine; kill a node, cut a link, repair
     both, and report what clients noticed. Ctrl-C stops everything."""
+    if delta and no_spark:
+        raise CommandError("--delta needs Spark; leave out --no-spark")
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise CommandError(f"{directory} is not empty; give another directory")
-    return asyncio.run(play(DemoOptions(devices, minutes, pace, not no_spark, not no_faults, directory)))
+    return asyncio.run(play(DemoOptions(devices, minutes, pace, not no_spark, delta, not no_faults, directory)))

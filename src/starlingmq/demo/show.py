@@ -46,6 +46,7 @@ class DemoOptions:
     minutes: float
     pace: float
     spark: bool
+    delta: bool
     faults: bool
     directory: Path | None
 
@@ -105,7 +106,7 @@ class Show:
     async def run(self) -> int:
         """Run the script and return the exit code."""
         say = self._narrator.say
-        there = equipment(self._wanted.spark)
+        there = equipment(self._wanted.spark, self._wanted.delta)
         for line in there.missing:
             say(line, "yellow")
         stage = build(self._directory, there, self._cast.reached_at)
@@ -155,8 +156,9 @@ class Show:
         for name in PIPELINES if there.spark else ():
             self._pipelines[name] = await self._cast.start_pipeline(name)
         if there.spark:
+            table = "Delta" if there.delta else "Parquet"
             self._narrator.say(
-                "starting Spark: stream to Parquet, and readings that are too hot to alerts/# (takes a while)"
+                f"starting Spark: stream to {table}, and readings that are too hot to alerts/# (takes a while)"
             )
 
     async def _scenes(self) -> None:
@@ -246,7 +248,7 @@ class Show:
             asking.cancel()
 
     async def _caught_up(self, acknowledged: int) -> None:
-        """Wait until the Parquet files contain all of them."""
+        """Wait until the table contains all of them."""
         until = asyncio.get_running_loop().time() + CAUGHT_UP_SECONDS
         while asyncio.get_running_loop().time() < until:
             _, different = await asyncio.to_thread(positions, self._directory)

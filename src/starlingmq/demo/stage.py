@@ -18,6 +18,7 @@ import yaml
 
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.local_cluster import HOST, PORTS_A_NODE, TOKEN_FILE, free_base_port, prepare, write_secret
+from starlingmq.config.section_types import ConfigError
 from starlingmq.demo.device import HOT
 
 NODES: Final = 3
@@ -28,6 +29,8 @@ BATCH_SECONDS: Final = 5
 TELEMETRY: Final = "telemetry"
 EVENTS: Final = "events"
 PIPELINES: Final = ("positions", "alerts")
+POSITIONS: Final = "positions.parquet"
+POSITIONS_DELTA: Final = "positions.delta"
 POSITIONS_SQL: Final = (
     "SELECT id, n, lat, lon, temperature, battery, qos, timestamp, split(topic, '/')[1] AS region FROM rows"
 )
@@ -40,16 +43,19 @@ ALERTS_SQL: Final = (
 
 @dataclass(frozen=True)
 class Equipment:
-    """The optional components installed here; ``missing`` has a line for each absent one."""
+    """The optional components installed here; ``missing`` has a line for each absent one. ``delta``: positions go into
+    a Delta table.
+    """
 
     dashboard: bool
     nats: bool
     spark: bool
     missing: tuple[str, ...]
+    delta: bool = False
 
 
-def equipment(spark_wanted: bool) -> Equipment:
-    """Detect the components. Raises CommandError if a cluster cannot run."""
+def equipment(spark_wanted: bool, delta_wanted: bool = False) -> Equipment:
+    """Detect the components. Raises CommandError if a cluster cannot run, or Delta has no package for this Spark."""
     lacking = _lacking("grpc", "google.protobuf")
     if lacking:
         raise CommandError(f"the demo needs {', '.join(lacking)}; run pip install '.[demo]' in the sources")
@@ -72,7 +78,14 @@ def equipment(spark_wanted: bool) -> Equipment:
     elif not _java():
         missing.append("no Spark, so no pipelines and no audit: Java 17 (apt-get install openjdk-17-jre-headless)")
     spark = spark_wanted and not lacking and _java()
-    return Equipment(dashboard, nats, spark, tuple(missing))
+    if spark and delta_wanted:
+        from starlingmq.pipeline.packages import resolve
+
+        try:
+            resolve(("delta",), "delta")
+        except ConfigError as error:
+            raise CommandError(f"--delta: {error}") from None
+    return Equipment(dashboard, nats, spark, tuple(missing), delta_wanted)
 
 
 def _lacking(*modules: str) -> list[str]:
@@ -140,7 +153,7 @@ def build(directory: Path, equipment: Equipment, reached_at: Callable[[str, int]
         _write(path, settings)
     if equipment.spark:
         write_secret(stage.token)
-        _write_pipelines(stage)
+        _write_pipelines(stage, equipment.delta)
     return stage
 
 
@@ -159,7 +172,7 @@ def _add(settings: dict[str, Any], stage: Stage, index: int) -> None:
         }
 
 
-def _write_pipelines(stage: Stage) -> None:
+def _write_pipelines(stage: Stage, delta: bool) -> None:
     directory = stage.directory
     source = {
         "servers": stage.streams,
@@ -172,7 +185,9 @@ def _write_pipelines(stage: Stage) -> None:
         "format": "json",
         "schema": "id string, n bigint, lat double, lon double, temperature double, battery double",
     }
-    to_files = {"format": "parquet", "path": str(directory / "positions.parquet"), "partition_by": ["region"]}
+    to_files: dict[str, Any] = {"format": "parquet", "path": str(directory / POSITIONS), "partition_by": ["region"]}
+    if delta:
+        to_files |= {"format": "delta", "path": str(directory / POSITIONS_DELTA)}
     to_topics = {
         "format": "topic",
         "options": {"servers": ",".join(stage.mqtt), "qos": "2", "nodeTimeout": str(NODE_TIMEOUT)},
@@ -188,6 +203,8 @@ def _write_pipelines(stage: Stage) -> None:
             "checkpoint": str(directory / f"{name}.checkpoint"),
             "spark": {"spark.local.dir": str(directory / "tmp"), "spark.driver.memory": "512m"},
         }
+        if sink is to_files and delta:
+            pipeline |= {"packages": ["delta"]}
         _write(directory / f"{name}.yaml", pipeline)
 
 
