@@ -18,11 +18,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from starlingmq.spark.framed_payloads import framed_avro, framed_protobuf
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED
+from starlingmq.spark.protobuf_fields import fields_reader
 from starlingmq.spark.schema_directory import SchemaFiles, read_directory
 from starlingmq.spark.schema_registry import RegistryError, RegistryOptions, RegistrySchema
 
@@ -196,10 +197,10 @@ def _protobuf(format: BinaryFormat) -> Decoder:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
-    fields = format.fields
+    read = fields_reader(format.fields)
     if format.framing == "confluent":
         source = format.registry or SchemaFiles(format.schemas)
-        return framed_protobuf(source, format.message, lambda message: _of_message(message, fields))
+        return framed_protobuf(source, format.message, read)
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in descriptor_pb2.FileDescriptorSet.FromString(format.descriptors).file:
@@ -211,44 +212,6 @@ def _protobuf(format: BinaryFormat) -> Decoder:
         raise OptionError(f"message: the descriptors have no message {format.message}") from None
 
     def decode(payload: bytes) -> Any:
-        return _of_message(kind.FromString(payload), fields)
+        return read(kind.FromString(payload))
 
     return decode
-
-
-def _of_message(message: Any, fields: StructType) -> dict[str, Any]:
-    """Return the wanted fields of a message; null for those that are not set, where the message knows that."""
-    known = message.DESCRIPTOR.fields_by_name
-    found: dict[str, Any] = {}
-    for field in fields.fields:
-        described = known.get(field.name)
-        if described is None or (described.has_presence and not message.HasField(field.name)):
-            continue
-        found[field.name] = _of_value(getattr(message, field.name), described, field.dataType)
-    return found
-
-
-def _of_value(value: Any, described: Any, wanted: Any) -> Any:
-    """Return a field's value: a list for a repeated field, pairs for a map."""
-    if not described.is_repeated:
-        return _of_single(value, described, wanted)
-    if isinstance(wanted, MapType):
-        if described.message_type is None or not described.message_type.GetOptions().map_entry:
-            raise ValueError(f"{described.name} is not a map")
-        of_values = described.message_type.fields_by_name["value"]
-        return [(key, _of_single(each, of_values, wanted.valueType)) for key, each in value.items()]
-    if not isinstance(wanted, ArrayType):
-        raise ValueError(f"{described.name} is repeated, or a map; the column must be array or map")
-    return [_of_single(each, described, wanted.elementType) for each in value]
-
-
-def _of_single(value: Any, described: Any, wanted: Any) -> Any:
-    """Return a value, or one of a repeated field. Enums are names in a string column; a number that the enum does not
-    know, as newer writers send, is its digits there.
-    """
-    if described.message_type is not None and described.message_type.full_name == "google.protobuf.Timestamp":
-        return value.ToDatetime()
-    if described.enum_type is not None and isinstance(wanted, StringType):
-        known = described.enum_type.values_by_number.get(value)
-        return str(value) if known is None else known.name
-    return _of_message(value, wanted) if isinstance(wanted, StructType) else value
