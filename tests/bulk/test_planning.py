@@ -129,6 +129,7 @@ async def test_a_node_that_is_away_when_a_batch_is_planned_fails_it_by_name(brok
     [
         ({"servers": ""}, "servers: name at least one"),
         ({"servers": "nowhere"}, "'nowhere' is not host:port"),
+        ({"servers": "mqtt://here:1883"}, "is a URL; the source needs host:port of streams.listen"),
         ({"servers": "here:70000"}, "with a port between 1 and 65535"),
         ({"stream": ""}, "stream: required"),
         ({"startingOffsets": "first"}, "is not earliest, latest"),

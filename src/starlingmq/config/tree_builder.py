@@ -17,6 +17,7 @@ from starlingmq.config.section_types import ConfigError, Section, parse_duration
 
 Tree = dict[str, Any]
 S = TypeVar("S", bound=Section)
+MISSING: Final = re.compile("Object missing required field `([^`]+)`")
 INTEGER: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 
 PARSERS: Final[dict[str, Callable[[str], float]]] = {
@@ -180,8 +181,13 @@ def _settings(kind: inspect.Type, prefix: str) -> Iterator[Setting]:
 def _reworded(error: msgspec.ValidationError) -> str:
     """msgspec says "Expected `int` <= 2 - at `$.mqtt.max_qos`"; this puts the path first, and uses the spelling of the
     settings."""
-    complaint, _, location = str(error).rpartition(" - at `$")
+    complaint, found, location = str(error).rpartition(" - at `$")
+    if not found:
+        complaint, location = str(error), ""
     path = location.rstrip("`").lstrip(".")
+    missing = MISSING.fullmatch(complaint)
+    if missing is not None:
+        return f"{path}.{missing[1]}: required".lstrip(".")
     complaint = complaint.replace("`object`", "a section").replace("`array`", "a list").replace("`", "")
     return f"{path}: {complaint[:1].lower()}{complaint[1:]}" if path else _one_line(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -203,7 +204,7 @@ class PipelineConfig(Section, frozen=True):
     ] = 5
     packages: Annotated[
         tuple[str, ...],
-        Meta(description="Packages that Spark downloads: delta, kafka, postgresql, or group:name:version."),
+        Meta(description="Packages that Spark downloads: delta, kafka, postgresql, s3, or group:name:version."),
     ] = ()
     spark: Annotated[dict[str, str], Meta(description="Spark settings.")] = field(default_factory=dict)
 
@@ -257,6 +258,7 @@ def _check(pipeline: PipelineConfig) -> None:
         raise ConfigError(
             f"sink.mode: {sink.format} supports append only, because messages and files cannot be changed later"
         )
+    _check_places(pipeline)
     taken = {ROWS}
     named = [(f"streams[{index}]", stream.name) for index, stream in enumerate(pipeline.streams)]
     named += [(f"tables[{index}]", table.name) for index, table in enumerate(pipeline.tables)]
@@ -271,6 +273,35 @@ def _check(pipeline: PipelineConfig) -> None:
     ]:
         for name in ("token_file", "password_file"):
             secret(getattr(source, name), f"{where}.{name}")
+
+
+def _check_places(pipeline: PipelineConfig) -> None:
+    """Result and dead letters are apart: in one directory they would share Spark's log of batches, so that the second
+    finds the number of a batch there, and leaves out its rows.
+    """
+    sink, letters = pipeline.sink, pipeline.dead_letter
+    result = sink.path if sink.format in (*FILES, "archive", "delta") else ""
+    if letters is not None and _inside(letters.path, result):
+        raise ConfigError("dead_letter.path: is in sink.path; use a directory outside of it")
+    if letters is not None and _inside(result, letters.path):
+        raise ConfigError("sink.path: is in dead_letter.path; use a directory outside of it")
+    below = _inside(pipeline.checkpoint, result if sink.format == "delta" else "")
+    if below and not below.startswith("_"):
+        raise ConfigError(
+            "checkpoint: is in sink.path, where VACUUM would delete it; use a directory outside of it, or one in it "
+            "that begins with _"
+        )
+
+
+def _inside(path: str, directory: str) -> str:
+    """Return the part of the path below a directory, "/" for the directory itself; "" if it is elsewhere."""
+    if not path or not directory:
+        return ""
+    inner, outer = (each.removeprefix("file://") for each in (path, directory))
+    if "://" not in inner and "://" not in outer:
+        inner, outer = os.path.abspath(inner), os.path.abspath(outer)
+    inner, outer = inner.rstrip("/") + "/", outer.rstrip("/") + "/"
+    return (inner.removeprefix(outer) or "/") if inner.startswith(outer) else ""
 
 
 def _check_decode(decode: DecodeConfig) -> None:

@@ -108,6 +108,8 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
     if not servers:
         raise OptionError("servers: name at least one node as host:port of its streams.listen")
     for server in servers:
+        if "://" in server:
+            raise OptionError(f"servers: {server!r} is a URL; the source needs host:port of streams.listen")
         host, _, port = server.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise OptionError(f"servers: {server!r} is not host:port, with a port between 1 and 65535")
