@@ -122,9 +122,12 @@ def beside(broker: Broker, rate: float, seconds: float, rows: int, rounds: int) 
         name: {key: round(float(np.median([one[key] for one in some])), 3) for key in some[0]}
         for name, some in found.items()
     }
-    alone = told["alone"]["p99_ms"]
-    ratios = {name: round(told[name]["p99_ms"] / alone, 2) for name in ways if name != "alone"}
-    return told | {"publisher_goes_first": goes_first, "p99_ratio": ratios}
+
+    def ratios(of: str) -> dict[str, float]:
+        return {name: round(told[name][of] / told["alone"][of], 2) for name in ways if name != "alone"}
+
+    told |= {"median_ratio": ratios("median_ms"), "p99_ratio": ratios("p99_ms")}
+    return told | {"publisher_goes_first": goes_first}
 
 
 def keep(pid: int, cores: set[int]) -> None:

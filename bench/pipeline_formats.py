@@ -8,6 +8,8 @@ decode     binary payloads to columns: rows (Sparkplug: metrics) per second of S
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import tempfile
 import time
@@ -17,7 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import cbor2
+import fastavro
 import msgspec
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -29,6 +33,11 @@ from starlingmq.spark.sparkplug import decode_sparkplug, payload_class
 
 READING: Final = {"id": "device-0042", "value": 21.5}
 FIELDS: Final = StructType().add("id", "string").add("value", "double")
+AVRO: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [{"name": "id", "type": "string"}, {"name": "value", "type": "double"}],
+}
 METRICS: Final = 10  # of a Sparkplug payload
 
 
@@ -72,21 +81,8 @@ def parquet(spark: SparkSession, broker: Broker, rows: int, directory: str, roun
 
 
 def decode(spark: SparkSession, broker: Broker, rows: int, directory: str, rounds: int) -> dict[str, Any]:
-    payload = payload_class()(timestamp=int(time.time() * 1000), seq=1)
-    for alias in range(METRICS):
-        payload.metrics.add(alias=alias, datatype=9, float_value=21.5, timestamp=payload.timestamp)
-
-    def by(name: str) -> Callable[[DataFrame], DataFrame]:
-        format = BinaryFormat(name=name, columns=FIELDS.json())
-        return lambda frame: decode_binary(frame, format)
-
-    formats: dict[str, tuple[bytes, int, Callable[[DataFrame], DataFrame]]] = {
-        "cbor": (cbor2.dumps(READING), 1, by("cbor")),
-        "msgpack": (msgspec.msgpack.encode(READING), 1, by("msgpack")),
-        "sparkplug": (payload.SerializeToString(), METRICS, decode_sparkplug),
-    }
     found = {}
-    for name, (value, each, make) in formats.items():
+    for name, (value, each, make) in formats().items():
         file = f"{directory}/{name}.payloads"
         count = rows // each
         columns = [F.lit("spBv1.0/g/DDATA/n/d").alias("topic"), F.lit(value).alias("payload")]
@@ -95,6 +91,40 @@ def decode(spark: SparkSession, broker: Broker, rows: int, directory: str, round
         seconds = spark_cpu(partial(into_nothing, make(frame)), rounds, broker.process.pid)
         found[name] = round(rows / seconds)
     return found
+
+
+def formats() -> dict[str, tuple[bytes, int, Callable[[DataFrame], DataFrame]]]:
+    """By name, a payload, its rows, and what decodes it."""
+    columns = FIELDS.json()
+    descriptors = descriptor_pb2.FileDescriptorSet()
+    file = descriptors.file.add(name="reading.proto", package="plant", syntax="proto3")
+    message = file.message_type.add(name="Reading")
+    field = descriptor_pb2.FieldDescriptorProto
+    message.field.add(name="id", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    message.field.add(name="value", number=2, type=field.TYPE_DOUBLE, label=field.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    kind: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("plant.Reading"))
+    avro = io.BytesIO()
+    fastavro.schemaless_writer(avro, fastavro.parse_schema(AVRO), READING)
+    metrics = payload_class()(timestamp=int(time.time() * 1000), seq=1)
+    for alias in range(METRICS):
+        metrics.metrics.add(alias=alias, datatype=9, float_value=21.5, timestamp=metrics.timestamp)
+    ways = {
+        "avro": (avro.getvalue(), BinaryFormat(name="avro", columns=columns, writer=json.dumps(AVRO))),
+        "protobuf": (
+            kind(**READING).SerializeToString(),
+            BinaryFormat(
+                name="protobuf", columns=columns, descriptors=descriptors.SerializeToString(), message="plant.Reading"
+            ),
+        ),
+        "cbor": (cbor2.dumps(READING), BinaryFormat(name="cbor", columns=columns)),
+        "msgpack": (msgspec.msgpack.encode(READING), BinaryFormat(name="msgpack", columns=columns)),
+    }
+    found: dict[str, tuple[bytes, int, Callable[[DataFrame], DataFrame]]] = {
+        name: (payload, 1, partial(decode_binary, format=format)) for name, (payload, format) in ways.items()
+    }
+    return found | {"sparkplug": (metrics.SerializeToString(), METRICS, decode_sparkplug)}
 
 
 def kafka(spark: SparkSession, broker: Broker, rows: int, rounds: int) -> dict[str, Any]:

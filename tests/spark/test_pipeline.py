@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
+from starlingmq.pipeline.object_store import arrow_environment
 from starlingmq.pipeline.packages import resolve
 from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
 from starlingmq.pipeline.status import Status, all_statuses, metrics_text, read_status
@@ -254,6 +255,7 @@ def test_the_status_is_exposed_as_metrics() -> None:
     assert 'starlingmq_pipeline_running{pipeline="hot"} 0' in ended.splitlines()
 
 
+JSON = {"decode": {"format": "json", "schema": "a int"}}
 KEY = {"key": ["a"], "order_by": ["b"]}
 
 
@@ -290,11 +292,35 @@ KEY = {"key": ["a"], "order_by": ["b"]}
             "sink.mode: iceberg replaces rows by key only",
         ),
         ({"sink": {"path": "x", "mode": "complete"}}, "sink.mode: parquet supports append only"),
+        ({"sink": {"path": "x"}, "dead_letter": {"path": "./x/"}, **JSON}, "dead_letter.path: is in sink.path"),
+        ({"sink": {"path": "x/y"}, "dead_letter": {"path": "x"}, **JSON}, "sink.path: is in dead_letter.path"),
+        (
+            {"sink": {"path": "s3a://b/x"}, "dead_letter": {"path": "s3a://b/x/dead"}, **JSON},
+            "dead_letter.path: is in sink.path",
+        ),
+        ({"sink": {"format": "delta", "path": "x"}, "checkpoint": "x/c"}, "checkpoint: is in sink.path, where VACUUM"),
+        ({"sink": None}, "hot.yaml: sink: required"),
+        ({"dead_letter": {}, **JSON}, "hot.yaml: dead_letter.path: required"),
     ],
 )
 def test_settings_that_can_not_be(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         read_pipeline(written(tmp_path, tree(tmp_path, **more)))
+
+
+def test_places_that_are_apart(tmp_path: Path) -> None:
+    places: dict[str, Any] = {
+        "sink": {"path": "x"},
+        "dead_letter": {"path": "x.dead"},
+        "checkpoint": "x/checkpoint",
+        **JSON,
+    }
+    assert read_pipeline(written(tmp_path, tree(tmp_path, **places))).checkpoint == "x/checkpoint"
+    places = {"sink": {"format": "delta", "path": "x"}, "checkpoint": "x/_checkpoint"}
+    assert read_pipeline(written(tmp_path, tree(tmp_path, **places))).checkpoint == "x/_checkpoint"
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"empty\.yaml: name: required"):
+        read_pipeline(tmp_path / "empty.yaml")
 
 
 def test_packages_have_short_names_that_fit_the_installed_spark() -> None:
@@ -306,5 +332,26 @@ def test_packages_have_short_names_that_fit_the_installed_spark() -> None:
     )
     assert found.settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
     assert resolve((), "parquet", "4.2.0").settings == {}
-    with pytest.raises(ConfigError, match=r"packages: delta: with Spark 4.3.0 only kafka and postgresql have a short"):
+    with pytest.raises(ConfigError, match=r"packages: delta: with Spark 4.3.0 only kafka, postgresql and s3 have"):
         resolve(("delta",), "delta", "4.3.0")
+
+
+def test_the_package_for_s3_is_of_the_version_of_sparks_hadoop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jars").mkdir()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"does not tell the version .* write org\.apache\.hadoop:hadoop-aws:VERSION"):
+        resolve(("s3",), "parquet")
+    (tmp_path / "jars" / "hadoop-client-api-3.4.1.jar").touch()
+    assert resolve(("s3",), "parquet").coordinates == ("org.apache.hadoop:hadoop-aws:3.4.1",)
+    monkeypatch.delenv("SPARK_HOME")
+    (found,) = resolve(("s3",), "parquet").coordinates
+    assert found.rpartition(":")[2][0].isdecimal(), "the installed Spark tells it"
+
+
+def test_settings_of_s3a_are_those_of_arrow_too() -> None:
+    given = {"endpoint": "minio:9000", "connection.ssl.enabled": "false", "access.key": "k", "secret.key": "s"}
+    settings = {f"spark.hadoop.fs.s3a.{name}": value for name, value in given.items()} | {"spark.master": "local"}
+    expected = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": "http://minio:9000"}
+    assert arrow_environment(settings) == expected
+    assert arrow_environment({"spark.hadoop.fs.s3a.endpoint": "https://a:1"}) == {"AWS_ENDPOINT_URL": "https://a:1"}
+    assert arrow_environment({}) == {}
