@@ -33,12 +33,15 @@ class Verdict:
 
 
 def events_of(payloads: Iterable[tuple[str, bytes]]) -> list[dict[str, Any]]:
-    """Topics and payloads of batches, as events in the order in which they were told."""
-    found = []
+    """Topics and payloads of batches, as events in the order in which they were told; a run as its events."""
+    found: list[dict[str, Any]] = []
     for topic, payload in payloads:
         batch = msgspec.json.decode(payload)
-        for event in batch["events"]:
-            found.append({"kind": topic.removeprefix("$events/"), "node": batch["node"], **event})
+        for line in batch["events"]:
+            event = {"kind": topic.removeprefix("$events/"), "node": batch["node"], **line}
+            begin, _, number = event["id"].rpartition(":")
+            run = event.pop("run", 1)
+            found += [event | {"id": f"{begin}:{int(number) + more}"} for more in range(run)] if run > 1 else [event]
     return sorted(found, key=lambda event: (event["at"], event["n"]))
 
 

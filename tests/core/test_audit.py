@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from tests.auditing import events_of, judge
 from tests.harness import FakeClient, World
@@ -12,7 +13,9 @@ from tests.nats.talk import connect as nats_connect
 from tests.storage.test_streams import StreamWorld, defined
 
 import starlingmq
+from starlingmq.core.message import Message
 from starlingmq.core.observe.event_topics import CENSUS_SECONDS
+from starlingmq.core.observe.message_watch import MessageWatch
 from starlingmq.core.ready import Ready
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.outgoing import Outgoing
@@ -305,3 +308,78 @@ def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatc
         assert not verdict.lost and [client for client, _ in verdict.doubled] == ["reader"]
     else:
         assert verdict.lost == {"reader": 1} and not verdict.doubled
+
+
+def told_by(joining: bool, seed: int) -> tuple[list[Event], int]:
+    """The events of bursts, several of them in one turn, and the number of lines that tell them."""
+    world = AuditWorld()
+    if not joining:
+        world.state.audit.watches.append(MessageWatch("", b"none", False, 1))  # a watch has each event by itself
+    chance = random.Random(seed)
+    readers = [lasting(world, name, receive=20) for name in ("one", "two", 'a "third"')]
+    for number, reader in enumerate(readers):
+        subscribe(reader, b"a/#", number)
+        subscribe(reader, b"$share/g/b", 1)
+    author = world.connect("author")
+    identifier = 0
+    for _ in range(12):
+        packets: list[Publish | Ack] = []
+        for _ in range(chance.randint(1, 4)):
+            topic, qos = chance.choice([b"a/1", b"a/\xc3\xa4", b"b"]), chance.choice([0, 0, 1, 2])
+            payload = b"x" * chance.randint(1, 2)
+            for _ in range(chance.randint(1, 8)):
+                identifier += 1
+                packets.append(Publish(topic, payload, qos, packet_id=identifier if qos else 0))
+                if qos == 2:
+                    packets.append(Ack(PUBREL, identifier))
+        author.send_all(packets)
+        if chance.random() < 0.5:
+            take_all(chance.choice(readers))
+        if chance.random() < 0.2:
+            world.advance(CENSUS_SECONDS)
+        if chance.random() < 0.2:
+            readers[0].drop()
+            readers[0] = lasting(world, "one", receive=20)
+    events = world.census()
+    lines = sum(len(msgspec.json.decode(message.payload)["events"]) for message in world.kept("events"))
+    assert judge(events).clean
+    return events, lines
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_tell_the_same_as_single_events(seed: int) -> None:
+    joined, few = told_by(True, seed)
+    single, many = told_by(False, seed)
+    assert few < many == len(single) == len(joined)
+
+    def by_message(events: list[Event]) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        for event in events:
+            if event["kind"] not in ("began", "waiting"):
+                found.setdefault(event["id"], []).append({key: event[key] for key in event if key != "n"})
+        return found
+
+    assert by_message(joined) == by_message(single)
+
+
+def test_a_burst_is_one_line_of_each_kind_and_a_census_ends_it() -> None:
+    world = AuditWorld()
+    reader = lasting(world, "reader")
+    subscribe(reader, b"a", 1)
+    before = len(world.kept("events"))
+    world.connect("author").send_all([Publish(b"a", b"x", 1, packet_id=number) for number in range(1, 41)])
+    payloads = [msgspec.json.decode(message.payload) for message in world.kept("events")[before:]]
+    (accepted,), (due,), (delivered,) = [batch["events"] for batch in payloads]
+    assert [line["run"] for line in (accepted, due, delivered)] == [40, 40, 40]
+    assert accepted["n"] < due["n"] < delivered["n"] and accepted["id"] == due["id"] == delivered["id"]
+    audit = world.state.audit
+    message = Message(b"a", b"x", 0, False, b"", 0.0, "author", world.now)
+    audit.identify(message)
+    later = message.copy()
+    audit.identify(later)
+    audit.delivered("reader", message, 0, False)
+    census = audit.next_number()
+    audit.delivered("reader", later, 0, False)
+    world.run()
+    first, last = msgspec.json.decode(world.kept("events")[-1].payload)["events"]
+    assert first["n"] < census < last["n"] and "run" not in first and "run" not in last

@@ -8,7 +8,8 @@ from tests.cluster.test_takeover import subscribe
 from tests.harness import FakeClient, World
 
 from starlingmq.core.observe import message_watch as module
-from starlingmq.core.observe.message_watch import Event, MessageWatch
+from starlingmq.core.observe.event_lines import EventLine
+from starlingmq.core.observe.message_watch import MessageWatch
 from starlingmq.wire.mqtt import Ack, Publish
 from starlingmq.wire.packets import PUBACK
 
@@ -153,6 +154,6 @@ def test_the_way_leads_from_node_to_node() -> None:
 
 def test_a_watch_takes_what_is_told_of_stored_messages_by_their_topic() -> None:
     watch = MessageWatch("", b"a/#", False, 1)
-    told: list[Event] = [{"topic": "a/b", "id": "n1:1", "client": "c"}, {"topic": "", "id": "", "client": "c"}]
+    told = [EventLine(1, 0.0, b"n1:1", 1, "c", b"a/b", 0, b""), EventLine(2, 0.0, b"", 0, "c", b"", 0, b"")]
     watch.take("waiting", told)
     assert [event["topic"] for event in watch.seen()[0]] == ["a/b"]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, cast
 
 from tests.instructions.peers import NatsPublisher, NatsSubscriber, Peer, Publisher, SocketTransport, Subscriber
+from tests.storage.memory_engine import MemoryKv
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
@@ -19,7 +22,10 @@ from starlingmq.net.broker_loop import BrokerLoop
 from starlingmq.net.client_socket import ClientSocket
 from starlingmq.net.driver import Driver, broker_clock
 from starlingmq.net.listeners.listener_gate import ListenerGate
-from starlingmq.storage.store import NoStore
+from starlingmq.storage.durable_store import DurableStore
+from starlingmq.storage.segment.segment_journal import SegmentJournal
+from starlingmq.storage.store import NoStore, Store
+from starlingmq.storage.streams.stream_logs import Definition, StreamLog, StreamLogs
 
 WARM_UP: Final = 5  # rounds: routes, frames and memory blocks are there afterwards
 START: Final = 1_000_000.0
@@ -79,7 +85,7 @@ class Cell:
         self.loop = self._make_loop()
         asyncio.events._set_running_loop(cast(Any, self.loop))
         try:
-            self.driver = Driver(self.state, NoStore(), clock=self._make_clock())
+            self.driver = Driver(self.state, self._make_store(), clock=self._make_clock())
         finally:
             asyncio.events._set_running_loop(None)
         self._serve()
@@ -91,6 +97,9 @@ class Cell:
 
     def _make_clock(self) -> Callable[[], float]:
         return Clock()
+
+    def _make_store(self) -> Store:
+        return NoStore()
 
     def _serve(self) -> None:
         self.loop.turn()
@@ -148,6 +157,49 @@ class Paced(Cell):
                 heard = other.transport.take()
                 if heard:
                     other.heard(heard)
+
+
+class Audited(Cell):
+    """The events of all messages are kept in a stream: the journal and the stream's log are files."""
+
+    def _make_store(self) -> Store:
+        self.directory = tempfile.TemporaryDirectory(prefix="cell-")
+        place = Path(self.directory.name)
+        log = StreamLog(
+            Definition(name="events", number=1, topics=("$events/#",)), SegmentJournal(str(place / "stream"))
+        )
+        streams = StreamLogs()
+        streams.add(log)
+        self.state.router.add_stream(log.stream)
+        self.state.audit.node = "n1"
+        journal = SegmentJournal(str(place / "journal"))
+        self.store = DurableStore(MemoryKv(), journal, "process", lambda: self.state.ctx.now, streams=streams)
+        return self.store
+
+    def _serve(self) -> None:
+        asyncio.events._set_running_loop(cast(Any, self.loop))
+        try:
+            super()._serve()
+        finally:
+            asyncio.events._set_running_loop(None)
+
+    def run(self, toggle: Callable[[], None]) -> None:
+        log = self.store.streams.by_number[1]
+        before = log.journal.next
+        asyncio.events._set_running_loop(cast(Any, self.loop))
+        try:
+            super().run(toggle)
+            assert log.journal.next >= before + self.counted, "a turn has put no events into the stream"
+        finally:
+            asyncio.events._set_running_loop(None)
+            self.store.streams.close()
+            self.store.journal.close()
+            self.store.thread.close()
+            self.directory.cleanup()
+
+
+class AuditedPaced(Paced, Audited):
+    """As ``Audited``, but each read has a turn of its own."""
 
 
 class OverSockets(Cell):
@@ -257,6 +309,10 @@ CELLS: Final[dict[str, Callable[[], Cell]]] = {
     "NATS, 1:1": lambda: Cell(nats_pairs(1, 100), 20, 100),
     "NATS, 10:10": lambda: Cell(nats_pairs(10, 100), 2, 1000),
     "NATS, queue group 10:10": lambda: Cell(nats_group(10, 10, 100), 2, 1000),
+    "QoS 0, 1:1, events kept": lambda: Audited(pairs(1, 0, 100), 20, 100),
+    "QoS 1, 1:1, events kept": lambda: Audited(pairs(1, 1, 100), 20, 100),
+    "QoS 0, 1:50, events kept": lambda: Audited(fan_out(50, 0, 20), 2, 1000),
+    "QoS 0, one message a turn, events kept": lambda: AuditedPaced(pairs(20, 0, 1), 10, 20),
     "QoS 0, one message a turn": lambda: Paced(pairs(20, 0, 1), 10, 20),
     "QoS 1, one message a turn": lambda: Paced(pairs(20, 1, 1), 10, 20),
     "QoS 0, one message a turn, over sockets": lambda: OverSockets(pairs(20, 0, 1), 10, 20),

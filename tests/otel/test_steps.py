@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starlingmq.core.observe.message_watch import Event
+from starlingmq.core.observe.event_lines import Event
 from starlingmq.otel import steps as module
 from starlingmq.otel.steps import Step, Steps
 

@@ -65,6 +65,30 @@ def test_a_planted_loss_and_a_planted_duplicate_are_found(spark: SparkSession) -
     assert [total.accepted for total in found.totals if total.client == "author"] == [5, 5]
 
 
+def test_a_message_of_a_burst_that_is_lost_is_named(spark: SparkSession) -> None:
+    """A burst is told in runs, and the message that is gone is in the middle of one."""
+    world = AuditWorld()
+    reader = lasting(world, "reader", receive=5)
+    subscribe(reader, b"a", 1)
+    others = world.connect("others")
+    subscribe(others, b"a", 0)
+    world.connect("author").send_all([Publish(b"a", b"x", 1, packet_id=number) for number in range(1, 41)])
+    queue = world.state.ctx.sessions["reader"].queue
+    assert queue is not None
+    gone = queue.items[20].message.id.decode()
+    del queue.items[20]
+    take_all(reader)
+    verdict = judge(world.census())
+    found, messages = audit(spark, events_of(rows_of(spark, world)))
+    assert [(one.what, one.client) for one in found.findings] == [("lost", "reader")]
+    assert (found.lost, found.doubled, found.missing) == (1, 0, 0) and verdict.lost == {"reader": 1}
+    lost = messages.where("lost > 0").collect()
+    assert [row.id for row in lost] == [found.findings[0].id] == [gone]
+    totals = {total.client: total for total in found.totals}
+    assert totals["author"].accepted == totals["reader"].due == totals["others"].delivered == 40
+    assert totals["reader"].delivered == totals["reader"].acknowledged == 39
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [3, 11])
 def test_nothing_wrong_is_said_of_a_clean_run_as_the_twin_says(spark: SparkSession, seed: int) -> None:

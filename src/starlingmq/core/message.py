@@ -34,6 +34,7 @@ class Message:
     octets: int  # see ``size``
     origin: int  # in a cluster: number of the node where it entered; 0: here; -1: see core.routing.retained_outbox
     sequence: int  # ... and its number among the messages that entered there (rising, also over restarts)
+    number: int  # the last part of ``id`` if it was given by this process and has no mark; else 0
     id: bytes  # the id that events use on all nodes (core.observe.audit); b"": none
 
     def __init__(
@@ -63,6 +64,7 @@ class Message:
         self.shape = -1
         self.origin = 0
         self.sequence = 0
+        self.number = 0
         self.id = b""
 
     @staticmethod
@@ -87,6 +89,7 @@ class Message:
         )
         message.origin = self.origin
         message.sequence = self.sequence
+        message.number = self.number
         message.id = self.id
         return message
 

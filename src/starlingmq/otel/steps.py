@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final, Literal, NamedTuple, TypeVar
 
-from starlingmq.core.observe.message_watch import Event
+from starlingmq.core.observe.event_lines import Event
 from starlingmq.core.observe.sampling import parent_in
 from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX
 

@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 
 EVENT: Final = (
     "n bigint, at double, id string, client string, topic string, qos int, dup boolean, kept boolean, reason string, "
-    "count bigint, census bigint, since double"
+    "count bigint, census bigint, since double, run bigint"
 )
 BATCH: Final = f"node string, life bigint, batch bigint, events array<struct<{EVENT}>>"
+IDS: Final = """
+IF(e.run > 1,
+  transform(sequence(0L, e.run - 1L), i -> concat(
+    left(e.id, length(e.id) - length(substring_index(e.id, ':', -1))),
+    CAST(substring_index(e.id, ':', -1) AS bigint) + i)),
+  array(e.id))
+"""  # of the messages of a line, which is a run or one event
 FINDINGS_MAX: Final = 1000
 TOTALS_MAX: Final = 100_000
 
@@ -86,8 +93,9 @@ def events_of(rows: DataFrame) -> DataFrame:
         F.substring_index("topic", "/", -1).alias("kind"),
         F.from_json(F.col("payload").cast("string"), BATCH).alias("b"),
     )
-    each = batches.select("kind", "b.node", "b.life", "b.batch", F.explode("b.events").alias("e"))
-    return each.select("kind", "node", "life", "batch", "e.*")
+    lines = batches.select("kind", "b.node", "b.life", "b.batch", F.explode("b.events").alias("e"))
+    each = lines.select("*", F.explode(F.expr(IDS)).alias("each"))
+    return each.select("kind", "node", "life", "batch", "e.*", "each").drop("id", "run").withColumnRenamed("each", "id")
 
 
 def audit(spark: SparkSession, events: DataFrame) -> tuple[DeliveryAudit, DataFrame]:
@@ -188,7 +196,8 @@ WITH clients AS (
   FROM messages LEFT JOIN waiting USING (client) GROUP BY client
 )
 SELECT client, id, topic, qos, at, due, delivered, redelivered, acknowledged, dropped, excused,
-  CAST(open > 0 AND row_number() OVER (PARTITION BY client, open > 0 ORDER BY at, n) <= missing AS int) AS lost,
+  CAST(open > 0
+    AND row_number() OVER (PARTITION BY client, open > 0 ORDER BY at, n, length(id), id) <= missing AS int) AS lost,
   CAST(several AND NOT at_least_once AS int) AS doubled,
   CAST(several AND at_least_once AS int) AS again
 FROM messages JOIN clients USING (client)

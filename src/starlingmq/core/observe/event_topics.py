@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from starlingmq.core.context import Context
 from starlingmq.core.job import Job
 from starlingmq.core.message import Message
-from starlingmq.core.observe.audit import Audit, Event
+from starlingmq.core.observe.audit import KINDS, Audit
+from starlingmq.core.observe.event_lines import EventEncoder, EventLine
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.router import Router
 from starlingmq.core.session.session import Session
 
 CENSUS_SECONDS: Final = 2.0
 SESSIONS_PER_STEP: Final = 10_000  # of a census
-EVENTS_MAX: Final = 500  # in one batch: some 100 KB
+LINES_MAX: Final = 500  # in one batch: some 100 KB
+TOPICS: Final = [b"$events/" + kind.encode() for kind in KINDS]
 
 
 class Census(Job):
@@ -54,6 +54,7 @@ class EventTopics:
     delivery: Delivery
     audit: Audit
     due_at: float  # when the next census begins; 0.0: never
+    _encoder: EventEncoder
     _batch: int
     _ticked: bool
     _census: Census | None
@@ -64,6 +65,7 @@ class EventTopics:
         self.delivery = delivery
         self.audit = audit
         self.due_at = 0.0
+        self._encoder = EventEncoder()
         self._batch = 0
         self._ticked = False
         self._census = None
@@ -77,12 +79,12 @@ class EventTopics:
         if wanted != (ctx.audit is not None):
             ctx.audit = audit if wanted else None
             audit.take()
+        audit.joining = len(audit.watches) == (0 if audit.sampler is None else 1)
         if publishing != audit.publishing:
             audit.set_publishing(publishing)
             self.due_at = ctx.now + CENSUS_SECONDS if publishing else 0.0
             if publishing:
-                event = audit.event("began", "", b"", b"", 0)
-                event["reason"] = "turned_on" if self._ticked else "started"
+                audit.began("turned_on" if self._ticked else "started")
         elif publishing and ctx.now >= self.due_at:
             self.due_at = ctx.now + CENSUS_SECONDS
             if self._census is None:
@@ -98,19 +100,21 @@ class EventTopics:
     def flush(self) -> None:
         """Publish the events of this turn."""
         audit = self.audit
-        for kind, told in audit.take().items():
-            for watch in audit.watches:
-                watch.take(kind, told)
-            if not audit.publishing:
+        found = audit.take()
+        if found is None:
+            return
+        for kind, lines in enumerate(found):
+            if not lines:
                 continue
-            for first in range(0, len(told), EVENTS_MAX):
-                self._batch += 1
-                batch: Event = {
-                    "node": audit.node,
-                    "life": audit.life,
-                    "batch": self._batch,
-                    "events": told[first : first + EVENTS_MAX],
-                }
-                topic = b"$events/" + kind.encode()
-                message = Message(topic, msgspec.json.encode(batch), 0, False, b"", 0.0, "", self.ctx.now)
-                self.delivery.fan_out(message, self.router.resolve(topic), None)
+            for watch in audit.watches:
+                watch.take(KINDS[kind], lines)
+            if audit.publishing:
+                for first in range(0, len(lines), LINES_MAX):
+                    self._publish(TOPICS[kind], lines if len(lines) <= LINES_MAX else lines[first : first + LINES_MAX])
+
+    def _publish(self, topic: bytes, lines: list[EventLine]) -> None:
+        audit = self.audit
+        self._batch += 1
+        payload = self._encoder.encode(audit.node, audit.prefix, audit.life, self._batch, lines)
+        message = Message(topic, payload, 0, False, b"", 0.0, "", self.ctx.now)
+        self.delivery.fan_out(message, self.router.resolve(topic), None)

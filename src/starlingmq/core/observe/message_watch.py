@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.message import Message
+from starlingmq.core.observe.event_lines import Event, EventLine
 from starlingmq.core.routing.topics import matches
 
 EVENTS_MAX: Final = 2000
 FOLLOWED_MAX: Final = 10_000  # messages of its client; the oldest are removed
 PAYLOAD_MAX: Final = 4096  # bytes of a payload that are shown
-
-Event = dict[str, object]
 
 
 class MessageWatch:
@@ -28,8 +27,8 @@ class MessageWatch:
     rate: int
     lost: int  # messages and events that were left out
     _events: list[Event]
-    _followed: dict[str, None]
-    _payloads: dict[str, bytes]  # of messages whose events have not been added yet
+    _followed: dict[bytes, None]
+    _payloads: dict[bytes, bytes]  # of messages whose events have not been added yet
     _second: int
     _messages: int  # in this second
 
@@ -67,7 +66,7 @@ class MessageWatch:
 
     def entered(self, message: Message) -> None:
         """A message with an id is at this node: accepted here, or forwarded from another node."""
-        id = message.id.decode()
+        id = message.id
         if len(self.client_id) != 0 and message.publisher == self.client_id:
             self._followed[id] = None
             if len(self._followed) > FOLLOWED_MAX:
@@ -75,31 +74,27 @@ class MessageWatch:
         if self.tail and len(self._payloads) < EVENTS_MAX:
             self._payloads[id] = message.payload[:PAYLOAD_MAX]
 
-    def take(self, kind: str, told: list[Event]) -> None:
-        """Add the events of a turn, those of one kind."""
+    def take(self, kind: str, lines: list[EventLine]) -> None:
+        """Add the events of a turn, those of one kind. None of those that it chooses is a run."""
         if self.tail and kind != "accepted":
             return
-        for event in told:
-            if not self.chooses(event):
+        for line in lines:
+            if not self.chooses(line):
                 continue
             if len(self._events) >= EVENTS_MAX:
                 self.lost += 1
                 continue
-            seen = event.copy()
+            seen = line.event()
             seen["kind"] = kind
             if self.tail:
-                id = event["id"]
-                assert isinstance(id, str)
-                seen["payload"] = self._payloads.get(id, b"")
+                seen["payload"] = self._payloads.get(line.id, b"")
             self._events.append(seen)
         self._payloads.clear()
 
-    def chooses(self, event: Event) -> bool:
-        topic, id = event["topic"], event["id"]
-        assert isinstance(topic, str) and isinstance(id, str)
-        if len(topic) == 0 or (len(self.filter) != 0 and not matches(self.filter, topic.encode())):
+    def chooses(self, line: EventLine) -> bool:
+        if len(line.topic) == 0 or (len(self.filter) != 0 and not matches(self.filter, line.topic)):
             return False
-        return len(self.client_id) == 0 or event["client"] == self.client_id or id in self._followed
+        return len(self.client_id) == 0 or line.client == self.client_id or line.id in self._followed
 
     def seen(self) -> tuple[list[Event], int]:
         """The events since the last call, and the number of those left out."""

@@ -11,7 +11,8 @@ import base64
 from typing import Final
 
 from starlingmq.core.message import Message
-from starlingmq.core.observe.message_watch import Event, MessageWatch
+from starlingmq.core.observe.event_lines import EventLine
+from starlingmq.core.observe.message_watch import MessageWatch
 from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes
 
 TRACEPARENT: Final = "traceparent"
@@ -77,10 +78,9 @@ class Sampler(MessageWatch):
     def entered(self, message: Message) -> None:
         """The id says everything."""
 
-    def chooses(self, event: Event) -> bool:
-        topic, id = event["topic"], event["id"]
-        assert isinstance(topic, str) and isinstance(id, str)
-        return len(topic) != 0 and traced(id)
+    def chooses(self, line: EventLine) -> bool:
+        # the ids of this process have no mark if they have a number
+        return line.number == 0 and len(line.topic) != 0 and traced(line.id.decode())
 
 
 def _short(raw: bytes) -> bytes:

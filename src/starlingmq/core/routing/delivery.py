@@ -29,9 +29,9 @@ class Delivery(Acknowledgements):
         ctx = self.ctx
         frame4 = frame  # QoS 0 frames for 3.x and for 5, made for the first receiver that needs one, and shared by all
         frame5 = b""
-        audited = ctx.audit is not None and not route.reserved
-        if ctx.audit is not None and audited:
-            audited = ctx.audit.accepted(message, publisher)
+        audit = ctx.audit
+        if audit is not None and (route.reserved or not audit.accepted(message, publisher)):
+            audit = None
         acknowledged = message.qos != 0
         alone = len(route.subscriptions) == 1
         for subscription in route.subscriptions:
@@ -39,7 +39,6 @@ class Delivery(Acknowledgements):
             client = session.client
             if (
                 client is None
-                or audited
                 or not subscription.plain
                 or not client.plain
                 or client.blocked
@@ -67,6 +66,8 @@ class Delivery(Acknowledgements):
                 whole = frame4
             client.frames.append(whole)
             client.size += len(whole)
+            if audit is not None:
+                audit.passed(session, message, 0)
             ctx.counters.publish_sent += 1
             if not client.dirty:
                 client.dirty = True

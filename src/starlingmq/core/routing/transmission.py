@@ -73,7 +73,6 @@ class Transmission:
             or session.moving is not None
             or session.node != 0
             or ctx.refusing
-            or ctx.audit is not None
             or (version5 and message.expires_at != 0.0)
             or window.full()
         ):
@@ -90,6 +89,8 @@ class Transmission:
         elif client.waiting != 0 and client.stored_from < 0:
             client.stored_from = 0
         self._put_shared(client, message, qos, packet_id, alone)
+        if ctx.audit is not None and len(message.id) != 0:
+            ctx.audit.passed(session, message, qos)
         if not client.dirty:
             client.dirty = True
             ctx.ready.dirty.append(client)
