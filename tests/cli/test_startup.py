@@ -5,6 +5,7 @@ machine.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ import pytest
 from typer.main import get_command
 
 from starlingmq.cli.app import COMMANDS, build_app
+from starlingmq.wire.mqtt import Connect, encode
+from tests.net.conftest import Certificates
 
 OF_OPTIONS: Final = {
     "argon2", "bcrypt", "email", "google", "grpc", "h11", "http", "httpx", "jwt", "litestar", "nacl", "nats",
@@ -32,8 +35,31 @@ OF_A_BROKER: Final = OF_OPTIONS - {"rich", "typer"} | {"asyncio", "msgspec", "uv
 
 HELP_MODULES_MAX: Final = 400  # 305, of which rich and typer have most
 SERVE_MODULES_MAX: Final = 530  # interpreted 487, compiled 345
-MEGABYTES_MAX: Final = 43  # of an empty broker: compiled 39, interpreted 36
+MEGABYTES_MAX: Final = 35  # of an empty broker: compiled 32, interpreted 27
 OURS_FOR_HELP_MAX: Final = 12  # 7
+
+LATE: Final = """
+import sys, threading, types
+from starlingmq.cli.late_imports import load_when_used
+
+load_when_used("ssl", "asyncio.sslproto")
+import asyncio, ssl
+assert "_ssl" not in sys.modules and "_hashlib" not in sys.modules and sys.modules["ssl"] is ssl
+assert not hasattr(ssl, "__path__") and "_ssl" not in sys.modules
+start, made = threading.Barrier(8), []
+def use():
+    start.wait()
+    made.append((ssl.SSLContext, ssl.PROTOCOL_TLS_CLIENT, asyncio.sslproto.SSLProtocol))
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(set(made)) == 1 and type(ssl) is types.ModuleType
+assert ssl.__spec__.loader is ssl.__loader__ and ssl.create_default_context().verify_mode == ssl.CERT_REQUIRED
+try:
+    ssl.no_such_name
+except AttributeError:
+    print(len(made))
+"""
 
 
 def environment() -> dict[str, str]:
@@ -79,6 +105,36 @@ def test_a_broker_with_its_defaults_loads_nothing_that_it_does_not_use(tmp_path:
     assert [name for name in loaded if name.startswith(OF_A_CLUSTER)] == []
     assert OF_NAMES.intersection(loaded) == set()
     assert len(loaded) <= SERVE_MODULES_MAX
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loaded libraries are read from /proc")
+def test_openssl_is_loaded_for_a_tls_listener_only(tmp_path: Path) -> None:
+    def loaded(*more: str) -> bool:
+        """Whether OpenSSL is there once an MQTT and a NATS client have been served."""
+        listeners = ", ".join(["{url: 'mqtt://127.0.0.1:0'}", "{url: 'nats://127.0.0.1:0'}", *more])
+        command = [sys.executable, "-m", "starlingmq", "serve", "--set", f"listeners=[{listeners}]"]
+        settings = {name: value for name, value in environment().items() if name != "PYTHONPROFILEIMPORTTIME"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=settings, text=True) as process:
+            assert process.stdout is not None
+            try:
+                mqtt, nats = [int(url.rsplit(":", 1)[1]) for url in process.stdout.readline().split()[1:3]]
+                with socket.create_connection(("127.0.0.1", mqtt), 10) as client:
+                    client.sendall(encode(Connect(4, "", True, 0), 4))
+                    assert client.recv(4) == b"\x20\x02\x00\x00"
+                with socket.create_connection(("127.0.0.1", nats), 10) as client:
+                    assert client.recv(5) == b"INFO "
+                return "/libcrypto" in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
+            finally:
+                process.terminate()
+
+    assert not loaded()
+    cert, key = Certificates(tmp_path).issue("localhost")
+    assert loaded(f"{{url: 'mqtts://127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}")
+
+
+def test_a_late_module_is_loaded_once_by_whoever_uses_it_first() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")

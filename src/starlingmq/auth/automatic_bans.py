@@ -19,7 +19,6 @@ stored as digests.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from starlingmq.config.networks import is_among, parse_address, parse_networks
 from starlingmq.core.limits.address_key import network_key, peer_host
+from starlingmq.digests import blake2b
 
 if TYPE_CHECKING:
     from starlingmq.config.auth_section import FailuresConfig, FlappingConfig
@@ -172,4 +172,4 @@ def _short(name: str) -> str:
     """The name, or the digest of a long one: a stranger may send 64 KiB."""
     if len(name) <= NAME_MAX:
         return name
-    return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=32).hexdigest()
+    return blake2b(name.encode(errors="surrogatepass"), digest_size=32).hexdigest()

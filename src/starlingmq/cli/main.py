@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from starlingmq.cli.command_errors import OUR_ERROR, explain
+from starlingmq.cli.late_imports import load_when_used
 from starlingmq.cli.serve_options import read as read_serve_options
 from starlingmq.cli.version import version_line
 
@@ -45,6 +46,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     if args[:1] == ["serve"] and (options := read_serve_options(args[1:])) is not None and COMPLETION not in os.environ:
+        load_when_used("ssl", "asyncio.sslproto")
         from starlingmq.cli.serve import run as serve
 
         serve(options)

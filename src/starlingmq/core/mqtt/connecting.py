@@ -13,7 +13,6 @@ was found and kept.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 from starlingmq.core.connection import ASKING, AUTHENTICATING, CLOSED, OPEN, TURN_OVER, WORKING
@@ -41,6 +40,7 @@ from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_reset import renumber, sends_session_lost
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, is_anothers
+from starlingmq.digests import blake2b
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Auth, Connack, Connect, encode
 from starlingmq.wire.properties import Properties
@@ -373,7 +373,7 @@ class Connecting:
         """An unpredictable client id that is not in use."""
         while True:
             self._assigned += 1
-            digest = hashlib.blake2b(self._assigned.to_bytes(8, "big"), key=self._secret, digest_size=11).hexdigest()
+            digest = blake2b(self._assigned.to_bytes(8, "big"), key=self._secret, digest_size=11).hexdigest()
             client_id = "s" + digest  # 23 letters and digits, which all servers accept [MQTT-3.1.3-5]
             if client_id not in self.ctx.sessions:
                 return client_id

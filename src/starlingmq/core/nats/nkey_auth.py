@@ -6,11 +6,11 @@ for each connection.
 
 from __future__ import annotations
 
-import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Final
 
+from starlingmq.digests import blake2b
 from starlingmq.nkeys import user_key
 
 Verify = Callable[[bytes, bytes, bytes], bool]  # public key, message, signature
@@ -36,9 +36,7 @@ class NkeyAuth:
         """The nonce for the client of this connection; "" if no keys are configured."""
         if self.verify is None:
             return ""
-        return urlsafe_b64encode(
-            hashlib.blake2b(b"nonce %d" % number, key=self._secret, digest_size=12).digest()
-        ).decode()
+        return urlsafe_b64encode(blake2b(b"nonce %d" % number, key=self._secret, digest_size=12).digest()).decode()
 
     def signed(self, number: int, text: str, signature: str) -> bool:
         """Whether the client of this connection has proved to hold the key ``text``."""

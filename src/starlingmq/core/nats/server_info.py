@@ -6,7 +6,6 @@ that accept clients; configured URLs replace them. A leaving node names only the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,6 +14,7 @@ from starlingmq.core.context import Context
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nkey_auth import NkeyAuth
 from starlingmq.core.session.session import Client
+from starlingmq.digests import blake2b
 from starlingmq.nkeys import server_id
 from starlingmq.wire.nats_frames import info_frame
 
@@ -44,7 +44,7 @@ class ServerInfo:
         self.ctx = ctx
         self.keys = keys
         self.config = config
-        self.server_id = server_id(hashlib.blake2b(b"nats", key=secret[:64], digest_size=32).digest())
+        self.server_id = server_id(blake2b(b"nats", key=secret[:64], digest_size=32).digest())
         self.server_name = ""
         self.cluster = ""
         self.version = version

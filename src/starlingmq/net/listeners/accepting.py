@@ -87,7 +87,7 @@ class Acceptor:
         self._make = make
         self._adopt = adopt
         self._handshake_timeout = handshake_timeout
-        self._buffers = TlsBuffers()
+        self._buffers: TlsBuffers | None = None  # made for the first connection with TLS
         self._loop = asyncio.get_running_loop()
         self._arriving: dict[asyncio.Task[None], _Arrival] = {}
 
@@ -248,6 +248,8 @@ class Acceptor:
             assert self.context is not None
             arrival.sock.setblocking(False)
             queue = self.gate.admission.handshakes
+            if self._buffers is None:
+                self._buffers = TlsBuffers()
             secured = await secure(arrival.sock, self.context, self._buffers, queue, self._handshake_timeout)
             arrival.protocol = self._adopt(arrival.sock, arrival.peer, arrival.full, secured)
             return

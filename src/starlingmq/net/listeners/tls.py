@@ -9,9 +9,8 @@ from typing import Final
 from starlingmq.config.tls_section import TlsConfig
 from starlingmq.net.listeners.der import DerError
 from starlingmq.net.listeners.revocation_list import Identity, revoked_by
-from starlingmq.net.listeners.tls_handshake import ServerContext
 
-VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+VERSIONS: Final = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}  # names in ssl.TLSVersion, which loads OpenSSL
 
 
 class TlsError(Exception):
@@ -25,9 +24,11 @@ def server_context(tls: TlsConfig, protocols: list[str]) -> ssl.SSLContext:
     Without ``tls.ca`` no client certificate is requested. With it, a client certificate must be valid if there is one;
     with ``tls.require_client_cert`` there must be one. Raises TlsError.
     """
+    from starlingmq.net.listeners.tls_objects import ServerContext  # which loads OpenSSL
+
     context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.whole_subject = tls.use_subject_as_username
-    context.minimum_version = VERSIONS[tls.min_version]
+    context.minimum_version = ssl.TLSVersion[VERSIONS[tls.min_version]]
     # Each renegotiation costs the server a handshake, while the client only has to request it.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_alpn_protocols(protocols)

@@ -26,7 +26,6 @@ from starlingmq.net.listeners.handshake_queue import HandshakeQueue
 
 LINGER: Final = 1.0  # seconds
 RECEIVED: Final = 16 * 1024  # bytes at once
-RECORDS_MAX: Final = 20 * 1024  # bytes for one read of data: a record of the largest size, and some small ones
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ class HandshakeError(Exception):
         self.detail = detail
 
 
-class _Handshake:
+class Handshake:
     """A handshake in progress, in a separate task."""
 
     __slots__ = ("failure", "incoming", "sock", "task", "timer")
@@ -75,59 +74,7 @@ class _Handshake:
                 self.sock.shutdown(socket.SHUT_WR)
 
 
-_under_way: ContextVar[_Handshake | None] = ContextVar("_under_way", default=None)
-
-
-class TlsObject(ssl.SSLObject):
-    """OpenSSL's side of one connection of an event loop that makes the handshake itself.
-
-    A read of OpenSSL does not return while records without data come, such as changes of keys. Event loops give it up
-    to 256 KiB at once, again and again. So a client that sends many of them is disconnected.
-    """
-
-    handshake: _Handshake | None = None
-    incoming: ssl.MemoryBIO
-
-    def read(self, len: int = 1024, buffer: Any = None) -> Any:
-        before = self.incoming.pending
-        try:
-            return super().read(len, buffer)
-        finally:
-            if before - self.incoming.pending > RECORDS_MAX:
-                raise ssl.SSLError(ssl.SSLErrorNumber.SSL_ERROR_SSL, "too many records without data")
-
-    def do_handshake(self) -> None:
-        handshake = self.handshake
-        if handshake is None:
-            super().do_handshake()
-            return
-        if handshake.failure is not None:
-            handshake.discard()
-            raise ssl.SSLWantReadError
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            handshake.fail(error)
-            raise ssl.SSLWantReadError from None
-        self.handshake = None
-
-
-class ServerContext(ssl.SSLContext):
-    """A context whose connections belong to the handshake of the task in which they are made. ``whole_subject``:
-    clients are named by the subject of their certificate, not by its common name."""
-
-    whole_subject = False
-
-    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **keywords: Any) -> ssl.SSLObject:
-        handshake = _under_way.get()
-        self.sslobject_class = ssl.SSLObject if handshake is None else TlsObject
-        wrapped = super().wrap_bio(incoming, outgoing, *args, **keywords)
-        if handshake is not None and isinstance(wrapped, TlsObject):
-            wrapped.incoming = handshake.incoming = incoming
-            wrapped.handshake = handshake
-        return wrapped
+current: ContextVar[Handshake | None] = ContextVar("current", default=None)
 
 
 class TlsBuffers:
@@ -257,8 +204,8 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
     """Await the upgrade of a socket to TLS. Raises HandshakeError if the handshake fails."""
-    under_way = _Handshake(sock)
-    _under_way.set(under_way)
+    under_way = Handshake(sock)
+    current.set(under_way)
     try:
         made = await upgrade
     except asyncio.CancelledError:
@@ -268,7 +215,7 @@ async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
     except (OSError, TimeoutError) as error:  # includes ssl.SSLError
         raise _explained(under_way.failure or error) from None
     finally:
-        _under_way.set(None)
+        current.set(None)
         under_way.end()
     if under_way.failure is not None:
         raise _explained(under_way.failure)
