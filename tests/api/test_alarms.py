@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,6 +21,7 @@ from starlingmq.admin.alarm_conditions import Condition, Severity
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms
 from starlingmq.config.settings import ConfigError, load_config
+from starlingmq.storage.opening import directory_of
 
 from .conftest import Ask, Join, Serve
 
@@ -198,3 +201,52 @@ async def test_a_disk_with_little_room_is_an_alarm(serve: Serve, ask: Ask, tmp_p
     await look(broker)
     (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
     assert one["kind"] == "disk" and data in one["text"]
+
+
+async def test_a_process_with_little_memory_left_is_an_alarm_and_one_that_refuses_clients_a_critical_one(
+    serve: Serve, ask: Ask
+) -> None:
+    broker = await serve(limits={"memory": "10GiB"}, alarms={"memory": 0.001})
+    await look(broker)
+    (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+    assert (one["kind"], one["severity"]) == ("memory", "warning") and "of 10,240 MiB (limits.memory)" in one["text"]
+    broker = await serve(limits={"memory": "1MiB"})
+    while not broker.state.ctx.quotas.short_of_memory:
+        await asyncio.sleep(0)
+    await look(broker)
+    (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+    assert (one["kind"], one["severity"]) == ("memory", "critical") and "refused" in one["text"]
+
+
+@pytest.mark.parametrize(("refusing", "severity"), [(True, "critical"), (False, "warning")])
+async def test_a_full_disk_is_an_alarm_until_storing_works(
+    serve: Serve, ask: Ask, tmp_path: Path, refusing: bool, severity: str
+) -> None:
+    broker = await serve(node={"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1}, alarms={"disk_free": 0})
+    assert broker._driver is not None
+    store = directory_of(broker._driver.store)
+    assert store is not None
+    store.health.fails(OSError(errno.ENOSPC, "No space left on device"), refusing)
+    await look(broker)
+    (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+    assert (one["kind"], one["severity"]) == ("storage", severity) and "the disk is full" in one["text"]
+    assert "free some space" in one["next"]
+    store.health.works()
+
+
+async def test_an_address_that_is_banned_for_wrong_passwords_is_an_alarm(serve: Serve, ask: Ask) -> None:
+    broker = await serve(auth={"failures": {"limit": 3}})
+    for _ in range(4):
+        broker._access.bans.failed(monotonic(), "192.0.2.7", "bob")
+    await look(broker)
+    (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+    assert one["kind"] == "logins" and "192.0.2.7" in one["text"]
+
+
+def test_every_kind_of_alarm_is_in_the_reference() -> None:
+    root = Path(__file__).parent.parent.parent
+    source = (root / "src/starlingmq/admin/alarm_conditions.py").read_text()
+    kinds = {*re.findall(r'Condition\("(\w+)"', source), *re.findall(r'kind = "(\w+)".* else "(\w+)"', source)[0]}
+    section = (root / "docs/HTTP.md").read_text().partition("## Alarms")[2].partition("\n## ")[0]
+    listed = {word for row in re.findall(r"^\| (`.*?) \|", section, re.M) for word in re.findall(r"`(\w+)`", row)}
+    assert kinds == listed and len(kinds) == 12

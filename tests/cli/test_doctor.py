@@ -187,8 +187,54 @@ def test_the_command_prints_each_advice_and_exits_with_1_for_a_problem() -> None
         code, output, errors = run("doctor", *arguments)
         as_json: dict[str, Any] = json.loads(run("doctor", "--json", *arguments)[1])
     text = output.decode()
-    assert code == 1 and errors == "" and text.splitlines()[-1].startswith("1 problems, ")
+    assert code == 1 and errors == "" and text.splitlines()[-1].startswith("1 problem, ")
     assert f"127.0.0.1:{port}" in text and "-> stop the other program" in text
     assert "problem" in [each["level"] for each in as_json["findings"]]
     code, output, errors = run("doctor", "--set", "limits.memry=1")
     assert code == 1 and b"limits.memry" in output and errors == ""
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "listeners=[{{url: 'mqtts://127.0.0.1:0', tls: {{cert: '{missing}', key: '{missing}'}}}}]",
+        "auth.acl.file={missing}",
+        "auth.password.file={missing}",
+        "auth.api.token_file={missing}",
+        "auth.jwt.public_key_file={missing}",
+        "nats.token_file={missing}",
+    ],
+)
+def test_a_file_that_the_broker_would_miss_is_a_problem_here_and_for_config_check(tmp_path: Path, setting: str) -> None:
+    missing = str(tmp_path / "missing")
+    chosen = [setting.format(missing=missing), f"node.data_dir={tmp_path}"]
+    found = about(findings(None, chosen), "settings")[0]
+    assert found.level is Level.problem and missing in found.text, found
+    assert about(findings(None, chosen), "disk"), "the other checks are made"
+    code, _, errors = run("config", "check", *(word for one in chosen for word in ("--set", one)))
+    assert code == 2 and missing in errors and len(errors.splitlines()) == 1
+
+
+def test_the_password_file_of_the_first_user_may_be_missing(tmp_path: Path) -> None:
+    chosen = [f"auth.password.file={tmp_path / 'passwords'}", "auth.password.first_user=admin"]
+    assert about(findings(None, chosen), "settings")[0].level is Level.ok
+    assert not (tmp_path / "passwords").exists(), "a check writes nothing"
+
+
+@pytest.mark.parametrize("setting", ["cluster.listen", "cluster.etcd.client_port", "cluster.etcd.peer_port"])
+def test_ports_between_nodes_and_of_etcd_that_another_program_has_are_problems(setting: str) -> None:
+    with taken_port() as port:
+        ports = {"cluster.etcd.client_port": "0", "cluster.etcd.peer_port": "0", "cluster.listen": "127.0.0.1:0"}
+        ports[setting] = f"127.0.0.1:{port}" if setting == "cluster.listen" else str(port)
+        chosen = ["cluster.enabled=true", "listeners=[]", *(f"{name}={value}" for name, value in ports.items())]
+        (found,) = about(findings(None, chosen), "ports")
+        assert found.level is Level.problem and found.text.startswith(f"{setting}: 127.0.0.1:{port}: Address already")
+        assert ("systemctl disable --now etcd" in found.advice) == setting.startswith("cluster.etcd")
+    (found,) = about(findings(None, chosen), "ports")
+    assert found.level is Level.ok
+
+
+def test_a_data_directory_that_is_a_file_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = about(findings(None, [f"node.data_dir={tmp_path / 'file'}"]), "disk")[0]
+    assert found.level is Level.problem and "is not a directory" in found.text

@@ -10,12 +10,11 @@ import typer
 from msgspec import to_builtins
 
 from starlingmq.cli.control import JsonOption
+from starlingmq.cli.start_check import check_start
 from starlingmq.config.secret_masking import masked
 from starlingmq.config.section_types import format_duration, format_size
-from starlingmq.config.settings import Config, ListenerConfig, load_config, refuse_open_listeners
-from starlingmq.config.tracing_section import tracing_headers
+from starlingmq.config.settings import Config, ListenerConfig, load_config
 from starlingmq.config.tree_builder import settings
-from starlingmq.net.listeners.listeners import parse_listener, tls_context
 
 FileOption = Annotated[str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")]
 SetOption = Annotated[
@@ -30,12 +29,10 @@ _FORMATS: Final = {"duration": format_duration, "seconds": format_duration, "siz
 
 @app.command()
 def check(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
-    """Check whether a broker would start with these settings, including those from the environment."""
+    """Check whether a broker would start with these settings, including those from the environment. Certificates,
+    passwords, rules and tokens are read from the files that the settings name."""
     loaded = load_config(config, set_ or (), os.environ)
-    refuse_open_listeners(loaded, authenticated=False)
-    for listener in loaded.listeners:
-        tls_context(parse_listener(listener))  # reads the certificates
-    tracing_headers(loaded.tracing)
+    check_start(loaded)
     print(json.dumps({"ok": True, "file": config}) if json_ else f"ok: {config or 'the default configuration'}")
 
 

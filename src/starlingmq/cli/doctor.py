@@ -14,8 +14,9 @@ import typer
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.doctor_cluster import etcd
+from starlingmq.cli.doctor_ports import ports
 from starlingmq.cli.doctor_settings import settings
-from starlingmq.cli.doctor_system import certificates, clock, data_disk, file_limit, memory, ports
+from starlingmq.cli.doctor_system import certificates, clock, data_disk, file_limit, memory
 from starlingmq.config.settings import ConfigError, load_config
 
 FAULTY: Final = 1  # exit code
@@ -65,5 +66,9 @@ def _lines(found: list[CheckResult]) -> list[str]:
         if each.advice:
             lines.append(f"{'':<8} {'':<{width}}  -> {each.advice}")
     counts = Counter(each.level for each in found)
-    lines.append(f"{counts[Level.problem]} problems, {counts[Level.warning]} warnings")
+    lines.append(f"{_count(counts[Level.problem], 'problem')}, {_count(counts[Level.warning], 'warning')}")
     return lines
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number} {of}{'' if number == 1 else 's'}"

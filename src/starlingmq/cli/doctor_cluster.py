@@ -62,6 +62,8 @@ async def _health(config: Config, endpoint: str) -> str:
                     await writer.wait_closed()
     except TimeoutError:
         return f"no answer within {PATIENCE_SECONDS:.0f} s"
+    except ConnectionRefusedError:
+        return "it refuses connections"
     except OSError as error:
         return error.strerror or str(error)
     head, _, body = answer.partition(b"\r\n\r\n")

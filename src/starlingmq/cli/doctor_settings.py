@@ -8,10 +8,12 @@ from typing import Final
 
 from starlingmq import compiled
 from starlingmq.cli.doctor_checks import CheckResult, Level
+from starlingmq.cli.start_check import check_start
 from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.listeners_section import is_local
-from starlingmq.config.settings import Config, ConfigError, refuse_open_listeners
-from starlingmq.net.listeners.listeners import parse_listener, tls_context
+from starlingmq.config.settings import Config, ConfigError
+from starlingmq.net.listeners.tls import TlsError
+from starlingmq.net.listeners.urls import ListenerError
 
 SUBJECT: Final = "settings"
 PLAIN: Final = ("mqtt", "ws", "nats", "nats+ws", "http")  # without TLS
@@ -32,10 +34,8 @@ def settings(config: Config) -> Iterator[CheckResult]:
 def _refused(config: Config) -> str:
     """The error with which the broker would refuse to start."""
     try:
-        refuse_open_listeners(config, authenticated=False)
-        for listener in config.listeners:
-            tls_context(parse_listener(listener))
-    except ConfigError as error:
+        check_start(config)
+    except (ConfigError, ListenerError, TlsError) as error:
         return str(error)
     return ""
 

@@ -1,8 +1,7 @@
-"""Checks of ``starlingmq doctor`` that ask the operating system: limits, disk, ports, memory, clock, certificates."""
+"""Checks of ``starlingmq doctor`` that ask the operating system: limits, disk, memory, clock, certificates."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import shutil
@@ -12,14 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from starlingmq.cli.announce import running
 from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.progress import amount
 from starlingmq.config.settings import Config
 from starlingmq.net.listeners.certificate_validity import certificate_files, ends
 from starlingmq.net.listeners.der import DerError
-from starlingmq.net.listeners.listener_set import ListenerSet
-from starlingmq.net.listeners.urls import ListenerError
 from starlingmq.process import clock_is_synchronized
 
 DAY: Final = 86_400
@@ -66,23 +62,6 @@ def certificates(config: Config, now: float) -> Iterator[CheckResult]:
                 yield CheckResult(Level.warning, "private key", f"all users may read {path}", f"chmod o= {path}")
 
 
-def ports(config: Config) -> Iterator[CheckResult]:
-    """Whether each listener could be opened now."""
-    data_dir = config.node.data_dir
-    if data_dir is not None and any(broker.directory == Path(data_dir).absolute() for broker in running()):
-        yield CheckResult(Level.ok, "ports", "the broker of this data directory runs; they were not tried")
-        return
-    for listener in config.listeners:
-        try:
-            asyncio.run(ListenerSet([listener]).refuse_taken())
-        except ListenerError as error:
-            yield CheckResult(
-                Level.problem, "ports", str(error), "stop the other program (ss -ltnp shows it), or use another port"
-            )
-        else:
-            yield CheckResult(Level.ok, "ports", f"{listener.url} is free")
-
-
 def data_disk(config: Config) -> Iterator[CheckResult]:
     """Whether the user may write to the data directory, what file system it is on, and how much is free."""
     if config.node.data_dir is None:
@@ -90,7 +69,11 @@ def data_disk(config: Config) -> Iterator[CheckResult]:
     directory = Path(config.node.data_dir).absolute()
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     subject = "disk"
-    if not os.access(existing, os.W_OK | os.X_OK):
+    if not existing.is_dir():
+        yield CheckResult(
+            Level.problem, subject, f"{existing} is not a directory", "correct node.data_dir, or move the file away"
+        )
+    elif not os.access(existing, os.W_OK | os.X_OK):
         user = f"chown it to the broker's user, or run starlingmq doctor as that user (this is {os.getuid()})"
         yield CheckResult(Level.problem, subject, f"{existing} is not writable", user)
     kind = _file_system(existing)

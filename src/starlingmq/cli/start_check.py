@@ -1,0 +1,46 @@
+"""Whether a broker would start with its settings: the files that they name are read as the broker reads them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from starlingmq.auth.access_control import AccessControl
+from starlingmq.config.settings import Config, refuse_open_listeners
+from starlingmq.config.tracing_section import tracing_headers
+from starlingmq.hooks import Hooks
+from starlingmq.log import SparingLog
+from starlingmq.net.listeners.listeners import parse_listener, tls_context
+
+
+def check_start(config: Config) -> None:
+    """Raises the error with which the broker would end: ConfigError, ListenerError, TlsError. Nothing is written."""
+    refuse_open_listeners(config, authenticated=False)
+    for listener in config.listeners:
+        tls_context(parse_listener(listener))
+    tracing_headers(config.tracing)
+    _check_auth(_without_new_file(config))
+
+
+def _check_auth(config: Config) -> None:
+    """The files of passwords, rules, keys and tokens."""
+    access = AccessControl(config, Hooks(), SparingLog(logging.getLogger("starlingmq"), 1))
+    hashing = access.hashing_for(config)
+    access.make_chain(config, hashing)
+    access.verifier(config)
+    if config.auth.api.token_file or config.auth.api.users or config.auth.api.viewers:
+        from starlingmq.api.authorization import HttpAuthorization
+
+        HttpAuthorization(config.auth, hashing)
+
+
+def _without_new_file(config: Config) -> Config:
+    """Without the password file that the first start creates."""
+    password = config.auth.password
+    if not password.first_user or not password.file or Path(password.file).exists():
+        return config
+    without = msgspec.structs.replace(password, file="", first_user="")
+    auth = msgspec.structs.replace(config.auth, password=without)
+    return msgspec.structs.replace(config, auth=auth)

@@ -1,0 +1,46 @@
+"""Alarms of a real cluster: a node is lost, too few nodes store copies, the majority is lost, and all are back."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cluster.real import AwayError, Cluster, Node
+
+SECONDS = 60.0
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
+]
+
+
+KINDS = ("node", "copies", "quorum")
+
+
+def alarms(node: Node) -> dict[str, str] | None:
+    """The alarms of these kinds that this node has itself, with their severity; None: it does not answer."""
+    try:
+        found = node.ask("alarms")["alarms"]
+    except AwayError:
+        return None
+    return {one["kind"]: one["severity"] for one in found if one["node"] == node.name and one["kind"] in KINDS}
+
+
+async def test_lost_nodes_missing_copies_and_a_lost_majority_are_alarms_until_the_nodes_are_back(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, 3, {"copies": 3, "min_copies": 3}, proxies=False) as cluster:
+        await cluster.whole()
+        one, two, three = cluster.nodes
+        await cluster.until(lambda: alarms(one) == {}, "nothing is wrong", SECONDS)
+        three.kill()
+        lost = {"node": "warning", "copies": "critical"}
+        await cluster.until(lambda: alarms(one) == lost, "a node and copies are missing", SECONDS)
+        two.kill()
+        await cluster.until(lambda: (alarms(one) or {}).get("quorum") == "critical", "the majority is lost", SECONDS)
+        two.start()
+        three.start()
+        await cluster.whole()
+        await cluster.until(lambda: alarms(one) == {}, "all alarms have ended", SECONDS)
