@@ -238,3 +238,18 @@ def test_a_data_directory_that_is_a_file_is_told_as_such(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     found = about(findings(None, [f"node.data_dir={tmp_path / 'file'}"]), "disk")[0]
     assert found.level is Level.problem and "is not a directory" in found.text
+
+
+def test_a_variable_with_one_underscore_in_place_of_two_is_named_and_those_of_a_platform_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STARLINGMQ_LIMITS_MEMORY", "1GiB")
+    monkeypatch.setenv("STARLINGMQ_NATS_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("STARLINGMQ_NODE_PORT", "tcp://10.0.0.1:1883")
+    found = [each for each in about(findings(None, []), "settings") if "variable" in each.text]
+    assert [(each.text, each.advice) for each in found] == [
+        (
+            "the variable STARLINGMQ_LIMITS_MEMORY is ignored",
+            "rename it to STARLINGMQ_LIMITS__MEMORY, if it was meant",
+        )
+    ]

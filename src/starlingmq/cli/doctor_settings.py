@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Final
@@ -11,7 +12,7 @@ from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.start_check import check_start
 from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.listeners_section import is_local
-from starlingmq.config.settings import Config, ConfigError
+from starlingmq.config.settings import Config, ConfigError, misspelled_variables
 from starlingmq.net.listeners.tls import TlsError
 from starlingmq.net.listeners.urls import ListenerError
 
@@ -25,6 +26,10 @@ def settings(config: Config) -> Iterator[CheckResult]:
         yield CheckResult(Level.problem, SUBJECT, refused, "the broker does not start until this is corrected")
     else:
         yield CheckResult(Level.ok, SUBJECT, "the broker accepts them")
+    for name, meant in misspelled_variables(os.environ):
+        yield CheckResult(
+            Level.warning, SUBJECT, f"the variable {name} is ignored", f"rename it to {meant}, if it was meant"
+        )
     yield from _packages(config)
     yield from _storage(config)
     yield from _listeners(config)

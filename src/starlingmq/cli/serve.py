@@ -23,7 +23,7 @@ from starlingmq.cli.announce import announced
 from starlingmq.cli.command_errors import explain
 from starlingmq.cli.serve_options import ServeOptions
 from starlingmq.config.restart_settings import needs_restart
-from starlingmq.config.settings import Config, ConfigError, load_config
+from starlingmq.config.settings import Config, ConfigError, load_config, misspelled_variables
 from starlingmq.node_copies import TakenOver
 from starlingmq.process import make_files_private, raise_file_limit, tune_allocator
 
@@ -74,6 +74,8 @@ def run(options: ServeOptions) -> None:
         arguments = (["-c", options.config] if options.config else []) + flags_given
         asyncio.run(serve(loaded, arguments, options.workers))
         return
+    for name, meant in misspelled_variables(os.environ):
+        print(f"warning: the variable {name} is ignored; {meant} is the setting", file=sys.stderr)
     make_files_private()  # the storage engine and etcd create files by the umask
     with asyncio.Runner(loop_factory=event_loop_factory(loaded), debug=False) as runner:
         runner.run(_serve(loaded, load, options.config or ""))

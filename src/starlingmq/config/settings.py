@@ -42,7 +42,7 @@ from starlingmq.config.storage_section import StorageConfig, check_storage
 from starlingmq.config.streams_section import StreamsConfig, check_streams
 from starlingmq.config.tls_section import TlsConfig
 from starlingmq.config.tracing_section import TracingConfig, check_tracing
-from starlingmq.config.tree_builder import Tree, build, read_yaml, set_path, yaml_value
+from starlingmq.config.tree_builder import Tree, build, read_yaml, set_path, settings, yaml_value
 
 __all__ = [
     "AuthConfig",
@@ -202,6 +202,17 @@ def _keys_of_variable(name: str) -> list[str]:
         return []
     keys = name.removeprefix(ENV_PREFIX).lower().split("__")
     return keys if len(keys) > 1 or keys[0] in Config.__struct_fields__ else []
+
+
+def misspelled_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Variables that are ignored because one underscore separates their levels, each with the right name."""
+    others = [name for name in env if name.startswith(ENV_PREFIX) and not _keys_of_variable(name)]
+    if not others:
+        return []
+    paths = [setting.path.upper() for setting in settings(Config)]
+    right = {path.replace(".", "_"): path.replace(".", "__") for path in paths if "." in path}
+    found = [(name, right.get(name.removeprefix(ENV_PREFIX), "")) for name in others]
+    return [(name, ENV_PREFIX + meant) for name, meant in found if meant]
 
 
 def refuse_open_listeners(config: Config, authenticated: bool) -> None:
