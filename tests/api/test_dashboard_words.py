@@ -56,7 +56,7 @@ VIEWS: Final = {
 DATA: Final = re.compile(
     r"StarlingMQ|API|English|Deutsch|QoS( [012])?|starling@.*|plant/.*|reader|intruder|workers|jobs|\$share/.*|"
     r"MQTT 5\.0|primary|(mqtt|http|ws)s?://.*|by an operator|random|this node|true|false|"
-    r"[\d.,]+ ?(ms|s|min|[KM]?i?B)?(/s)?|"
+    r"[\d.,]+ ?(ms|s|min|[mhd]|[KMG]?i?B)?(/s)?|"
     r"\d\d:\d\d.*|\d{4}-.*|\d+\.\d+\.\d+.*"
 )
 """Texts of the broker and of this test, and units."""

@@ -42,6 +42,7 @@ PAGES: Final = {
             "style.css",
             "tail.js",
             "trace.js",
+            "units.js",
             "views.js",
             "words.js",
         )

@@ -13,7 +13,7 @@ const ALARMS_MS = 5000;
 const LIVE = {
   topics: {title: t("tab.topics"), make: (parameters) => new Tail(parameters)},
   trace: {make: (parameters) => new Trace(parameters)},
-  log: {title: t("tab.log"), make: () => new Log()},
+  log: {title: t("tab.log"), make: (parameters) => new Log(parameters)},
 };
 const TABS = ["overview", "clients", "sessions", "subscriptions", "activity", "topics", "hand", "retained", "groups", "streams", "nodes", "alarms", "connectors", "bans", "rules", "settings", "log"];
 

@@ -79,20 +79,41 @@ export function age(time) {
   return el("time", {datetime: time, title: time}, `${Math.floor(seconds / size)} ${unit}`);
 }
 
+// A time of the broker, in the time zone and the spelling of the reader, with the time itself for the pointer.
+export function moment(time) {
+  if (!time) return "–";
+  return el("time", {datetime: time, title: time}, spelledMoment(time));
+}
+
+export const spelledMoment = (time) => new Date(time).toLocaleString(language, {dateStyle: "medium", timeStyle: "medium", hourCycle: "h23"});
+
 export const card = (title, value, mark = "") => el("div", {class: "card"}, el("small", {}, title), el("b", {class: mark}, value));
 export const heading = (text) => el("h2", {}, text);
 export const sessionLink = (name) => el("a", {href: "#session?" + new URLSearchParams({client_id: name})}, name || t("empty"));
 export const mark = (good, yes = t("yes"), no = t("no")) => el("span", {class: good ? "ok" : "bad"}, good ? yes : no);
 
+const SHORT = 24; // signs
+const HALF = 20; // signs that have room in half the width of a phone
+
 // ``columns``: key of the title in the file of words to what makes a cell. ``head``: of columns that sort the rows, by title: what to do, and how they are sorted now.
 export function table(columns, rows, head = {}) {
   if (!rows.length) return el("p", {}, t("none"));
   const titles = Object.keys(columns).map((title) => (title in head
-    ? el("th", {scope: "col", "aria-sort": head[title].sorted}, el("button", {class: "sort", onclick: head[title].sort}, named(title),
+    ? el("th", {scope: "col", role: "columnheader", class: "sorts", "aria-sort": head[title].sorted}, el("button", {class: "sort", onclick: head[title].sort}, named(title),
       el("span", {"aria-hidden": "true"}, {ascending: " ▲", descending: " ▼"}[head[title].sorted] ?? "")))
-    : el("th", {scope: "col"}, named(title))));
-  const lines = rows.map((row) => el("tr", {}, ...Object.values(columns).map((cell) => el("td", {}, cell(row) ?? ""))));
-  return el("div", {class: "scroll", tabindex: 0}, el("table", {}, el("thead", {}, el("tr", {}, ...titles)), el("tbody", {}, ...lines)));
+    : el("th", {scope: "col", role: "columnheader"}, named(title))));
+  const lines = rows.map((row) => el("tr", {role: "row"}, ...Object.entries(columns).map(([title, cell]) => told(named(title), cell(row) ?? ""))));
+  return el("div", {class: "scroll", tabindex: 0}, el("table", {role: "table"}, el("thead", {role: "rowgroup"}, el("tr", {role: "row", "data-title": Object.keys(head).length ? t("sort") : ""}, ...titles)),
+    el("tbody", {role: "rowgroup"}, ...lines)));
+}
+
+// A cell. Short texts stay on one line; on a phone, where a row is a card, the cell has its title before it. The roles are those that elements
+// of a table lose there.
+function told(title, content) {
+  const cell = el("td", {role: "cell", "data-title": title}, content);
+  cell.classList.toggle("whole", cell.textContent.length <= SHORT);
+  cell.classList.toggle("long", title.length + cell.textContent.length > HALF);
+  return cell;
 }
 
 // Columns that only a cluster has something to say in.
@@ -115,7 +136,7 @@ export function svg(name, attributes = {}, ...children) {
 
 // Since when a node is gone, and what waits for it, or who serves its data.
 export const goneFor = (one) => t(one.served_by ? "gone.served" : "gone", {
-  time: new Date(one.since).toLocaleTimeString(language === "en" ? [] : language), seconds: number(Math.round(one.seconds)),
+  time: new Date(one.since).toLocaleTimeString(language, {hourCycle: "h23"}), seconds: number(Math.round(one.seconds)),
   messages: number(one.queued), server: one.served_by,
 });
 

@@ -49,8 +49,8 @@ export class Chart {
     this.high = el("span");
     this.middle = el("span");
     this.times = el("div", {class: "times", "aria-hidden": "true"});
-    this.node = el("figure", {class: "card chart"}, el("figcaption", {}, el("small", {}, title), this.now, this.most),
-      el("div", {class: "drawing"}, this.drawing, el("div", {class: "ticks", "aria-hidden": "true"}, this.high, this.middle)), this.times, this.told);
+    this.node = el("figure", {class: "card chart"}, el("figcaption", {}, el("small", {}, title), this.now),
+      el("div", {class: "drawing"}, this.drawing, el("div", {class: "ticks", "aria-hidden": "true"}, this.high, this.middle)), this.times, this.told, this.most);
     this.drawing.addEventListener("pointermove", (event) => {
       const box = this.drawing.getBoundingClientRect();
       this.point(Math.round(((event.clientX - box.left) / box.width) * (this.values.length - 1)));

@@ -7,7 +7,9 @@ const LINES_MAX = 500;
 const LOG_MS = 1500;
 
 export class Log {
-  constructor() {
+  constructor({node = ""} = {}) {
+    this.node = node;
+    this.nodes = el("select", {"aria-label": t("col.node"), hidden: "", onchange: () => { location.hash = "#log?" + new URLSearchParams({node: this.nodes.value}); }});
     this.after = null;
     this.level = "info";
     this.chosen = el("select", {"aria-label": t("log.level"), onchange: () => {
@@ -23,7 +25,17 @@ export class Log {
   show() {
     this.timer = setInterval(() => document.hidden || this.look(), LOG_MS);
     this.look();
-    return [el("div", {class: "tools"}, this.chosen, this.state), this.list];
+    this.name();
+    return [el("div", {class: "tools"}, this.nodes, this.chosen, this.state), this.list];
+  }
+
+  // The nodes to choose from, where there are several.
+  async name() {
+    const told = await api("/nodes").catch(() => null);
+    if (!told?.cluster) return;
+    const here = told.members.find((one) => one.this)?.name;
+    this.nodes.append(...told.members.map((one) => el("option", {value: one.name, selected: one.name === (this.node || here) ? "" : false}, one.name)));
+    this.nodes.hidden = false;
   }
 
   leave() {
@@ -31,7 +43,7 @@ export class Log {
   }
 
   async look() {
-    const parameters = {level: this.level, ...(this.after === null ? {} : {after: this.after})};
+    const parameters = {level: this.level, ...(this.node && {node: this.node}), ...(this.after === null ? {} : {after: this.after})};
     try {
       const told = await api("/log", parameters);
       if (parameters.level !== this.level || parameters.after !== (this.after ?? undefined)) return;

@@ -21,7 +21,7 @@ function pairs(links) {
   for (const link of links) {
     const ends = [link.node, link.peer].sort();
     const key = JSON.stringify(ends);
-    const line = found.get(key) ?? {ends, connected: true, through: "", queued: 0, round_trip_ms: null};
+    const line = found.get(key) ?? {ends, connected: true, through: "", queued: 0, round_trip_ms: null, served: false};
     line.connected &&= link.connected;
     line.through ||= link.through;
     line.queued += link.queued ?? 0;
@@ -31,7 +31,19 @@ function pairs(links) {
   return [...found.values()];
 }
 
-const state = (line) => (line.connected && !line.through ? "good" : line.through ? "relayed" : "cut");
+const state = (line) => (line.served ? "relayed" : line.connected && !line.through ? "good" : line.through ? "relayed" : "cut");
+
+// A link to a node that is gone is none, even if another node answers in its place.
+function toNodesThatAreThere(lines, gone) {
+  for (const line of lines) {
+    const lost = line.ends.map((name) => gone.get(name)).filter(Boolean);
+    if (!lost.length) continue;
+    line.served = lost.every((one) => one.served_by);
+    line.connected &&= line.served;
+    line.round_trip_ms = null;
+  }
+  return lines;
+}
 
 function drawn(members, lines, gone) {
   const places = new Map(members.map((one, at) => {
@@ -52,7 +64,8 @@ function drawn(members, lines, gone) {
   }
   for (const one of members) {
     const place = places.get(one.name);
-    const health = !one.online || !one.connected ? "cut" : one.draining || gone.has(one.name) ? "relayed" : "good";
+    const lost = gone.get(one.name);
+    const health = lost?.served_by ? "relayed" : lost || !one.online || !one.connected ? "cut" : one.draining ? "relayed" : "good";
     picture.append(svg("circle", {cx: place.x, cy: place.y, r: 26, class: "node " + health}));
     picture.append(svg("text", {x: place.x, y: place.y + 5, class: "count"}, number(one.clients ?? 0)));
     picture.append(svg("text", {x: place.x, y: place.y + 42}, one.name));
@@ -94,8 +107,8 @@ export async function nodes() {
   return [heading(all.cluster ? t("map.cluster", {name: all.cluster}) : t("map.single")), missing(all), missing(told),
     all.health?.status === "degraded" ? el("p", {class: "bad"}, t("map.next", {summary: all.health.summary, next: all.health.next})) : "",
     all.waits_for ? el("p", {class: "bad"}, t("map.waits", {reason: all.waits_for})) : "",
-    drawn(all.members, pairs(links), gone),
-    table({node: (n) => n.name + (n.this ? ` (${t("bans.node")})` : ""), version: (n) => n.version, online: (n) => mark(n.online),
+    drawn(all.members, toNodesThatAreThere(pairs(links), gone), gone),
+    table({node: (n) => n.name + (n.this ? ` (${t("bans.node")})` : ""), version: (n) => n.version, online: (n) => mark(n.online && !gone.has(n.name)),
       state: (n) => (gone.has(n.name) ? el("span", {class: "bad"}, goneFor(gone.get(n.name))) : mark(n.connected, t("connected"), t("connected.not"))),
       clients: (n) => number(n.clients ?? 0), draining: (n) => (n.draining ? t("yes") : ""), address: (n) => el("span", {class: "whole"}, n.address ?? "–")}, all.members),
     ...copies(copied),

@@ -21,6 +21,8 @@ const CHARTS = {
 };
 const OF_ONE = {turn: "turn_ms", delivery: "delivery_ms", commit: "commit_ms", fsync: "fsync_ms"}; // latencies are not summed
 
+const EVERYWHERE = ["retained", "groups"]; // each node knows all of them
+
 const charts = new Map();
 let seconds = 900;
 let history = null;
@@ -80,13 +82,14 @@ export async function overview(seen) {
   const gone = seen.cluster?.gone ?? [];
   const lost = new Map(gone.map((one) => [one.name, one]));
   const members = Math.max(seen.cluster?.members ?? 1, all.length);
-  const where = members > all.length ? "overview.some" : others.length ? "overview.all" : "overview.now";
+  const there = all.filter((one) => !lost.has(one.node)).length; // another node may answer for one that is gone
+  const where = members > there ? "overview.some" : others.length ? "overview.all" : "overview.now";
   const alive = (show) => (one) => (one.gone ? "–" : show(one));
   return [
     missing(told),
-    heading(t(where, {count: all.length, members})),
+    heading(t(where, {count: there, members})),
     el("div", {class: "cards"}, ...Object.keys(seen.holds).map((name) => card(named("holds." + name, name.replace("_", " ")),
-      number(name === "retained" ? seen.holds[name] : summed((one) => one.holds[name] ?? 0))))),
+      number(EVERYWHERE.includes(name) ? Math.max(...all.map((one) => one.holds[name] ?? 0)) : summed((one) => one.holds[name] ?? 0))))),
     ...(members > 1 ? [heading(t("overview.nodes")), table({node: (one) => one.node, clients: alive((one) => number(one.holds.clients)),
       "in/s": alive((one) => rate(one.node, "in")), "out/s": alive((one) => rate(one.node, "out")), queued: alive((one) => number(one.holds.queued)),
       dropped: alive((one) => number(one.totals.dropped)), "turn p99 (ms)": alive((one) => one.latency.turn.p99_ms),

@@ -1,4 +1,4 @@
-// May this client publish there? Asked of the rules of the node that is asked.
+// Users, rules, and whether a client may publish there: as the node that is asked has them.
 
 import {api, el, heading, number, table} from "./base.js";
 import {t} from "./language.js";
@@ -29,17 +29,36 @@ async function test() {
   }
 }
 
+const ROLES = {operator: t("users.operator"), viewer: t("users.viewer"), "": ""};
+const search = el("input", {type: "search", placeholder: t("find.user"), "aria-label": t("find.user"), oninput: () => dispatchEvent(new Event("hashchange"))});
+const searching = el("div", {class: "tools", role: "search"}, search);
+
+function userTable(told) {
+  return [heading(t("users.title")),
+    el("p", {}, told.methods.length ? t("users.methods", {methods: told.methods.join(", ")}) : t("users.unchecked"), " ",
+      t("users.anonymous", {count: number(told.anonymous)})),
+    searching,
+    table({user: (one) => one.name, stored: (one) => one.stored.join(", "),
+      clients: (one) => (one.clients ? el("a", {href: "#clients?" + new URLSearchParams({user: one.name})}, number(one.clients)) : "0"),
+      "rights in the API": (one) => ROLES[one.api],
+      test: (one) => el("a", {href: "#rules?" + new URLSearchParams({username: one.name}), "aria-label": t("users.test_of", {name: one.name})}, t("rules.link"))}, told.users),
+    told.total > told.users.length ? el("p", {class: "faint"}, t("of", {count: number(told.users.length), total: number(told.total)})) : ""];
+}
+
+let taken = null; // the address of the page that the form has taken names from
+
 const title = heading(t("rules.title"));
 const said = el("p", {class: "faint"}, t("rules.note"));
 
 export async function rules(seen, parameters) {
-  if (parameters.client_id && !fields.client_id.value) fields.client_id.value = parameters.client_id;
-  const told = await api("/rules");
+  if (taken !== location.hash) for (const name of ["client_id", "username"]) if (parameters[name]) fields[name].value = parameters[name];
+  taken = location.hash;
+  const [told, users] = await Promise.all([api("/rules"), api("/users", {q: search.value.trim()})]);
   const list = told.file
     ? [el("p", {}, t("rules.default", {decision: t("decision." + told.default), file: told.file, total: number(told.total)})),
       table({rule: (one) => number(one.number), decision: (one) => el("span", {class: one.decision === "allow" ? "ok" : "bad"}, t("decision." + one.decision)),
         actions: (one) => one.actions.join(", "), for: (one) => Object.entries(one.names).map(([name, value]) => `${name}: ${value}`).join("; ") || t("rules.all"),
         applied: (one) => number(one.applied)}, told.rules)]
     : [el("p", {}, t("rules.nofile"))];
-  return [title, said, shown, answer, heading(t("rules.list")), ...list];
+  return [title, said, shown, answer, heading(t("rules.list")), ...list, ...userTable(users)];
 }

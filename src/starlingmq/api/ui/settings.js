@@ -2,10 +2,11 @@
 
 import {api, ask, el, heading, missing, table} from "./base.js";
 import {t} from "./language.js";
+import {duration, size} from "./units.js";
 
 const spelled = (value) => (value === null ? "null" : String(value));
-const UNITS = {duration: " s", seconds: " s", size: ` ${t("col.bytes")}`};
-const said = (one, value) => (one.unit && typeof value === "number" ? spelled(value) + UNITS[one.unit] : spelled(value));
+const UNITS = {duration, seconds: duration, size};
+const said = (one, value) => (one.unit && typeof value === "number" ? UNITS[one.unit](value) : spelled(value));
 
 const search = el("input", {type: "search", placeholder: t("find.setting"), "aria-label": t("find.setting"), oninput: () => dispatchEvent(new Event("hashchange"))});
 const where = el("select", {"aria-label": t("col.node")}, el("option", {value: ""}, t("bans.node")), el("option", {value: "*"}, t("settings.all")));
@@ -27,7 +28,7 @@ function edit(one) {
   edited = one;
   name.textContent = one.path;
   help.textContent = one.help;
-  field.value = spelled(one.value);
+  field.value = said(one, one.value);
   form.hidden = false;
   apply.hidden = true;
   told.textContent = "";

@@ -6,7 +6,7 @@ import {publishForm} from "./publish.js";
 import {Stream} from "./stream.js";
 
 const TOPICS_MAX = 2000; // in the tree; messages of others are shown all the same
-const UNFOLDED = 50; // topics that come first show what is below them
+const ROWS = 40; // a level of the tree is unfolded by itself while so many rows have room
 const MESSAGES_MAX = 200;
 const PAYLOAD_SIGNS = 200;
 const RATE_S = 10; // messages older than this hardly count any more
@@ -43,7 +43,8 @@ export class Tail extends Stream {
     this.root = new Topic("");
     this.topics = 0;
     this.messages = [];
-    this.open = new Set([""]); // what is unfolded, by path
+    this.chosen = new Map(); // what the reader has unfolded, or folded, by path
+    this.open = new Set(); // what is unfolded now, by path
     const field = el("input", {value: filter, "aria-label": t("tail.filter"), onchange: () => {
       location.hash = "#topics?" + new URLSearchParams({filter: field.value || "#"});
     }});
@@ -68,16 +69,13 @@ export class Tail extends Stream {
     this.messages.push(message);
     if (this.messages.length > MESSAGES_MAX) this.messages.shift();
     let topic = this.root;
-    let path = "";
     const now = performance.now();
     topic.add(now);
     for (const level of message.topic.split("/")) {
-      path += "/" + level;
       let next = topic.below.get(level);
       if (!next) {
         if (this.topics >= TOPICS_MAX) return;
         this.topics++;
-        if (this.topics <= UNFOLDED) this.open.add(path);
         topic.below.set(level, (next = new Topic(level)));
       }
       next.add(now);
@@ -86,14 +84,28 @@ export class Tail extends Stream {
     topic.last = shown(message);
   }
 
+  // Unfold the tree level by level, as far as its rows have room, and as the reader has chosen.
+  unfold() {
+    this.open.clear();
+    let rows = 1;
+    let level = [["", this.root]];
+    while (level.length) {
+      const below = level.flatMap(([path, topic]) => [...topic.below.values()].map((one) => [path + "/" + one.level, one]));
+      const fits = rows + below.length <= ROWS;
+      if (fits) rows += below.length;
+      for (const [path] of level) if (this.chosen.get(path) ?? (fits || path === "")) this.open.add(path);
+      level = below.filter(([path]) => this.open.has(path.slice(0, path.lastIndexOf("/"))));
+    }
+  }
+
   branch(topic, path) {
     const name = el("span", {}, topic.level || t(path ? "empty" : "tail.all"), el("small", {}, " " + t("tail.rate", {count: number(topic.count), rate: number(topic.rateAt(performance.now()))})));
     if (!topic.below.size) return el("div", {class: "leaf"}, name, el("code", {}, topic.last));
     const box = el("details", {open: this.open.has(path), ontoggle: () => {
       if (box.open === this.open.has(path)) return;
-      if (box.open) this.open.add(path); else this.open.delete(path);
+      this.chosen.set(path, box.open);
       this.changed = true;
-    }}, el("summary", {}, name, el("code", {}, topic.last)));
+    }}, el("summary", {"data-path": path}, name, el("code", {}, topic.last)));
     if (this.open.has(path)) {
       const below = [...topic.below.values()].sort((a, b) => a.level.localeCompare(b.level));
       box.append(...below.map((one) => this.branch(one, path + "/" + one.level)));
@@ -102,8 +114,11 @@ export class Tail extends Stream {
   }
 
   paint() {
+    this.unfold();
+    const focused = this.tree.contains(document.activeElement) ? document.activeElement.dataset.path : undefined;
     this.tree.replaceChildren(this.branch(this.root, ""),
       this.topics >= TOPICS_MAX ? el("p", {class: "bad"}, t("tail.most", {count: number(TOPICS_MAX)})) : "");
+    if (focused !== undefined) [...this.tree.querySelectorAll("summary")].find((one) => one.dataset.path === focused)?.focus({preventScroll: true});
     this.list.replaceChildren(...this.messages.slice().reverse().map((one) => el("div", {},
       el("small", {}, `${one.at?.slice(11, 23) ?? ""} QoS ${one.qos} `), el("b", {}, one.topic),
       one.retain ? el("small", {}, ` ${t("retained")}`) : "", el("code", {}, shown(one)))));

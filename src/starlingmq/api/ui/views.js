@@ -1,19 +1,29 @@
 // Views that are drawn anew from what the broker says each time: (overview, parameters) to what is shown.
 
-import {age, api, ask, el, facts, heading, missing, nodeColumn, number, sessionLink, table} from "./base.js";
+import {age, api, ask, el, facts, heading, missing, moment, nodeColumn, number, sessionLink, spelledMoment, table} from "./base.js";
 import {activity} from "./activity.js";
 import {alarms} from "./alarms.js";
 import {bans} from "./bans.js";
+import {bytes} from "./chart.js";
 import {connectors} from "./connectors.js";
 import {hand} from "./hand.js";
 import {named, t} from "./language.js";
 import {List} from "./lists.js";
+import {duration} from "./units.js";
 import {rules} from "./rules.js";
 import {nodes} from "./map.js";
 import {settings} from "./settings.js";
 import {overview} from "./overview.js";
 
 const said = (value) => (value === true ? t("yes") : value === false ? t("no") : value === null || value === "" ? "–" : String(value));
+
+const NEVER = 0xffffffff; // of the session expiry interval
+const seconds = (value) => (value === NEVER ? t("never") : number(value) + " s");
+const FACTS = {connected_at: moment, expires_at: moment, expiry: seconds, keep_alive: seconds, queued_bytes: bytes,
+  subscriptions: number, queued: number, inflight: number, awaiting_rel: number, dropped: number};
+
+// As many entries as the broker shows of a session, and how many there are.
+const counted = (text, shown, all) => heading(shown < all ? `${text} (${t("of", {count: number(shown), total: number(all)})})` : text);
 
 const unshared = (filter) => (filter.startsWith("$share/") ? filter.split("/").slice(2).join("/") : filter);
 
@@ -35,12 +45,12 @@ async function session(seen, parameters) {
       one.client ? button(t("disconnect"), "DELETE", "/api/v1/client", location.hash) : "",
       button(t("session.end"), "DELETE", "/api/v1/session", "#sessions")),
     facts([...Object.entries(one.session), ...Object.entries(one.client || {}).filter(([key]) => !(key in one.session))]
-      .filter(([key]) => key !== "client_id" && (key !== "node" || one.node)).map(([key, value]) => [named("fact." + key, key.replaceAll("_", " ")), said(key === "node" ? one.node : value)])),
-    heading(t("subscriptions")), table({filter: (s) => s.filter, qos: (s) => s.qos}, one.subscriptions),
-    heading(t("session.inflight")),
+      .filter(([key]) => key !== "client_id" && (key !== "node" || one.node)).map(([key, value]) => [named("fact." + key, key.replaceAll("_", " ")), key in FACTS ? FACTS[key](value) : said(key === "node" ? one.node : value)])),
+    counted(t("subscriptions"), one.subscriptions.length, one.session.subscriptions), table({filter: (s) => s.filter, qos: (s) => s.qos}, one.subscriptions),
+    counted(t("session.inflight"), one.window.length, one.session.inflight),
     table({id: (w) => look("window", w.packet_id, w.packet_id), qos: (w) => w.qos, stage: (w) => w.stage, topic: (w) => w.topic ?? t("stored"), bytes: (w) => number(w.size),
-      sent: (w) => w.sent_at}, one.window),
-    heading(t("session.queue")), table({place: (q) => look("queue", q.place, number(q.place + 1)), topic: (q) => q.topic ?? t("stored"), qos: (q) => q.qos,
+      sent: (w) => moment(w.sent_at)}, one.window),
+    counted(t("session.queue"), one.queue.length, one.session.queued), table({place: (q) => look("queue", q.place, number(q.place + 1)), topic: (q) => q.topic ?? t("stored"), qos: (q) => q.qos,
       bytes: (q) => number(q.size)}, one.queue.map((entry, place) => ({...entry, place}))),
   ];
 }
@@ -52,7 +62,7 @@ async function message(seen, parameters) {
     await ask("DELETE", "/api/v1/retained/message", {topic: one.topic});
     location.hash = "#retained";
   }}, t("message.delete"));
-  return [heading(one.topic), el("p", {}, t("message.facts", {qos: one.qos, size: number(one.size), publisher: one.publisher || t("broker"), time: one.published_at})),
+  return [heading(one.topic), el("p", {}, t("message.facts", {qos: one.qos, size: number(one.size), publisher: one.publisher || t("broker"), time: spelledMoment(one.published_at)})),
     el("div", {class: "tools"}, remove), el("pre", {}, one.payload ?? one.payload_base64)];
 }
 
@@ -60,20 +70,24 @@ async function message(seen, parameters) {
 async function waiting(seen, parameters) {
   const one = await api("/session/message", parameters);
   return [heading(one.topic), el("p", {}, t(parameters.place === "window" ? "waiting.window" : "waiting.queue"), " ", sessionLink(parameters.client_id)),
-    facts([["QoS", one.qos], [t("retained"), said(one.retain)], [t("col.bytes"), number(one.size)], [t("col.published"), one.published_at], [t("waiting.publisher"), one.publisher || t("broker")],
-      [t("col.expires"), one.expires_at ?? "–"]]),
+    facts([["QoS", one.qos], [t("retained"), said(one.retain)], [t("col.bytes"), number(one.size)], [t("col.published"), moment(one.published_at)], [t("waiting.publisher"), one.publisher || t("broker")],
+      [t("col.expires"), moment(one.expires_at)]]),
     one.shown < one.size ? el("p", {class: "warn"}, t("waiting.first", {size: number(one.shown)})) : "",
     el("pre", {tabindex: 0, id: "payload"}, one.payload ?? one.payload_base64)];
 }
+
+// How long, and how much of it, a stream keeps.
+const kept = (s) => [s.retention_time && duration(s.retention_time), s.retention_size && bytes(s.retention_size)].filter(Boolean).join(", ") || t("streams.everything");
 
 async function streams() {
   const told = await api("/streams");
   const readers = told.streams.flatMap((one) => one.consumers.map((reader) => ({...reader, stream: one.name, node: one.node})));
   return [missing(told), heading(t("tab.streams")),
     table({stream: (s) => s.name, ...nodeColumn(told.streams), topics: (s) => (s.topics ?? []).join(", "), messages: (s) => number(s.messages),
-      bytes: (s) => number(s.bytes), full: (s) => (s.full ? t("yes") : ""), dropped: (s) => number(s.dropped)}, told.streams),
+      "first offset": (s) => number(s.first), "next offset": (s) => number(s.next), bytes: (s) => bytes(s.bytes), kept: kept, full: (s) => (s.full ? t("yes") : ""),
+      dropped: (s) => number(s.dropped)}, told.streams),
     heading(t("streams.readers")),
-    table({reader: (r) => r.name, stream: (r) => r.stream, ...nodeColumn(readers), "lag (messages)": (r) => number(r.lag),
+    table({reader: (r) => r.name, stream: (r) => r.stream, ...nodeColumn(readers), "next offset": (r) => number(r.next), "lag (messages)": (r) => number(r.lag),
       "last heard (s ago)": (r) => number(r.heard_seconds ?? 0), "pins retention": (r) => (r.pins ? t("yes") : "")}, readers)];
 }
 
@@ -91,7 +105,7 @@ const sessions = new List("sessions", {path: "/sessions/search", key: "sessions"
     "in flight": "inflight", dropped: "dropped", expires: "expires_at"},
   columns: {client: (s) => sessionLink(s.client_id), connected: (s) => (s.connected ? t("yes") : t("no")), subscriptions: (s) => number(s.subscriptions),
     queued: (s) => number(s.queued), bytes: (s) => number(s.queued_bytes), "in flight": (s) => number(s.inflight), dropped: (s) => number(s.dropped),
-    expires: (s) => s.expires_at}});
+    expires: (s) => s.expires_at && moment(s.expires_at)}});
 
 const subscriptions = new List("subscriptions", {path: "/subscriptions", key: "subscriptions", fields: {q: t("find.client"), filter: t("find.part"), topic: t("find.topic")},
   columns: {filter: (s) => el("a", {href: "#topics?" + new URLSearchParams({filter: unshared(s.filter)})}, s.filter), client: (s) => sessionLink(s.client_id),
@@ -99,12 +113,13 @@ const subscriptions = new List("subscriptions", {path: "/subscriptions", key: "s
 
 const retained = new List("retained", {path: "/retained", key: "retained", fields: {filter: t("find.filter")},
   columns: {topic: (r) => el("a", {href: "#message?" + new URLSearchParams({topic: r.topic})}, r.topic), qos: (r) => r.qos,
-    bytes: (r) => number(r.size), from: (r) => r.publisher, published: (r) => age(r.published_at), expires: (r) => r.expires_at}});
+    bytes: (r) => number(r.size), from: (r) => r.publisher, published: (r) => age(r.published_at), expires: (r) => r.expires_at && moment(r.expires_at)}});
 
 const groups = new List("groups", {path: "/groups", key: "groups", fields: {prefix: t("find.group")},
   columns: {group: (g) => g.name, filter: (g) => g.filter, strategy: (g) => g.strategy,
-    primary: (g) => g.primary, "members on this node": (g) => t("of", {count: g.online_here, total: g.members_here}),
-    "members elsewhere": (g) => Object.entries(g.nodes).map(([name, n]) => `${name}: ${number(n.members)}`).join(", "),
+    primary: (g) => g.primary, members: (g) => number(g.members_here + Object.values(g.nodes).reduce((sum, n) => sum + n.members, 0)),
+    "members by node": (g) => [[g.node || g.primary, {members: g.members_here}], ...Object.entries(g.nodes)].filter(([, n]) => n.members)
+      .map(([name, n]) => `${name}: ${number(n.members)}`).join(", "),
     waiting: (g) => number(g.waiting_here), lag: (g) => number(g.lag), delivered: (g) => number(g.given), redelivered: (g) => number(g.redelivered)}});
 
 export const VIEWS = {
