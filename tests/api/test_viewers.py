@@ -80,3 +80,37 @@ async def test_a_viewer_looks_but_sees_no_message_and_changes_nothing(
     assert (await ask(broker, "GET", "/api/v1/overview", auth=("guest", "wrong"))).status_code == 401
     told = (await ask(broker, "GET", "/api/v1/retained/message", params={"topic": "a"}, auth=boss)).json()
     assert told["payload"] == "x", "nothing has changed"
+
+
+async def test_users_of_the_file_and_of_clients_are_listed_with_their_rights(
+    serve: Serve, join: Join, ask: Ask, accounts: dict[str, object]
+) -> None:
+    broker = await serve(auth={**accounts, "methods": ["password"], "allow_anonymous": True})
+    await join(broker, "c1", username="boss", password=b"secret-of-boss")
+    await join(broker, "c2", username="boss", password=b"secret-of-boss")
+    await join(broker, "c3")
+    guest = ("guest", "secret-of-guest")
+    told = (await ask(broker, "GET", "/api/v1/users", auth=guest)).json()
+    assert (told["methods"], told["anonymous"], told["total"]) == (["password"], 1, 2)
+    assert told["users"] == [
+        {"name": "boss", "stored": ["password", "scram"], "clients": 2, "api": "operator"},
+        {"name": "guest", "stored": ["password", "scram"], "clients": 0, "api": "viewer"},
+    ]
+    found = (await ask(broker, "GET", "/api/v1/users", params={"q": "ues"}, auth=guest)).json()
+    assert [one["name"] for one in found["users"]] == ["guest"]
+    assert "$" not in str(told["users"]), "no hash of a password"
+
+
+async def test_names_that_nobody_checked_are_listed_and_a_broken_file_is_an_answer(
+    serve: Serve, join: Join, ask: Ask, passwd: Passwd
+) -> None:
+    broker = await serve()
+    await join(broker, "c1", username="pump")
+    told = (await ask(broker, "GET", "/api/v1/users")).json()
+    assert (told["methods"], told["file"]) == ([], "")
+    assert told["users"] == [{"name": "pump", "stored": [], "clients": 1, "api": ""}]
+    file = Path(passwd(anna="secret"))
+    checked = await serve(auth={"password": {"file": str(file)}})
+    file.write_text("nonsense\n", encoding="utf-8")
+    refused = await ask(checked, "GET", "/api/v1/users")
+    assert refused.status_code == 409 and str(file) in refused.json()["error"]

@@ -70,6 +70,7 @@ AT_ONE: Final = (
     "rules",
     "rules.test",
     "settings",
+    "users",
 )
 """Actions on one node. Arguments and result are passed on as they are."""
 

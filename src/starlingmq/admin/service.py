@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -41,6 +41,7 @@ from starlingmq.admin.sorted_lists import SortedLists, SortedNode
 from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import NoArguments, ask, texts, typed
+from starlingmq.admin.user_actions import UserActions
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import directory_of
 
@@ -54,6 +55,9 @@ log = logging.getLogger("starlingmq.admin")
 
 FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete", "storage.stats")
 """Actions of the control socket that other nodes may request, too."""
+REMOVALS: Final = ("cluster.forget", "cluster.give_up")
+UPKEEP: Final = ("storage.check", "storage.compact")
+"""Actions of the control socket that an operator may also ask for over HTTP, at the node that is asked."""
 OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes", "cluster.copies", "cluster.shares")
 ALONE: Final = "this broker is not a member of a cluster; set cluster.enabled to join one"
 
@@ -92,7 +96,7 @@ class AdminService:
         local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
         local |= SessionActions(local_node.driver).actions()
         local |= SessionMessages(local_node.driver).actions()
-        local |= RuleActions(local_node).actions()
+        local |= RuleActions(local_node).actions() | UserActions(local_node).actions()
         local |= SortedNode(local_node.driver, local_node.name).actions()
         local |= MessageActions(local_node.driver).actions()
         local |= OverviewActions(local_node, self.session_totals_job).actions()
@@ -127,6 +131,7 @@ class AdminService:
             self.poller = PeerPoller(local_node.cluster, self.node_rpc, bans, gossip)
             self.node_rpc.actions |= self.poller.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
+        self.actions |= {name: self._over_http(name) for name in (*REMOVALS, *UPKEEP)}
         self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
         self.actions |= AlarmLists(self.node_rpc).actions() | ConnectorLists(self.node_rpc).actions()
         self.actions |= SessionMessageLists(self.node_rpc).actions() | LiveChangeLists(self.node_rpc).actions()
@@ -235,6 +240,20 @@ class AdminService:
         leave = self._given["cluster.leave"](nothing_to_report, texts(LeaveChange(request.force)))
         self._leaving = asyncio.ensure_future(self._watched(leave))
         return Leaving(earlier=earlier)
+
+    def _over_http(self, action: str) -> Action:
+        """An action of ``REMOVALS`` or ``UPKEEP``, with its operator in the log."""
+
+        async def asked(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+            if action in REMOVALS and self.local_node.cluster is None:
+                raise AdminError(409, ALONE)
+            if action not in self._given:
+                raise AdminError(409, "this broker stores nothing: it has no data directory (node.data_dir)")
+            what = f"{action} {name_of(arguments['name'])}" if "name" in arguments else action
+            log.warning("%s asked for %s", name_of(arguments.get("by", "")), what)
+            return await self._given[action](report, arguments)
+
+        return asked
 
     async def _watched(self, leaving: Awaitable[object]) -> None:
         try:

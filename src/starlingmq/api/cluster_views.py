@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from litestar import Request, delete, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
-from msgspec import convert
+from litestar.params import JSONBody, Parameter
+from msgspec import Meta, Struct, convert
 
 from starlingmq._version import __version__
 from starlingmq.admin.list_pages import GroupPage
@@ -20,6 +20,23 @@ Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters wi
 GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only groups with this prefix.")]
 ClientId = Annotated[str, Parameter(max_length=65535, description="A client id whose share is looked up. Empty: none.")]
 Force = Annotated[bool, Parameter(description="Leave even if sessions or messages are lost.")]
+
+
+class Removal(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=1000, description="The node.")]
+    force: Annotated[bool, Meta(description="Proceed even if data is lost.")] = False
+
+
+class NodeForgotten(Struct, frozen=True):
+    forgot: str
+
+
+class GivenUp(Struct, frozen=True):
+    """``server`` serves what it has of the data of ``node``."""
+
+    node: str
+    server: str
+    lost: str
 
 
 def routes(served: Served) -> list[HTTPRouteHandler]:
@@ -65,6 +82,10 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         found = await served.ask("groups.all", prefix=prefix, limit=str(limit), cursor=cursor or "", node=node)
         return convert(found, GroupPage)
 
+    return [nodes, wanted, copies, shares, groups, *_removal_routes(served)]
+
+
+def _removal_routes(served: Served) -> list[HTTPRouteHandler]:
     @get("/drain", summary="Get the progress of the drain")
     async def draining(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("drain.state", node=node)
@@ -81,4 +102,20 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def leave(request: Request[Any, Any, Any], node: AtNode = "", force: Force = False) -> dict[str, Any]:
         return await served.ask("leave", node=node, force="yes" if force else "", by=served.who(request))
 
-    return [nodes, wanted, copies, shares, groups, draining, drain, undrain, leave]
+    @post("/cluster/forget", status_code=200, summary="Remove a node that will not return, and what waits for it")
+    async def forget(request: Request[Any, Any, Any], data: JSONBody[Removal]) -> NodeForgotten:
+        return convert(await _removed(served, request, "cluster.forget", data), NodeForgotten)
+
+    @post(
+        "/cluster/give-up",
+        status_code=200,
+        summary="Give up data of a node whose copies in step are all lost; without force, say what would be lost",
+    )
+    async def give_up(request: Request[Any, Any, Any], data: JSONBody[Removal]) -> GivenUp:
+        return convert(await _removed(served, request, "cluster.give_up", data), GivenUp)
+
+    return [draining, drain, undrain, leave, forget, give_up]
+
+
+async def _removed(served: Served, request: Request[Any, Any, Any], action: str, data: Removal) -> dict[str, Any]:
+    return await served.ask(action, name=data.name, force="yes" if data.force else "", by=served.who(request))

@@ -13,6 +13,7 @@ from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_bans import SECONDS_MAX, ListedBans
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.rule_actions import RulesReply, RuleTestResult
+from starlingmq.admin.user_actions import UsersReply
 from starlingmq.api.paged_views import AtNode, Node
 from starlingmq.api.served import Served
 from starlingmq.auth.automatic_bans import Kind
@@ -30,6 +31,7 @@ ReloadNode = Annotated[
 
 
 TestedName = Annotated[str, Parameter(max_length=65535)]
+UserPart = Annotated[str, Parameter(max_length=65535, description="Only users whose names contain this text.")]
 TestedAddress = Annotated[
     str, Parameter(max_length=100, description="Address without a port. Default: that of the connected client.")
 ]
@@ -43,6 +45,10 @@ class RuleTestAt(RuleTestResult, frozen=True, kw_only=True):
 
 
 class RulesAt(RulesReply, frozen=True, kw_only=True):
+    node: str
+
+
+class UsersAt(UsersReply, frozen=True, kw_only=True):
     node: str
 
 
@@ -95,6 +101,10 @@ def _rule_routes(served: Served) -> list[HTTPRouteHandler]:
     async def rules(node: AtNode = "") -> RulesAt:
         return convert(await served.ask("rules", node=node), RulesAt)
 
+    @get("/users", summary="List the users of the password file and of connected clients, at most 500")
+    async def users(q: UserPart = "", node: AtNode = "") -> UsersAt:
+        return convert(await served.ask("users", q=q, node=node), UsersAt)
+
     @get("/rules/test", summary="Test whether a client may do something, and which rule decides")
     async def test(
         client_id: TestedName = "",
@@ -121,7 +131,7 @@ def _rule_routes(served: Served) -> list[HTTPRouteHandler]:
         )
         return convert(found, RuleTestAt)
 
-    return [rules, test]
+    return [rules, users, test]
 
 
 def _ban_routes(served: Served) -> list[HTTPRouteHandler]:
@@ -156,6 +166,14 @@ def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
     async def storage(node: AtNode = "") -> dict[str, Any]:
         return await served.ask("storage.stats", node=node)
 
+    @post("/storage/check", status_code=200, summary="Read all that this node stores, and report damage; takes long")
+    async def check(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        return await served.ask("storage.check", by=served.who(request))
+
+    @post("/storage/compact", status_code=200, summary="Write a checkpoint, and free the space of what is not needed")
+    async def compact(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        return await served.ask("storage.compact", by=served.who(request))
+
     @get("/streams", summary="List streams per node, with their consumers")
     async def streams(node: Node = "") -> dict[str, Any]:
         return await served.ask("streams", node=node)
@@ -188,7 +206,7 @@ def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
     async def end(name: StreamName, node: Node = "") -> ByNode:
         return convert(await served.ask("streams.delete", name=name, node=node), ByNode)
 
-    return [storage, streams, create, trim, end]
+    return [storage, check, compact, streams, create, trim, end]
 
 
 def _settings_routes(served: Served) -> list[HTTPRouteHandler]:

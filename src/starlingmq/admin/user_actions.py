@@ -1,0 +1,93 @@
+"""Who may log in at this node, and who is connected: names of the password file, and those that clients have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.paging import in_pieces
+from starlingmq.admin.typed_actions import typed
+from starlingmq.config.auth_section import methods_of
+from starlingmq.config.section_types import ConfigError
+from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.net.control_socket import Action, Report
+
+if TYPE_CHECKING:
+    from starlingmq.admin.local_node import LocalNode
+
+USERS_MAX: Final = 500  # in one reply
+
+
+class UserSearch(Struct, frozen=True):
+    """``q``: a part of the name."""
+
+    q: str = ""
+
+
+class UserInfo(Struct, frozen=True):
+    name: str
+    stored: Annotated[
+        list[Literal["password", "scram"]],
+        Meta(description="What the password file has of the user; empty: another method, or no check, gave the name."),
+    ]
+    clients: Annotated[int, Meta(description="Connected clients of the user at this node.")]
+    api: Annotated[Literal["", "operator", "viewer"], Meta(description="The rights of the user at the HTTP API.")]
+
+
+class UsersReply(Struct, frozen=True):
+    """``file`` is empty without a password file. ``total``: users that match, ``users`` the first ones by name."""
+
+    methods: Annotated[list[str], Meta(description="Authentication methods in use, in their order; empty: none.")]
+    file: str
+    anonymous: Annotated[int, Meta(description="Connected clients without a user name at this node.")]
+    total: int
+    users: list[UserInfo]
+
+
+class UserActions:
+    def __init__(self, local_node: LocalNode) -> None:
+        self._local_node = local_node
+
+    def actions(self) -> dict[str, Action]:
+        return {"users": typed(UserSearch, self.users)}
+
+    async def users(self, report: Report, request: UserSearch) -> UsersReply:
+        """The first ``USERS_MAX`` users. Raises AdminError."""
+        auth = self._local_node.config().auth
+        stored = await _stored(auth.password.file) if auth.password.file else {}
+        clients = await self._clients()
+        anonymous = clients.pop("", 0)
+        roles: dict[str, Literal["operator", "viewer"]] = dict.fromkeys(auth.api.viewers, "viewer")
+        roles |= dict.fromkeys(auth.api.users, "operator")
+        names = sorted(name for name in {*stored, *clients} if request.q in name)
+        shown = [
+            UserInfo(name, stored.get(name, []), clients.get(name, 0), roles.get(name, ""))
+            for name in names[:USERS_MAX]
+        ]
+        return UsersReply(list(methods_of(auth)), auth.password.file or "", anonymous, len(names), shown)
+
+    async def _clients(self) -> Counter[str]:
+        """The connected clients by user."""
+        found: Counter[str] = Counter()
+        for piece in in_pieces(self._local_node.state.ctx.sessions):
+            found.update(one.client.username for one in piece if one.client is not None and of_clients(one))
+            await asyncio.sleep(0)  # lets other tasks run
+        return found
+
+
+async def _stored(path: str) -> dict[str, list[Literal["password", "scram"]]]:
+    """What the password file has of each user. Raises AdminError."""
+    from starlingmq.auth.password_file import read_passwords  # late: it loads the hashes' libraries
+
+    try:
+        file = await asyncio.to_thread(read_passwords, path)
+    except ConfigError as error:
+        raise AdminError(409, str(error)) from None
+    found: dict[str, list[Literal["password", "scram"]]] = {name: ["password"] for name in file.hashes}
+    for name in file.scram:
+        found.setdefault(name, []).append("scram")
+    return found
