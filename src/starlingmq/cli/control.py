@@ -49,6 +49,11 @@ def broker_address(data_dir: str | None, config: str | None) -> BrokerAddress:
     return directory_of(data_dir, config)
 
 
+def url_of(data_dir: str | None) -> str | None:
+    """The URL that was given in place of a data directory."""
+    return data_dir if is_url(data_dir) else None
+
+
 def directory_of(data_dir: str | None, config: str | None) -> Path:
     """Return the data directory that the options, the settings or the environment name; otherwise that of the one
     broker that runs here. Raises CommandError if there is none, or more than one.
@@ -74,8 +79,10 @@ def directory_of(data_dir: str | None, config: str | None) -> Path:
     return found[0].directory
 
 
-def ask(directory: Path, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
+def ask(directory: BrokerAddress, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
     """Execute an action and return its result. Raises CommandError if the broker refuses, and errors of the storage."""
+    if isinstance(directory, str):
+        return ask_url(directory, action, arguments)
     connection = _connect(directory)
     if connection is None:
         from starlingmq.storage.maintenance.offline import actions  # late: it loads the engines

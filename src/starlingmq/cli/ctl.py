@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, directory_of
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, broker_address
 from starlingmq.cli.ctl_cluster import app as cluster
 from starlingmq.cli.ctl_do import DEEDS
 from starlingmq.cli.ctl_drain import drain, rebalance
@@ -41,7 +41,7 @@ app.add_typer(stream, name="stream")
 @storage.command()
 def check(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
     """Read all stored data and report damage; the exit code is 1 if there is any."""
-    directory = directory_of(data_dir, config)
+    directory = broker_address(data_dir, config)
     with progress(json_) as report:
         found = ask(directory, "storage.check", {}, report)
     if json_:
@@ -54,7 +54,7 @@ def check(data_dir: DataDirOption = None, config: FileOption = None, json_: Json
 @storage.command()
 def stats(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
     """Print statistics of the stored data."""
-    directory = directory_of(data_dir, config)
+    directory = broker_address(data_dir, config)
     with progress(json_) as report:
         found = ask(directory, "storage.stats", {}, report)
     print(json.dumps(found) if json_ else "\n".join(_stats_lines(found)))
@@ -63,7 +63,7 @@ def stats(data_dir: DataDirOption = None, config: FileOption = None, json_: Json
 @storage.command()
 def compact(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
     """Write a checkpoint and free the space of data that is no longer needed."""
-    directory = directory_of(data_dir, config)
+    directory = broker_address(data_dir, config)
     with progress(json_) as report:
         found = ask(directory, "storage.compact", {}, report)
     if json_:

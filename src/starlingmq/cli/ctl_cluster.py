@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address, url_of
+from starlingmq.cli.ctl_leave import leave_url
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
 from starlingmq.cli.tables import Column, Columns, WideOption, cell, table
@@ -167,6 +168,11 @@ def leave(
 ) -> None:
     """Remove this node permanently: it hands over its sessions and waiting messages to other nodes, leaves the
     cluster, and stops."""
+    url = url_of(data_dir)
+    if url is not None:
+        told = leave_url(url, force, json_)
+        print(json.dumps(told) if json_ else f"{told['left']} has handed over everything and no longer answers")
+        return
     found = _ask("cluster.leave", {"force": "yes"} if force else {}, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{found['left']} has left the cluster and stops")
 

@@ -51,6 +51,12 @@ RULES: Final[Columns] = {
     "names": Column("for"),
     "applied": Column("clients", "number"),
 }
+USERS: Final[Columns] = {
+    "name": Column("user"),
+    "clients": Column("clients", "number"),
+    "stored": Column("stored"),
+    "api": Column("api"),
+}
 SETTINGS: Final[Columns] = {
     "path": Column("setting"),
     "value": Column("value"),
@@ -131,6 +137,24 @@ def rules(
     if not json_ and found["file"]:
         more = f"; {found['total']} rules in all" if found["total"] > len(found["rules"]) else ""
         print(f"where no rule matches: {found['default']} ({plain(found['file'])}{more})")
+
+
+def users(
+    part: Annotated[str, typer.Argument(metavar="PART", help="List those whose name contains this.")] = "",
+    node: AtOption = "",
+    wide: WideOption = False,
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the users of the password file and of connected clients, with their clients at this node and their rights
+    at the HTTP API."""
+    found = ask("users", data_dir, config, q=part, node=node)
+    show(found, json_, "users", USERS, "there are no users", wide)
+    if not json_:
+        methods = ", ".join(found["methods"]) or "none"
+        more = f"; {found['total']:,} users in all" if found["total"] > len(found["users"]) else ""
+        print(f"methods: {methods}; {found['anonymous']:,} clients without a user{more}")
 
 
 def may(
@@ -235,4 +259,4 @@ def change(
         print(f"{name}: {path} {one['before']} {after}{done}")
 
 
-INSPECTIONS: Final = (alarms, certificates, connectors, rules, may, message, settings)
+INSPECTIONS: Final = (alarms, certificates, connectors, rules, users, may, message, settings)

@@ -5,23 +5,35 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Annotated, Any
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from msgspec import convert, to_builtins
 
 from starlingmq.admin.printable import plain
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, url_of
 from starlingmq.cli.ctl_ask import ask
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.remote import follow_url
 
 RateOption = Annotated[
     int, typer.Option("--rate", min=1, max=1000, metavar="N", help="Maximum messages per second and node.")
 ]
 CountOption = Annotated[int, typer.Option("--count", "-C", min=0, metavar="N", help="Stop after this number of lines.")]
 WaitOption = Annotated[float, typer.Option("--wait", "-W", min=0, metavar="SECONDS", help="Stop after this time.")]
+
+
+class Poll(NamedTuple):
+    """``events`` are steps or messages, ``lost`` those that were left out. ``missing``: nodes; None: as before."""
+
+    events: Sequence[dict[str, Any]] = ()
+    lost: int = 0
+    missing: list[dict[str, str]] | None = None
+
+
+Polls = Generator[Poll, None, None]
 
 
 def trace(
@@ -46,7 +58,9 @@ def trace(
         return json.dumps(told) if json_ else words(convert(told, TraceStep))
 
     chosen = {"client_id": client, "topic": topic, "rate": str(rate)}
-    _follow(chosen, line, count, seconds, data_dir, config)
+    url = url_of(data_dir)
+    found = _steps(chosen, data_dir, config) if url is None else _events(url, "/trace", chosen)
+    _print(found, line, count, seconds)
 
 
 def tail(
@@ -60,45 +74,62 @@ def tail(
 ) -> None:
     """Print messages as they are published on any node, up to 4 KiB of each. One line per message, with --json one
     object, until interrupted."""
-    from starlingmq.admin.traces import TraceStep, message_of
+    from starlingmq.admin.traces import TailMessage, TraceStep, message_of
+
+    url = url_of(data_dir)
 
     def line(told: dict[str, Any]) -> str:
-        message = message_of(convert(told, TraceStep))
+        message = message_of(convert(told, TraceStep)) if url is None else convert(told, TailMessage)
         if json_:
             return json.dumps(to_builtins(message))
         shown = message.payload_base64 if message.payload is None else message.payload
         return plain(f"{message.at} {message.node} {message.topic} (QoS {message.qos}): {shown}")
 
-    _follow({"topic": filter, "rate": str(rate), "tail": "yes"}, line, count, seconds, data_dir, config)
+    if url is None:
+        found = _steps({"topic": filter, "rate": str(rate), "tail": "yes"}, data_dir, config)
+    else:
+        found = _events(url, "/tail", {"filter": filter, "rate": str(rate)})
+    _print(found, line, count, seconds)
 
 
-def _follow(
-    chosen: dict[str, str],
-    line: Callable[[dict[str, Any]], str],
-    count: int,
-    seconds: float,
-    data_dir: str | None,
-    config: str | None,
-) -> None:
-    begun = ask("trace.begin", data_dir, config, **chosen)
+def _print(found: Polls, line: Callable[[dict[str, Any]], str], count: int, seconds: float) -> None:
     until = time.monotonic() + seconds if seconds else None
-    missing = begun["missing"]
-    _warn(missing)
+    missing: list[dict[str, str]] = []
     shown = 0
-    try:
-        while until is None or time.monotonic() < until:
-            found = ask("trace.next", data_dir, config, trace=begun["trace"])
-            for told in found["events"]:
+    with closing(found):
+        for poll in found:
+            for told in poll.events:
                 print(line(told))
                 shown += 1
                 if count and shown >= count:
                     return
             sys.stdout.flush()
-            if found["lost"]:
-                print(f"warning: {found['lost']:,} messages or steps were left out", file=sys.stderr)
-            if found["missing"] != missing:
-                missing = found["missing"]
+            if poll.lost:
+                print(f"warning: {poll.lost:,} messages or steps were left out", file=sys.stderr)
+            if poll.missing is not None and poll.missing != missing:
+                missing = poll.missing
                 _warn(missing)
+            if until is not None and time.monotonic() >= until:
+                return
+
+
+def _events(url: str, path: str, chosen: dict[str, str]) -> Polls:
+    """What a broker sends over HTTP."""
+    for name, data in follow_url(url, path, chosen):
+        if name in ("message", "step"):
+            yield Poll([data])
+        else:
+            yield Poll(lost=data["count"] if name == "dropped" else 0, missing=data if name == "missing" else None)
+
+
+def _steps(chosen: dict[str, str], data_dir: str | None, config: str | None) -> Polls:
+    """What a broker says on its control socket."""
+    begun = ask("trace.begin", data_dir, config, **chosen)
+    try:
+        yield Poll(missing=begun["missing"])
+        while True:
+            found = ask("trace.next", data_dir, config, trace=begun["trace"])
+            yield Poll(found["events"], found["lost"], found["missing"])
     finally:
         with suppress(CommandError):  # the broker may have ended
             ask("trace.end", data_dir, config, trace=begun["trace"])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -21,11 +23,14 @@ SCHEMES: Final = ("http://", "https://")
 
 
 class HttpRoute(NamedTuple):
-    """``body``: the arguments are sent as JSON, otherwise in the query."""
+    """``body``: the arguments are sent as JSON, but for the name of the node if it is ``at_node``; otherwise all are in
+    the query. ``seconds``: how long an answer may take; None: any time."""
 
     method: str
     path: str
     body: bool = False
+    at_node: bool = False
+    seconds: float | None = SECONDS
 
 
 ROUTES: Final = {
@@ -51,6 +56,7 @@ ROUTES: Final = {
     "connectors.test": HttpRoute("POST", "/connectors/test", body=True),
     "rules": HttpRoute("GET", "/rules"),
     "rules.test": HttpRoute("GET", "/rules/test"),
+    "users": HttpRoute("GET", "/users"),
     "session.message.at": HttpRoute("GET", "/session/message"),
     "listeners": HttpRoute("GET", "/listeners"),
     "config": HttpRoute("GET", "/config"),
@@ -62,17 +68,35 @@ ROUTES: Final = {
     "cluster.status": HttpRoute("GET", "/nodes"),
     "cluster.routes": HttpRoute("GET", "/routes"),
     "cluster.shares": HttpRoute("GET", "/shares"),
+    "cluster.copies": HttpRoute("GET", "/copies"),
+    "cluster.forget": HttpRoute("POST", "/cluster/forget", body=True, seconds=None),
+    "cluster.give_up": HttpRoute("POST", "/cluster/give-up", body=True, seconds=None),
+    "leave.begin": HttpRoute("POST", "/cluster/leave"),
     "drain.state": HttpRoute("GET", "/drain"),
     "drain.begin": HttpRoute("POST", "/drain"),
     "drain.cancel": HttpRoute("DELETE", "/drain"),
     "storage.stats": HttpRoute("GET", "/storage"),
+    "storage.check": HttpRoute("POST", "/storage/check", seconds=None),
+    "storage.compact": HttpRoute("POST", "/storage/compact", seconds=None),
+    "streams": HttpRoute("GET", "/streams"),
+    "streams.create": HttpRoute("POST", "/streams", body=True, at_node=True),
+    "streams.trim": HttpRoute("POST", "/streams/trim"),
+    "streams.delete": HttpRoute("DELETE", "/streams"),
+    "metrics": HttpRoute("GET", "/metrics"),
     "health": HttpRoute("GET", "/health/ready"),
 }
 """Actions of the control socket that the HTTP API has with the same arguments and the same result."""
 
 NAMES: Final = {("cluster.routes", "name"): "node", ("rules.test", "does"): "action"}
 NUMBERS: Final = ("qos", "expiry", "seconds")  # in a body
-YES: Final = ("retain", "disconnect", "only_check")  # in a body
+YES: Final = ("retain", "disconnect", "only_check", "force")  # in a body
+LINES: Final = ("topics",)  # in a body: a list, where the control socket has a line for each
+OF_ONE_NODE: Final = ("stream.list", "stream.show", "stream.create", "stream.trim", "stream.delete")
+"""Actions on the part of a stream at the node that is asked. The HTTP API has them for named nodes."""
+
+
+class Unreachable(CommandError):
+    """No connection to the broker."""
 
 
 def is_url(target: str | None) -> bool:
@@ -81,6 +105,8 @@ def is_url(target: str | None) -> bool:
 
 def ask_url(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
     """The result. Raises CommandError, OSError."""
+    if action in OF_ONE_NODE:
+        return _ask_stream(url, action, arguments)
     route = ROUTES.get(action)
     if route is None:
         raise CommandError(f"{action} is not available over HTTP; run this on the machine of the broker")
@@ -89,7 +115,10 @@ def ask_url(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
         given["connected"] = "true" if given["connected"] == "yes" else "false"
     if action == "rules.test" and "retain" in given:
         given["retain"] = "true"
-    query = "" if route.body or not given else f"?{urlencode(given)}"
+    if action == "leave.begin" and "force" in given:
+        given["force"] = "true"
+    asked = given if not route.body else {"node": given.pop("node")} if route.at_node and "node" in given else {}
+    query = f"?{urlencode(asked)}" if asked else ""
     body = json.dumps(_body(given)).encode() if route.body else None
     status, answer = _exchange(url, route, query, body)
     if status >= 400 and not (action == "health" and status == 503):
@@ -99,24 +128,80 @@ def ask_url(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
     return answer
 
 
-def _exchange(url: str, route: HttpRoute, query: str, body: bytes | None) -> tuple[int, Any]:
+def _ask_stream(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
+    """An action of ``OF_ONE_NODE``, at the node that is asked. Raises CommandError."""
+    told = ask_url(url, "streams", {})
+    node = told["node"]
+    own = [one for one in told["streams"] if one["node"] == node]
+    if action == "stream.list":
+        return {"streams": own, "node": node}
+    if action == "stream.show":
+        for one in own:
+            if one["name"] == arguments["name"]:
+                return dict(one)
+        raise CommandError(
+            f"{url}: {node} has no stream named {arguments['name']}; `ctl stream list` lists those that it has"
+        )
+    done = ask_url(url, action.replace("stream.", "streams."), {**arguments, "node": node})
+    return dict(done["nodes"][node])
+
+
+def follow_url(url: str, path: str, arguments: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """The server-sent events of a path, with their names; ("", None) while nothing comes. Raises CommandError."""
+    route = HttpRoute("GET", path)
+    given = {name: value for name, value in arguments.items() if value}
+    with _answer(url, route, f"?{urlencode(given)}", None) as response:
+        if response.status >= 400:
+            raise CommandError(f"{url}: {_why(response.status, _decoded(response.read()))}")
+        with suppress(http.client.IncompleteRead):  # it ends without the last chunk
+            yield from _events(response)
+    raise CommandError(f"{url}: the broker ended the connection")
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
+    name, data = "message", []
+    for line in lines:
+        field, _, value = line.decode().rstrip("\r\n").partition(":")
+        if field == "event":
+            name = value.removeprefix(" ")
+        elif field == "data":
+            data.append(value.removeprefix(" "))
+        elif any(data):  # an empty line ends an event
+            yield name, json.loads("\n".join(data))
+            name, data = "message", []
+        else:
+            name, data = "message", []
+            yield "", None
+
+
+@contextmanager
+def _answer(url: str, route: HttpRoute, query: str, body: bytes | None) -> Iterator[http.client.HTTPResponse]:
+    """Raises CommandError, also while the answer is read."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     path = "" if route.path.startswith("/health") else "/api/v1"
     try:
-        connection = kind(parts.hostname or "", parts.port, timeout=SECONDS)
-        connection.request(route.method, parts.path.rstrip("/") + path + route.path + query, body, _headers(body))
-        response = connection.getresponse()
-        content = response.read()
+        connection = kind(parts.hostname or "", parts.port, timeout=route.seconds)
+        with closing(connection):
+            connection.request(route.method, parts.path.rstrip("/") + path + route.path + query, body, _headers(body))
+            yield connection.getresponse()
     except http.client.HTTPException as error:
         raise CommandError(f"{url}: the answer is not HTTP ({type(error).__name__})") from None
     except OSError as error:
-        raise CommandError(f"{url}: {error.strerror or error}") from None
-    connection.close()
+        raise Unreachable(f"{url}: {error.strerror or error}") from None
+
+
+def _exchange(url: str, route: HttpRoute, query: str, body: bytes | None) -> tuple[int, Any]:
+    with _answer(url, route, query, body) as response:
+        return response.status, _decoded(response.read())
+
+
+def _decoded(content: bytes) -> Any:
+    """None if it is not JSON."""
     try:
-        return response.status, json.loads(content)
+        return json.loads(content)
     except ValueError:
-        return response.status, None
+        return None
 
 
 def _headers(body: bytes | None) -> dict[str, str]:
@@ -135,6 +220,9 @@ def _body(given: dict[str, str]) -> dict[str, Any]:
     for name in YES:
         if name in body:
             body[name] = body[name] == "yes"
+    for name in LINES:
+        if name in body:
+            body[name] = body[name].splitlines()
     return body
 
 

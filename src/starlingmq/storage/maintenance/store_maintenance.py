@@ -11,6 +11,7 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,27 +108,41 @@ class BackedUp(Struct, frozen=True):
 
 
 class StoreMaintenance:
-    """The operations on one store, and on the broker whose state it stores."""
+    """The operations on one store, and on the broker whose state it stores. One of ``LONG_ACTIONS`` at a time."""
 
     def __init__(self, store: DirectoryStore, state: BrokerState, serving: bool = True) -> None:
         self.store = store
         self.state = state
         self.serving = serving
+        self._running = ""
+
+    @contextmanager
+    def _alone(self, action: str) -> Iterator[None]:
+        if self._running:
+            raise MaintenanceError(f"{self._running} is running on this data directory; wait until it is done")
+        self._running = action
+        try:
+            yield
+        finally:
+            self._running = ""
 
     def actions(self) -> dict[str, Action]:
         """By the names that the commands use."""
 
         async def check(report: Report, _: dict[str, str]) -> Result:
-            return plain_data(await self.check(report))
+            with self._alone("storage.check"):
+                return plain_data(await self.check(report))
 
         async def stats(report: Report, _: dict[str, str]) -> Result:
             return plain_data(await self.stats())
 
         async def compact(report: Report, _: dict[str, str]) -> Result:
-            return plain_data(await self.compact(report))
+            with self._alone("storage.compact"):
+                return plain_data(await self.compact(report))
 
         async def backup(report: Report, arguments: dict[str, str]) -> Result:
-            return plain_data(await self.backup(report, target_of(arguments)))
+            with self._alone("backup"):
+                return plain_data(await self.backup(report, target_of(arguments)))
 
         return {"storage.check": check, "storage.stats": stats, "storage.compact": compact, "backup": backup}
 
