@@ -191,7 +191,7 @@ async def test_a_full_queue_and_a_banned_client_are_alarms(serve: Serve, ask: As
     broker._admin.session_totals_job._good_until = 0.0
     await look(broker)
     kinds = {one["kind"]: one["text"] for one in (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]}
-    assert kinds["queue"].startswith("1 clients have a full queue")
+    assert kinds["queue"].startswith("1 client has a full queue")
     assert "'twins'" in kinds["flapping"]
 
 

@@ -51,7 +51,7 @@ class Running:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            if not selector.select(PATIENCE):
+            if not selector.select(PATIENCE * slowness()):
                 pytest.fail(f"not ready: {self.log.read_text()}")
         word, *self.urls = self.process.stdout.readline().split() or [""]
         if word != "ready":

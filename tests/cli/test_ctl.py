@@ -55,6 +55,7 @@ OF_THE_API = {
     "GET /drain": "drain",
     "POST /drain": "drain",
     "DELETE /drain": "drain",
+    "POST /rebalance": "rebalance",
     "POST /cluster/leave": "cluster leave",
     "POST /cluster/forget": "cluster forget",
     "POST /cluster/give-up": "cluster give-up",

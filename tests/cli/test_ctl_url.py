@@ -87,6 +87,9 @@ def test_a_lost_node_is_forgotten_and_another_one_leaves(tmp_path: Path) -> None
         until(lambda: run("ctl", "cluster", "copies", *first)[0] == 0)
         assert "n2 is online; let it leave, or stop it" in refused("cluster", "forget", "n2", *first)
         subscriber(mqtt[2], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-E").finish()
+        assert told("drain", *third).startswith("n3 is drained: ")
+        assert told("drain", "--cancel", *third) == "n3 accepts clients again\n"
+        assert told("rebalance", *first).splitlines()[0].startswith("n1: 0 clients before, ")
         kill_node(command, "n2")
         until(lambda: run("ctl", "cluster", "status", *first)[0] == DEGRADED)
         until(lambda: run("ctl", "cluster", "forget", "n2", *first)[0] == 0)

@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from starlingmq.cli.ctl_look import CLIENTS, NODES, SESSIONS
-from starlingmq.cli.tables import Column, aligned, cell, duration, table
+from starlingmq.cli.tables import Column, aligned, cell, duration, fitting, table
 
 IDS = ["dev-00000000-1d4f-plant-north-line-3", "dev-00000000-1d4f-plant-north-line-4", "a"]
 
@@ -92,3 +92,30 @@ def test_durations_are_in_the_largest_unit_that_fits() -> None:
 
 def test_text_of_clients_is_not_obeyed_by_a_terminal() -> None:
     assert cell("[red]\x1b[2Jodd") == r"[red]\x1b[2Jodd"
+
+
+@pytest.mark.parametrize(("width", "missing"), [(80, "user, from, subs, queued"), (100, "user, from")])
+def test_with_long_client_ids_columns_are_left_out_and_named_rather_than_lines_broken(
+    width: int, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "press-line-01/sensor-temperature-0001-building-north"
+    given = [{**one, "client_id": f"{long}{number}"} for number, one in enumerate(entries())]
+    given[1]["dropped"] = 7
+    terminal = Terminal(width)
+    monkeypatch.setattr("sys.stdout", terminal.file)
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = table(CLIENTS, given, wide=False).splitlines()
+    whole = table(CLIENTS, given, wide=True).splitlines()
+    monkeypatch.undo()
+    terminal.close()
+    assert all(cell_len(line) <= width for line in lines) and [line.split()[0] for line in lines[1:]] == [
+        f"{long}{number}" for number in range(3)
+    ]
+    assert "DROPPED" in lines[0] and " 7" in lines[2], "what differs stays"
+    assert "USER" not in lines[0] and "USER" in whole[0] and "sensors-of-the-north-plant" in whole[1]
+    assert capsys.readouterr().err == f"left out for lack of room: {missing}; --wide shows them\n"
+
+
+def test_no_column_is_left_out_where_the_first_one_fills_the_line() -> None:
+    columns, rows, left_out = fitting([Column("id"), Column("a"), Column("b")], [["x" * 90, "1", "2"]], 80)
+    assert (len(columns), rows, left_out) == (3, [["x" * 90, "1", "2"]], [])

@@ -123,8 +123,9 @@ class Conditions:
     def _queues(self, survey: SessionTotals) -> Iterator[Condition]:
         if survey.stalled:
             longest = f"; the longest is that of {survey.slow[0][1]!r}" if survey.slow else ""
-            text = f"{survey.stalled:,} clients have a full queue, and messages for them are dropped{longest}"
-            advice = "see slow subscribers in the dashboard; make them faster or use a shared subscription"
+            who = "1 client has" if survey.stalled == 1 else f"{survey.stalled:,} clients have"
+            text = f"{who} a full queue, and messages are dropped{longest}"
+            advice = "see Activity in the dashboard; make slow clients faster, or use a shared subscription"
             yield Condition("queue", "", "warning", text, advice)
 
     def _drops(self) -> Iterator[Condition]:

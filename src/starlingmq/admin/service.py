@@ -55,7 +55,7 @@ log = logging.getLogger("starlingmq.admin")
 
 FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete", "storage.stats")
 """Actions of the control socket that other nodes may request, too."""
-REMOVALS: Final = ("cluster.forget", "cluster.give_up")
+OF_MEMBERS: Final = ("cluster.forget", "cluster.give_up", "cluster.rebalance")
 UPKEEP: Final = ("storage.check", "storage.compact")
 """Actions of the control socket that an operator may also ask for over HTTP, at the node that is asked."""
 OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes", "cluster.copies", "cluster.shares")
@@ -131,7 +131,7 @@ class AdminService:
             self.poller = PeerPoller(local_node.cluster, self.node_rpc, bans, gossip)
             self.node_rpc.actions |= self.poller.actions()
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
-        self.actions |= {name: self._over_http(name) for name in (*REMOVALS, *UPKEEP)}
+        self.actions |= {name: self._over_http(name) for name in (*OF_MEMBERS, *UPKEEP)}
         self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
         self.actions |= AlarmLists(self.node_rpc).actions() | ConnectorLists(self.node_rpc).actions()
         self.actions |= SessionMessageLists(self.node_rpc).actions() | LiveChangeLists(self.node_rpc).actions()
@@ -242,10 +242,10 @@ class AdminService:
         return Leaving(earlier=earlier)
 
     def _over_http(self, action: str) -> Action:
-        """An action of ``REMOVALS`` or ``UPKEEP``, with its operator in the log."""
+        """An action of ``OF_MEMBERS`` or ``UPKEEP``, with its operator in the log."""
 
         async def asked(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
-            if action in REMOVALS and self.local_node.cluster is None:
+            if action in OF_MEMBERS and self.local_node.cluster is None:
                 raise AdminError(409, ALONE)
             if action not in self._given:
                 raise AdminError(409, "this broker stores nothing: it has no data directory (node.data_dir)")

@@ -19,6 +19,7 @@ from starlingmq.api.served import Served
 Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters with this prefix.")]
 GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only groups with this prefix.")]
 ClientId = Annotated[str, Parameter(max_length=65535, description="A client id whose share is looked up. Empty: none.")]
+Rate = Annotated[int, Parameter(ge=0, le=1_000_000, description="Clients per second and node; 0: cluster.drain_rate.")]
 Force = Annotated[bool, Parameter(description="Leave even if sessions or messages are lost.")]
 
 
@@ -114,7 +115,11 @@ def _removal_routes(served: Served) -> list[HTTPRouteHandler]:
     async def give_up(request: Request[Any, Any, Any], data: JSONBody[Removal]) -> GivenUp:
         return convert(await _removed(served, request, "cluster.give_up", data), GivenUp)
 
-    return [draining, drain, undrain, leave, forget, give_up]
+    @post("/rebalance", status_code=200, summary="Distribute clients evenly: redirect MQTT 5 clients of busy nodes")
+    async def rebalance(request: Request[Any, Any, Any], rate: Rate = 0) -> dict[str, Any]:
+        return await served.ask("cluster.rebalance", rate=str(rate), by=served.who(request))
+
+    return [draining, drain, undrain, rebalance, leave, forget, give_up]
 
 
 async def _removed(served: Served, request: Request[Any, Any, Any], action: str, data: Removal) -> dict[str, Any]:

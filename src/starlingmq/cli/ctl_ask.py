@@ -49,7 +49,7 @@ def listed(action: str, key: str, limit: int, data_dir: str | None, config: str 
             return {"node": page["node"], key: entries, "more": bool(cursor), "missing": list(missing.values())}
 
 
-def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "none", wide: bool = True) -> None:
+def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "none", wide: bool | None = None) -> None:
     """Print a table of ``found[key]``, or ``none`` if it is empty."""
     if json_:
         print(json.dumps(found))

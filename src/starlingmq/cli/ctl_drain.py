@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address, url_of
 from starlingmq.cli.ctl_ask import AtOption, ask
 from starlingmq.cli.progress import progress
 
@@ -36,7 +36,7 @@ def drain(
     start. The exit code is 1 if sessions or clients remain because no other node accepted them, or if copies are
     missing.
     """
-    if node:
+    if node or url_of(data_dir):
         found = _drain_at(node, cancel, no_wait, data_dir, config)
     else:
         arguments = {name: "yes" for name, given in (("cancel", cancel), ("no_wait", no_wait)) if given}

@@ -40,8 +40,8 @@ CONNECTORS: Final[Columns] = {
     "address": Column("address"),
     "accepted": Column("accepted", "number"),
     "failed": Column("failed", "number"),
-    "failing": Column("failed since", "number"),
-    "accepted_at": Column("accepted at", "age"),
+    "failing": Column("in a row", "number"),
+    "accepted_at": Column("last accepted", "age"),
     "problem": Column("last problem"),
 }
 RULES: Final[Columns] = {

@@ -75,6 +75,7 @@ ROUTES: Final = {
     "drain.state": HttpRoute("GET", "/drain"),
     "drain.begin": HttpRoute("POST", "/drain"),
     "drain.cancel": HttpRoute("DELETE", "/drain"),
+    "cluster.rebalance": HttpRoute("POST", "/rebalance", seconds=None),
     "storage.stats": HttpRoute("GET", "/storage"),
     "storage.check": HttpRoute("POST", "/storage/check", seconds=None),
     "storage.compact": HttpRoute("POST", "/storage/compact", seconds=None),

@@ -1,8 +1,9 @@
 """Tables of ``starlingmq ctl`` and its siblings: aligned columns without boxes, the same on a terminal and in a pipe.
 
 Invariant: the first column is never shortened. Cells of other text columns are shortened on a terminal that is too
-narrow for them, and nowhere else. In a pipe, numbers have no separators and an empty cell is ``-``, so that every line
-has the same columns.
+narrow for them, and nowhere else; where that does not suffice, columns that say least are left out, and named on
+stderr. With ``--wide`` neither is done. In a pipe, numbers have no separators and an empty cell is ``-``, so that every
+line has the same columns.
 """
 
 from __future__ import annotations
@@ -41,16 +42,41 @@ Columns = Mapping[str, Column]
 """The columns of a table by the fields of an entry."""
 
 
-def table(columns: Columns, entries: Iterable[Mapping[str, Any]], wide: bool = True) -> str:
-    """The lines of a table for stdout."""
+def table(columns: Columns, entries: Iterable[Mapping[str, Any]], wide: bool | None = None) -> str:
+    """The lines of a table for stdout. ``wide``: all columns, as wide as they are; None: all that have room."""
     terminal = sys.stdout.isatty()
-    shown = {field: column for field, column in columns.items() if wide or not column.wide}
+    shown = {field: column for field, column in columns.items() if wide is not False or not column.wide}
     now = datetime.now(UTC)
     rows = [
         [cell(entry.get(field), column.kind, now, terminal) for field, column in shown.items()] for entry in entries
     ]
-    width = shutil.get_terminal_size().columns if terminal else 0
-    return "\n".join(aligned(list(shown.values()), rows, width))
+    width = shutil.get_terminal_size().columns if terminal and not wide else 0
+    titles, rows, left_out = fitting(list(shown.values()), rows, width)
+    if left_out:
+        names = ", ".join(column.title for column in left_out)
+        hint = "; --wide shows them" if wide is False else ""
+        print(f"left out for lack of room: {names}{hint}", file=sys.stderr)
+    return "\n".join(aligned(titles, rows, width))
+
+
+def fitting(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> tuple[list[Column], list[list[str]], list[Column]]:
+    """The columns that have room, their cells, and the columns that are left out: first texts that would be shortened,
+    then columns that say the same in each row, then the last ones. If the first column alone fills the lines, all are
+    kept. ``width`` 0: there is room for all."""
+    lines = [[column.title for column in columns], *rows]
+    sizes = [max(cell_len(line[index]) for line in lines) for index in range(len(columns))]
+    least = [min(size, NARROWEST) if columns[at].kind == "text" and at else size for at, size in enumerate(sizes)]
+    kept = list(range(len(columns)))
+    while width and len(kept) > 2 and least[0] < width and _line_of(least, kept) > width:
+        kept.remove(max(kept[1:], key=lambda at: (least[at] < sizes[at], len({row[at] for row in rows}) <= 1, at)))
+    left_out = [column for at, column in enumerate(columns) if at not in kept]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows], left_out
+
+
+def _line_of(sizes: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(sizes[at] for at in kept) + len(GAP) * (len(kept) - 1)
 
 
 def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = 0) -> list[str]:
