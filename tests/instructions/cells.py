@@ -159,22 +159,19 @@ class Paced(Cell):
                     other.heard(heard)
 
 
-class Audited(Cell):
-    """The events of all messages are kept in a stream: the journal and the stream's log are files."""
+class Stored(Cell):
+    """With a journal in files, as ``process``."""
 
     def _make_store(self) -> Store:
         self.directory = tempfile.TemporaryDirectory(prefix="cell-")
         place = Path(self.directory.name)
-        log = StreamLog(
-            Definition(name="events", number=1, topics=("$events/#",)), SegmentJournal(str(place / "stream"))
-        )
-        streams = StreamLogs()
-        streams.add(log)
-        self.state.router.add_stream(log.stream)
-        self.state.audit.node = "n1"
         journal = SegmentJournal(str(place / "journal"))
+        streams = self._make_streams(place)
         self.store = DurableStore(MemoryKv(), journal, "process", lambda: self.state.ctx.now, streams=streams)
         return self.store
+
+    def _make_streams(self, place: Path) -> StreamLogs:
+        return StreamLogs()
 
     def _serve(self) -> None:
         asyncio.events._set_running_loop(cast(Any, self.loop))
@@ -184,18 +181,40 @@ class Audited(Cell):
             asyncio.events._set_running_loop(None)
 
     def run(self, toggle: Callable[[], None]) -> None:
-        log = self.store.streams.by_number[1]
-        before = log.journal.next
+        before = self._stored()
         asyncio.events._set_running_loop(cast(Any, self.loop))
         try:
             super().run(toggle)
-            assert log.journal.next >= before + self.counted, "a turn has put no events into the stream"
+            assert self._stored() >= before + self.counted, "a turn has stored nothing"
         finally:
             asyncio.events._set_running_loop(None)
             self.store.streams.close()
             self.store.journal.close()
             self.store.thread.close()
             self.directory.cleanup()
+
+    def _stored(self) -> int:
+        return self.store.journal.next
+
+
+class StoredPaced(Paced, Stored):
+    """As ``Stored``, but each read has a turn of its own."""
+
+
+class Audited(Stored):
+    """The events of all messages are kept in a stream, whose log is in files, too."""
+
+    def _make_streams(self, place: Path) -> StreamLogs:
+        definition = Definition(name="events", number=1, topics=("$events/#",))
+        log = StreamLog(definition, SegmentJournal(str(place / "stream")))
+        streams = super()._make_streams(place)
+        streams.add(log)
+        self.state.router.add_stream(log.stream)
+        self.state.audit.node = "n1"
+        return streams
+
+    def _stored(self) -> int:
+        return self.store.streams.by_number[1].journal.next
 
 
 class AuditedPaced(Paced, Audited):
@@ -283,6 +302,11 @@ def pairs(count: int, qos: int, burst: int) -> list[Peer]:
     return [peer for n in range(count) for peer in (Publisher(n, qos, burst), Subscriber(n, qos, n))]
 
 
+def lasting_pairs(count: int, qos: int, burst: int) -> list[Peer]:
+    """The sessions of the subscribers outlive their connections."""
+    return [peer for n in range(count) for peer in (Publisher(n, qos, burst), Subscriber(n, qos, n, lasting=True))]
+
+
 def fan_out(count: int, qos: int, burst: int) -> list[Peer]:
     return [Publisher(0, qos, burst), *(Subscriber(n, qos, 0) for n in range(count))]
 
@@ -309,6 +333,8 @@ CELLS: Final[dict[str, Callable[[], Cell]]] = {
     "NATS, 1:1": lambda: Cell(nats_pairs(1, 100), 20, 100),
     "NATS, 10:10": lambda: Cell(nats_pairs(10, 100), 2, 1000),
     "NATS, queue group 10:10": lambda: Cell(nats_group(10, 10, 100), 2, 1000),
+    "QoS 1, 1:1, stored": lambda: Stored(lasting_pairs(1, 1, 100), 20, 100),
+    "QoS 1, one message a turn, stored": lambda: StoredPaced(lasting_pairs(20, 1, 1), 10, 20),
     "QoS 0, 1:1, events kept": lambda: Audited(pairs(1, 0, 100), 20, 100),
     "QoS 1, 1:1, events kept": lambda: Audited(pairs(1, 1, 100), 20, 100),
     "QoS 0, 1:50, events kept": lambda: Audited(fan_out(50, 0, 20), 2, 1000),

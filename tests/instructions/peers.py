@@ -59,6 +59,7 @@ class Peer:
 
     client: Client
     delivered = 0
+    clean = True
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -66,7 +67,7 @@ class Peer:
 
     def greetings(self) -> list[bytes]:
         """The client's first packets, one read each."""
-        return [encode(Connect(4, f"{type(self).__name__}{self.number}", True, 0), 4)]
+        return [encode(Connect(4, f"{type(self).__name__}{self.number}", self.clean, 0), 4)]
 
     def read(self) -> bytes:
         return b""
@@ -103,8 +104,9 @@ class Publisher(Peer):
 class Subscriber(Peer):
     """Acknowledges in the next turn all that it has got."""
 
-    def __init__(self, number: int, qos: int, topic: int) -> None:
+    def __init__(self, number: int, qos: int, topic: int, lasting: bool = False) -> None:
         super().__init__(number)
+        self.clean = not lasting
         self.topic = topic
         self.qos = qos
         self.answers = b""

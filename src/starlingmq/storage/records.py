@@ -23,6 +23,7 @@ import struct
 from typing import Final
 
 from librt.strings import BytesWriter, write_f64_le
+from mypy_extensions import i64, u8
 
 from starlingmq.core.message import Message
 from starlingmq.core.session.stored_messages import HAS_IDS
@@ -109,12 +110,12 @@ class Reader:
         return self.data[self.at - length : self.at]
 
 
-def put_number(out: BytesWriter, value: int) -> None:
+def put_number(out: BytesWriter, value: i64) -> None:
     """Append ``encode_number(value)``."""
     while value >= 128:
-        out.append(value & 127 | 128)
+        out.append(u8(value & 127 | 128))
         value >>= 7
-    out.append(value)
+    out.append(u8(value))
 
 
 def put_two(out: BytesWriter, value: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from librt.strings import BytesWriter, write_i32_le
+from mypy_extensions import i32, i64
 from zlib_ng.zlib_ng import crc32
 
 from starlingmq.storage.segment.segment_format import END, HEAD_SIZE, LOW, STRIDE
@@ -18,21 +19,29 @@ def encode(records: Sequence[bytes], offset: int, salt: int, marks: list[int]) -
     """
     out = BytesWriter()
     checksum = crc32
-    end, low, stride, head = END, LOW, STRIDE, HEAD_SIZE
-    last = len(records) - 1
-    size = mark_at = 0
-    for number, record in enumerate(records):
+    end: i64 = END
+    low: i64 = LOW
+    stride: i64 = STRIDE
+    head: i64 = HEAD_SIZE
+    here: i64 = offset
+    first: i64 = offset
+    salted: i64 = salt
+    last: i64 = first + len(records) - 1
+    size: i64 = 0
+    mark_at: i64 = 0
+    for record in records:
         if size >= mark_at:
-            marks.append(number)
-            marks.append(size)
+            marks.append(int(here - first))
+            marks.append(int(size))
             mark_at = size + stride
-        length = len(record)
-        word = length | end if number == last else length
-        wire_offset = offset + number & low
-        crc = checksum(record, word + salt + offset + number & low)
-        write_i32_le(out, word - (word >> 31 << 32))
-        write_i32_le(out, crc - (crc >> 31 << 32))
-        write_i32_le(out, wire_offset - (wire_offset >> 31 << 32))
+        length: i64 = len(record)
+        word = length | end if here == last else length
+        low_offset = here & low
+        crc: i64 = checksum(record, int(word + salted + here & low))
+        write_i32_le(out, i32(word - (word >> 31 << 32)))
+        write_i32_le(out, i32(crc - (crc >> 31 << 32)))
+        write_i32_le(out, i32(low_offset - (low_offset >> 31 << 32)))
         out.write(record)
         size += head + length
+        here += 1
     return out.getvalue()
