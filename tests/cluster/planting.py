@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -37,12 +37,17 @@ SMALL: tuple[Replacement, ...] = (
 @cache
 def load(replacements: Sequence[Replacement] = ()) -> dict[str, Any]:
     """The modules by name, interpreted, as if their source were that."""
+    return {"frames": peer_frames, **load_from(MODULES, replacements)}
+
+
+def load_from(modules: Mapping[str, ModuleType], replacements: Sequence[Replacement]) -> dict[str, Any]:
+    """The same of any modules, in the order in which they import each other."""
     loaded: dict[str, Any] = {}
     for module, old, _ in replacements:
-        if module not in MODULES:
+        if module not in modules:
             raise PlantDoesNotApply(f"{module} is not among the modules that are planted: {old!r}")
     try:
-        for name, real in MODULES.items():
+        for name, real in modules.items():
             source = source_of(real)
             for module, old, new in replacements:
                 if module == name:
@@ -50,15 +55,15 @@ def load(replacements: Sequence[Replacement] = ()) -> dict[str, Any]:
             loaded[name] = sys.modules[real.__name__] = ModuleType(real.__name__)
             exec(compile(source, str(real.__name__), "exec"), loaded[name].__dict__)
     finally:
-        for real in MODULES.values():
+        for real in modules.values():
             sys.modules[real.__name__] = real
-    _check_that_all_is_planted(loaded)
-    return {"frames": peer_frames, **loaded}
+    _check_that_all_is_planted(modules, loaded)
+    return loaded
 
 
-def _check_that_all_is_planted(loaded: dict[str, Any]) -> None:
+def _check_that_all_is_planted(modules: Mapping[str, ModuleType], loaded: dict[str, Any]) -> None:
     """A loaded module that uses the sound twin of another loaded one runs without the mistake in it."""
-    planted = {real.__name__: loaded[name] for name, real in MODULES.items()}
+    planted = {real.__name__: loaded[name] for name, real in modules.items()}
     for name, module in loaded.items():
         for each, value in vars(module).items():
             origin = planted.get(getattr(value, "__module__", None) or "")

@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.routing.filter_summary import is_summary
 from starlingmq.wire.mqtt import Publish
 
 if TYPE_CHECKING:
@@ -312,10 +313,30 @@ def known_at(state: BrokerState, number: int, keys: list[bytes]) -> dict[bytes, 
     return known
 
 
+def admitted(here: BrokerState, number: int, filter: bytes, value: int) -> bool:
+    """Whether a summary of the filters of the node of that number includes this one, durably if it has to be."""
+    levels = filter.split(b"/")
+    for summary in here.peers.summaries._by_node.get(number, {}).values():
+        entry = summary.subscription
+        if entry is not None and summary.level < len(levels):
+            pattern = b"/".join([*levels[: summary.level], b"+", *levels[summary.level + 1 :]])
+            if pattern == entry.filter and entry.durable >= (value == 2) and summary.admits(filter):
+                return True
+    return False
+
+
 def compare(here: BrokerState, there: BrokerState) -> list[str]:
     """The routes of ``there`` that ``here`` has wrong."""
     wanted = wanted_at(there)
-    known = known_at(here, there.ctx.node, [*wanted, *GROUPS])
+    number = there.ctx.node
+    known = known_at(here, number, [*wanted, *GROUPS])
+    summarised = [key for key in known if is_summary(key)]
+    for key in summarised:
+        del known[key]
+    if summarised:
+        known |= {
+            key: value for key, value in wanted.items() if key not in known and admitted(here, number, key, value)
+        }
     if wanted == known:
         return []
     return [f"n{here.ctx.node} takes the routes of n{there.ctx.node} for {known}, they are {wanted}"]

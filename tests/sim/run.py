@@ -32,8 +32,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="live this one again, with a trace")
     parser.add_argument("--theme", choices=[*THEMES, ROAMING], default="", help="all worlds are about this")
     parser.add_argument("--copies", type=int, default=1, help="cluster.copies; above 1, disks are lost")
+    parser.add_argument("--summaries", action="store_true", help="nodes tell each other summaries of their filters")
     arguments = parser.parse_args()
     World.copies = arguments.copies
+    World.summaries = arguments.summaries
     if arguments.seed is not None:
         run(arguments.seed, True, arguments.theme)
         return 0
@@ -52,6 +54,7 @@ def main() -> int:
             traceback.print_exc(limit=-6)
             theme = f" --theme {arguments.theme}" if arguments.theme else ""
             theme += f" --copies {arguments.copies}" if arguments.copies > 1 else ""
+            theme += " --summaries" if arguments.summaries else ""
             print(f"FAILED seed {seed}; again, with a trace: python -m tests.sim --seed {seed}{theme}", flush=True)
             failures += 1
             if failures >= arguments.failures:

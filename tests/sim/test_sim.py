@@ -40,6 +40,14 @@ def test_two_hundred_worlds() -> None:
     assert not [what for what in EVERYTHING if not seen[what]], "what never happened was not tested"
 
 
+def test_worlds_in_which_nodes_tell_summaries_of_their_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "summaries", True)
+    acknowledged = 0
+    for seed in (24, *range(3_000_000, 3_000_020)):
+        acknowledged += run(seed).books.acknowledged_count
+    assert acknowledged > 200
+
+
 @pytest.mark.parametrize("theme", ["groups_lose_their_primary", "groups_have_two_primaries"])
 def test_queue_groups(theme: str) -> None:
     """Each message of a group goes to one live member or waits, whatever becomes of primaries and members."""

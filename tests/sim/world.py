@@ -43,6 +43,7 @@ class World:
     one_machine = False  # cluster.one_machine; the proxies of such a world end without looking like ended processes
     without_etcd = False  # etcd is away in the whole safety phase
     copies = 1  # cluster.copies; above 1, disks are lost
+    summaries = False  # two filters of one shape are enough for a summary
 
     def __init__(self, seed: int, trace: bool = False, theme: str = "") -> None:
         """``theme``: one of ``themes.THEMES``; as a rule none, or which the seed draws."""
@@ -54,6 +55,8 @@ class World:
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
         self.settings.cluster = structs.replace(self.settings.cluster, owners=self.owners, one_machine=self.one_machine)
+        if self.summaries:
+            self.settings.cluster = structs.replace(self.settings.cluster, route_summary_min=2)
         self.ports = Ports()
         self.losses: list[tuple[float, float, Random]] = []  # of disks: when, for how long the machine is down
         if self.copies > 1:

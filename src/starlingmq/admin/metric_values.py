@@ -409,6 +409,11 @@ class MetricValues:
             "Messages received from other nodes more than once; the duplicates were ignored.",
             value=counters.forwards_doubled,
         )
+        yield CounterMetricFamily(
+            "starlingmq_forwards_unwanted",
+            "Messages received from other nodes because of a summary of filters, and wanted by no subscriber here.",
+            value=counters.forwards_unwanted,
+        )
         yield CounterMetricFamily("starlingmq_peer_sent_bytes", "Bytes sent to other nodes.", value=traffic.bytes_out)
         yield CounterMetricFamily(
             "starlingmq_peer_received_bytes", "Bytes received from other nodes.", value=traffic.bytes_in

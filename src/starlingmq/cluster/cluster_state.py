@@ -142,7 +142,9 @@ class ClusterState:
         self._with_notices = overriding(subsystems, lambda kind: kind.take_notices)
         self._with_requests = overriding(subsystems, lambda kind: kind.take_requests)
         self.pending_work = PendingWork(subsystems)
-        self._follower = MemberFollower(broker, config, view, self._ready, self._connections, subsystems, facts)
+        self._follower = MemberFollower(
+            broker, config, view, self._ready, self._connections, self._routes, subsystems, facts
+        )
         self._receiver = FrameReceiver(
             broker.ctx,
             view,

@@ -243,6 +243,13 @@ class ClusterConfig(Section, frozen=True):
             "these gets all routes."
         ),
     ] = 100_000
+    route_summary_min: Annotated[
+        Count,
+        Meta(
+            description="Filters that differ in one level only, such as devices/ID/commands, from which on a node "
+            "tells other nodes a summary of them. 0: never."
+        ),
+    ] = 10_000
     drain_rate: Annotated[
         int,
         Meta(

@@ -10,6 +10,7 @@ from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import ENDED
 from starlingmq.cluster.membership.quorum import Quorum
+from starlingmq.cluster.routes.route_exchange import RouteExchange
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.subsystem import NodeLife, Subsystem, overriding
 from starlingmq.config.settings import ClusterConfig
@@ -27,6 +28,7 @@ class MemberFollower:
         view: ClusterView,
         ready: ClusterReady,
         connections: PeerConnections,
+        routes: RouteExchange,
         subsystems: tuple[Subsystem, ...],
         facts: dict[bytes, bytes],
     ) -> None:
@@ -35,6 +37,7 @@ class MemberFollower:
         self._view = view
         self._ready = ready
         self._connections = connections
+        self._routes = routes
         self._facts = facts
         self._subsystems = subsystems
         self._notified_of_members = overriding(subsystems, lambda kind: kind.set_members)
@@ -122,8 +125,7 @@ class MemberFollower:
         for key in routes.table(number):
             if key.startswith(b"$share/") and not wanted.get(key):
                 self._broker.groups.lost(key)  # before other nodes hear that it has no member here
-        routes.restart(interest.all())
-        interest.take()
+        self._routes.restart(routes)
 
     def _enter_again(self, me: MemberInfo, quorum: Quorum) -> None:
         """This node's key in etcd was lost before the node was registered, so it joins once more. Some nodes have

@@ -23,12 +23,12 @@ from starlingmq.cluster.routes.route_facts import (
     in_history,
     log_key,
     own_key,
+    record_bytes,
 )
 
 FRAME_RECORDS: Final = 1024
 FRAME_BYTES: Final = 65536
 """Bounds on the records in one frame. A single record of 64 KiB still fits."""
-RECORD_BYTES: Final = 8  # around a key
 CHUNK_RECORDS: Final = 1024  # records of the log in one fact
 HISTORY_LENGTH: Final = 64  # epochs; a node with an older state gets a snapshot
 
@@ -88,8 +88,9 @@ class OwnRoutes:
     def restart(self, current: dict[bytes, int]) -> None:
         """After recovery: publishes the difference between the recovered routes and the current ones."""
         table = self.table
-        records = [(key, 0) for key in table if current.get(key, 0) == 0]
-        records += [(key, value) for key, value in current.items() if table.get(key, 0) != value]
+        # What replaces something in the table comes before the removal (cluster.routes.filter_summaries).
+        records = [(key, value) for key, value in current.items() if table.get(key, 0) != value]
+        records += [(key, 0) for key in table if current.get(key, 0) == 0]
         self.originate(records)
         if len(self.history) == 1:
             self.sent_version = self.version  # no node has a state of this epoch: all will ask for a snapshot
@@ -199,7 +200,7 @@ class OwnRoutes:
         records = self._log[begin : begin + FRAME_RECORDS]
         size = 0
         for count, record in enumerate(records):
-            size += len(record.key) + RECORD_BYTES
+            size += len(record.key) + record_bytes(record.value)
             if size > FRAME_BYTES and count:
                 del records[count:]
                 break
@@ -216,7 +217,7 @@ def next_piece(answer: RouteAnswer, of: int = 0) -> RouteSnapshot:
         key, value = next(answer.entries)
         answer.left -= 1
         records.append(RouteRecord(key, value))
-        size += len(key) + RECORD_BYTES
+        size += len(key) + record_bytes(value)
     epoch, version = answer.state
     piece = RouteSnapshot(epoch, version, answer.chunk, answer.left == 0, tuple(records), of)
     answer.chunk += 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_frames import Body, RouteApplied
+from starlingmq.cluster.routes.filter_summaries import FilterSummaries
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.subsystem import Subsystem
 from starlingmq.config.settings import ClusterConfig
@@ -23,6 +24,7 @@ class RouteExchange(Subsystem):
         interest = self._ctx.cluster.interest
         assert interest is not None
         self._interest = interest
+        self._summaries = FilterSummaries(config.route_summary_min)
 
     def look(self, now: float) -> None:
         routes = self._view.routes
@@ -30,13 +32,24 @@ class RouteExchange(Subsystem):
             for node, key, value in routes.take_changes():
                 self._broker.peers.route(node, key, value)
 
+    def restart(self, routes: RouteTable) -> None:
+        """Replaces the routes of an earlier incarnation by the present subscriptions of this node's sessions."""
+        routes.restart(self._summaries.restart(self._interest.all(), routes.table(self._view.number)))
+        self._interest.take()
+
     def turn(self, now: float) -> None:
         """To be called before everything that depends on the version of the routes."""
         routes, interest = self._view.routes, self._interest
         if routes is None:
             return
+        summaries, table = self._summaries, routes.table(self._view.number)
         if interest.changed:
-            routes.originate([(key, interest.value(key)) for key in interest.take()])
+            changes = [(key, interest.value(key)) for key in interest.take()]
+            routes.originate(summaries.translate(changes, table))
+        records = summaries.step(table, interest.take_unwanted(), self._ctx.counters.forwards_received)
+        if records:
+            routes.originate(records)
+        interest.summarises = bool(summaries.shapes)
         subscribing = self._broker.subscribing
         if subscribing.held:
             subscribing.stamp(routes.version, now + self._config.subscribe_ack_timeout)
@@ -63,4 +76,4 @@ class RouteExchange(Subsystem):
 
     def is_pending(self) -> bool:
         routes = self._view.routes
-        return routes is not None and routes.pending()
+        return routes is not None and (routes.pending() or self._summaries.pending())

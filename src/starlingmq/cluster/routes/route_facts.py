@@ -2,14 +2,17 @@
 
     h                     own: u8 format, u32 node; for each epoch: u64 epoch, u64 its first version
     l u64 version         own log: records, of which the first one has this version
-    o key                 own table: u32 value
+    o key                 own table: u32 value, or 16 bytes
     v u32 node            another node's: u64 epoch, u64 version of its table, then the records that led to it
-    t u32 node, key       table of another node: u32 value
+    t u32 node, key       table of another node: u32 value, or 16 bytes
 
-A record is u32 value, u32 length, key. A crash may keep any prefix of the facts. So the records of a change are written
-before the entries of the table, in one fact with the resulting version, and recovery applies them again: the table is
-never behind its version, and has nothing that the version does not include. Entries that recovery finds missing have to
-be stored before anything else, because the fact with their records will be replaced.
+A record is u32 value, u32 length, key. A larger value (of up to 16 bytes, see core.routing.filter_summary) follows the
+key, and the highest bit of the length is set.
+
+A crash may keep any prefix of the facts. So the records of a change are written before the entries of the table, in one
+fact with the resulting version, and recovery applies them again: the table is never behind its version, and has nothing
+that the version does not include. Entries that recovery finds missing have to be stored before anything else, because
+the fact with their records will be replaced.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ HISTORY: Final = b"h"
 _STATE: Final = struct.Struct(">QQ")
 _HEAD: Final = struct.Struct(">BI")
 _RECORD: Final = struct.Struct(">II")
+_WIDE: Final = 1 << 31  # in a length: the value has WIDE_BYTES and follows the key
+_WIDE_BYTES: Final = 16
+_VALUE_MAX: Final = 0xFFFFFFFF
 
 
 class FactError(Exception):
@@ -53,15 +59,26 @@ def table_prefix(node: int) -> bytes:
 
 
 def encode_value(value: int) -> bytes:
-    return value.to_bytes(4, "big")
+    return value.to_bytes(4 if value <= _VALUE_MAX else _WIDE_BYTES, "big")
+
+
+def record_bytes(value: int) -> int:
+    """Bytes of a record around its key."""
+    return _RECORD.size if value <= _VALUE_MAX else _RECORD.size + _WIDE_BYTES
 
 
 def encode_records(records: Sequence[RouteRecord]) -> bytes:
     parts: list[bytes] = []
     pack = _RECORD.pack
     for record in records:
-        parts.append(pack(record.value, len(record.key)))
-        parts.append(record.key)
+        value, key = record.value, record.key
+        if value <= _VALUE_MAX:
+            parts.append(pack(value, len(key)))
+            parts.append(key)
+        else:
+            parts.append(pack(0, len(key) | _WIDE))
+            parts.append(key)
+            parts.append(value.to_bytes(_WIDE_BYTES, "big"))
     return b"".join(parts)
 
 
@@ -71,8 +88,14 @@ def decode_records(data: bytes, at: int = 0) -> list[RouteRecord]:
     while at + _RECORD.size <= len(data):
         value, length = _RECORD.unpack_from(data, at)
         at += _RECORD.size
-        records.append(RouteRecord(data[at : at + length], value))
+        wide = length >= _WIDE
+        length &= _WIDE - 1
+        key = data[at : at + length]
         at += length
+        if wide:
+            value = int.from_bytes(data[at : at + _WIDE_BYTES], "big")
+            at += _WIDE_BYTES
+        records.append(RouteRecord(key, value))
     if at != len(data):
         raise FactError("the route records are truncated")
     return records

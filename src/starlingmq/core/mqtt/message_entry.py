@@ -65,6 +65,9 @@ class MessageEntry:
         if not group:
             if message.retain and ctx.cluster.retained is not None:
                 ctx.cluster.retained.note_accepted(source.node, message.sequence)
+            if ctx.cluster.interest is not None and ctx.cluster.interest.summarises and not route.wanted_here():
+                ctx.counters.forwards_unwanted += 1
+                ctx.cluster.interest.note_unwanted(message.topic)
             self.delivery.fan_out(message, route, source)
             return
         found = self.router.group(group)

@@ -97,6 +97,7 @@ class SysTopics:
             figures["cluster/messages/forwarded"] = str(counters.forwards_sent)
             figures["cluster/messages/received"] = str(counters.forwards_received)
             figures["cluster/messages/doubled"] = str(counters.forwards_doubled)
+            figures["cluster/messages/unwanted"] = str(counters.forwards_unwanted)
         if ctx.cluster.qos2 is not None:
             for name, count in ctx.cluster.qos2.figures().items():
                 figures["cluster/handshakes/" + name] = str(count)

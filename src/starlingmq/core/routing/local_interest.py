@@ -17,6 +17,7 @@ from starlingmq.core.session.session import Session, Subscription
 
 _DURABLE: Final = 1 << 32  # above the count of all subscribers, the count of the durable ones; for groups, see KEEPS
 _SHARE: Final = b"$share/"
+UNWANTED_MAX: Final = 1024  # unwanted messages that are noted in a turn
 
 
 def _weight(key: bytes, session: Session, subscription: Subscription) -> int:
@@ -27,11 +28,15 @@ def _weight(key: bytes, session: Session, subscription: Subscription) -> int:
 
 class LocalInterest:
     changed: dict[bytes, None]  # keys that changed since the last take
+    summarises: bool  # other nodes know some of these filters as a summary, so they also send what nobody wants here
+    _unwanted: list[bytes]
     _counts: dict[bytes, int]
     _lingering: dict[bytes, None]
 
     def __init__(self) -> None:
         self.changed = {}
+        self.summarises = False
+        self._unwanted = []
         self._counts = {}
         self._lingering = {}
 
@@ -87,6 +92,17 @@ class LocalInterest:
         else:
             self._lingering.pop(key, None)
         self.changed[key] = None
+
+    def note_unwanted(self, topic: bytes) -> None:
+        """A message came from another node, and nobody here wants it."""
+        if len(self._unwanted) < UNWANTED_MAX:
+            self._unwanted.append(topic)
+
+    def take_unwanted(self) -> list[bytes]:
+        unwanted = self._unwanted
+        if unwanted:
+            self._unwanted = []
+        return unwanted
 
     def take(self) -> list[bytes]:
         changed = self.changed

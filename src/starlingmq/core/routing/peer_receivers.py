@@ -21,7 +21,9 @@ from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import HEARD_FACT, Publishing
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, SESSION_PUT, Write
 from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.filter_summary import is_summary
 from starlingmq.core.routing.forward_batch import FOR_THE_NODE, ForwardReader
+from starlingmq.core.routing.peer_summaries import PeerSummaries
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import parse_share
 from starlingmq.core.session.ending import Ending
@@ -78,6 +80,7 @@ class PeerReceivers:
     publishing: Publishing
     ending: Ending
     by_number: dict[int, PeerReceiver]
+    summaries: PeerSummaries
     highest: dict[int, int]  # of all numbers, also of former members, which may join again
     facts: dict[bytes, bytes]  # facts of the cluster's state machines in the store
     control: Callable[[int, bytes], None] | None  # handles messages for this node itself, in order with other messages
@@ -93,6 +96,7 @@ class PeerReceivers:
         self.publishing = publishing
         self.ending = ending
         self.by_number = {}
+        self.summaries = PeerSummaries(router)
         self.highest = {}
         self.facts = {}
         self.control = None
@@ -156,6 +160,7 @@ class PeerReceivers:
         peer = self.by_number.pop(number, None)
         if peer is not None:
             self.down(peer)
+            self.summaries.remove(number)
             self.ending.end(peer.session)
             self._keep(peer)
             settled = self.settled_until(number)
@@ -271,8 +276,12 @@ class PeerReceivers:
             self.control(peer.number, message.payload)
 
     def route(self, number: int, key: bytes, value: int) -> None:
-        """A node's route for a filter or a shared group (see cluster.links.peer_frames.RouteRecord)."""
+        """A node's route for a filter or a shared group, or a part of a summary (cluster.links.peer_frames)."""
         peer = self.by_number.get(number)
+        if is_summary(key):
+            if peer is not None:
+                self.summaries.route(peer.session, key, value)
+            return
         share = parse_share(key)
         filter = key if share is None else share[1]
         if peer is None:  # it is not a member any more, and its session and subscriptions are gone

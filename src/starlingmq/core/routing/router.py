@@ -13,6 +13,7 @@ from typing import Final, cast
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_port import GroupPort
 from starlingmq.core.groups.member_selection import RANDOM, STRATEGIES
+from starlingmq.core.routing.filter_summary import FilterSummary
 from starlingmq.core.routing.filter_tree import FilterTree
 from starlingmq.core.routing.stream import Stream
 from starlingmq.core.routing.topics import levels, of_the_node, valid_text, valid_topic
@@ -52,6 +53,12 @@ class Route:
             if subscription.qos != 0 and (subscription.session.node == 0 or subscription.durable):
                 self.kept = True
                 break
+
+    def wanted_here(self) -> bool:
+        """Whether a subscriber of this node, a group or a stream wants the topic."""
+        if self.groups or self.streams:
+            return True
+        return any(subscription.session.node == 0 for subscription in self.subscriptions)
 
 
 class Router:
@@ -123,7 +130,12 @@ class Router:
                 if value not in streams:
                     streams.append(value)
                 continue
-            subscription = cast(Subscription, value)
+            if isinstance(value, FilterSummary):
+                if value.subscription is None or not value.admits(topic):
+                    continue
+                subscription = value.subscription
+            else:
+                subscription = cast(Subscription, value)
             if subscription.session.ended or (reserved and subscription.session.node != 0):
                 continue  # each node has its own figures
             if subscription.session.subscription_count() > 1:
@@ -163,6 +175,27 @@ class Router:
     def unsubscribe(self, filter: bytes, key: object) -> None:
         self.tree.remove(filter, key)
         self._changed(filter)
+
+    def summarise(self, summary: FilterSummary) -> None:
+        """From now on, messages for the filters of this shape go to the node of ``summary`` if it admits them."""
+        assert summary.subscription is not None
+        self.tree.add(summary.subscription.filter, summary, summary)
+        self.version += 1
+
+    def unsummarise(self, summary: FilterSummary) -> None:
+        assert summary.subscription is not None
+        self.tree.remove(summary.subscription.filter, summary)
+        summary.subscription = None
+        self.version += 1
+
+    def look_up_again(self, summary: FilterSummary) -> None:
+        """A summary has changed: the routes of the topics that were looked up in it are not valid any more."""
+        topics = summary.looked_up.take()
+        if topics is None:
+            self.version += 1
+            return
+        for topic in topics:
+            self._let_go(topic)
 
     def join(self, name: bytes, subscription: Subscription) -> None:
         """Make a session a member of the shared group ``name`` for ``subscription.filter``."""

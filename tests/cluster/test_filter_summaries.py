@@ -1,0 +1,206 @@
+"""Filters in sum: what a node publishes, and what another node's router makes of it, beside a dumb twin that keeps all
+filters exactly."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.planting import Replacement
+from tests.cluster.summary_twin import SMALL, Twin, live, shrink
+from tests.planting import first_to_find
+
+from starlingmq.cluster.links.peer_frames import RouteRecord
+from starlingmq.cluster.routes import filter_shape
+from starlingmq.cluster.routes.filter_shape import FilterShape, fitting_size
+from starlingmq.cluster.routes.route_facts import decode_records, encode_records, encode_value
+from starlingmq.core.routing.filter_summary import CHUNK_BITS, is_summary
+
+MINIMUM = 40
+
+
+def fleet(numbers: range) -> dict[bytes, int]:
+    return {b"devices/%d/commands" % number: 2 for number in numbers}
+
+
+def test_few_filters_are_published_exactly() -> None:
+    twin = Twin(MINIMUM)
+    twin.set(fleet(range(MINIMUM - 1)))
+    assert twin.table == twin.wanted
+    assert not any(is_summary(key) for key in twin.table)
+
+
+def test_many_filters_of_one_shape_are_a_summary_that_admits_each() -> None:
+    twin = Twin(MINIMUM)
+    twin.set({b"lone/filter": 1, b"lone/+/filter": 1, b"$share/group/devices/1/commands": 3})
+    twin.set(fleet(range(1000)))
+    assert {key: value for key, value in twin.table.items() if not is_summary(key)} == {
+        b"lone/filter": 1,
+        b"lone/+/filter": 1,
+        b"$share/group/devices/1/commands": 3,
+    }
+    assert len(twin.table) < 500
+    assert all(twin.receives(filter) for filter in twin.wanted if filter.startswith(b"devices/"))
+
+
+def test_a_summary_admits_few_others() -> None:
+    twin = Twin(MINIMUM)
+    twin.set(fleet(range(10_000)))
+    admitted = sum(twin.receives(b"devices/%d/commands" % number) for number in range(10_000, 20_000))
+    assert 0 < admitted < 200
+    assert not twin.receives(b"devices/1/state")
+    assert not twin.receives(b"devices/1/2/commands")
+
+
+def test_a_filter_that_comes_back_changes_nothing() -> None:
+    twin = Twin(MINIMUM)
+    twin.set(fleet(range(1000)))
+    published = len(twin.records)
+    twin.set({b"devices/7/commands": 0})
+    twin.set({b"devices/7/commands": 2})
+    assert len(twin.records) == published
+
+
+def test_a_topic_that_was_not_wanted_is_looked_up_again_when_its_chunk_changes() -> None:
+    twin = Twin(MINIMUM)
+    twin.set(fleet(range(MINIMUM)))
+    new = [b"devices/%d/commands" % number for number in range(500, 540)]
+    before = [twin.receives(topic) for topic in new]  # cached from here on
+    twin.set(dict.fromkeys(new, 1))
+    assert before.count(True) < 5
+    assert all(twin.receives(topic) for topic in new)
+
+
+def test_the_shape_is_published_before_its_chunks_and_an_exact_entry_is_removed_after_them() -> None:
+    twin = Twin(MINIMUM)
+    twin.set(fleet(range(MINIMUM)))  # the twin checks after each single record that nothing that is wanted is missing
+    assert any(value == 0 for _, value in twin.records)
+    assert is_summary(next(iter(twin.table)))
+
+
+def test_a_small_shape_is_exact_again() -> None:
+    twin = Twin(MINIMUM)
+    twin.set(fleet(range(1000)))
+    twin.set(dict.fromkeys(fleet(range(995)), 0))
+    assert twin.table == fleet(range(995, 1000))
+
+
+def test_a_fleet_that_grows_gets_more_chunks_and_each_filter_is_admitted_meanwhile() -> None:
+    twin = Twin(MINIMUM)
+    for first in range(0, 8000, 100):
+        twin.set(fleet(range(first, first + 100)))
+    chunks = sum(is_summary(key) for key in twin.table) - 1
+    assert chunks * filter_shape.CHUNK_MEMBERS > 8000 / 2
+    assert chunks <= 1 << fitting_size(8000)
+
+
+def test_former_members_are_forgotten_once_they_are_as_many_as_the_present_ones() -> None:
+    twin = Twin(MINIMUM, SMALL)
+    twin.set(fleet(range(2000)))
+    twin.set(dict.fromkeys(fleet(range(1100)), 0))
+    assert sum(twin.receives(b"devices/%d/commands" % number) for number in range(1100)) < 60
+
+
+def test_a_summary_that_lets_too_much_through_is_split() -> None:
+    twin = Twin(MINIMUM, SMALL)
+    twin.set(fleet(range(2000)))
+    before = sum(is_summary(key) for key in twin.table)
+    twin.arrive([b"devices/%d/commands" % number for number in range(5000, 5100)], received=300)
+    assert sum(is_summary(key) for key in twin.table) > 1.5 * before
+
+
+def test_one_durable_subscriber_makes_the_shape_durable() -> None:
+    twin = Twin(MINIMUM)
+    twin.set(dict.fromkeys(fleet(range(1000)), 1))
+    assert not twin.durable(b"devices/1/commands")
+    twin.set({b"devices/2/commands": 2})
+    assert twin.durable(b"devices/2/commands")
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [b"%d/commands" % number for number in range(100)],
+        [b"site/%d" % number for number in range(100)],
+        [b"site/%d/#" % number for number in range(100)],
+        [b"site/+/%d/state/#" % number for number in range(100)],
+        [b"/%d" % number for number in range(100)],
+        [b"a/b/c/%d/" % number for number in range(100)],
+    ],
+    ids=repr,
+)
+def test_any_level_may_vary(filters: list[bytes]) -> None:
+    twin = Twin(MINIMUM)
+    twin.set(dict.fromkeys(filters, 1))
+    assert len(twin.table) < MINIMUM
+    for filter in filters:
+        assert twin.receives(filter.replace(b"+", b"x").replace(b"/#", b"/x/y"))
+
+
+def test_topics_of_the_broker_itself_are_not_summarised_at_the_first_level() -> None:
+    twin = Twin(MINIMUM)
+    twin.set({b"$%d/x" % number: 1 for number in range(100)})
+    assert twin.receives(b"$7/x")
+    assert len(twin.table) == 100
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_that_is_wanted_is_ever_missing(seed: int) -> None:
+    live(seed)
+
+
+MISTAKES: dict[str, list[Replacement]] = {
+    "exact entries are removed before the chunks are published": [
+        ("filter_summaries", "        return records + removed", "        return removed + records"),
+    ],
+    "absorbed entries are removed before the chunks are published": [
+        ("filter_summaries", "        records += removed\n", "        records[:0] = removed\n"),
+    ],
+    "filters that come while the chunks are made again are left out": [
+        (
+            "filter_shape",
+            "        if self._next is not None:\n            chunk = word",
+            "        if False:\n            chunk = word",
+        ),
+    ],
+    "chunks of the old size are removed first": [
+        (
+            "filter_shape",
+            "        elif self._published is not None:",
+            "        elif self._published is not None and self._removed is None:",
+        ),
+    ],
+    "a shape is withdrawn before its filters are exact again": [
+        (
+            "filter_summaries",
+            "        records += list(shape.members.items())\n",
+            "        records += [(each, 0) for each in ()]\n",
+        ),
+    ],
+    "a shape includes what it does not match": [("filter_shape", 'if b"/" in name or name in', "if name in")],
+    "a restart forgets the shapes' filters": [("filter_summaries", "            current.update(shape.whole())\n", "")],
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_is_found(mistake: str) -> None:
+    planted = MISTAKES[mistake]
+    assert first_to_find(range(300), lambda seed: live(seed, planted), live) >= 0, "no seed of 300 finds it"
+
+
+def test_a_filter_that_relies_on_chunks_which_are_not_published_is_found() -> None:
+    shrink()
+    with pytest.raises(AssertionError, match="is not received"):
+        shrink([("filter_shape", " or chunk in self._unpublished:", ":")])
+
+
+def test_wide_values_travel_and_are_stored() -> None:
+    records = [RouteRecord(b"a/b", 2), RouteRecord(b"\0\2x", (1 << CHUNK_BITS) - 1), RouteRecord(b"c", 0xFFFFFFFF)]
+    assert decode_records(encode_records(records)) == records
+    assert int.from_bytes(encode_value(1 << 100), "big") == 1 << 100
+
+
+def test_a_shape_takes_one_level_only() -> None:
+    shape = FilterShape(1, b"d/", b"/c", 0)
+    assert shape.varying(b"d/1/c") == b"1"
+    assert shape.varying(b"d//c") == b""
+    for other in (b"d/1/2/c", b"d/+/c", b"d/#", b"d/c", b"x/1/c", b"d/1/x"):
+        assert shape.varying(other) is None
