@@ -44,6 +44,8 @@ MODULES: Final = {
     "cluster/links/peer_link.py": FOR_EACH_MESSAGE,
     "cluster/membership/lease_fence.py": IN_EACH_TURN,
     "cluster/membership/members.py": IN_EACH_TURN,
+    "cluster/routes/filter_shape.py": "runs for each subscription, once its node summarises filters",
+    "cluster/routes/filter_summaries.py": "the same",
     "cluster/routes/own_routes.py": "runs for each subscription, whose route goes to the other nodes",
     "cluster/takeover/owner_key_gc.py": IN_EACH_TURN,
     "cluster/takeover/ownership.py": FOR_EACH_SESSION,

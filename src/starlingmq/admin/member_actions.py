@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType, field
@@ -17,6 +17,7 @@ from starlingmq.admin.sessions import when
 from starlingmq.admin.share_views import SharesRequest, SharesView, view_shares
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.cluster.cluster_state import ClusterState, PeerStatus
+from starlingmq.core.routing.filter_summary import is_summary, parse_shape
 from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.peers.cluster_shell import Cluster
@@ -121,11 +122,12 @@ class ClusterStatus(Struct, frozen=True):
 
 
 class RouteView(Struct, frozen=True):
-    """``members`` of a shared subscription, ``durable`` of any other."""
+    """``members`` of a shared subscription, ``durable`` of any other. ``summary``: ``filter`` is the shape of many."""
 
     filter: str
     members: int | UnsetType = UNSET
     durable: bool | UnsetType = UNSET
+    summary: bool | UnsetType = UNSET
 
 
 class NodeRoutes(Struct, frozen=True):
@@ -204,6 +206,23 @@ def _other_members(state: ClusterState) -> list[MemberView]:
 def _gone_since(state: ClusterState, status: PeerStatus) -> str | None:
     since = state.reports.gone_since(status.member.number)
     return when(since) if since and status.member.registered and not status.connected else None
+
+
+def _listed(table: Mapping[bytes, int], prefix: bytes, limit: int) -> list[RouteView]:
+    views: list[RouteView] = []
+    for key, value in table.items():
+        shape = parse_shape(key) if is_summary(key) else None
+        filter = key if shape is None else shape[2]
+        if (is_summary(key) and shape is None) or not filter.startswith(prefix):
+            continue
+        text = filter.decode()
+        if filter.startswith(b"$share/"):
+            views.append(RouteView(text, members=value))
+        else:
+            views.append(RouteView(text, durable=value > 1, summary=UNSET if shape is None else True))
+        if len(views) == limit:
+            break
+    return sorted(views, key=lambda view: view.filter)
 
 
 class MemberActions:
@@ -285,16 +304,9 @@ class MemberActions:
         for number, name in sorted(names.items(), key=lambda item: item[1]):
             if wanted in ("", name):
                 table = state.routes.table(number)
-                found = ((key, value) for key, value in table.items() if key.startswith(prefix))
-                listed = sorted(islice(found, limit))
+                listed = _listed(table, prefix, limit)
                 epoch, version = state.routes.vector().get(number, (0, 0))
-                routes = [
-                    RouteView(key.decode(), members=value)
-                    if key.startswith(b"$share/")
-                    else RouteView(key.decode(), durable=value > 1)
-                    for key, value in listed
-                ]
-                nodes.append(NodeRoutes(name, epoch, version, len(table), routes))
+                nodes.append(NodeRoutes(name, epoch, version, len(table), listed))
         return ClusterRoutes(nodes)
 
     async def leave(self, report: Report, request: LeaveRequest) -> NodeLeft:

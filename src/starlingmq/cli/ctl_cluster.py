@@ -348,4 +348,5 @@ def _connection(member: dict[str, Any]) -> str:
 def _what_for(route: dict[str, Any]) -> str:
     if "members" in route:
         return f"{route['members']:,} members of the group"
-    return "persistent sessions" if route["durable"] else "connected clients"
+    wanted = "persistent sessions" if route["durable"] else "connected clients"
+    return f"{wanted}, a summary of many filters" if route.get("summary") else wanted

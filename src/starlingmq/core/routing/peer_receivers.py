@@ -160,7 +160,7 @@ class PeerReceivers:
         peer = self.by_number.pop(number, None)
         if peer is not None:
             self.down(peer)
-            self.summaries.remove(number)
+            self.summaries.remove(peer.session)
             self.ending.end(peer.session)
             self._keep(peer)
             settled = self.settled_until(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starlingmq.core.routing.filter_summary import FilterSummary, LookedUp, parse_chunk, parse_shape
+from starlingmq.core.routing.filter_summary import FilterSummary, LookedUp, parse_chunk, parse_shape, shape_key
 from starlingmq.core.routing.router import Router
 from starlingmq.core.session.session import Session, Subscription
 
@@ -65,8 +65,9 @@ class PeerSummaries:
             if not summaries:
                 del self._by_node[node]
 
-    def remove(self, node: int) -> None:
-        """The node is no member any more."""
-        for summary in self._by_node.pop(node, {}).values():
+    def remove(self, session: Session) -> None:
+        """The node is no member any more; its session is about to end."""
+        for summary in self._by_node.pop(session.node, {}).values():
             if summary.subscription is not None:
+                session.remove_subscription(shape_key(summary.level, summary.subscription.filter))
                 self._router.unsummarise(summary)
