@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 
@@ -13,8 +15,8 @@ from starlingmq.wire.properties import SERVER_REFERENCE, WILL_DELAY_INTERVAL
 from starlingmq.wire.reasons import Reason
 
 
-def fleet_of(count: int, listeners: bool = True) -> Fleet:
-    fleet = Fleet(count)
+def fleet_of(count: int, listeners: bool = True, **settings: Any) -> Fleet:
+    fleet = Fleet(count, **settings)
     for place, node in enumerate(fleet.nodes):
         if listeners:
             node.cluster.node_directory.open_own([f"mqtt://n{place + 1}:1883"])
@@ -221,6 +223,37 @@ def test_a_client_that_came_back_after_all_keeps_its_session() -> None:
     assert not again.closed and home(fleet, "c") == 0
     again.drop()
     assert lasting(fleet, 1).connack.session_present
+
+
+def test_in_a_storm_clients_are_sent_to_the_node_with_the_fewest_clients() -> None:
+    fleet = fleet_of(3, connect_rate=10)
+    for number in range(10):
+        fleet.connect(0, f"c{number}")
+    fleet.connect(1, "there")
+    fleet.advance(0.6)
+    before = [fleet[0].open() for _ in range(11)]
+    for number, client in enumerate(before):
+        client.send(Connect(5, f"late{number}", True))
+    refused = before[-1].expect(Connack)
+    assert (refused.reason, refused.properties[SERVER_REFERENCE]) == (Reason.USE_ANOTHER_SERVER, "n3:1883")
+
+
+def test_in_a_storm_of_all_nodes_and_for_3_x_clients_a_connect_is_refused() -> None:
+    fleet = fleet_of(2, connect_rate=10)
+    for place in (0, 1):
+        for number in range(10):
+            fleet.connect(place, f"c{place}{number}")
+    fleet.advance(0.6)
+    several = [fleet[0].open() for _ in range(11)]
+    for number, client in enumerate(several):
+        client.send(Connect(5, f"late{number}", True))
+    refused = several[-1].expect(Connack)
+    assert refused.reason == Reason.CONNECTION_RATE_EXCEEDED and SERVER_REFERENCE not in refused.properties
+    old = fleet[1].open(4)
+    for number in range(10):
+        fleet[1].open().send(Connect(5, f"more{number}", True))
+    old.send(Connect(4, "old", True))
+    assert old.expect(Connack).reason == 3
 
 
 def test_clients_are_spread_evenly_again() -> None:

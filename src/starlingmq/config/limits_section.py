@@ -34,7 +34,7 @@ class LimitsConfig(Section, frozen=True):
         Count,
         Meta(
             description="CONNECT packets accepted per second on all listeners together; further ones "
-            "are refused. 0 sets no limit."
+            "are refused, or sent to a node with fewer clients. 0 sets no limit."
         ),
     ] = 0
     handshake_time: Annotated[

@@ -7,11 +7,14 @@ NATS.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from starlingmq.cluster.links.peer_frames import Heartbeat
 from starlingmq.cluster.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.limits.connect_admission import kind_of
+
+ROOM_SHARE: Final = 10  # a node has room if it has fewer clients than this one by one in so many
 
 
 class NodeDirectory(Subsystem):
@@ -27,6 +30,7 @@ class NodeDirectory(Subsystem):
         self.changed = False
         self._broker = broker
         self._connect_admission = broker.ctx.connect_admission
+        self._connect_admission.with_room = self.with_room
         self._heartbeats: dict[int, Heartbeat] = {}  # by number: the last heartbeat of each connected node
 
     def open_own(self, urls: Iterable[str]) -> None:
@@ -107,6 +111,17 @@ class NodeDirectory(Subsystem):
                 if kind_of(url) == kind and url not in self.own:
                     found.setdefault(node, _address(url))
         return found
+
+    def with_room(self, listener: str) -> str:
+        """``host:port`` of such a listener on the other node with the fewest clients by the last heartbeats; "" if that
+        node does not have clearly fewer than this one."""
+        fitting = self.fitting(listener)
+        node = min(fitting, key=lambda node: (self.clients(node), node), default=0)
+        if node == 0 or self.clients(node) * ROOM_SHARE >= self._broker.ctx.counters.clients_connected * (
+            ROOM_SHARE - 1
+        ):
+            return ""
+        return fitting[node]
 
 
 def _accepts_clients(heartbeat: Heartbeat) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlingmq.wire.reasons import Reason
 
 
@@ -9,12 +11,14 @@ class ConnectAdmission:
     shut: bool  # no CONNECT is accepted, because this node is stopping or draining
     for_good: bool  # permanently: clients should remember the other server
     elsewhere: dict[str, list[str]]  # by kind of listener, ``host:port`` of such listeners on other nodes
+    with_room: Callable[[str], str]  # the same for one listener: the other node with the fewest clients, or ""
     _turn: int
 
     def __init__(self) -> None:
         self.shut = False
         self.for_good = False
         self.elsewhere = {}
+        self.with_room = lambda listener: ""
         self._turn = 0
 
     def reason(self) -> int:

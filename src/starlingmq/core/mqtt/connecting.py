@@ -74,6 +74,9 @@ class SuccessionJob(Job):
         return True
 
 
+RATE_EXCEEDED: Final = "the limit of CONNECT packets per second is exceeded (limits.connect_rate)"
+
+
 class Connecting:
     ctx: Context
     router: Router
@@ -124,11 +127,9 @@ class Connecting:
         method = connect.properties.get(prop.AUTHENTICATION_METHOD)
         self.ending.waiting[client] = connect
         if not self.ctx.quotas.may_connect(self.ctx.now):
-            self.ending.refuse(
-                client,
-                Reason.CONNECTION_RATE_EXCEEDED,
-                "the limit of CONNECT packets per second is exceeded (limits.connect_rate)",
-            )
+            elsewhere = self.ctx.connect_admission.with_room(client.listener) if client.version == 5 else ""
+            reason = Reason.USE_ANOTHER_SERVER if elsewhere else Reason.CONNECTION_RATE_EXCEEDED
+            self.ending.refuse(client, reason, RATE_EXCEEDED, elsewhere)
             return
         if self.ctx.ask_authenticate:
             client.auth_method = method if isinstance(method, str) else ""

@@ -36,13 +36,14 @@ class Ending:
 
     # Ending a connection
 
-    def refuse(self, client: Client, reason: int, detail: str) -> None:
-        """Send CONNACK with a refusal, then close. 3.x clients get the nearest return code, or no CONNACK at all."""
+    def refuse(self, client: Client, reason: int, detail: str, elsewhere: str = "") -> None:
+        """Send CONNACK with a refusal, then close. 3.x clients get the nearest return code, or no CONNACK at all.
+        ``elsewhere``: the server for a client that is to use another one; "": any."""
         self.waiting.pop(client, None)
         self.ctx.notice(Reason(reason).name.lower(), client, detail)
         if client.version == 5:
             properties = self._why(client, detail)
-            self._refer(client, reason, properties)
+            self._refer(client, reason, properties, elsewhere)
             self._send_last(client, encode(Connack(False, reason, properties), 5), encode(Connack(False, reason), 5))
         else:
             code = connack_return_code(reason)
@@ -83,10 +84,11 @@ class Ending:
             self._send_last(client, encode(Disconnect(reason, properties), 5), encode(Disconnect(reason), 5))
         self.close(client, Reason(reason).name.lower())
 
-    def _refer(self, client: Client, reason: int, properties: Properties) -> None:
+    def _refer(self, client: Client, reason: int, properties: Properties, elsewhere: str = "") -> None:
         """Name another server to a client that is told to use one."""
         if reason == Reason.USE_ANOTHER_SERVER or reason == Reason.SERVER_MOVED:
-            reference = self.ctx.mqtt.server_reference or self.ctx.connect_admission.reference(client.listener)
+            admission = self.ctx.connect_admission
+            reference = elsewhere or self.ctx.mqtt.server_reference or admission.reference(client.listener)
             if reference:
                 properties[prop.SERVER_REFERENCE] = reference
 
