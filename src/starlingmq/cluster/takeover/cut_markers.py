@@ -2,8 +2,31 @@
 
 1. The new owner asks each node for its cut marker (``Barrier``), once that node has applied the routes of the inbound
    session.
-2. The node puts the marker (``Mark``) into its message stream to every node, so that the former owners and the new
-   owner divide its messages at the same place.
+2. The node puts the marker (``Mark``) into its message streams to the new owner and to the *holders*: the nodes that
+   may have state of an earlier owner. So they and the new owner divide its messages at the same place.
+
+Law: a node that takes messages for a session of an epoch below the new owner's is one of the holders that the
+``Barrier`` names, or the ``Barrier`` names none, and the marker goes to all nodes. Why the new owner A knows them all:
+
+- A node with state of the client's sessions has an owner key, or hands over what it has to a node with such state,
+  which knows it (``Migrations.holders``). A claim after A's has a higher epoch, and is none of A's business.
+- A's claim has returned the owner keys of all nodes. A has asked each of them, and each has named in its ``Head`` all
+  that it knows to have state as well; ``Head.holders`` of a node that waits for such an answer itself is unknown.
+- So A names the holders once all answers are here, of all its claims that are not complete. Otherwise it names none: if
+  a source is late or has refused, if A was restarted (the answers are not stored), if a node has answered an earlier
+  claim, if a key belongs to a former member, whose data directory may have joined again, or if this node hands over to
+  itself because a target has left.
+- A node that answers "passed on" keeps its owner key until its target has everything (``TakeoverTarget._release``): if
+  the target leaves before, the session is at that node again, and later owners have to find it.
+
+What could go wrong, and why it does not. A chain H -> B -> A, and node P publishes:
+
+1. H still hands over to B, whose marker of P has not come, and tells A "passed on". H is no source of A any more, and
+   still takes messages of P. It is a holder: A's claim found its key, or B has named it.
+2. H gets P's marker for A before A's request. The marker is such a request (``_came_for``), as it always was.
+3. A learns of a holder after it has asked P. This cannot be: holders are named only when no answer is missing, and a
+   node that gets state later has claimed later, with a higher epoch than A's.
+4. P is restarted, and A asks again. The holders are named again as they are known then.
 """
 
 from __future__ import annotations
@@ -73,24 +96,34 @@ class CutMarkers:
         if not ready:
             return
         asked = self._asked.setdefault(node, {})
-        highest = 0
-        entries: list[tuple[str, int]] = []
-        clean: list[str] = []
-        users: dict[str, str] = {}
+        barriers: dict[tuple[int, ...] | None, Barrier] = {}  # by the nodes that need the markers
         for inbound in ready:
             del wanted[inbound]
             asked[inbound] = None
-            highest = max(highest, inbound.version)
-            entries.append((inbound.client_id, inbound.epoch))
+            holders = self._holders(inbound)
+            barrier = barriers.get(holders)
+            if barrier is None:
+                named = None if holders is None else list(holders)
+                barrier = barriers[holders] = Barrier(route_epoch, 0, [], [], {}, named)
+            barrier.version = max(barrier.version, inbound.version)
+            barrier.entries.append((inbound.client_id, inbound.epoch))
             if inbound.discarded:
-                clean.append(inbound.client_id)
+                barrier.clean.append(inbound.client_id)
             if inbound.user is not None:
-                users[inbound.client_id] = inbound.user
-        barrier = Barrier(route_epoch, highest, entries, clean, users)
-        if own:
-            self.put(node, barrier)
-        else:
-            self._migrations.send(node, barrier)
+                barrier.users[inbound.client_id] = inbound.user
+        for barrier in barriers.values():
+            if own:
+                self.put(node, barrier)
+            else:
+                self._migrations.send(node, barrier)
+
+    def _holders(self, inbound: InboundSession) -> tuple[int, ...] | None:
+        """The other nodes that need the markers; None: all."""
+        migrations = self._migrations
+        holders = migrations.holders(inbound.client_id)
+        if holders is None:
+            return None
+        return tuple(sorted([node for node in holders if node in migrations.members]))
 
     # Putting
 
@@ -101,7 +134,8 @@ class CutMarkers:
             self._later.setdefault(node, []).append(barrier)
             return
         mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
-        for target in migrations.members:  # nodes with state of an earlier owner need the marker too
+        targets = migrations.members if barrier.holders is None else dict.fromkeys([node, *barrier.holders])
+        for target in targets:
             if target != migrations.me:
                 migrations.send_now(target, mark)
         self.came(migrations.me, mark)

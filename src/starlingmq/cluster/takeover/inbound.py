@@ -95,6 +95,8 @@ class InboundSession:
     later: dict[int, int]  # nodes whose cut marker for a later owner has arrived -> its epoch
     newest: tuple[int, int]  # (node, epoch) of the previous owner
     former_filters: dict[bytes, None]  # filters of former owners, without shared groups
+    holders: dict[int, None]  # nodes that may have state of earlier sessions of the client, as far as it is known
+    unheard: dict[int, None]  # nodes that have not said which others may have such state; 0: nobody can say it
     discarded: bool  # the session is not wanted: clean start, or it belongs to another user
     user: str | None  # the user who connected; None: no client has connected, or sessions are not bound to users
     session: Session | None  # None until this node has one
@@ -120,6 +122,8 @@ class InboundSession:
         self.later = {}
         self.newest = (0, 0)
         self.former_filters = {}
+        self.holders = dict.fromkeys(others)
+        self.unheard = dict.fromkeys(others)
         self.discarded = False
         self.user = None
         self.session = None
@@ -277,6 +281,14 @@ class InboundSession:
         self.former_filters.update(dict.fromkeys(head.former_filters))
         self.sources[node].filters_unknown = head.unknown
 
+    def learn_holders(self, node: int, head: Head) -> None:
+        self.holders[node] = None
+        if head.holders is None:
+            self.unheard[node] = None
+        else:
+            self.unheard.pop(node, None)
+            self.holders.update(dict.fromkeys(head.holders))
+
     def take_kept(self, node: int) -> list[Parts]:
         """The messages of that source that were kept."""
         taken = [said for source, said in self.kept if source == node]
@@ -330,5 +342,6 @@ class InboundSession:
         inbound.user = value.user
         inbound.wills.expect(inbound.sources)
         inbound.former_filters = dict.fromkeys(value.former_filters)
+        inbound.unheard[0] = None  # the answers were not stored
         inbound.newest = (0, value.owned)  # the owners in between were not stored
         return inbound

@@ -154,6 +154,9 @@ class InboundClaims:
             return
         inbound = InboundSession(client_id, epoch, others)
         inbound.user = user
+        inbound.holders.update(dict.fromkeys(owned.others))
+        if former_members or self._is_one_absent(owned):
+            inbound.unheard[0] = None
         inbound.best_held = held
         inbound.newest = max(list(others.items()), key=_held, default=(0, 0))
         inbound.wills.expect(former_members)
@@ -287,6 +290,13 @@ class InboundClaims:
             elif not claims.is_absent(owned.client_id, node, held):
                 others[node] = held
         return others
+
+
+    def _is_one_absent(self, owned: Owned) -> bool:
+        """Whether a node with an owner key is not asked, because it has answered before that it has nothing."""
+        claims = self._ctx.cluster.claims
+        assert claims is not None
+        return any(claims.is_absent(owned.client_id, node, held) for node, held in owned.others.items())
 
 
 def _held(item: tuple[int, int]) -> int:

@@ -203,6 +203,20 @@ class Migrations:
                 unknown = unknown or inbound.unknown()
         return former, unknown
 
+    def holders(self, client_id: str) -> dict[int, None] | None:
+        """Other nodes that may have state of the client's sessions, as this node knows; None: there may be more."""
+        found: dict[int, None] = {}
+        for inbound in self.of(client_id):
+            if inbound.unheard:
+                return None
+            found.update(inbound.holders)
+        for outbound in self.outbound_of.get(client_id, ()):
+            found[outbound.target] = None
+        if client_id in self.deferred:
+            found[self.deferred[client_id][0]] = None
+        found.pop(self.me, None)
+        return None if client_id in self.postponed else found
+
     # Outbound sessions
 
     def add_outbound(self, outbound: OutboundSession) -> None:

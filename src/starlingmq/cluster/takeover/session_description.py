@@ -23,4 +23,6 @@ def description(migrations: Migrations, outbound: OutboundSession, held: int, ex
     head.reset_confirmed = needs_reset and migrating.reset_confirmed
     former, head.unknown = migrations.former_filters(outbound.client_id, migrating)
     head.former_filters = list(former)
+    holders = migrations.holders(outbound.client_id)
+    head.holders = None if holders is None else list(holders)
     return head

@@ -2,7 +2,7 @@
 
 ::
 
-    new owner                          former owner                        every node
+    new owner                          former owners                       every node
        |-- Takeover (epoch) ------------->| ends its connection
        |<------------- Head, Parts, Whole-| session state, inflight window, queue
        |  (the client is connected)       |

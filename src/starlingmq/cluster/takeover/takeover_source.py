@@ -245,6 +245,8 @@ class TakeoverSource:
             migrations.take_early((client_id, epoch))
             nothing = Head(client_id, epoch, PASSED_ON if client_id in migrations.outbound_of else NOTHING)
             nothing.had_will, nothing.will = had_will, will
+            holders = migrations.holders(client_id)
+            nothing.holders = None if holders is None else list(holders)
             migrations.send(node, nothing)
             return
         for inbound in late:

@@ -150,6 +150,8 @@ class TakeoverTarget:
         if inbound is None:
             self._unexpected(node, frame)
             return
+        if isinstance(frame, Head):
+            inbound.learn_holders(node, frame)
         if isinstance(frame, Head) and not frame.had_will:
             inbound.wills.answered(node, frame.held == OVERTAKEN)
         claims = self._ctx.cluster.claims
@@ -245,9 +247,13 @@ class TakeoverTarget:
         """Deletes the owner key of a source that has no state left. If the source has a will, the will must be settled
         first, and the next CONNECT must still find the key."""
         migrations = self._migrations
+        passed_on = isinstance(frame, Head) and frame.held == PASSED_ON
         if isinstance(frame, Head) and frame.had_will and not inbound.open:
             inbound.wills.reported[node] = frame.will
-            inbound.wills.unreleased[node] = epoch
+            if not passed_on:
+                inbound.wills.unreleased[node] = epoch
+        elif passed_on:
+            pass  # until it has handed over everything, later owners have to find the key; its target deletes it then
         elif inbound.state is InboundState.ABANDONED and node in migrations.members:
             migrations.send(node, ReleaseKey(inbound.client_id, epoch))
         elif _may_publish_will(inbound, node):
@@ -334,6 +340,8 @@ class TakeoverTarget:
             return
         former, unknown = migrations.former_filters(inbound.client_id, session)
         head = Head(inbound.client_id, outbound.epoch, OWES, former_filters=list(former), unknown=unknown)
+        holders = migrations.holders(inbound.client_id)
+        head.holders = None if holders is None else list(holders)
         migrations.send(outbound.target, head)
 
 

@@ -69,8 +69,9 @@ class Takeover(msgspec.Struct, array_like=True, tag=1):
 class Head(msgspec.Struct, array_like=True, tag=2):
     """Former owner to new owner: description of the session. ``held`` is its epoch there, or one of the constants
     above. ``needs_reset``: the client must be told that this is not its earlier session (``Session.needs_reset``),
-    unless it is known to have noticed (``reset_confirmed``). The frame is repeated when ``former_filters`` has grown;
-    only ``former_filters`` and ``unknown`` of a repetition count."""
+    unless it is known to have noticed (``reset_confirmed``). ``holders``: other nodes that may have state of the
+    client's sessions, as the sender knows; None: there may be more. The frame is repeated when ``former_filters`` has
+    grown; only ``former_filters``, ``unknown`` and ``holders`` of a repetition count."""
 
     client_id: str
     epoch: int
@@ -89,6 +90,7 @@ class Head(msgspec.Struct, array_like=True, tag=2):
     owner: str | None = None
     will: int = 0  # id of the will that is due; CANCELLED; 0: the record of the will says it
     reset_confirmed: bool = False
+    holders: list[int] | None = None
 
 
 class Parts(msgspec.Struct, array_like=True, tag=3):
@@ -117,17 +119,19 @@ class Passed(msgspec.Struct, array_like=True, tag=5):
 
 
 class Barrier(msgspec.Struct, array_like=True, tag=6):
-    """New owner to all nodes: mark your messages, once you have my routes of that epoch and version."""
+    """New owner to all nodes: mark your messages, once you have my routes of that epoch and version. ``holders``: the
+    other nodes that need the marker; None: all."""
 
     route_epoch: int
     version: int
     entries: list[tuple[str, int]]
     clean: list[str] = []  # client ids of ``entries`` with a clean start
     users: dict[str, str] = {}  # the users, as in ``Takeover``, by client id
+    holders: list[int] | None = None
 
 
 class Mark(msgspec.Struct, array_like=True, tag=7):
-    """To all nodes: the new owner (``owner``) delivers what I send from here on, and no earlier owner does."""
+    """To the new owner and the earlier ones: ``owner`` delivers what I send from here on, and no earlier owner does."""
 
     owner: int
     entries: list[tuple[str, int]]

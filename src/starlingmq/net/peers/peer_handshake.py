@@ -27,8 +27,8 @@ from google.protobuf.message import DecodeError
 from starlingmq.names import plain_name
 from starlingmq.net.proto import peers_pb2 as pb
 
-VERSION_MIN: Final = 3
-VERSION_MAX: Final = 3
+VERSION_MIN: Final = 4
+VERSION_MAX: Final = 4
 NONCE_BYTES: Final = 32
 MESSAGE_BYTES_MAX: Final = 1024  # of each of the four
 
