@@ -46,6 +46,8 @@ bodies: st.SearchStrategy[peer_frames.Body] = st.one_of(
         clients=numbers,
         retained=numbers,
         gone=by_node,
+        since=numbers,
+        changed=st.lists(numbers, max_size=3).map(tuple),
     ),
     st.builds(
         peer_frames.RouteRecords,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -15,7 +16,8 @@ from tests.cluster.world import INTERVAL, STEP, TIMEOUT, World
 
 import starlingmq
 from starlingmq.cluster.etcd.etcd_requests import Compare, Request, Txn
-from starlingmq.cluster.links.peer_frames import Envelope, MemberInfo, Membership
+from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
+from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
 from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
@@ -122,8 +124,52 @@ class PassesBack(Relay):
         return envelope.source
 
 
-def world_of(bug: type[Members | Quorum | Relay]) -> type[World]:
+class TellsAChangeOnce(HeartbeatWriter):
+    """Relies on each heartbeat to arrive."""
+
+    def to(self, target: int, taken: int) -> Heartbeat:
+        return super().to(target, self._beat.number - 1 if taken and self._beat is not None else 0)
+
+
+class TellsNothingOfTheLost(HeartbeatWriter):
+    """Does not say that there is nothing to say of a node any more."""
+
+    def to(self, target: int, taken: int) -> Heartbeat:
+        beat = super().to(target, taken)
+        return replace(beat, changed=tuple([node for node in beat.changed if node in self._said]))
+
+
+class TellsTheMembershipToNobody(HeartbeatWriter):
+    def write(self, beat: Heartbeat) -> None:
+        super().write(beat)
+        self._membership_at = 1
+
+
+class ReadsWithoutABase(HeartbeatReader):
+    def read(self, source: int, incarnation: int, beat: Heartbeat) -> Heartbeat:
+        known = self._read.get(source)
+        if known is None or known[0] != incarnation:
+            nobody = Membership(beat.membership.revision, ())
+            nothing = replace(beat, vector={}, heard={}, relayed={}, connected=frozenset(), membership=nobody, number=0)
+            self._read[source] = incarnation, replace(nothing, since=0, listeners=())
+        return super().read(source, incarnation, replace(beat, since=min(beat.since, 1)))
+
+
+class ReadsWhatIsLate(HeartbeatReader):
+    def read(self, source: int, incarnation: int, beat: Heartbeat) -> Heartbeat:
+        known = self._read.get(source)
+        if known is not None and known[0] == incarnation:
+            self._read[source] = incarnation, replace(known[1], number=min(known[1].number, beat.number - 1))
+        return super().read(source, incarnation, replace(beat, since=min(beat.since, beat.number - 1)))
+
+
+Bug = type[Members | Quorum | Relay | HeartbeatWriter | HeartbeatReader]
+
+
+def world_of(bug: Bug) -> type[World]:
     class Wrong(World):
+        writer_class = bug if issubclass(bug, HeartbeatWriter) else HeartbeatWriter
+        reader_class = bug if issubclass(bug, HeartbeatReader) else HeartbeatReader
         members_class = bug if issubclass(bug, Members) else Members
         quorum_class = bug if issubclass(bug, Quorum) else Quorum
         relay_class = bug if issubclass(bug, Relay) else Relay
@@ -139,11 +185,16 @@ IN_LIVES = [
     (TakesAnyMembership, "goes back"),
     (ComparesNoNumber, "was given twice"),
     (LeavesTheLeaseLost, "do not come together"),
+    (TellsAChangeOnce, "do not come together|though it reaches|reads another"),
+    (TellsNothingOfTheLost, "reads another"),
+    (TellsTheMembershipToNobody, "reads another"),
+    (ReadsWithoutABase, "reads another"),
+    (ReadsWhatIsLate, "reads another"),
 ]
 
 
 @pytest.mark.parametrize(("bug", "complaint"), IN_LIVES)
-def test_lives_catch_it(bug: type[Members | Quorum | Relay], complaint: str) -> None:
+def test_lives_catch_it(bug: Bug, complaint: str) -> None:
     wrong = world_of(bug)
     for seed in range(SEEDS_MAX):
         try:
@@ -222,7 +273,7 @@ def test_scenes(scene: Callable[[World], None]) -> None:
 
 
 @pytest.mark.parametrize(("bug", "scene", "complaint"), IN_SCENES)
-def test_scenes_catch_it(bug: type[Members | Quorum | Relay], scene: Callable[[World], None], complaint: str) -> None:
+def test_scenes_catch_it(bug: Bug, scene: Callable[[World], None], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         for seed in range(8):
             scene(world_of(bug)(seed))

@@ -5,7 +5,8 @@ One random source and one clock; the same seed replays the same world. The invar
 - no two nodes serve with majorities that have no node in common;
 - no node serves for longer than a timeout after the ways to and from a majority have ceased to work;
 - a membership never goes back, and one revision is one membership everywhere;
-- a number belongs to one name for ever, a number and an incarnation to one process.
+- a number belongs to one name for ever, a number and an incarnation to one process;
+- a heartbeat that tells only changes is read as the whole one that it was made from.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from random import Random
 
 from tests.sim.etcd_model import EtcdModel
 
+from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
 from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import Members
@@ -43,6 +45,9 @@ class Node:
         self.incarnation = 0
         self.relay: Relay | None = None
         self.lease_at = 0.0
+        self.writer = self.world.writer_class(0)
+        self.written_by = (0, 0)
+        self.reader = self.world.reader_class()
         self.changes = 0  # connections lost and regained
         self.seen = Membership(-1, ())
         self.seen_joining: tuple[MemberInfo, ...] = ()
@@ -105,7 +110,7 @@ class Node:
         body = Heartbeat(
             me.incarnation,
             0,
-            {},
+            {other: (1, number // (2 + other % 3)) for other in quorum.numbers()},
             quorum.heard_directly(),
             quorum.connected(),
             self.serves,
@@ -113,17 +118,29 @@ class Node:
             quorum.heard_relayed(),
             number,
             quorum.taken(),
+            (f"mqtt://{self.name}:{number // 5}",),
         )
+        self.world.written[me.number, me.incarnation, number] = body
+        if self.written_by != (me.number, me.incarnation):
+            self.written_by = me.number, me.incarnation
+            self.writer = self.world.writer_class(me.number)
+        self.writer.write(body)
         for target in quorum.numbers():
+            beat = self.writer.to(target, quorum.taken_by(target))
             for hop in self.relay.heartbeat_ways(target):
-                self.world.send(self, hop, Envelope(me.number, me.incarnation, target, 0, body))
+                self.world.send(self, hop, Envelope(me.number, me.incarnation, target, 0, beat))
 
     def frame(self, envelope: Envelope) -> None:
         if self.quorum is None or self.relay is None:
             return
-        if isinstance(envelope.body, Heartbeat):
-            self.members.adopt(envelope.body.membership, self.world.now)
-            self.work()
+        if isinstance(envelope.body, Heartbeat) and envelope.target == self.number:
+            self.world.changes_read += envelope.body.since != 0
+            beat = self.reader.read(envelope.source, envelope.incarnation, envelope.body)
+            envelope = replace(envelope, body=beat)
+            if beat.since == 0:
+                self.world.check_read(self.number, envelope, beat)
+                self.members.adopt(beat.membership, self.world.now)
+                self.work()
         self.quorum.took(envelope, self.world.now)
         if envelope.target != self.number:
             hop = self.relay.pass_on(envelope)
@@ -137,6 +154,8 @@ class World:
     members_class: type[Members] = Members
     quorum_class: type[Quorum] = Quorum
     relay_class: type[Relay] = Relay
+    writer_class: type[HeartbeatWriter] = HeartbeatWriter
+    reader_class: type[HeartbeatReader] = HeartbeatReader
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -149,6 +168,8 @@ class World:
         self.delay = 0.05
         self.delay_lately = 0.05  # frames that were sent under another weather are on their way yet
         self.relayed = 0
+        self.written: dict[tuple[int, int, int], Heartbeat] = {}  # whole, by number, incarnation and its own number
+        self.changes_read = 0  # heartbeats that told only changes
         self._bus: list[tuple[float, int, int, Envelope, str]] = []
         self._count = 0
         self._names: dict[int, str] = {}
@@ -228,6 +249,14 @@ class World:
         ]
 
     # The invariants
+
+    def check_read(self, target: int, envelope: Envelope, read: Heartbeat) -> None:
+        whole = self.written[envelope.source, envelope.incarnation, read.number]
+        own = {envelope.source: (whole.epoch, whole.version)}
+        assert replace(read, taken={}, vector=read.vector | own) == replace(
+            whole, taken={}, vector=whole.vector | own
+        ), f"node {target} reads another heartbeat than {envelope.source} has written"
+        assert read.taken.get(target) == whole.taken.get(target), f"node {target} reads another confirmation"
 
     def works(self, source: str, target: str, since: float) -> bool:
         """Whether a frame could get there since then, directly or through a third node."""

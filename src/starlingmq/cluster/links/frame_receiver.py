@@ -7,6 +7,7 @@ from dataclasses import replace
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.groups.queue_groups import QueueGroups
 from starlingmq.cluster.links.frame_sender import FrameSender
+from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader
 from starlingmq.cluster.links.peer_frames import (
     Data,
     DataAck,
@@ -47,6 +48,7 @@ class FrameReceiver:
         qos2: Qos2Adapter,
         operator_rpc: OperatorRpc,
         shares: Shares | None,
+        heartbeats: HeartbeatReader,
         subsystems: tuple[Subsystem, ...],
     ) -> None:
         self.frames_relayed = 0
@@ -59,6 +61,7 @@ class FrameReceiver:
         self._qos2 = qos2
         self._operator_rpc = operator_rpc
         self._shares = shares
+        self._heartbeats = heartbeats
         self._notified_of_restarts = overriding(subsystems, lambda kind: kind.node_restarted)
 
     def received(self, envelope: Envelope, now: float) -> None:
@@ -66,6 +69,10 @@ class FrameReceiver:
         quorum, relay, routes = view.quorum, view.relay, view.routes
         if quorum is None or relay is None or routes is None or envelope.source == view.number:
             return
+        if isinstance(envelope.body, Heartbeat) and envelope.target == view.number:
+            envelope = replace(
+                envelope, body=self._heartbeats.read(envelope.source, envelope.incarnation, envelope.body)
+            )
         if not quorum.took(envelope, now):
             return
         if envelope.target != view.number:
@@ -111,6 +118,8 @@ class FrameReceiver:
         elif isinstance(body, ShareFrame):
             if target == self._view.incarnation and self._shares is not None:
                 self._shares.received(envelope.source, source, body)
+        elif isinstance(body, Heartbeat) and body.since != 0:
+            pass  # it could not be read
         elif isinstance(body, Heartbeat):
             routes.heartbeat(envelope.source, body, now)
             self._note_retained(envelope.source, body.retained)

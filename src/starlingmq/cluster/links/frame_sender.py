@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from starlingmq.cluster.cluster_ready import ClusterReady
@@ -37,13 +38,13 @@ class FrameSender:
             if number in transports:
                 self.send(number, body)
 
-    def send_all_ways(self, body: Body) -> None:
-        """Sends to all nodes, to each by all paths that may work."""
+    def send_all_ways(self, body_for: Callable[[int], Body]) -> None:
+        """Sends to each node what is meant for it, by all paths that may work."""
         relay = self._view.relay
         if relay is None:
             return
         for target in self._view.transports:
-            envelope = self._envelope(target, body)
+            envelope = self._envelope(target, body_for(target))
             for hop in relay.heartbeat_ways(target):
                 self._ready.now.append((hop, envelope))
 

@@ -6,6 +6,7 @@ from math import inf
 
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.frame_sender import FrameSender
+from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
 from starlingmq.cluster.links.peer_frames import Heartbeat
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.serving import ServingDecision
@@ -27,6 +28,12 @@ class Heartbeats(Subsystem):
         self._sender = sender
         self._node_directory = node_directory
         self._serving = serving
+        self.reader = HeartbeatReader()
+        self._writer: HeartbeatWriter | None = None
+        self._written_by = (0, 0)  # number and incarnation of this node
+
+    def set_members(self, numbers: dict[int, None]) -> None:
+        self.reader.keep(numbers)
 
     def turn(self, now: float) -> None:
         """Sends a heartbeat if one is due, after everything that it reports was decided."""
@@ -54,7 +61,14 @@ class Heartbeats(Subsystem):
             retained=0 if retaining is None else retaining.last,
             gone=quorum.missed(),
         )
-        self._sender.send_all_ways(heartbeat)
+        me = self._view.number, self._view.incarnation
+        writer = self._writer
+        if writer is None or self._written_by != me:
+            writer = self._writer = HeartbeatWriter(me[0])
+            self._written_by = me
+        writer.write(heartbeat)
+        written = writer
+        self._sender.send_all_ways(lambda target: written.to(target, quorum.taken_by(target)))
 
     def wake_at(self, now: float) -> float:
         quorum = self._view.quorum

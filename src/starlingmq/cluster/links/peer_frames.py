@@ -62,6 +62,10 @@ class Heartbeat:
     retained: int = 0  # sequence of the last retained message that the sender has accepted
     # node -> incarnation whose process has ended, as the sender observed
     gone: dict[int, int] = field(default_factory=dict)
+    # not 0: only what has changed since that heartbeat, which the target has confirmed (links.heartbeat_changes): the
+    # present values of the nodes in ``changed``, the members and listeners if they have changed
+    since: int = 0
+    changed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class QuorumPeer:
     misses: dict[int, int]
     heartbeat_at: float  # when that heartbeat arrived
     revision: int  # of the membership that it knows
+    taken: int  # number of this node's newest heartbeat that it has confirmed; 0: none
     missed: bool  # this node misses it (see above)
     dead: bool  # so do all others
     absent: bool  # on one machine: its process has ended, and no later one is connected
@@ -70,7 +71,7 @@ class QuorumPeer:
         self.incarnation = incarnation
         self.direct_at = self.relayed_at = self.rests_on = NEVER
         self.direct = self.relayed = self.connected = False
-        self.heartbeat = self.revision = 0
+        self.heartbeat = self.revision = self.taken = 0
         self.hears = {}
         self.hears_relayed = {}
         self.is_connected_to = frozenset()
@@ -154,7 +155,8 @@ class Quorum:
             peer.direct_at = now
         peer.missed = peer.dead = False
         body = envelope.body
-        if isinstance(body, Heartbeat) and body.number > peer.heartbeat:
+        is_whole = isinstance(body, Heartbeat) and body.since == 0 and envelope.target == self._me.number
+        if is_whole and isinstance(body, Heartbeat) and body.number > peer.heartbeat:
             self._note(peer, body, now)
         self._look(peer, now)
         return True
@@ -200,6 +202,7 @@ class Quorum:
         if heartbeat.gone != peer.misses:
             peer.misses = heartbeat.gone
             self._look_at_missed(now)
+        peer.taken = heartbeat.taken.get(self._me.number, 0) if self._is_heard_by(peer) else 0
         sent_at = self._sent.get(heartbeat.taken.get(self._me.number, 0))
         if sent_at is not None and sent_at > peer.rests_on and self._is_heard_by(peer):
             peer.rests_on = sent_at
@@ -397,6 +400,11 @@ class Quorum:
 
     def taken(self) -> dict[int, int]:
         return {peer.number: peer.heartbeat for peer in self._peers.values() if peer.heartbeat}
+
+    def taken_by(self, number: int) -> int:
+        """The number of the newest heartbeat of this incarnation that ``number`` has confirmed; 0: none."""
+        peer = self._peers.get(number)
+        return 0 if peer is None else peer.taken
 
     # For the relay
 

@@ -291,7 +291,6 @@ class InboundClaims:
                 others[node] = held
         return others
 
-
     def _is_one_absent(self, owned: Owned) -> bool:
         """Whether a node with an owner key is not asked, because it has answered before that it has nothing."""
         claims = self._ctx.cluster.claims

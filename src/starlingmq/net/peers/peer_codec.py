@@ -132,6 +132,8 @@ def _from_heartbeat(beat: Heartbeat) -> pb.Heartbeat:
         clients=beat.clients,
         retained=beat.retained,
         gone=beat.gone,
+        since=beat.since,
+        changed=beat.changed,
         membership=pb.Membership(
             revision=beat.membership.revision, members=[_from_member(member) for member in beat.membership.members]
         ),
@@ -156,6 +158,8 @@ def _to_heartbeat(message: pb.Heartbeat) -> Heartbeat:
         clients=message.clients,
         retained=message.retained,
         gone=dict(message.gone),
+        since=message.since,
+        changed=tuple(message.changed),
     )
 
 

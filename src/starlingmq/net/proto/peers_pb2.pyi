@@ -133,7 +133,7 @@ class Applied(_message.Message):
     def __init__(self, node: _Optional[int] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken", "listeners", "draining", "clients", "retained", "gone")
+    __slots__ = ("epoch", "version", "vector", "heard", "connected", "serving", "membership", "relayed", "number", "taken", "listeners", "draining", "clients", "retained", "gone", "since", "changed")
     class HeardEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,8 @@ class Heartbeat(_message.Message):
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     RETAINED_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
     vector: _containers.RepeatedCompositeFieldContainer[Applied]
@@ -192,7 +194,9 @@ class Heartbeat(_message.Message):
     clients: int
     retained: int
     gone: _containers.ScalarMap[int, int]
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ..., listeners: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., clients: _Optional[int] = ..., retained: _Optional[int] = ..., gone: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    since: int
+    changed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., vector: _Optional[_Iterable[_Union[Applied, _Mapping[str, object]]]] = ..., heard: _Optional[_Mapping[int, int]] = ..., connected: _Optional[_Iterable[int]] = ..., serving: _Optional[bool] = ..., membership: _Optional[_Union[Membership, _Mapping[str, object]]] = ..., relayed: _Optional[_Mapping[int, int]] = ..., number: _Optional[int] = ..., taken: _Optional[_Mapping[int, int]] = ..., listeners: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., clients: _Optional[int] = ..., retained: _Optional[int] = ..., gone: _Optional[_Mapping[int, int]] = ..., since: _Optional[int] = ..., changed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "first")
