@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
 from tests.cluster import test_cut_marker_hazards
 from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import Mistake, each_mistake, each_scene, numbers
-from tests.cluster.test_takeover import lasting, publish, published, subscribe
+from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 
 from starlingmq.cluster.links.peer_frames import Data
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.inbound import InboundSession
+from starlingmq.cluster.takeover.short_names import InboundNames, short
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
-from starlingmq.cluster.takeover.transfer_frames import NOTHING, Head, Mark, TransferError, TransferFrame, unpack
+from starlingmq.cluster.takeover.transfer_frames import (
+    NOTHING,
+    Head,
+    Mark,
+    ShortMark,
+    TransferError,
+    TransferFrame,
+    unpack,
+)
 from starlingmq.core.routing.forward_batch import FOR_THE_NODE, ForwardReader
+from starlingmq.wire.mqtt import Connack, Connect, encode
 
 holders = CutMarkers._holders
 
@@ -39,7 +50,8 @@ def said(fleet: Fleet) -> list[tuple[int, int, TransferFrame]]:
 
 def marks(fleet: Fleet) -> dict[tuple[int, int], int]:
     """(source, target) of the cut markers that have arrived -> their owner."""
-    return {(source, target): frame.owner for source, target, frame in said(fleet) if isinstance(frame, Mark)}
+    found = [(source, target, frame) for source, target, frame in said(fleet) if isinstance(frame, Mark | ShortMark)]
+    return {(source, target): frame.owner for source, target, frame in found}
 
 
 def owners(fleet: Fleet) -> list[int]:
@@ -118,6 +130,39 @@ def releases_at_once(self: TakeoverTarget, inbound: InboundSession, node: int, e
     release(self, inbound, node, epoch, frame)
 
 
+def alike() -> tuple[str, str]:
+    """Two client ids with the same short name."""
+    known: dict[int, str] = {}
+    for number in count():
+        client_id = f"c{number}"
+        if short(client_id) in known:
+            return known[short(client_id)], client_id
+        known[short(client_id)] = client_id
+    raise AssertionError("not reached")
+
+
+def two_sessions_with_one_short_name_move_together() -> None:
+    """Their node claims both in one transaction, so they have the same epoch."""
+    fleet = Fleet(3)
+    publisher, names = fleet.connect(2, "p"), alike()
+    for client_id in names:
+        client = lasting(fleet, 1, client_id)
+        subscribe(client, client_id.encode(), 1)
+        client.drop()
+    clients = [fleet[0].open(5, client_id) for client_id in names]
+    for client, client_id in zip(clients, names, strict=True):
+        connect = encode(Connect(5, client_id, False, properties=LASTING), 5)
+        fleet[0].state.receive(client.client, connect, fleet.now)  # all of them before the next turn
+    fleet.advance(1.0)
+    epochs = {fleet[0].state.ctx.sessions[client_id].epoch for client_id in names}
+    assert len(epochs) == 1 and all(client.expect(Connack).session_present for client in clients)
+    assert not any(node.cluster.takeovers.migrations.busy() for node in fleet.nodes), "the moves are not complete"
+    for client, client_id in zip(clients, names, strict=True):
+        publish(publisher, client_id.encode(), b"one")
+        fleet.advance(0.1)
+        assert published(client.receive()) == [b"one"]
+
+
 before_its_session = test_cut_marker_hazards.a_marker_counts_that_arrives_before_its_session
 
 
@@ -149,6 +194,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a key is deleted while its node hands over": Mistake(
         TakeoverTarget, "_release", releases_at_once, a_node_that_hands_over_keeps_its_owner_key
+    ),
+    "two sessions have one name": Mistake(
+        InboundNames, "is_one", lambda *_: True, two_sessions_with_one_short_name_move_together
     ),
     "nodes that were not heard have told all": Mistake(CutMarkers, "_holders", sources_only, before_its_session),
 }

@@ -27,6 +27,9 @@ What could go wrong, and why it does not. A chain H -> B -> A, and node P publis
 3. A learns of a holder after it has asked P. This cannot be: holders are named only when no answer is missing, and a
    node that gets state later has claimed later, with a higher epoch than A's.
 4. P is restarted, and A asks again. The holders are named again as they are known then.
+
+Where each holder hands the session over to A, the marker has its short name in place of the client id
+(``short_names``): both know it, and a holder that has handed over everything needs no marker.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ from starlingmq.cluster.takeover.inbound import UNVERSIONED, InboundSession
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
+from starlingmq.cluster.takeover.short_names import pack_names, short, unpack_names
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
-from starlingmq.cluster.takeover.transfer_frames import Barrier, Mark, Takeover
+from starlingmq.cluster.takeover.transfer_frames import Barrier, Mark, ShortBarrier, ShortMark, Takeover
 from starlingmq.core.session.migration_state import MigrationState
 
 
@@ -45,7 +49,7 @@ class CutMarkers:
     _unasked: dict[int, dict[InboundSession, None]]
     _asked: dict[int, dict[InboundSession, None]]  # node -> inbound sessions that have asked for its marker
     _fresh: dict[InboundSession, None]  # inbound sessions without a version yet
-    _later: dict[int, list[Barrier]]  # node -> its requests that wait until this node has its routes
+    _later: dict[int, list[Barrier | ShortBarrier]]  # node -> its requests that wait until this node has its routes
 
     def __init__(
         self, migrations: Migrations, delivery: InboundDelivery, source: TakeoverSource, orphaned: OrphanedSessions
@@ -96,11 +100,26 @@ class CutMarkers:
         if not ready:
             return
         asked = self._asked.setdefault(node, {})
-        barriers: dict[tuple[int, ...] | None, Barrier] = {}  # by the nodes that need the markers
         for inbound in ready:
             del wanted[inbound]
             asked[inbound] = None
+        for barrier in self._barriers(ready, route_epoch):
+            if own:
+                self.put(node, barrier)
+            else:
+                self._migrations.send(node, barrier)
+
+    def _barriers(self, ready: list[InboundSession], route_epoch: int) -> list[Barrier | ShortBarrier]:
+        """The requests for the markers of these sessions: one for all that the same nodes hold."""
+        barriers: dict[tuple[int, ...] | None, Barrier] = {}
+        by_name: dict[tuple[int, ...], tuple[list[tuple[int, int]], list[int]]] = {}  # names and versions
+        for inbound in ready:
             holders = self._holders(inbound)
+            if holders is not None and self._is_known_to(inbound, holders):
+                names, versions = by_name.setdefault(holders, ([], []))
+                names.append((inbound.epoch, short(inbound.client_id)))
+                versions.append(inbound.version)
+                continue
             barrier = barriers.get(holders)
             if barrier is None:
                 named = None if holders is None else list(holders)
@@ -111,11 +130,20 @@ class CutMarkers:
                 barrier.clean.append(inbound.client_id)
             if inbound.user is not None:
                 barrier.users[inbound.client_id] = inbound.user
-        for barrier in barriers.values():
-            if own:
-                self.put(node, barrier)
-            else:
-                self._migrations.send(node, barrier)
+        found: list[Barrier | ShortBarrier] = list(barriers.values())
+        for holders, (names, versions) in by_name.items():
+            found.append(ShortBarrier(route_epoch, max(versions), list(holders), pack_names(names)))
+        return found
+
+    def _is_known_to(self, inbound: InboundSession, holders: tuple[int, ...]) -> bool:
+        """Whether all these nodes hand the session over to this one, so that they know its short name."""
+        migrations = self._migrations
+        if inbound.discarded or len(migrations.inbound_sessions[inbound.client_id]) != 1:
+            return False
+        streaming = inbound.streaming()
+        return all(node in streaming for node in holders) and migrations.inbound_names.is_one(
+            inbound.client_id, inbound.epoch
+        )
 
     def _holders(self, inbound: InboundSession) -> tuple[int, ...] | None:
         """The other nodes that need the markers; None: all."""
@@ -127,13 +155,17 @@ class CutMarkers:
 
     # Putting
 
-    def put(self, node: int, barrier: Barrier) -> None:
+    def put(self, node: int, barrier: Barrier | ShortBarrier) -> None:
         """Puts this node's marker for the clients of ``node`` into its messages, once it has the routes of ``node``."""
         migrations = self._migrations
         if node != migrations.me and migrations.ports.known(node) < (barrier.route_epoch, barrier.version):
             self._later.setdefault(node, []).append(barrier)
             return
-        mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
+        mark: Mark | ShortMark
+        if isinstance(barrier, ShortBarrier):
+            mark = ShortMark(node, barrier.names)
+        else:
+            mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
         targets = migrations.members if barrier.holders is None else dict.fromkeys([node, *barrier.holders])
         for target in targets:
             if target != migrations.me:
@@ -151,8 +183,10 @@ class CutMarkers:
 
     # A mark is here
 
-    def came(self, node: int, frame: Mark) -> None:
+    def came(self, node: int, frame: Mark | ShortMark) -> None:
         migrations = self._migrations
+        if isinstance(frame, ShortMark):
+            frame = Mark(frame.owner, self._entries(frame))
         for client_id, epoch in frame.entries:
             if frame.owner != migrations.me:
                 asked = Takeover(client_id, epoch, client_id in frame.clean, False, frame.users.get(client_id))
@@ -168,6 +202,18 @@ class CutMarkers:
                     self._delivery.overtaken(inbound, node, epoch)
                 if inbound.epoch <= epoch:
                     self._marked(inbound, node)
+
+    def _entries(self, frame: ShortMark) -> list[tuple[str, int]]:
+        """Those of the named sessions that are on their way to or from this node."""
+        migrations, found = self._migrations, []
+        for epoch, name in unpack_names(frame.names):
+            if frame.owner == migrations.me:
+                client_id = migrations.inbound_names.find(epoch, name)
+            else:
+                client_id = migrations.outbound_names.find(frame.owner, epoch, name)
+            if client_id is not None:
+                found.append((client_id, epoch))
+        return found
 
     def _marked(self, inbound: InboundSession, node: int) -> None:
         for wanting in (self._unasked, self._asked):

@@ -17,6 +17,7 @@ from starlingmq.cluster.takeover.lost_sessions import LostSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.ownership import Owned, Ownership
 from starlingmq.cluster.takeover.queue_pace import QueuePace
+from starlingmq.cluster.takeover.short_names import InboundNames, OutboundNames
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.transfer_frames import (
     BATCH_BYTES,
@@ -67,6 +68,8 @@ class Migrations:
     # nodes that are waited for though they are not connected, because connected nodes hear them
     relay_awaited: dict[int, None]
     lost: LostSessions
+    inbound_names: InboundNames
+    outbound_names: OutboundNames
     completed: int  # takeovers to this node
     refused: int  # because of their epoch
 
@@ -99,6 +102,8 @@ class Migrations:
         self.completed = self.refused = 0
         self.relay_awaited = {}
         self.lost = LostSessions(broker.ctx, ports.name_of)
+        self.inbound_names = InboundNames()
+        self.outbound_names = OutboundNames()
         self._by_source: dict[int, dict[InboundSession, None]] = {}
         self._resetting: dict[InboundSession, None] = {}  # those with a PENDING reset
         self._deadlines: list[tuple[float, int, InboundSession]] = []
@@ -146,6 +151,7 @@ class Migrations:
 
     def add(self, inbound: InboundSession) -> None:
         self.inbound_sessions.setdefault(inbound.client_id, {})[inbound.epoch] = inbound
+        self.inbound_names.add(inbound.client_id, inbound.epoch)
         for node in inbound.sources:
             self._by_source.setdefault(node, {})[inbound] = None
         self.touch(inbound)
@@ -153,6 +159,7 @@ class Migrations:
     def remove(self, inbound: InboundSession) -> None:
         epochs = self.inbound_sessions[inbound.client_id]
         del epochs[inbound.epoch]
+        self.inbound_names.remove(inbound.client_id, inbound.epoch)
         if not epochs:
             del self.inbound_sessions[inbound.client_id]
         self.settling.pop(inbound, None)
@@ -222,11 +229,13 @@ class Migrations:
     def add_outbound(self, outbound: OutboundSession) -> None:
         self.outbound_sessions[outbound.client_id, outbound.epoch] = outbound
         self.outbound_of.setdefault(outbound.client_id, []).append(outbound)
+        self.outbound_names.add(outbound.client_id, outbound.target, outbound.epoch)
         self.with_output[outbound] = None
 
     def remove_outbound(self, outbound: OutboundSession) -> None:
         """No state of it is left here."""
         del self.outbound_sessions[outbound.client_id, outbound.epoch]
+        self.outbound_names.remove(outbound.client_id, outbound.target, outbound.epoch)
         left = self.outbound_of[outbound.client_id]
         left.remove(outbound)
         if not left:

@@ -60,6 +60,8 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Offer,
     Rebalance,
     ReleaseKey,
+    ShortBarrier,
+    ShortMark,
     Takeover,
     TransferError,
     TransferFrame,
@@ -325,9 +327,9 @@ class Takeovers:
     def _received(self, node: int, frame: TransferFrame) -> None:
         if isinstance(frame, Takeover):
             self._source.asked(node, frame)
-        elif isinstance(frame, Barrier):
+        elif isinstance(frame, Barrier | ShortBarrier):
             self._cut_markers.put(node, frame)
-        elif isinstance(frame, Mark):
+        elif isinstance(frame, Mark | ShortMark):
             self._cut_markers.came(node, frame)
         elif isinstance(frame, Unknown):
             self._source.unknown(node, frame.client_id, frame.epoch)

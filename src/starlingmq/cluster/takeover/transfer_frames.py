@@ -139,6 +139,23 @@ class Mark(msgspec.Struct, array_like=True, tag=7):
     users: dict[str, str] = {}
 
 
+class ShortBarrier(msgspec.Struct, array_like=True, tag=10):
+    """``Barrier`` for sessions that all ``holders`` hand over to the new owner, by their short names
+    (``cluster.takeover.short_names``)."""
+
+    route_epoch: int
+    version: int
+    holders: list[int]
+    names: list[int]
+
+
+class ShortMark(msgspec.Struct, array_like=True, tag=11):
+    """``Mark`` for sessions that its receivers know, by their short names."""
+
+    owner: int
+    names: list[int]
+
+
 class Unknown(msgspec.Struct, array_like=True, tag=8):
     """To a former owner: I do not wait for this session. Sent by a node without storage that has restarted."""
 
@@ -172,7 +189,20 @@ class Rebalance(msgspec.Struct, array_like=True, tag=22):
 
 
 TransferFrame = (
-    Takeover | Head | Parts | Whole | Passed | Barrier | Mark | Unknown | ReleaseKey | Offer | Declined | Rebalance
+    Takeover
+    | Head
+    | Parts
+    | Whole
+    | Passed
+    | Barrier
+    | Mark
+    | ShortBarrier
+    | ShortMark
+    | Unknown
+    | ReleaseKey
+    | Offer
+    | Declined
+    | Rebalance
 )
 
 _encoder = msgspec.msgpack.Encoder()

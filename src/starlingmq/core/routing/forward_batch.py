@@ -3,7 +3,8 @@
 One message: u8 flags (QoS | RETAIN | EXPIRES | GROUP | TRACKED | NAMED | AGED), i64 sequence, f64 seconds until it
 expires (EXPIRES), f64 seconds since it was published (AGED), u8 length of the id and the id (NAMED), varint lengths of
 topic, publisher, properties, group and payload, then those. Big-endian. Seconds count from when the blob was made. The
-origin is the sender of the blob: only the node where messages entered forwards them.
+origin is the sender of the blob: only the node where messages entered forwards them. A message for the node itself has
+an empty group (with GROUP) and no topic.
 """
 
 from __future__ import annotations
@@ -76,12 +77,15 @@ def encode_forward(message: Message, group: bytes, tracked: bool, now: float) ->
         out.append(len(message.id))
         out.write(message.id)
     publisher = message.publisher.encode()
-    _put_length(out, len(message.topic))
+    topic = message.topic
+    if group == FOR_THE_NODE:
+        topic = group = b""
+    _put_length(out, len(topic))
     _put_length(out, len(publisher))
     _put_length(out, len(message.properties))
     _put_length(out, len(group))
     _put_length(out, len(message.payload))
-    out.write(message.topic)
+    out.write(topic)
     out.write(publisher)
     out.write(message.properties)
     out.write(group)
@@ -159,6 +163,8 @@ class ForwardReader:
         message.origin = self.origin
         message.sequence = sequence
         message.id = id
+        if group_length == 0 and flags & GROUP:
+            group = FOR_THE_NODE
         return Forward(message, group)
 
 

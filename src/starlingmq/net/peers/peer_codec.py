@@ -38,7 +38,7 @@ from starlingmq.cluster.links.peer_frames import (
     ShareFrame,
     SyncRequest,
 )
-from starlingmq.cluster.routes.route_facts import FactError, decode_records, encode_records
+from starlingmq.cluster.routes.record_bytes import RecordError, pack_records, unpack_records
 from starlingmq.net.proto import peers_pb2 as pb
 
 _pack = msgspec.msgpack.encode
@@ -192,7 +192,7 @@ def _to_member(message: pb.MemberInfo) -> MemberInfo:
 def _put_route_records(body: RouteRecords, field: pb.RouteRecords) -> None:
     field.epoch = body.epoch
     field.first = body.first
-    field.records = encode_records(body.records)
+    field.records = _records(body.records)
     for epoch, first in body.history:
         field.history.add(epoch=epoch, first=first)
 
@@ -208,7 +208,7 @@ def _put_snapshot(body: RouteSnapshot, field: pb.RouteSnapshot) -> None:
     field.chunk = body.chunk
     field.last = body.last
     field.of = body.of
-    field.records = encode_records(body.records)
+    field.records = _records(body.records)
 
 
 def _to_snapshot(message: pb.RouteSnapshot) -> RouteSnapshot:
@@ -216,10 +216,20 @@ def _to_snapshot(message: pb.RouteSnapshot) -> RouteSnapshot:
     return RouteSnapshot(message.epoch, message.version, message.chunk, message.last, records, message.of)
 
 
+_last_records: list[tuple[tuple[RouteRecord, ...], bytes]] = []
+
+
+def _records(records: tuple[RouteRecord, ...]) -> bytes:
+    """The same records go to all nodes in turn."""
+    if not _last_records or _last_records[0][0] is not records:
+        _last_records[:] = [(records, pack_records(records))]
+    return _last_records[0][1]
+
+
 def _to_records(data: bytes) -> tuple[RouteRecord, ...]:
     try:
-        return tuple(decode_records(data))
-    except FactError as error:
+        return tuple(unpack_records(data))
+    except RecordError as error:
         raise FrameError(str(error)) from error
 
 

@@ -1,0 +1,90 @@
+"""Route records as bytes between nodes: the filters of a fleet differ in a few characters.
+
+One record: varints of its value, of the number of bytes that its key has in common with the key before it at the
+beginning, and at the end after those, and of the bytes in between; then those. The first record follows an empty key.
+The stored form (``route_facts``) has each key whole, so that facts do not depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlingmq.cluster.links.peer_frames import RouteRecord
+
+KEYS_MAX: Final = 1 << 20  # bytes of all keys; frames have 64 KiB, or one longer key
+
+
+class RecordError(ValueError):
+    """The bytes are no records: sent by another version, or by a bug."""
+
+
+def pack_records(records: Sequence[RouteRecord]) -> bytes:
+    out = bytearray()
+    last = b""
+    for record in records:
+        key = record.key
+        most = min(len(last), len(key))
+        begin = 0
+        if most and key.startswith(last[:most]):
+            begin = most
+        while begin < most and last[begin] == key[begin]:
+            begin += 1
+        end = 0
+        most -= begin
+        while end < most and last[-1 - end] == key[-1 - end]:
+            end += 1
+        _put(out, record.value)
+        _put(out, begin)
+        _put(out, end)
+        _put(out, len(key) - begin - end)
+        out += key[begin : len(key) - end]
+        last = key
+    return bytes(out)
+
+
+def unpack_records(data: bytes) -> list[RouteRecord]:
+    """Raises RecordError."""
+    reader = _Reader(data)
+    records: list[RouteRecord] = []
+    last = b""
+    size = 0
+    while reader.at < len(data):
+        value = reader.number()
+        begin = reader.number()
+        end = reader.number()
+        length = reader.number()
+        if begin + end > len(last) or reader.at + length > len(data):
+            raise RecordError("the route records are malformed")
+        key = last[:begin] + data[reader.at : reader.at + length] + last[len(last) - end :]
+        reader.at += length
+        size += len(key)
+        if size > KEYS_MAX:
+            raise RecordError("the route records are too large")
+        records.append(RouteRecord(key, value))
+        last = key
+    return records
+
+
+def _put(out: bytearray, value: int) -> None:
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def number(self) -> int:
+        value = shift = 0
+        while self.at < len(self.data) and shift < 64:
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+        raise RecordError("the route records are truncated")
