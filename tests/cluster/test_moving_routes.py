@@ -35,7 +35,9 @@ def test_each_of_both_nodes_tells_each_other_node_once() -> None:
     move(fleet)
     there = [RouteRecord(b"devices/c/commands", 2), RouteRecord(b"devices/c/files", 1)]
     gone = [RouteRecord(b"devices/c/commands", 0), RouteRecord(b"devices/c/files", 0)]
-    expected = {(new, other): there for other in (former, *others)} | {(former, other): gone for other in (new, *others)}
+    expected = {(new, other): there for other in (former, *others)} | {
+        (former, other): gone for other in (new, *others)
+    }
     assert {way: sorted(records, key=lambda record: record.key) for way, records in told(fleet).items()} == expected
 
 

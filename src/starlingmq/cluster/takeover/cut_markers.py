@@ -49,6 +49,7 @@ class CutMarkers:
     _unasked: dict[int, dict[InboundSession, None]]
     _asked: dict[int, dict[InboundSession, None]]  # node -> inbound sessions that have asked for its marker
     _fresh: dict[InboundSession, None]  # inbound sessions without a version yet
+    _recipients: dict[InboundSession, tuple[tuple[int, ...] | None, bool]]  # in this turn
     _later: dict[int, list[Barrier | ShortBarrier]]  # node -> its requests that wait until this node has its routes
 
     def __init__(
@@ -62,6 +63,7 @@ class CutMarkers:
         self._asked = {}
         self._fresh = {}
         self._later = {}
+        self._recipients = {}
 
     # Asking
 
@@ -82,6 +84,7 @@ class CutMarkers:
         for node, wanted in self._unasked.items():
             if wanted and self._migrations.connected(node):
                 self._ask_node(node, wanted, version, route_epoch)
+        self._recipients.clear()
         for node in list(self._later):
             self._put_late(node)
 
@@ -114,8 +117,8 @@ class CutMarkers:
         barriers: dict[tuple[int, ...] | None, Barrier] = {}
         by_name: dict[tuple[int, ...], tuple[list[tuple[int, int]], list[int]]] = {}  # names and versions
         for inbound in ready:
-            holders = self._holders(inbound)
-            if holders is not None and self._is_known_to(inbound, holders):
+            holders, is_known = self._recipients_of(inbound)
+            if holders is not None and is_known:
                 names, versions = by_name.setdefault(holders, ([], []))
                 names.append((inbound.epoch, short(inbound.client_id)))
                 versions.append(inbound.version)
@@ -133,6 +136,15 @@ class CutMarkers:
         found: list[Barrier | ShortBarrier] = list(barriers.values())
         for holders, (names, versions) in by_name.items():
             found.append(ShortBarrier(route_epoch, max(versions), list(holders), pack_names(names)))
+        return found
+
+    def _recipients_of(self, inbound: InboundSession) -> tuple[tuple[int, ...] | None, bool]:
+        """The other nodes that need its markers (None: all), and whether all of them know its short name."""
+        found = self._recipients.get(inbound)
+        if found is None:
+            holders = self._holders(inbound)
+            found = holders, holders is not None and self._is_known_to(inbound, holders)
+            self._recipients[inbound] = found
         return found
 
     def _is_known_to(self, inbound: InboundSession, holders: tuple[int, ...]) -> bool:
@@ -224,7 +236,7 @@ class CutMarkers:
             return  # it was requested again for other inbound sessions
         inbound.marks[node] = None
         self._migrations.changed(inbound)
-        self._delivery.deliver(inbound.session)
+        self._delivery.deliver_of(inbound.session, node)
 
     def _came_for(self, node: int, owner: int, asked: Takeover) -> None:
         """Another node owns the client id; its own request for the session may still be on its way."""

@@ -88,16 +88,33 @@ class InboundDelivery:
             self._ctx.note(QUEUE_DELETE, session, held.outgoing)
         members = self._migrations.members
         for node in members:
-            stage = self._stage(moving, node, inbound_sessions)
-            if stage != UNMARKED and moving.stages.get(node, UNMARKED) == UNMARKED:
-                moving.stages[node] = MARKED
-            if stage == OPEN and moving.stages.get(node) != OPEN:
-                delivery.let_in(session, moving.open(node))
+            self._look_at(session, moving, node, inbound_sessions)
         for node in {held.node: None for held in moving.held if not held.before and held.node not in members}:
             delivery.let_in(session, moving.open(node))
         delivery.let_in(session, moving.take_known())
         if moving.target != 0:  # the next owner may wait for confirmation that no earlier messages follow
             self._ctx.cluster.leave(session)
+
+    def deliver_of(self, session: Session | None, node: int) -> None:
+        """Likewise after the cut marker of a node: it concerns no other node's messages."""
+        if session is None or session.ended or session.moving is None:
+            return
+        moving = session.moving
+        inbound_sessions = [inbound for inbound in self._migrations.of(moving.client_id) if inbound.session is session]
+        self._look_at(session, moving, node, inbound_sessions)
+        if moving.held:
+            self._migrations.broker.delivery.let_in(session, moving.take_known())
+        if moving.target != 0:
+            self._ctx.cluster.leave(session)
+
+    def _look_at(
+        self, session: Session, moving: MigrationState, node: int, inbound_sessions: list[InboundSession]
+    ) -> None:
+        stage = self._stage(moving, node, inbound_sessions)
+        if stage != UNMARKED and moving.stages.get(node, UNMARKED) == UNMARKED:
+            moving.stages[node] = MARKED
+        if stage == OPEN and moving.stages.get(node) != OPEN:
+            self._migrations.broker.delivery.let_in(session, moving.open(node))
 
     def _stage(self, moving: MigrationState, node: int, inbound_sessions: list[InboundSession]) -> int:
         """The delivery stage of messages that enter at that node, over all inbound sessions of this session."""
