@@ -138,6 +138,8 @@ def outcome(at: Target, row: SourceRow) -> bool:
         return at.inbound.late() == [at.source] and not at.inbound.awaited()
     if row.event is SourceEvent.REACHABLE:
         return at.inbound.late() == ([at.source] if row.ignored else [])
+    if row.event is SourceEvent.REMOVED and row.state is SourceState.ASKED:
+        return not at.inbound.sources and at.inbound.removed == {at.source: HELD}  # its key is deleted with a session
     if row.event in (SourceEvent.NOTHING, SourceEvent.DONE, SourceEvent.REMOVED):
         return not at.inbound.sources and at.releases()
     return not at.inbound.sources  # OVERTAKEN, DROPPED: the key is a later owner's, or this node's

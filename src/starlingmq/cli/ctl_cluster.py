@@ -24,6 +24,7 @@ UNSENT: Final = {
 }
 LOST: Final = {
     "unreachable": "because their nodes could not be reached",
+    "removed": "because their nodes were removed from the cluster",
     "told_again": "by clients that had sent nothing since they were told so",
 }
 MEMBERS: Final[Columns] = {

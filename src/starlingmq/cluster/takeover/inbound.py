@@ -94,6 +94,7 @@ class InboundSession:
     marks: dict[int, None]  # nodes whose cut marker has arrived
     later: dict[int, int]  # nodes whose cut marker for a later owner has arrived -> its epoch
     newest: tuple[int, int]  # (node, epoch) of the previous owner
+    removed: dict[int, int]  # nodes that are no longer members and had the session, or may have had it -> epoch
     former_filters: dict[bytes, None]  # filters of former owners, without shared groups
     holders: dict[int, None]  # nodes that may have state of earlier sessions of the client, as far as it is known
     unheard: dict[int, None]  # nodes that have not said which others may have such state; 0: nobody can say it
@@ -121,6 +122,7 @@ class InboundSession:
         self.marks = {}
         self.later = {}
         self.newest = (0, 0)
+        self.removed = {}
         self.former_filters = {}
         self.holders = dict.fromkeys(others)
         self.unheard = dict.fromkeys(others)

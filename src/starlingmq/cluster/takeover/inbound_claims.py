@@ -147,8 +147,14 @@ class InboundClaims:
         for inbound in answered.earlier:
             self._own_again(inbound, owned, claim, user)
         others = self._others(owned, answered.earlier)
-        held = self._keep(answered, others)
-        former_members = [node for node in owned.others if node not in migrations.members]
+        former_members = {node: had for node, had in owned.others.items() if node not in migrations.members}
+        removed = {} if clean or owned.unconditional else former_members.copy()
+        held = self._keep(answered, others, removed)
+        for node, had in former_members.items():
+            if had <= held or had < owned.floor:
+                removed.pop(node, None)
+            if node not in removed:
+                migrations.ownership.release(client_id, node, had)
         if not (others or former_members or self._is_will_unpublished(client_id)):
             self._connects.go_on(client_id, epoch, held)
             return
@@ -157,6 +163,7 @@ class InboundClaims:
         inbound.holders.update(dict.fromkeys(owned.others))
         if former_members or self._is_one_absent(owned):
             inbound.unheard[0] = None
+        inbound.removed = removed
         inbound.best_held = held
         inbound.newest = max(list(others.items()), key=_held, default=(0, 0))
         inbound.wills.expect(former_members)
@@ -200,7 +207,7 @@ class InboundClaims:
         inbound.owned = owned.epoch
         self._migrations.changed(inbound)
 
-    def _keep(self, answered: AnsweredClaim, others: dict[int, int]) -> int:
+    def _keep(self, answered: AnsweredClaim, others: dict[int, int], removed: dict[int, int]) -> int:
         """Gives the session here the epoch of the claim, or adds this node to ``others``, so that its old session is
         handed over like that of any other node. Returns the epoch by which this node has held the session all the time;
         0: it did not."""
@@ -211,7 +218,7 @@ class InboundClaims:
         if session.epoch < owned.floor:
             migrations.broker.connecting.taken_over(session, True)  # another node's clean start has discarded it
             return 0
-        if not clean and not session.placeholder and self._is_earlier(session, answered, others):
+        if not clean and not session.placeholder and self._is_earlier(session, answered, {**removed, **others}):
             others[migrations.me] = session.epoch
             return 0
         held = 0 if session.placeholder else session.epoch
@@ -284,10 +291,10 @@ class InboundClaims:
         assert claims is not None
         for node, held in owned.others.items():
             if node not in migrations.members:
-                migrations.ownership.release(owned.client_id, node, held)
-            elif any(held == inbound.epoch_of(node) for inbound in earlier):
                 continue
-            elif not claims.is_absent(owned.client_id, node, held):
+            if any(held == inbound.epoch_of(node) for inbound in earlier):
+                continue
+            if not claims.is_absent(owned.client_id, node, held):
                 others[node] = held
         return others
 

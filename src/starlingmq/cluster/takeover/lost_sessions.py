@@ -16,6 +16,7 @@ from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_reset import LOST, sends_session_lost
 
 UNREACHABLE: Final = "unreachable"  # a node that may have it is not connected
+REMOVED: Final = "removed"  # a node that had it is no longer a member of the cluster
 TOLD_AGAIN: Final = "told_again"  # it was lost before, and its client has sent nothing since
 
 
@@ -27,13 +28,17 @@ class LostSessions:
         self._name_of = name_of
         self._ctx = ctx
 
-    def note(self, session: Session, unheard: list[int]) -> None:
-        """After the CONNACK of the session. ``unheard``: the result of ``unheard_of`` before it."""
+    def note(self, session: Session, unheard: list[int], removed: list[int]) -> None:
+        """After the CONNACK of the session. ``unheard``, ``removed``: the results of ``unheard_of`` and ``removed_of``
+        before it."""
         client = session.client
         if client is None or not sends_session_lost(session):
             return
         if unheard:
             why, detail = UNREACHABLE, self._unreachable(unheard)
+        elif removed:
+            numbers = " or ".join([str(node) for node in removed])
+            why, detail = REMOVED, f"node {numbers} had its session and is no longer a member of the cluster"
         else:
             why, detail = TOLD_AGAIN, "its session was lost before, and it has sent nothing since it was told"
         self.counts[why] = self.counts.get(why, 0) + 1
@@ -57,3 +62,10 @@ def unheard_of(inbound_sessions: Iterable[InboundSession], held: int) -> list[in
     for inbound in wanted:
         nodes.update(dict.fromkeys([node for node, epoch in inbound.asked().items() if epoch > held]))
     return list(nodes)
+
+
+def removed_of(inbound_sessions: Iterable[InboundSession], held: int) -> list[int]:
+    """Nodes that are no longer members and had a later session than the one here. ``held``: as in ``unheard_of``."""
+    held = max([held, *[inbound.best_held for inbound in inbound_sessions]])
+    removed = [inbound.removed for inbound in inbound_sessions if not inbound.discarded]
+    return list(dict.fromkeys([node for nodes in removed for node, epoch in nodes.items() if epoch > held]))

@@ -17,6 +17,7 @@ from starlingmq.cluster.takeover.inbound_states import (
     InboundState,
     SourceAction,
     SourceEvent,
+    SourceState,
 )
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.transfer_frames import (
@@ -178,6 +179,9 @@ class TakeoverTarget:
     def source_gone(self, inbound: InboundSession, node: int) -> None:
         """The source is no longer a member: its state is lost, and does not become the client's again if the node
         returns."""
+        source = inbound.sources.get(node)
+        if source is not None and source.state is SourceState.ASKED and not (inbound.served or inbound.discarded):
+            inbound.removed[node] = source.epoch
         self._step_source(inbound, node, SourceEvent.REMOVED)
 
     def source_dropped(self, inbound: InboundSession) -> None:
@@ -247,6 +251,8 @@ class TakeoverTarget:
         """Deletes the owner key of a source that has no state left. If the source has a will, the will must be settled
         first, and the next CONNECT must still find the key."""
         migrations = self._migrations
+        if node in inbound.removed:
+            return  # its key is deleted once the client's next session is here
         passed_on = isinstance(frame, Head) and frame.held == PASSED_ON
         if isinstance(frame, Head) and frame.had_will and not inbound.open:
             inbound.wills.reported[node] = frame.will

@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.inbound_states import ResetAction, ResetEvent, ResetState
-from starlingmq.cluster.takeover.lost_sessions import unheard_of
+from starlingmq.cluster.takeover.lost_sessions import removed_of, unheard_of
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.core.connection import WORKING
 from starlingmq.core.ready import SESSION_PUT, Write
@@ -40,7 +40,8 @@ class WaitingConnects:
             migrations.ownership.claim_again(client_id, unconditional=False)
             return
         unheard = unheard_of(inbound_sessions, held)
-        if session is not None and unheard:
+        removed = removed_of(inbound_sessions, held)
+        if session is not None and (unheard or removed):
             self._lose(session)
         unknown = session is None
         came = migrations.broker.connecting.claimed(
@@ -51,14 +52,17 @@ class WaitingConnects:
             if not came and not inbound_sessions:
                 migrations.ownership.release(client_id, migrations.me, epoch)
             return
-        if unknown and unheard:
+        if unknown and (unheard or removed):
             self._lose(session)
             session.connack_sent_to = session.client
         if came:
-            migrations.lost.note(session, unheard)
+            migrations.lost.note(session, unheard, removed)
         elif unheard and session.client is None:
             migrations.lost.note_absent(client_id, unheard)
         for inbound in inbound_sessions:
+            for node, had in inbound.removed.items():
+                migrations.ownership.release(client_id, node, had)
+            inbound.removed = {}
             inbound.served = inbound.served or session.client is not None
             if not inbound.discarded:
                 self._attach(inbound, session, len(unheard) != 0)
