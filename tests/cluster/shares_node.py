@@ -121,6 +121,9 @@ class ShareNode:
     def held_wills(self, client_id: str) -> list[WillKey]:
         return []
 
+    def served_epoch(self, client_id: str) -> int:
+        return 0
+
     def has(self, client_id: str) -> bool:
         return client_id in self.held or client_id in self.wanted or self.ownership.claiming(client_id)
 

@@ -18,6 +18,7 @@ NAMES_PER_TURN: Final = 5000
 class HeldShare(NamedTuple):
     keys: list[tuple[str, int, bytes]]  # client id, epoch, value
     wills: list[WillKey]
+    served: list[tuple[str, int]]  # client id, epoch
 
 
 Held = dict[int, HeldShare]
@@ -34,6 +35,9 @@ class Holder(Protocol):
     def held_wills(self, client_id: str) -> list[WillKey]:
         """The records of the wills of the client id that this node has."""
 
+    def served_epoch(self, client_id: str) -> int:
+        """The newest epoch in which this node has served the client, as far as it knows; 0: none."""
+
 
 class HeldKeys:
     def __init__(self, holder: Holder) -> None:
@@ -42,7 +46,7 @@ class HeldKeys:
         self._found: Held = {}
 
     def begin(self, shares: Iterable[int]) -> None:
-        self._found = {share: HeldShare([], []) for share in shares}
+        self._found = {share: HeldShare([], [], []) for share in shares}
         self._names = list(dict.fromkeys(self._holder.client_ids()))
 
     def step(self) -> Held | None:
@@ -55,4 +59,7 @@ class HeldKeys:
                 if epoch:
                     found.keys.append((client_id, epoch, value))
                 found.wills.extend(self._holder.held_wills(client_id))
+                served = self._holder.served_epoch(client_id)
+                if served:
+                    found.served.append((client_id, served))
         return None if self._names else self._found

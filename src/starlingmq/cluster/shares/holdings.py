@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from starlingmq.cluster.shares.share_messages import WillKey
+from starlingmq.cluster.takeover.inbound_states import InboundState
 from starlingmq.cluster.takeover.outbound import moved_session
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import Takeovers
@@ -51,6 +52,17 @@ class Holdings:
 
     def held_wills(self, client_id: str) -> list[WillKey]:
         return self._wills.held_wills(client_id)
+
+    def served_epoch(self, client_id: str) -> int:
+        """The newest epoch in which this node has served the client, as far as it knows; 0: none. A client is served
+        once all wills are settled that it had left elsewhere."""
+        migrations = self._takeovers.migrations
+        epoch = self._wills.newest_epoch(client_id)
+        session = migrations.ctx.sessions.get(client_id)
+        if session is None or session.placeholder or client_id in self._takeovers.orphaned:
+            return epoch
+        settled = all(inbound.state is InboundState.OPEN for inbound in migrations.of(client_id))
+        return max(epoch, session.epoch) if settled else epoch
 
     def has(self, client_id: str) -> bool:
         """Whether this node has any state of the client id."""

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from starlingmq.cluster.shares.served_clients import ServedClients
 from starlingmq.cluster.shares.share_messages import WillChange, WillKey, WillWrite
 from starlingmq.cluster.shares.share_table import VERSION_SHIFT
-from starlingmq.cluster.shares.will_book import WillBook
+from starlingmq.cluster.shares.will_book import WillBook, node_of
+from starlingmq.cluster.wills.will_records import SETTLED, RegisteredWill, decode_will, encode_will, is_taken
 
 
 class OwnerKey(NamedTuple):
@@ -38,6 +40,7 @@ class OwnerBook:
     keys: dict[str, tuple[OwnerKey, ...]]
     unknown: dict[int, None]
     wills: WillBook
+    served: ServedClients
 
     def __init__(self, since: int, before: int, whole: bool = False) -> None:
         self.since = since
@@ -48,6 +51,7 @@ class OwnerBook:
         self.keys = {}
         self.unknown = {}
         self.wills = WillBook()
+        self.served = ServedClients()
 
     def claim(
         self, client_id: str, node: int, value: bytes, version: int, newest: int
@@ -80,6 +84,20 @@ class OwnerBook:
         self.counter = max(self.counter, version << VERSION_SHIFT) + 1
         self.wills.write(self.counter, change.writes)
         return self.counter
+
+    def settled_elsewhere(self, change: WillChange) -> WillChange | None:
+        """The change to make instead, if a node registers a will that has been settled since: the client was served at
+        another node, and this book, which was collected after its records were lost, has none of this will."""
+        key = change.key
+        if change.revision or self.wills.revision(change.client_id, key) or is_taken(key):
+            return None
+        below = self.served.settled_below(change.client_id, node_of(key))
+        for written, value in change.writes:
+            will = decode_will(value) if written == key and value is not None and below else None
+            if will is not None and will.state != SETTLED and will.epoch < below:
+                settled = encode_will(RegisteredWill(SETTLED, will.id, epoch=below))
+                return WillChange(change.ticket, change.client_id, key, 0, ((key, settled),))
+        return None
 
     def put_wills(self, revision: int, writes: Iterable[WillWrite]) -> None:
         self.wills.write(revision, writes)
@@ -117,6 +135,7 @@ class OwnerBook:
             self.keys[client_id] = left
         else:
             self.keys.pop(client_id, None)
+            self.served.drop(client_id)
 
     def add_older(self, entries: Iterable[tuple[str, OwnerKey]]) -> None:
         """Adds keys of another book; of two keys of one node the later one stays."""
@@ -133,6 +152,11 @@ class OwnerBook:
                 self.drop(client_id, node)
         self.add_older([(client_id, OwnerKey(node, epoch, epoch, value)) for client_id, epoch, value in stated])
         self.unknown.pop(node, None)
+
+    def forget_served(self) -> None:
+        """Once all nodes have said what they have: only another node that has something can register an older will."""
+        if not self.unknown:
+            self.served.keep(lambda client_id: len(self.read(client_id)) > 1)
 
     def entries(self) -> Iterator[tuple[str, OwnerKey]]:
         for client_id, keys in self.keys.items():

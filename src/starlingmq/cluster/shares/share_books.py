@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.cluster.shares.held_keys import HeldShare
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
-from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement, WillKey, WillsKept
+from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement, WillsKept
 from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable
 
 VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
@@ -87,16 +88,18 @@ class ShareBooks:
                 if self._me not in pairs[share][:2]:
                     self.books.pop(share, None)
 
-    def statement(self, share: int, own: tuple[tuple[str, int, bytes], ...], wills: tuple[WillKey, ...]) -> Statement:
+    def statement(self, share: int, held: HeldShare) -> Statement:
         book = self.books.get(share)
         copy = None if book is None or not book.whole else copy_of(share, book)
-        return Statement(share, own, copy, tuple(self._void.get(share, ())), wills)
+        void = tuple(self._void.get(share, ()))
+        return Statement(share, tuple(held.keys), copy, void, tuple(held.wills), tuple(held.served))
 
 
 def copy_of(share: int, book: OwnerBook) -> Copy:
     entries = tuple([(client_id, *key) for client_id, key in book.entries()])
     wills = tuple(book.wills.all())
-    return Copy(share, book.since, book.before, book.counter, book.collected, tuple(book.unknown), entries, wills)
+    unknown, served = tuple(book.unknown), tuple(book.served.all())
+    return Copy(share, book.since, book.before, book.counter, book.collected, unknown, entries, wills, served)
 
 
 def book_of(copy: Copy) -> OwnerBook:
@@ -104,6 +107,7 @@ def book_of(copy: Copy) -> OwnerBook:
     for client_id, node, created, epoch, value in copy.entries:
         book.put(client_id, OwnerKey(node, created, epoch, value))
     book.wills.add(copy.wills)
+    book.served.add(copy.served)
     book.counter = max(book.counter, copy.counter)
     book.collected = copy.collected
     book.unknown = dict.fromkeys(copy.unknown)

@@ -38,6 +38,7 @@ from starlingmq.cluster.shares.share_messages import (
     OwnerAnswer,
     Release,
     Request,
+    Served,
     Settled,
     Statement,
     WillAnswer,
@@ -212,13 +213,15 @@ class ShareLeader:
 
     def _change_wills(self, led: LedShare, node: int, change: WillChange, table: ShareTable) -> None:
         book = led.book
+        settled = book.settled_elsewhere(change)
+        change = settled or change
         revision = book.change_wills(change, table.version)
-        if not revision:
+        if revision and led.pair.deputy:
+            led.position = self._links.send(led.pair.deputy, WillsKept(led.share, revision, change.writes))
+        if not revision or settled:
             wills = book.wills.of_client(change.client_id)
             self._answer(led, node, WillAnswer(change.ticket, False, book.counter, wills))
             return
-        if led.pair.deputy:
-            led.position = self._links.send(led.pair.deputy, WillsKept(led.share, revision, change.writes))
         self._answer(led, node, WillAnswer(change.ticket, True, revision, ()))
         news: dict[int, list[WillWrite]] = {}
         for write in change.writes:
@@ -248,6 +251,8 @@ class ShareLeader:
         elif node in led.book.unknown and self._table is not None:
             led.book.replace_node(node, statement.own, self._table.version)
             led.book.state_wills(node, statement.wills)
+            led.book.served.add(_served(node, statement))
+            led.book.forget_served()
             led.state = LeadState.WHOLE
             self._to_copy[led.share] = None
 
@@ -263,6 +268,7 @@ class ShareLeader:
             told = book_of(copy)
             book.add_older(told.entries())
             book.wills.add(copy.wills)
+            book.served.add(copy.served)
             book.counter = max(book.counter, told.counter)
         book.collected = table.version if source is None else source.collected
         unknown = [node for node in self._members if node not in table.nodes] if source is None else source.unknown
@@ -271,7 +277,9 @@ class ShareLeader:
         for node, statement in led.statements.items():
             if source is None or node in book.unknown:  # else the book knows better: news may be on their way
                 book.state_wills(node, statement.wills)
+                book.served.add(_served(node, statement))
             book.replace_node(node, statement.own, table.version)
+        book.forget_served()
         led.book, led.state, led.statements = book, LeadState.WHOLE, {}
         led.asked = {node: None for node in led.asked if node in book.unknown}
         self._books.put(led.share, book)
@@ -329,6 +337,10 @@ class ShareLeader:
         if self._led:
             for node in self._table.nodes:
                 self._links.send(node, Settled(tuple(self._led)))
+
+
+def _served(node: int, statement: Statement) -> list[Served]:
+    return [(client_id, node, epoch) for client_id, epoch in statement.served]
 
 
 def _source(led: LedShare) -> Copy | None:

@@ -21,6 +21,7 @@ from starlingmq.cluster.shares.share_table import share_of
 Key = tuple[int, int, int, bytes]  # an OwnerKey
 Entry = tuple[str, int, int, int, bytes]  # client id, and its key
 WillKey = tuple[bytes, int, bytes]  # key of a will below ``will_records.all_wills``, its revision, its value
+Served = tuple[str, int, int]  # client id, node, and the newest epoch in which the node has served the client
 WillWrite = tuple[bytes, bytes | None]  # such a key and its new value; None: it is deleted
 
 
@@ -64,7 +65,7 @@ class KeyChanged(msgspec.Struct, array_like=True, tag=5, frozen=True):
 
 
 class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """A whole book: ``entries`` and ``wills``."""
+    """A whole book: ``entries``, ``wills`` and what ``ServedClients`` has."""
 
     share: int
     since: int
@@ -74,6 +75,7 @@ class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):
     unknown: tuple[int, ...]
     entries: tuple[Entry, ...]
     wills: tuple[WillKey, ...] = ()
+    served: tuple[Served, ...] = ()
 
 
 class Ask(msgspec.Struct, array_like=True, tag=7, frozen=True):
@@ -89,6 +91,7 @@ class Statement(msgspec.Struct, array_like=True, tag=8, frozen=True):
     copy: Copy | None
     void: tuple[tuple[int, int], ...]
     wills: tuple[WillKey, ...] = ()  # the keys of the node's own wills, as far as it knows
+    served: tuple[tuple[str, int], ...] = ()  # client id, and the newest epoch in which the node has served the client
 
 
 class Settled(msgspec.Struct, array_like=True, tag=9, frozen=True):

@@ -297,7 +297,7 @@ class Shares(Subsystem):
         answering, self._answering = self._answering, []
         for node, shares in answering:
             for share in shares:
-                self.send(node, self.books.statement(share, tuple(found[share].keys), tuple(found[share].wills)))
+                self.send(node, self.books.statement(share, found[share]))
 
     def take_requests(self, now: float) -> list[Request]:
         return self.keeper.take_requests(now) if self._me else []

@@ -167,6 +167,15 @@ class ClusterWills(Subsystem):
                 found.append((b"%d/%b" % (self._me, name.encode()), entry.revision, encode_will(entry.known)))
         return found
 
+    def newest_epoch(self, client_id: str) -> int:
+        """The newest epoch in which the client has left a will here; 0: none."""
+        session, entry = self._ctx.sessions.get(client_id), self.table.get(client_id)
+        wills = [due.will for due in self._wills.due if due.client_id == client_id]
+        wills += [] if entry is None else entry.due
+        if session is not None and session.will is not None:
+            wills.append(session.will)
+        return max([will.epoch for will in wills], default=0)
+
     # Answers of etcd
 
     def answered(self, answer: Answer, now: float) -> None:

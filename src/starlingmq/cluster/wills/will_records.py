@@ -83,6 +83,11 @@ def client_of(taken: str) -> str:
     return taken[len(TAKEN) :].rpartition("/")[0]
 
 
+def is_taken(key: bytes) -> bool:
+    """Whether a key, without the prefix ``all_wills``, is that of a will that was taken from another node."""
+    return key.partition(b"/")[2].startswith(TAKEN.encode())
+
+
 def client_of_key(key: bytes) -> str:
     """The client id of a key, without the prefix ``all_wills``."""
     name = key.partition(b"/")[2].decode()
