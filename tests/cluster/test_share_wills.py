@@ -9,14 +9,36 @@ from tests.cluster.test_wills import KEYS, kill, leave_will, published, watch
 from tests.harness import FakeClient
 
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
-from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Txn, TxnAnswer, Watch, WatchEvent, WatchLost
+from starlingmq.cluster.etcd.etcd_requests import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Put,
+    Txn,
+    TxnAnswer,
+    Watch,
+    WatchEvent,
+    WatchLost,
+)
 from starlingmq.cluster.shares.owner_book import OwnerBook
-from starlingmq.cluster.shares.share_messages import WillAnswer, WillChange, WillNews, WillRead, WillsOf
+from starlingmq.cluster.shares.share_books import ShareBooks
+from starlingmq.cluster.shares.share_messages import (
+    WillAnswer,
+    WillChange,
+    WillHint,
+    WillNews,
+    WillRead,
+    WillsKept,
+    WillsOf,
+)
 from starlingmq.cluster.shares.share_table import NO_TABLE, SHARES, Reassignment, share_of
 from starlingmq.cluster.shares.will_book import WillBook
 from starlingmq.cluster.shares.will_gateway import WillGateway
 from starlingmq.cluster.takeover.transfer_frames import UNREPORTED
 from starlingmq.cluster.wills.will_records import (
+    FIRING,
+    REGISTERED,
     SETTLED,
     RegisteredWill,
     all_wills,
@@ -111,6 +133,24 @@ def test_a_node_states_its_wills_when_leader_and_deputy_are_lost() -> None:
     assert kept(fleet) == [b"3/" + name.encode()]
     client.drop()
     assert published(watcher, 1.0) == [b"will/" + name.encode()]
+
+
+def test_a_will_is_cancelled_while_its_share_waits_for_etcd_even_if_its_node_dies_then() -> None:
+    """The leader of the share is gone, and etcd is away: the node tells the deputy, which leads the share later."""
+    fleet = share_fleet(5)
+    watcher = watch(fleet, 1)
+    shares = fleet[0].cluster.shares
+    assert shares is not None
+    name, other = [name for name in (f"c{n}" for n in range(100000)) if shares.table.of(name)[:2] == (1, 2)][:2]
+    client, _ = leave_will(fleet, 4, name, expiry=3600), leave_will(fleet, 4, other, expiry=3600)
+    fleet.etcd.lose_leader(fleet.now, AWAY_SECONDS)
+    kill(fleet, 0)
+    fleet.advance(3.0, 0.05)
+    client.send(Disconnect())
+    fleet.advance(1.0, 0.05)
+    kill(fleet, 3)
+    fleet.advance(AWAY_SECONDS, 0.1)
+    assert published(watcher, 30.0) == [b"will/" + other.encode()]
 
 
 def come(fleet: ShareFleet, place: int) -> FakeClient:
@@ -208,16 +248,16 @@ class Gateway:
     """With what it has sent."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[int, WillChange | WillRead | WillsOf]] = []
+        self.sent: list[tuple[int, WillChange | WillRead | WillsOf | WillHint]] = []
         self.gateway = WillGateway(PREFIX, self._send)
         self.table = Reassignment(NO_TABLE, {1: 1, 2: 1}).table
         self.gateway.set_table(self.table, True)
 
-    def _send(self, node: int, message: WillChange | WillRead | WillsOf) -> int:
+    def _send(self, node: int, message: WillChange | WillRead | WillsOf | WillHint) -> int:
         self.sent.append((node, message))
         return 0
 
-    def ask(self, request: Txn) -> list[tuple[int, WillChange | WillRead | WillsOf]]:
+    def ask(self, request: Txn) -> list[tuple[int, WillChange | WillRead | WillsOf | WillHint]]:
         assert self.gateway.divert([request]) == []
         sent, self.sent = self.sent, []
         return sent
@@ -278,6 +318,45 @@ def test_a_reading_that_begins_again_takes_no_answers_of_the_earlier_one() -> No
         world.gateway.answered(WillAnswer(each.ticket, False, 0, ()))
     (page,) = world.gateway.take_answers()
     assert isinstance(page, TxnAnswer) and page.found == ((),)
+
+
+def test_a_deputy_is_told_of_a_change_that_waits_and_only_of_one_that_any_later_write_makes_void() -> None:
+    world = Gateway()
+    world.gateway.divert([Watch(PREFIX + b"1/", 1)])
+    fires = encode_will(RegisteredWill(FIRING, 7))
+    key, another = PREFIX + b"1/c", PREFIX + b"2/c"
+    for compare, write in (
+        (Compare(key, "mod_revision", "=", 5), Delete(key)),
+        (Compare(key, "mod_revision", "=", 0), Put(key, encode_will(RegisteredWill(REGISTERED, 7)))),
+        (Compare(key, "mod_revision", "=", 5), Put(key, fires)),
+        (Compare(another, "mod_revision", "=", 5), Delete(another)),
+    ):
+        world.ask(Txn("change", (compare,), (write,), (Get(key),)))
+    world.gateway.look()
+    assert world.sent == [], "the leader has had no time"
+    world.gateway.look()
+    ((node, hint),) = world.sent
+    assert node == world.table.of("c").deputy
+    assert isinstance(hint, WillHint) and (hint.change.revision, hint.change.writes) == (5, ((b"1/c", None),))
+    world.gateway.look()
+    assert len(world.sent) == 1, "once in each table"
+
+
+def test_a_deputy_makes_a_change_that_it_was_told_of_unless_the_key_has_changed_since() -> None:
+    table = Reassignment(NO_TABLE, {1: 1, 2: 1, 3: 1}).table
+    name = next(f"c{n}" for n in range(10000) if table.of(f"c{n}")[:2] == (1, 2))
+    share, pair = share_of(name), table.of(name)
+    key = b"3/" + name.encode()
+    for written_since in (False, True):
+        books = ShareBooks()
+        books.set_table(table, 2)
+        books.put(share, OwnerBook(pair.since, pair.before, True))
+        books.keep_wills(1, WillsKept(share, 7, ((key, b"will"),)))
+        books.hinted(2, change(name, key, 7, (key, b"not of this node")))
+        books.hinted(3, change(name, key, 7, (key, None)))
+        if written_since:
+            books.keep_wills(1, WillsKept(share, 8, ((key, b"another"),)))
+        assert [each.writes for each in books.take_hints(share)] == ([] if written_since else [((key, None),)])
 
 
 # Changes

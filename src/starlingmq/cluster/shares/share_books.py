@@ -17,8 +17,9 @@ from typing import Final
 
 from starlingmq.cluster.shares.held_keys import HeldShare
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
-from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement, WillsKept
-from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable
+from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement, WillChange, WillsKept
+from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable, share_of
+from starlingmq.cluster.shares.will_book import node_of
 
 VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
 
@@ -29,6 +30,7 @@ class ShareBooks:
     def __init__(self) -> None:
         self.books = {}
         self._void: dict[int, list[tuple[int, int]]] = {}
+        self._hints: dict[int, dict[bytes, WillChange]] = {}  # share -> key of a will -> the change that is asked for
         self._table = NO_TABLE
         self._me = 0
 
@@ -75,6 +77,17 @@ class ShareBooks:
         book = self.books.get(change.share)
         if book is not None and self._is_deputy(source, change.share, book.since):
             book.put_wills(change.revision, change.writes)
+            for key, _ in change.writes:
+                self._hints.get(change.share, {}).pop(key, None)
+
+    def hinted(self, source: int, change: WillChange) -> None:
+        """A node has asked the leader of a share whose deputy this node is for this change, and has no answer yet."""
+        share = share_of(change.client_id)
+        if self._table.pairs[share].deputy == self._me and node_of(change.key) == source:
+            self._hints.setdefault(share, {})[change.key] = change
+
+    def take_hints(self, share: int) -> list[WillChange]:
+        return list(self._hints.pop(share, {}).values())
 
     def _is_deputy(self, source: int, share: int, since: int) -> bool:
         pair = self._table.pairs[share] if share < len(self._table.pairs) else None
@@ -87,6 +100,7 @@ class ShareBooks:
                 self._void.pop(share, None)
                 if self._me not in pairs[share][:2]:
                     self.books.pop(share, None)
+                    self._hints.pop(share, None)
 
     def statement(self, share: int, held: HeldShare) -> Statement:
         book = self.books.get(share)

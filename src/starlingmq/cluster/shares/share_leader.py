@@ -138,6 +138,8 @@ class ShareLeader:
                 led.asked = dict.fromkeys(table.nodes)
             else:
                 self._forget_strangers(book)
+                for change in self._books.take_hints(share):
+                    book.change_wills(change, table.version)
                 led.asked = {node: None for node in book.unknown if node in table.nodes}
                 if led.state is LeadState.WHOLE:
                     self._to_copy[share] = None

@@ -7,6 +7,7 @@
     Statement              from each node to a new leader                  Settled       from a new leader to all
     Earlier                from the leader to a node that has restarted
     WillChange, WillRead, WillsOf   from a node to the leader of the share      WillAnswer   back to that node
+    WillHint               from a node to the deputy, if the leader is slow to answer its WillChange
     WillsKept              from the leader to the deputy                   WillNews      from the leader to their node
 """
 
@@ -152,13 +153,20 @@ class WillNews(msgspec.Struct, array_like=True, tag=16, frozen=True):
     writes: tuple[WillWrite, ...]
 
 
+class WillHint(msgspec.Struct, array_like=True, tag=17, frozen=True):
+    """The node has asked the leader for this change of its own key, and has no answer. If the deputy becomes the
+    leader, the change is made even if the node has died meanwhile."""
+
+    change: WillChange
+
+
 class ShareMessageError(ValueError):
     """The bytes are not messages of this version."""
 
 
 Request = Claim | Release | Read | WillChange | WillRead | WillsOf
 Answer = OwnerAnswer | WillAnswer | WillNews
-Message = Request | Answer | KeyChanged | WillsKept | Copy | Ask | Statement | Settled | Earlier
+Message = Request | Answer | KeyChanged | WillsKept | WillHint | Copy | Ask | Statement | Settled | Earlier
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(list[Message])

@@ -45,6 +45,7 @@ from starlingmq.cluster.shares.share_messages import (
     Statement,
     WillAnswer,
     WillChange,
+    WillHint,
     WillNews,
     WillRead,
     WillsKept,
@@ -175,6 +176,8 @@ class Shares(Subsystem):
             self.books.keep(node, message)
         elif isinstance(message, WillsKept):
             self.books.keep_wills(node, message)
+        elif isinstance(message, WillHint):
+            self.books.hinted(node, message.change)
         elif isinstance(message, Copy):
             self.books.copied(node, message)
         elif isinstance(message, Ask):
@@ -268,9 +271,12 @@ class Shares(Subsystem):
 
     def _look_at_leaders(self, now: float) -> None:
         """A leader that is connected is slow at worst: that refuses no CONNECT."""
-        if now < self._looked_at + LOOK_SECONDS or self.gateway.idle():
+        if now < self._looked_at + LOOK_SECONDS or not self.is_busy():
             return
         self._looked_at = now
+        self.will_gateway.look()
+        if self.gateway.idle():
+            return
         if all(leader == self._me or self._view.is_connected(leader) for leader in self.gateway.leaders()):
             self._ownership.answered_at = now
 

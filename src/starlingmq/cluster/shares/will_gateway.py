@@ -6,6 +6,8 @@ single keys, is about one client id.
 Laws:
 
 - Each transaction is answered once. It is sent to the leader of its share in each version of the table until then.
+- A change of this node's key that the leader does not answer at once is told to the deputy, which makes it if it is
+  the next leader.
 - In place of a watch, leaders tell what other nodes write into keys of this node. As that gets lost with a leader, each
   new table counts as the loss of the watch: the keys of this node are read again.
 - Pages of a prefix come from a reading, which begins with the first page, and again with each table. What changes
@@ -34,6 +36,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
 from starlingmq.cluster.shares.share_messages import (
     WillAnswer,
     WillChange,
+    WillHint,
     WillNews,
     WillRead,
     WillsOf,
@@ -41,7 +44,7 @@ from starlingmq.cluster.shares.share_messages import (
 )
 from starlingmq.cluster.shares.share_table import NO_TABLE, SHARES, ShareTable
 from starlingmq.cluster.shares.will_book import node_of
-from starlingmq.cluster.wills.will_records import client_of_key
+from starlingmq.cluster.wills.will_records import REGISTERED, client_of_key, decode_will
 
 ALL: Final = 0  # in place of a node: all nodes
 
@@ -61,14 +64,16 @@ class WillReading:
 
 
 class WillGateway:
-    def __init__(self, prefix: bytes, send: Callable[[int, WillChange | WillRead | WillsOf], int]) -> None:
-        """``prefix``: of all wills. ``send``: to the leader of a share."""
+    def __init__(self, prefix: bytes, send: Callable[[int, WillChange | WillRead | WillsOf | WillHint], int]) -> None:
+        """``prefix``: of all wills. ``send``: to the leader of a share, or its deputy."""
         self._prefix = prefix
         self._send = send
         self._table = NO_TABLE
         self._taking_part = False
         self._tickets = 0
         self._asked: dict[int, tuple[Txn, WillChange | WillRead]] = {}  # by ticket
+        self._looked_until = 0  # the last ticket at the last look
+        self._hinted: dict[int, None] = {}  # tickets of changes of which the deputy was told, in this table
         self._parts: dict[int, tuple[bytes, WillsOf]] = {}  # ticket -> (prefix of the reading, message)
         self._readings: dict[bytes, WillReading] = {}  # by prefix
         self._watched = b""  # the prefix of this node's keys, once it was watched
@@ -86,6 +91,7 @@ class WillGateway:
 
     def set_table(self, table: ShareTable, taking_part: bool) -> None:
         self._table, self._taking_part = table, taking_part
+        self._hinted = {}
         if not taking_part:
             return
         if self._watched:
@@ -95,6 +101,26 @@ class WillGateway:
         self._parts = {}
         for prefix, reading in self._readings.items():
             self._read_all(prefix, reading)
+
+    def look(self) -> None:
+        """Now and then: tells deputies of changes of this node's wills that their leaders have not answered since the
+        last look. A leader that is gone is replaced by its deputy, perhaps once this node has died as well: a will that
+        its client has cancelled must not be published then."""
+        looked_until, self._looked_until = self._looked_until, self._tickets
+        if not self._taking_part:
+            return
+        for ticket, (_, message) in self._asked.items():
+            if ticket > looked_until or ticket in self._hinted or not isinstance(message, WillChange):
+                continue
+            if self._watched == self._own(message.key) and _replaces(message):
+                self._hinted[ticket] = None
+                deputy = self._table.of(message.client_id).deputy
+                if deputy:
+                    self._send(deputy, WillHint(message))
+
+    def _own(self, key: bytes) -> bytes:
+        """The prefix of the keys of the node of this key."""
+        return self._prefix + b"%d/" % node_of(key)
 
     # Requests
 
@@ -177,6 +203,7 @@ class WillGateway:
             self._give_page(prefix, reading)
             return
         asked = self._asked.pop(answer.ticket, None)
+        self._hinted.pop(answer.ticket, None)
         if asked is None:
             return
         request, message = asked
@@ -198,7 +225,7 @@ class WillGateway:
         self._drop_read(keys)
         values = [value for _, value in news.writes]
         changes = [KeyChange(key, value, news.revision) for key, value in zip(keys, values, strict=True)]
-        own = self._prefix + b"%d/" % node_of(news.writes[0][0])  # perhaps before the watch: the reading missed it
+        own = self._own(news.writes[0][0])  # perhaps before the watch: the reading missed it
         self._answers.append(WatchEvent(own, news.revision, tuple(changes)))
 
     def _drop_read(self, keys: list[bytes]) -> None:
@@ -227,3 +254,10 @@ def _found(operation: object, keys: list[KeyValue]) -> tuple[KeyValue, ...]:
     if operation.prefix:
         return tuple([each for each in keys if each.key.startswith(operation.key)])
     return tuple([each for each in keys if each.key == operation.key])
+
+
+def _replaces(change: WillChange) -> bool:
+    """Whether the change deletes a record, or replaces it by that of another will. It counts only as long as the record
+    has that revision, however late the deputy makes the change. Not FIRING: that is for a node that lives."""
+    values = [value for _, value in change.writes if value is not None]
+    return change.revision != 0 and all(decode_will(value).state == REGISTERED for value in values)
