@@ -22,7 +22,7 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchLost,
 )
 from starlingmq.cluster.shares.owner_book import OwnerBook
-from starlingmq.cluster.shares.share_books import ShareBooks
+from starlingmq.cluster.shares.share_books import HINTS_MAX, ShareBooks
 from starlingmq.cluster.shares.share_messages import (
     WillAnswer,
     WillChange,
@@ -357,6 +357,11 @@ def test_a_deputy_makes_a_change_that_it_was_told_of_unless_the_key_has_changed_
         if written_since:
             books.keep_wills(1, WillsKept(share, 8, ((key, b"another"),)))
         assert [each.writes for each in books.take_hints(share)] == ([] if written_since else [((key, None),)])
+    books.hinted(3, change(name, key, 7, (key, None)))
+    for number in range(HINTS_MAX):
+        books.hinted(3, change(name, b"3/\0%b/%d" % (name.encode(), number), 7, (key, None)))
+    kept_hints = books.take_hints(share)
+    assert len(kept_hints) == HINTS_MAX and all(each.key != key for each in kept_hints), "the oldest is forgotten"
 
 
 # Changes

@@ -21,6 +21,7 @@ from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement
 from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable, share_of
 from starlingmq.cluster.shares.will_book import node_of
 
+HINTS_MAX: Final = 256  # changes of one share that its leader has not answered; of more, the oldest are forgotten
 VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
 
 
@@ -84,10 +85,17 @@ class ShareBooks:
         """A node has asked the leader of a share whose deputy this node is for this change, and has no answer yet."""
         share = share_of(change.client_id)
         if self._table.pairs[share].deputy == self._me and node_of(change.key) == source:
-            self._hints.setdefault(share, {})[change.key] = change
+            hints = self._hints.setdefault(share, {})
+            hints[change.key] = change
+            if len(hints) > HINTS_MAX:
+                del hints[next(iter(hints))]
 
     def take_hints(self, share: int) -> list[WillChange]:
         return list(self._hints.pop(share, {}).values())
+
+    def forget_hints(self) -> None:
+        """The table is another one: nodes that live ask again."""
+        self._hints = {}
 
     def _is_deputy(self, source: int, share: int, since: int) -> bool:
         pair = self._table.pairs[share] if share < len(self._table.pairs) else None
@@ -100,7 +108,6 @@ class ShareBooks:
                 self._void.pop(share, None)
                 if self._me not in pairs[share][:2]:
                     self.books.pop(share, None)
-                    self._hints.pop(share, None)
 
     def statement(self, share: int, held: HeldShare) -> Statement:
         book = self.books.get(share)

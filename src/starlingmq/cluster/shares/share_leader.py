@@ -147,6 +147,7 @@ class ShareLeader:
                 asks.setdefault(node, []).append(share)
             if restarted or pair.since == table.version or share in unswept:
                 self._to_sweep.append(share)
+        self._books.forget_hints()
         for node, shares in asks.items():
             self._links.send(node, Ask(tuple(shares)))
 
