@@ -25,9 +25,10 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, SparingLog, as_this_node
+from starlingmq.net.broker_clock import broker_clock
 from starlingmq.net.bulk_urls import bulk_url, parse_bulk_url
 from starlingmq.net.control_socket import ControlServer
-from starlingmq.net.driver import Driver, broker_clock
+from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_listener

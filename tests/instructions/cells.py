@@ -18,9 +18,10 @@ from tests.storage.memory_engine import MemoryKv
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
+from starlingmq.net.broker_clock import broker_clock
 from starlingmq.net.broker_loop import BrokerLoop
 from starlingmq.net.client_socket import ClientSocket
-from starlingmq.net.driver import Driver, broker_clock
+from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.segment.segment_journal import SegmentJournal

@@ -15,8 +15,14 @@ from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.net.broker_loop import BrokerLoop
 from starlingmq.net.client_owner import ClientOwner, OtherOwner
-from starlingmq.net.client_socket import RECEIVER, ClientSocket
-from starlingmq.net.client_sockets import EVENTS, EVENTS_MANY, RECEIVERS_WAIT
+from starlingmq.net.client_socket import READ, RECEIVER, ClientSocket
+from starlingmq.net.client_sockets import (
+    BYTES_WITHOUT_RECEIVERS,
+    EVENTS,
+    EVENTS_MANY,
+    RECEIVERS_WAIT,
+    ROUNDS_WITHOUT_RECEIVERS,
+)
 from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.storage.store import NoStore
@@ -166,6 +172,34 @@ def test_what_a_receiver_sent_is_read_before_its_next_connection(
     _, receiver = pair
     new = connections.open(owner)
     assert order_of_reads(connections, owner, (new, b"CONNECT"), (receiver, b"DISCONNECT")) == [receiver, new]
+
+
+def test_acknowledgements_wait_for_some_small_rounds(
+    connections: Connections, owner: Owner, pair: tuple[int, int]
+) -> None:
+    sender, receiver = pair
+    connections.round()  # receivers are read in a round without others
+    connections.theirs[receiver].send(ACK)
+    for _ in range(ROUNDS_WITHOUT_RECEIVERS):
+        connections.theirs[sender].send(MESSAGE)
+        connections.round()
+    assert owner.reads == [(sender, MESSAGE)] * ROUNDS_WITHOUT_RECEIVERS
+    connections.theirs[sender].send(MESSAGE)
+    connections.round()
+    assert owner.reads[-2:] == [(sender, MESSAGE), (receiver, ACK)]
+
+
+def test_acknowledgements_do_not_wait_after_a_round_that_read_much(
+    connections: Connections, owner: Owner, pair: tuple[int, int]
+) -> None:
+    sender, receiver = pair
+    connections.theirs[sender].send(bytes(READ))
+    connections.round()  # the next read is a large one
+    owner.reads.clear()
+    connections.theirs[receiver].send(ACK)
+    connections.theirs[sender].send(bytes(BYTES_WITHOUT_RECEIVERS + 1))
+    connections.round()
+    assert [number for number, _ in owner.reads] == [sender, receiver]
 
 
 def test_an_expected_acknowledgement_does_not_end_the_wait(
@@ -335,6 +369,38 @@ def test_a_subscriber_becomes_a_receiver_and_is_acknowledged_to_in_the_turn_of_t
     for id in range(100, 110):
         deliver(connections, subscriber, publisher, id)
     assert connections.sockets.rounds == rounds + 10
+    connections.close()
+
+
+def test_acknowledgements_of_receivers_cost_no_turn(loop: BrokerLoop) -> None:
+    connections = broker(loop)
+    subscriber, publisher = subscriber_and_publisher(connections)
+    for id in range(1, RECEIVER + 10):
+        deliver(connections, subscriber, publisher, id)
+    before = turns(connections)
+    for id in range(100, 120):
+        deliver(connections, subscriber, publisher, id)
+    connections.round()
+    assert turns(connections) == before + 20
+    connections.theirs[subscriber].send(PING)
+    connections.round()
+    assert connections.theirs[subscriber].recv(100) == b"\xd0\0"  # which needs one
+    assert turns(connections) == before + 21
+    connections.close()
+
+
+def turns(connections: Connections) -> int:
+    driver = connections.owner
+    assert isinstance(driver, Driver)
+    return sum(driver.state.ctx.counters.turns.counts)
+
+
+def test_a_full_window_is_emptied_in_the_round_of_the_message_that_waits(loop: BrokerLoop) -> None:
+    connections = broker(loop, max_inflight=1)
+    subscriber, publisher = subscriber_and_publisher(connections)
+    for id in range(1, RECEIVER + 30):
+        deliver(connections, subscriber, publisher, id)  # reads it after one round
+    assert connections.sockets.receivers == 1
     connections.close()
 
 

@@ -398,6 +398,12 @@ class BrokerState(PacketIntake):
         ctx = self.ctx
         return bool(ctx.resumable) or bool(ctx.jobs) or bool(ctx.unsendable) or self.groups.pending()
 
+    def idle(self) -> bool:
+        """Whether a turn would do nothing now: nothing was sent, stored, reported or put off since the last one.
+        Deadlines have turns of their own (``wake_at``). The share of work that a turn renews must not be used up."""
+        ctx = self.ctx
+        return ctx.work > TURN_WORK // 2 and ctx.audit is None and ctx.ready.empty() and not self.pending()
+
     def wake_at(self) -> float:
         """The time of the next call of ``turn`` if no event happens before; 0.0: none."""
         # No loop over a tuple: that creates an object for each time.

@@ -278,6 +278,11 @@ class Ready:
         deliveries.sessions.append(session)
         deliveries.outgoings.append(outgoing)
 
+    def empty(self) -> bool:
+        """Whether there is nothing at all."""
+        reports = len(self.questions) + len(self.requests) + len(self.events) + len(self.notices)
+        return reports + len(self.spills) == 0 and not self.urgent()
+
     def urgent(self) -> bool:
         """Whether there are actions to perform, rather than only reports."""
         return len(self.dirty) + len(self.writes) + len(self.acknowledged) + len(self.reads) + len(self.pause) != 0

@@ -28,6 +28,10 @@ class ClientOwner:
         """Asked for with ``ClientSockets.want``."""
         raise NotImplementedError
 
+    def skip_turn(self) -> bool:
+        """Whether ``turn`` would do nothing. Then it is not called, and counts as such."""
+        return False
+
 
 class OtherOwner(ClientOwner):
     """Any other object with these methods, which cannot have a turn."""

@@ -4,7 +4,8 @@ same way (``net/tls_client_socket.py``).
 The selector of ``net/broker_loop.py`` calls ``ClientSockets.select``, which works in rounds:
 
 1. Poll. Descriptors that are not client sockets are kept for asyncio.
-2. Read each client socket that is ready, once, and give the bytes to the driver, which asks for a turn.
+2. Read each client socket that is ready, once, and give the bytes to the driver, which asks for a turn. If ``few``
+   are ready, it writes what one of them has caused before the next one is read.
 3. Call the driver's ``turn``, which writes to the clients' sockets. Then do the same for receivers (below), if any.
 4. Return to asyncio if another descriptor was ready, a callback or timer was added (``asked``), or the time-out is
    over. Else begin the next round.
@@ -25,8 +26,10 @@ The rules of a round:
 - A receiver is a client that has sent only PUBACKs lately. Nothing waits for them: if its queue does, or anything else
   comes from it, it is not one any more, and does not become one again. While messages sent to receivers are
   unacknowledged, only the other sockets end the wait of a poll, for ``RECEIVERS_WAIT`` seconds; the PUBACKs that came
-  meanwhile are read in the same round, after the messages. So they cost no wake-up and delay no message. Only before
-  what may be a client that comes back, all receivers are read first: one of them may be its earlier connection.
+  meanwhile are read after the messages: in the same round, or, if it read little, after at most
+  ``ROUNDS_WITHOUT_RECEIVERS`` such rounds. So they cost no wake-up and no turn, and delay no message. They are read at
+  once after a turn in which a message was queued (``receivers_wanted``), and all of them first before what may be a
+  client that comes back: one of them may be its earlier connection.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ import logging
 import select
 import time
 from typing import Final
+
+from mypy_extensions import i64
 
 from starlingmq.net.client_owner import ClientOwner
 
@@ -46,6 +51,9 @@ EVENTS_FEW: Final = 8  # after a round that read more than ``BYTES_PER_ROUND``
 BYTES_PER_ROUND: Final = 1024 * 1024
 FOREVER: Final = -1.0
 RECEIVERS_WAIT: Final = 0.005  # seconds
+ROUNDS_WITHOUT_RECEIVERS: Final = 3  # in a row, while others are read ...
+BYTES_WITHOUT_RECEIVERS: Final = 4 * 1024  # ... and each brings this much at most: few messages
+FEW: Final = 8
 
 _monotonic: Final = time.monotonic
 
@@ -75,6 +83,9 @@ class ClientSockets:
         self.receivers = 0
         self.awaits_acknowledgements = False  # something was sent to a receiver since the last wait for other sockets
         self.crowded = False  # so many receivers are ready that this round reads no other sockets
+        self.few = False  # several clients are ready in this round, but not many
+        self.receivers_wanted = False  # a message was queued: an acknowledgement may make room for it
+        self._rounds_without_receivers: i64 = 0
         self._either = select.poll()
         self._either.register(self.epoll.fileno(), IN)
         self._either.register(self.receivers_epoll.fileno(), IN)
@@ -117,6 +128,7 @@ class ClientSockets:
             )
             self.bytes_read = 0
             self.rounds += 1
+            self.few = 1 < len(events) <= FEW
             for descriptor, mask in events:
                 client = self.by_descriptor[descriptor] if descriptor < len(self.by_descriptor) else None
                 if client is None:
@@ -125,7 +137,7 @@ class ClientSockets:
                     self._serve(client, mask)
             if self._wanted is not None:
                 self._give_turns(self._wanted)
-            if self.receivers != 0:
+            if self.receivers != 0 and self._receivers_are_due(len(events)):
                 self._serve_receivers()
             if self.bytes_read > BYTES_PER_ROUND:
                 self._events = EVENTS_FEW
@@ -166,14 +178,35 @@ class ClientSockets:
         self.crowded = True
         return found
 
+    def _receivers_are_due(self, others: int) -> bool:
+        """Whether receivers are read in this round, in which that many other descriptors were ready."""
+        if (
+            others != 0
+            and not self.receivers_wanted
+            and not self.crowded
+            and self.bytes_read <= BYTES_WITHOUT_RECEIVERS
+            and self._rounds_without_receivers < ROUNDS_WITHOUT_RECEIVERS
+        ):
+            self._rounds_without_receivers += 1
+            return False
+        self._rounds_without_receivers = 0
+        return True
+
     def _serve_receivers(self) -> None:
+        self.few = False
         events: list[tuple[int, int]] = self.receivers_epoll.poll(0.0, EVENTS)
         for descriptor, mask in events:
             client = self.by_descriptor[descriptor]
             if client is not None:
                 self._serve(client, mask)
-        if self._wanted is not None:
-            self._give_turns(self._wanted)
+        if events:
+            self.receivers_wanted = False
+        wanted = self._wanted
+        if wanted is not None:
+            if not self._also_wanted and wanted.skip_turn():
+                self._wanted = None
+            else:
+                self._give_turns(wanted)
         if len(events) == EVENTS:
             self.awaits_acknowledgements = False  # the others end the next wait
         self.crowded = False

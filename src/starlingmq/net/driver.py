@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -19,21 +18,21 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.limits.storage_failure import StorageFailure
 from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Client
+from starlingmq.net.broker_clock import BrokerClock, broker_clock
 from starlingmq.net.broker_loop import client_sockets
 from starlingmq.net.client_owner import ClientOwner
-from starlingmq.net.client_socket import ClientSocket
+from starlingmq.net.client_socket import READ
 from starlingmq.net.hook_calls import HookCalls, HookPort
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle
 from starlingmq.net.message_loading import MessageLoader
+from starlingmq.net.output import Output
 from starlingmq.storage.store import NotYetStored, Store
 
 if TYPE_CHECKING:
     from starlingmq.cluster.cluster_state import ClusterReady, ClusterState  # not loaded into a single broker
 
 log = logging.getLogger("starlingmq")
-
-_monotonic: Final = time.monotonic
 
 CLIENTS_PER_TURN: Final = 2000  # written to per turn, so that a turn takes a few milliseconds
 LINGER: Final = 2.0  # seconds for a client to read the last frames after the broker has closed
@@ -92,6 +91,8 @@ class Driver(ClientOwner):
         state.ctx.record(store.keeps)
         self._scheduled = False
         self._raised = False  # the last turn raised an exception
+        self._output = Output(state)
+        self._queued = 0  # ``Counters.messages_queued`` when the last turn ended
         self._began = 0.0  # when the work of this turn began
         self._tickets: deque[CommitTicket] = deque()
         self.on_request: Callable[[SystemRequest], None] | None = None  # receives the system requests of NATS clients
@@ -132,8 +133,13 @@ class Driver(ClientOwner):
     def received(self, client: Client, data: bytes) -> None:
         if not self._scheduled:
             self._schedule()
+        dirty = self.state.ctx.ready.dirty
+        waiting = len(dirty)
         # All reads of a turn have the same time, except in a cluster, where a node must notice that it was suspended.
         self.state.receive(client, data, self._began if self.cluster is None else self._now())
+        sockets = self._sockets
+        if sockets is not None and sockets.few and len(dirty) != waiting and len(data) <= READ and not self._tickets:
+            self._output.write_early(waiting)
         if self.state.ctx.ready.questions:
             self._hook_calls.ask()
         if client.halted and not client.paused:
@@ -192,6 +198,13 @@ class Driver(ClientOwner):
         """Return the time of ``clock``, by a direct call if possible."""
         return self.clock() if self._steady is None else self._steady.now()
 
+    def skip_turn(self) -> bool:
+        """Acknowledgements mostly have no effect outside the core."""
+        if self._keeps or self.cluster is not None or self._tickets or self._awaited or not self.state.idle():
+            return False
+        self._scheduled = False
+        return True
+
     def turn(self) -> None:
         self._scheduled = False
         state = self.state
@@ -214,10 +227,15 @@ class Driver(ClientOwner):
         self._carry_out(ready)
         ready.renew()  # releases its references
         now = self._now()
-        state.ctx.counters.turns.add(now - self._began)
+        counters = state.ctx.counters
+        counters.turns.add(now - self._began)
         stall_ms = (now - self._began) * 1000.0
-        if stall_ms > state.ctx.counters.stall_max_ms:
-            state.ctx.counters.stall_max_ms = stall_ms
+        if stall_ms > counters.stall_max_ms:
+            counters.stall_max_ms = stall_ms
+        if counters.messages_queued != self._queued:
+            self._queued = counters.messages_queued
+            if self._sockets is not None:
+                self._sockets.receivers_wanted = True
         if (self._keeps and self.store.maintain()) or state.pending() or state.ctx.ready.urgent():
             self._schedule()
         self._arm(state.wake_at(), now)
@@ -242,7 +260,8 @@ class Driver(ClientOwner):
             ticket = self._commit(ready)
         if self._awaited:
             self._await(ticket)
-        counters = self.state.ctx.counters
+        output = self._output
+        early = output.begin_turn()
         for index, client in enumerate(ready.dirty):
             if index >= CLIENTS_PER_TURN and client.stored_from < 0 and not client.closing:
                 self.state.ctx.ready.dirty.append(client)  # in the next turn, together with its later frames
@@ -257,12 +276,11 @@ class Driver(ClientOwner):
                     client.unstored += len(held)
                     ticket.frames.append((client, held))
                 client.stored_from = -1
-            if frames and not client.gone and not client.output_stopped:
-                data = frames[0] if len(frames) == 1 else b"".join(frames)
-                counters.bytes_sent += len(data)
-                client.bytes_out += len(data)
-                self._write(client, data)
-            frames.clear()
+            if frames:
+                if index < early:
+                    output.write_together()
+                output.write_frames(client)
+                frames.clear()
             if not client.closing:
                 self.state.sent(client)
             elif client.waiting == 0 and not client.output_stopped:
@@ -291,17 +309,6 @@ class Driver(ClientOwner):
             _settle_all(awaited, True)
         else:
             ticket.awaited = awaited
-
-    def _write(self, client: Client, data: bytes) -> None:
-        transport = client.transport
-        try:
-            if isinstance(transport, ClientSocket):
-                transport.write(data)  # a direct call
-            else:
-                transport.write(data)
-        except Exception:
-            log.exception("internal error in a transport; its connection is closed")  # the other clients are served
-            transport.abort()
 
     def _pause(self, client: Client) -> None:
         if client.gone or client.closing:
@@ -383,7 +390,7 @@ class Driver(ClientOwner):
         if data:
             self.state.ctx.counters.bytes_sent += len(data)
             client.bytes_out += len(data)
-            self._write(client, data)
+            self._output.write(client, data)
         if client.output_stopped or (client.closing and client.waiting == 0):
             self._close(client)
         else:
@@ -468,22 +475,3 @@ def _settle_all(awaited: list[asyncio.Future[bool]], stored: bool) -> None:
     for future in awaited:
         if not future.done():
             future.set_result(stored)
-
-
-class BrokerClock:
-    """Broker time in seconds: Unix time at the start, advanced by the monotonic clock, so that changes of the system
-    clock have no effect.
-    """
-
-    def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
-
-    def now(self) -> float:
-        return self._offset + _monotonic()
-
-    def __call__(self) -> float:
-        return self.now()
-
-
-def broker_clock() -> Callable[[], float]:
-    return BrokerClock()

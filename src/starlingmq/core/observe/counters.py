@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 BUCKETS: Final = 24
 """Buckets of a Histogram: up to 1, 2, 4, ... microseconds; the last one for more than 4 seconds."""
 
@@ -21,7 +23,7 @@ class Histogram:
     def add(self, seconds: float) -> None:
         if seconds < 0.0:  # a difference of the clocks of two machines
             seconds = 0.0
-        bucket = 0
+        bucket: i64 = 0
         bound = 0.000001
         while seconds > bound and bucket < BUCKETS - 1:
             bound += bound
