@@ -92,6 +92,7 @@ MODULES: Final = {
     "net/client_socket.py": "reads and writes the sockets of clients",
     "net/client_sockets.py": "polls the sockets of clients",
     "net/tls_client_socket.py": "the same with TLS",
+    "net/tls_handshake_socket.py": "inherits from a compiled class",
     "net/driver.py": "is the turn of the event loop",
     "net/hook_calls.py": "runs for each message that a hook is asked about",
     "net/message_loading.py": "runs for each batch of stored messages that is sent",

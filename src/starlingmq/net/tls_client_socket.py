@@ -59,9 +59,12 @@ class TlsClientSocket(ClientSocket):
     ) -> None:
         super().__init__(sockets, owner, gate, sock, peer)
         self._tls: Any = secured.tls
+        self._openssl: Any = getattr(secured.tls, "_sslobj", secured.tls)  # the same methods without a call of Python
         self._incoming: Any = secured.buffers.incoming
         self._encrypted: Any = secured.buffers.outgoing
         self._early = secured.early
+        if secured.unsent:
+            self._outgoing = bytearray(secured.unsent)
         self._without_data = 0  # reads in a row that brought no data
         self._answers = 0  # bytes
 
@@ -83,11 +86,11 @@ class TlsClientSocket(ClientSocket):
             return
         size = len(data)
         try:
-            sent: int = self._tls.write(data) if size <= RECORD else 0
+            sent: int = self._openssl.write(data) if size <= RECORD else 0
             if sent < size:
                 with memoryview(data) as view:
                     while sent < size:
-                        sent += self._tls.write(view[sent : sent + RECORD])
+                        sent += self._openssl.write(view[sent : sent + RECORD])
                         if self._encrypted.pending >= PIECE:
                             super().write(self._encrypted.read())
             super().write(self._encrypted.read())
@@ -165,7 +168,7 @@ class TlsClientSocket(ClientSocket):
         incoming.write(data)
         try:
             while True:
-                part: bytes = self._tls.read(size)
+                part: bytes = self._openssl.read(size)
                 if len(part) == 0:
                     ended = True
                     break

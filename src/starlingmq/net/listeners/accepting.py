@@ -20,13 +20,15 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final, Protocol
 
+from starlingmq.net.broker_loop import client_sockets
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.net.listeners.proxy_protocol import ProxyError, ProxyHeader, parse
-from starlingmq.net.listeners.tls_handshake import HandshakeError, Secured, TlsBuffers, handshake, secure
+from starlingmq.net.listeners.tls_handshake import HandshakeError, Secured, TlsBuffers, explained, handshake, linger
+from starlingmq.net.tls_handshake_socket import Ended, TlsHandshake
 
 log = logging.getLogger("starlingmq")
 
@@ -90,6 +92,7 @@ class Acceptor:
         self._buffers: TlsBuffers | None = None  # made for the first connection with TLS
         self._loop = asyncio.get_running_loop()
         self._arriving: dict[asyncio.Task[None], _Arrival] = {}
+        self._handshakes: dict[_Arrival, TlsHandshake] = {}  # those without a task
 
     def open(self) -> None:
         """Begin to accept."""
@@ -106,6 +109,8 @@ class Acceptor:
         for task, arrival in self._arriving.items():
             if not arrival.made:  # otherwise uvloop would close it without notice
                 task.cancel()
+        for under_way in list(self._handshakes.values()):
+            under_way.abort()
 
     def pause(self) -> None:
         for sock in self._sockets:
@@ -164,22 +169,48 @@ class Acceptor:
         arrival = _Arrival(sock, peer, exempt)
         if not exempt:
             arrival.full = gate.admission.full(peer)
-        if self._adopt is not None and self.context is None and not behind_proxy:
-            self._adopted(self._adopt, arrival)
+        if self._adopt is not None and not behind_proxy:
+            if self.context is None:
+                self._adopted(self._adopt, arrival, None)
+            else:
+                self._shake_hands(arrival, partial(self._secured, self._adopt, arrival))
             return
         if behind_proxy:
-            coroutine = self._behind_proxy(arrival)
+            self._begin(arrival, self._behind_proxy(arrival))
         else:
-            coroutine = self._plain(arrival) if self.context is None else self._secure(arrival)
+            self._begin(arrival, self._plain(arrival) if self.context is None else self._secure(arrival))
+
+    def _begin(self, arrival: _Arrival, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(coroutine)
         self._arriving[task] = arrival
         task.add_done_callback(partial(self._arrived, arrival))
 
-    def _adopted(self, adopt: Adopt, arrival: _Arrival) -> None:
+    def _shake_hands(self, arrival: _Arrival, ended: Ended) -> None:
+        sockets = client_sockets(self._loop)
+        assert sockets is not None and self.context is not None
+        arrival.sock.setblocking(False)
+        queue = self.gate.admission.handshakes
+        if self._buffers is None:
+            self._buffers = TlsBuffers()
+        under_way = TlsHandshake(sockets, arrival.sock, self.context, self._buffers, queue, ended)
+        self._handshakes[arrival] = under_way
+        under_way.begin(self._handshake_timeout)
+
+    def _secured(self, adopt: Adopt, arrival: _Arrival, secured: Secured | None, error: Exception | None) -> None:
+        """Its handshake has ended."""
+        del self._handshakes[arrival]
+        if error is None:
+            self._adopted(adopt, arrival, secured)
+        elif isinstance(error, ssl.SSLError):
+            self._begin(arrival, _refused(arrival.sock, error))
+        else:
+            self._settle(arrival, explained(error))
+
+    def _adopted(self, adopt: Adopt, arrival: _Arrival, secured: Secured | None) -> None:
         """Open a connection for which nothing is waited."""
         error: BaseException | None = None
         try:
-            arrival.protocol = adopt(arrival.sock, arrival.peer, arrival.full, None)
+            arrival.protocol = adopt(arrival.sock, arrival.peer, arrival.full, secured)
         except Exception as raised:
             error = raised
         self._settle(arrival, error)
@@ -245,13 +276,18 @@ class Acceptor:
 
     async def _secure(self, arrival: _Arrival) -> None:
         if self._adopt is not None:
-            assert self.context is not None
-            arrival.sock.setblocking(False)
-            queue = self.gate.admission.handshakes
-            if self._buffers is None:
-                self._buffers = TlsBuffers()
-            secured = await secure(arrival.sock, self.context, self._buffers, queue, self._handshake_timeout)
-            arrival.protocol = self._adopt(arrival.sock, arrival.peer, arrival.full, secured)
+            future: asyncio.Future[Secured] = self._loop.create_future()
+            self._shake_hands(arrival, partial(_settle_future, future))
+            try:
+                secured = await future
+            except ssl.SSLError as error:
+                await _refused(arrival.sock, error)
+            except OSError as error:
+                raise explained(error) from None
+            else:
+                arrival.protocol = self._adopt(arrival.sock, arrival.peer, arrival.full, secured)
+            finally:
+                self._handshakes.pop(arrival).abort()
             return
         await self.gate.admission.handshakes.run(_nothing, HANDSHAKE_SECONDS)
         upgrade = self._loop.connect_accepted_socket(
@@ -262,6 +298,21 @@ class Acceptor:
             ssl_shutdown_timeout=TLS_CLOSE_TIMEOUT,
         )
         await handshake(upgrade, arrival.sock)
+
+
+async def _refused(sock: socket.socket, error: ssl.SSLError) -> None:
+    """The alert is sent: wait until the client has read it. Raises HandshakeError."""
+    await linger(sock)
+    raise explained(error) from None
+
+
+def _settle_future(future: asyncio.Future[Secured], secured: Secured | None, error: Exception | None) -> None:
+    if future.done():
+        return
+    if secured is not None:
+        future.set_result(secured)
+    else:
+        future.set_exception(error or ConnectionResetError())
 
 
 def _nothing() -> None:

@@ -13,10 +13,13 @@ A handshake is most of the CPU time of a new connection, and the event loop spen
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
+
+log = logging.getLogger("starlingmq")
 
 SECONDS_PER_TURN: Final = 0.005
 WAITING_MAX: Final = 256
@@ -46,7 +49,7 @@ class HandshakeQueue:
         self._soon = soon or _call_soon
         self._spent = 0.0  # seconds in this turn
         self._renewing = False
-        self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any], float]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[Any] | None, Callable[[], Any], float]] = deque()
         self._held: dict[SecureListener, None] = {}
 
     @property
@@ -64,6 +67,16 @@ class HandshakeQueue:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, step, more))
         return await future
+
+    def call(self, step: Callable[[], None], wait: Callable[[], None]) -> None:
+        """The same without a future: ``step`` is called now, or ``wait`` now and ``step`` later. It raises nothing."""
+        if self._waiting or self._spent >= self.seconds_per_turn:
+            self._waiting.append((None, step, 0.0))
+            wait()
+            return
+        began = self._clock()
+        step()
+        self._spend(self._clock() - began)
 
     def hold(self, listener: SecureListener) -> bool:
         """Pause a listener if too many handshakes wait; it is resumed later. Returns whether it is paused."""
@@ -88,13 +101,18 @@ class HandshakeQueue:
         self._spent = 0.0
         while self._waiting and self._spent < self.seconds_per_turn:
             future, step, more = self._waiting.popleft()
-            if future.done():
+            if future is not None and future.done():
                 continue
             began = self._clock()
             try:
-                future.set_result(step())
+                result = step()
+                if future is not None:
+                    future.set_result(result)
             except Exception as error:
-                future.set_exception(error)
+                if future is None:
+                    log.exception("internal error in a TLS handshake; please report it")
+                else:
+                    future.set_exception(error)
             self._spend(self._clock() - began + more)
         if self._held and len(self._waiting) <= WAITING_MAX // 2:
             held, self._held = self._held, {}

@@ -1,8 +1,9 @@
 """TLS handshakes of accepted connections: how failures reach the client and the log.
 
-``secure`` is for sockets that the event loop of ``net/broker_loop.py`` serves itself. ``handshake`` is for everything
-else. When a handshake fails there, the event loops close the connection before the TLS alert is written, so the client
-sees a bare reset and cannot tell a revoked certificate from a broken network. So the alert is sent first:
+Sockets that the event loop of ``net/broker_loop.py`` serves itself are those of ``net/tls_handshake_socket.py``.
+``handshake`` is for everything else. When a handshake fails there, the event loops close the connection before the TLS
+alert is written, so the client sees a bare reset and cannot tell a revoked certificate from a broken network. So the
+alert is sent first:
 
 1. ``do_handshake`` fails. The failure is stored, and the event loop is told that more bytes are needed: it writes
    OpenSSL's output, which is the alert.
@@ -19,10 +20,7 @@ import ssl
 from collections.abc import Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
-
-from starlingmq.net.listeners.handshake_queue import HandshakeQueue
 
 LINGER: Final = 1.0  # seconds
 RECEIVED: Final = 16 * 1024  # bytes at once
@@ -86,85 +84,16 @@ class TlsBuffers:
 
 
 class Secured(NamedTuple):
-    """A connection whose handshake is complete. ``early``: bytes that came with the end of the handshake."""
+    """A connection whose handshake is complete. ``early``: encrypted bytes that came with the end of the handshake;
+    ``unsent``: its last bytes, for which the kernel had no room."""
 
     tls: ssl.SSLObject
     buffers: TlsBuffers
     early: bytes
+    unsent: bytes = b""
 
 
-class _Step(NamedTuple):
-    """``answer`` is for the client; with a ``failure`` it is an alert."""
-
-    complete: bool
-    early: bytes
-    answer: bytes
-    failure: ssl.SSLError | None
-
-
-async def secure(
-    sock: socket.socket, context: ssl.SSLContext, buffers: TlsBuffers, queue: HandshakeQueue, timeout: float
-) -> Secured:
-    """Complete the handshake on a socket that does not block, within ``timeout`` seconds. Raises HandshakeError."""
-    try:
-        async with asyncio.timeout(timeout):
-            return await _shake_hands(sock, context, buffers, queue)
-    except ssl.SSLError as error:
-        await _linger(sock)
-        raise _explained(error) from None
-    except (OSError, TimeoutError) as error:
-        raise _explained(error) from None
-
-
-async def _shake_hands(
-    sock: socket.socket, context: ssl.SSLContext, buffers: TlsBuffers, queue: HandshakeQueue
-) -> Secured:
-    """Raises OSError, which includes ssl.SSLError."""
-    tls = context.wrap_bio(buffers.incoming, buffers.outgoing, server_side=True)
-    while True:
-        try:
-            data = sock.recv(RECEIVED)
-        except BlockingIOError:
-            await _until_readable(sock)
-            continue
-        if not data:
-            raise ConnectionResetError
-        step = await queue.run(partial(_step, tls, buffers, data))
-        if step.failure is not None:
-            with suppress(OSError):
-                sock.send(step.answer)
-            raise step.failure
-        await _send(sock, step.answer)
-        if step.complete:
-            return Secured(tls, buffers, step.early)
-
-
-def _step(tls: ssl.SSLObject, buffers: TlsBuffers, data: bytes) -> _Step:
-    """Continue a handshake with what has come. The buffers are empty before and after."""
-    buffers.incoming.write(data)
-    complete = False
-    failure: ssl.SSLError | None = None
-    try:
-        tls.do_handshake()
-        complete = True
-    except ssl.SSLWantReadError:
-        pass
-    except ssl.SSLError as error:
-        failure = error
-    finally:
-        early, answer = buffers.incoming.read(), buffers.outgoing.read()
-    return _Step(complete, early, answer, failure)
-
-
-async def _send(sock: socket.socket, data: bytes) -> None:
-    while data:
-        try:
-            data = data[sock.send(data) :]
-        except BlockingIOError:
-            await _until_writable(sock)
-
-
-async def _linger(sock: socket.socket) -> None:
+async def linger(sock: socket.socket) -> None:
     """The alert is written: close the sending half, and discard what comes until the client closes its own."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(LINGER):
@@ -187,16 +116,6 @@ async def _until_readable(sock: socket.socket) -> None:
         loop.remove_reader(sock)
 
 
-async def _until_writable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(sock, _set, ready)
-    try:
-        await ready
-    finally:
-        loop.remove_writer(sock)
-
-
 def _set(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
@@ -211,18 +130,18 @@ async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
     except asyncio.CancelledError:
         if under_way.failure is None:
             raise
-        raise _explained(under_way.failure) from None
+        raise explained(under_way.failure) from None
     except (OSError, TimeoutError) as error:  # includes ssl.SSLError
-        raise _explained(under_way.failure or error) from None
+        raise explained(under_way.failure or error) from None
     finally:
         current.set(None)
         under_way.end()
     if under_way.failure is not None:
-        raise _explained(under_way.failure)
+        raise explained(under_way.failure)
     return made
 
 
-def _explained(error: Exception) -> HandshakeError:
+def explained(error: Exception) -> HandshakeError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return HandshakeError("client_certificate", f"its certificate was rejected: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
