@@ -133,8 +133,7 @@ async def test_a_handshake_that_waits_for_others_is_not_polled(certificates: Cer
     under_way = UnderWay(certificates)
     loop = under_way.loop
     assert isinstance(loop, BrokerLoop)
-    under_way.queue.call(lambda: None, lambda: None)  # begins a turn of the queue ...
-    under_way.queue.seconds_per_turn = 0.0  # ... in which there is no time left
+    under_way.queue.seconds_per_turn = 0.0  # there is no time left in any turn
     under_way.client.step()
     loop.sockets.select(0.0)
     assert under_way.queue.waiting == 1

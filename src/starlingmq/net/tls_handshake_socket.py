@@ -78,7 +78,7 @@ class TlsHandshake(PolledSocket):
             if mask & WRITABLE != 0:
                 self._send(self._unsent)
         elif mask & READABLE != 0:
-            self._queue.call(self._go_on, self._wait)
+            self._queue.call(self._go_on, self._wait, self._sockets.rounds)
 
     def _wait(self) -> None:
         """Other handshakes are first."""

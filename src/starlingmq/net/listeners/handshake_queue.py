@@ -49,6 +49,7 @@ class HandshakeQueue:
         self._soon = soon or _call_soon
         self._spent = 0.0  # seconds in this turn
         self._renewing = False
+        self._turn = 0  # of ``call``
         self._waiting: deque[tuple[asyncio.Future[Any] | None, Callable[[], Any], float]] = deque()
         self._held: dict[SecureListener, None] = {}
 
@@ -68,15 +69,23 @@ class HandshakeQueue:
         self._waiting.append((future, step, more))
         return await future
 
-    def call(self, step: Callable[[], None], wait: Callable[[], None]) -> None:
-        """The same without a future: ``step`` is called now, or ``wait`` now and ``step`` later. It raises nothing."""
+    def call(self, step: Callable[[], None], wait: Callable[[], None], turn: int) -> None:
+        """The same without a future: ``step`` is called now, or ``wait`` now and ``step`` later. It raises nothing.
+
+        ``turn`` is the number of a round in which the event loop serves clients (``ClientSockets.rounds``). It is a
+        turn of its own while nothing waits, so that asyncio need not be called for each step.
+        """
+        if turn != self._turn and not self._waiting and not self._renewing:
+            self._turn = turn
+            self._spent = 0.0
         if self._waiting or self._spent >= self.seconds_per_turn:
             self._waiting.append((None, step, 0.0))
+            self._renew()
             wait()
             return
         began = self._clock()
         step()
-        self._spend(self._clock() - began)
+        self._spent += self._clock() - began
 
     def hold(self, listener: SecureListener) -> bool:
         """Pause a listener if too many handshakes wait; it is resumed later. Returns whether it is paused."""
@@ -92,6 +101,9 @@ class HandshakeQueue:
 
     def _spend(self, seconds: float) -> None:
         self._spent += seconds
+        self._renew()
+
+    def _renew(self) -> None:
         if not self._renewing:
             self._renewing = True
             self._soon(self._begin_turn)
