@@ -7,54 +7,87 @@ starts the queries of a pipeline again, as ``pipeline run`` does.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from starlingmq.pipeline.config import TriggerConfig, read_pipeline
 from starlingmq.pipeline.restarts import Restarts, transient
 from starlingmq.pipeline.run import Pipeline, begin_session
 
 POLL_SECONDS = 0.05
+BEGIN_SECONDS = 10.0  # until the next one is started, if one has no batch to do
 
 
 class Running:
+    """A pipeline, which is due to be started at ``due`` (monotonic seconds)."""
+
     def __init__(self, spark: SparkSession, file: Path, once: bool) -> None:
         trigger = TriggerConfig(available_now=True) if once else TriggerConfig(every=0.2)
         config = msgspec.structs.replace(read_pipeline(file), trigger=trigger)
         self.name = config.name
         self._pipeline = Pipeline(spark, config, file)
         self._restarts = Restarts(config.restarts)
-        (self._query,) = self._pipeline.start()
+        self._query: StreamingQuery | None = None
         self._batch = -1
-        self._start_at = 0.0
+        self._started = 0.0
+        self.due = 0.0
+        self.ended = False
 
-    def look(self) -> bool:
-        """Print a new batch, and start it again after a transient failure. Returns whether it runs."""
-        if self._start_at:
-            if time.monotonic() >= self._start_at:
-                (self._query,) = self._pipeline.start()
-                self._start_at = 0.0
-            return True
-        progress = self._query.lastProgress
+    def start(self) -> None:
+        (self._query,) = self._pipeline.start()
+        self._started = time.monotonic()
+
+    @property
+    def waits(self) -> bool:
+        return self._query is None and not self.ended
+
+    @property
+    def begun(self) -> bool:
+        """Whether its Python workers have started, as far as can be seen from here."""
+        query = self._query
+        return query is None or query.lastProgress is not None or time.monotonic() - self._started > BEGIN_SECONDS
+
+    def look(self) -> None:
+        """Print a new batch. After a transient failure it is due again."""
+        query = self._query
+        if query is None:
+            return
+        progress = query.lastProgress
         if progress is not None and progress["batchId"] > self._batch:
             self._batch = progress["batchId"]
             print("batch", self.name, self._batch, flush=True)
-        if self._query.isActive:
-            return True
-        error = self._query.exception()
+        if query.isActive:
+            return
+        self._query = None
+        error = query.exception()
         if error is None:
-            return False
+            self.ended = True
+            return
         wait = self._restarts.after(str(error), self._batch)
         if wait is None:
             print("failed", self.name, str(error)[:2000], flush=True)
             sys.exit(1)
         print("again", self.name, transient(str(error)), flush=True)
-        self._start_at = time.monotonic() + wait
-        return True
+        self.due = time.monotonic() + wait
+
+
+def run(pipelines: list[Running]) -> None:
+    """Start them one after the other: all at once, their Python workers would miss Spark's fixed 10 s."""
+    starting: Running | None = None
+    while not all(each.ended for each in pipelines):
+        for each in pipelines:
+            each.look()
+        if starting is None or starting.begun:
+            starting = next((each for each in pipelines if each.waits and each.due <= time.monotonic()), None)
+            if starting is not None:
+                starting.start()
+        time.sleep(POLL_SECONDS)
 
 
 def main() -> None:
@@ -64,11 +97,8 @@ def main() -> None:
     given = parser.parse_args()
     files = sorted(given.directory.glob("*.yaml"))
     spark = begin_session(read_pipeline(files[0]), "local[2]")
-    pipelines = [Running(spark, file, given.once) for file in files]
-    running = pipelines
-    while running:
-        running = [each for each in running if each.look()]
-        time.sleep(POLL_SECONDS)
+    random.shuffle(files)  # each of them is the last one now and then
+    run([Running(spark, file, given.once) for file in files])
     print("ended", flush=True)
     spark.stop()
 

@@ -1,9 +1,11 @@
 """``make chaos-pipeline``: one stream into eight sinks, while processes are killed at random moments, ROUNDS times.
 
     sinks    Parquet, Delta, Iceberg, each of these two also by key, Kafka, PostgreSQL, topics of the broker
-    killed   the driver with its executors (SIGKILL), the broker (SIGKILL), Kafka (SIGKILL), PostgreSQL (SIGQUIT)
+    killed   the driver with its executor, the executor alone, the broker, Kafka (all with SIGKILL),
+             PostgreSQL (SIGQUIT)
 
-With ``--copies`` the broker is a cluster of three nodes (see ``brokers``), otherwise one node.
+Spark is a standalone cluster with one executor, a process of its own, that begins and ends with the driver
+(``local-cluster``). With ``--copies`` the broker is a cluster of three nodes (see ``brokers``), otherwise one node.
 
 At the end a last driver reads the rest, and each sink must have each row once. Prints the counts, and exits with 1 if
 one is wrong. ``--seed`` draws the same victims again; the moments depend on the machine.
@@ -31,12 +33,21 @@ from pyiceberg.catalog import load_catalog
 
 from tests.lake.brokers import OneNode, ThreeNodes
 from tests.lake.services import Kafka, Postgresql
-from tests.lake.session import LAKE, pipeline
+from tests.lake.session import LAKE, pipeline, settings
+from tests.spark.session import JAVA
+from tests.spark.standalone import EXECUTOR
 
 ROWS_EACH: Final = 40
 BATCH_ROWS: Final = 25
 WAIT_SECONDS: Final = 300.0
-VICTIMS: Final = ("driver", "broker", "kafka", "postgresql")
+VICTIMS: Final = ("driver", "executor", "broker", "kafka", "postgresql")
+CLUSTER: Final = {
+    "spark.master": "local-cluster[1,2,1024]",  # workers, cores of each, MiB of each
+    "spark.executor.memory": "1g",
+    "spark.executor.extraJavaOptions": JAVA,
+    "spark.task.maxFailures": "1",  # which the Kafka sink needs
+    "spark.deploy.maxExecutorRetries": "-1",
+}
 NUMBER: Final = "SELECT CAST(CAST(payload AS string) AS int) AS number, offset FROM rows"
 
 
@@ -79,13 +90,30 @@ class Driver:
 
     def kill(self) -> None:
         """With everything that it started: the JVM, and the Python workers."""
-        with suppress(psutil.NoSuchProcess):
-            children = psutil.Process(self.process.pid).children(recursive=True)
-            for number in [self.process.pid, *(child.pid for child in children)]:
-                with suppress(ProcessLookupError):
-                    os.kill(number, signal.SIGKILL)
+        kill_all(self.process.pid)
         self.process.wait()
         self.log.close()
+
+    def kill_executor(self) -> str:
+        """With its Python workers. Spark may still be starting it, after an earlier kill."""
+        end = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < end:
+            with suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(self.process.pid).children(recursive=True):
+                    if EXECUTOR in child.cmdline():
+                        kill_all(child.pid)
+                        return "killed"
+            time.sleep(0.1)
+        raise AssertionError("there is no executor")
+
+
+def kill_all(number: int) -> None:
+    """A process with everything that it started."""
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(number).children(recursive=True)
+        for each in [number, *(child.pid for child in children)]:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
 
 
 class World:
@@ -137,7 +165,8 @@ class World:
         ]
         for name, sink, sql in sinks:
             more = {"steps": [{"sql": sql}], "source": {"max_rows": BATCH_ROWS, "node_timeout": 120}}
-            pipeline(self.files, self.broker.servers, name, sink, restarts=50, **more)
+            spark = settings(self.files) | CLUSTER
+            pipeline(self.files, self.broker.servers, name, sink, restarts=50, spark=spark, **more)
 
     def _path(self, name: str) -> str:
         return str(self.directory / f"{name}.table")
@@ -156,6 +185,8 @@ class World:
         assert self.driver is not None
         if victim == "broker":
             return self.broker.kill()
+        if victim == "executor":
+            return self.driver.kill_executor()
         if victim == "driver":
             self.driver.kill()
             self.start()
