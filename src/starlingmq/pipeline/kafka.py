@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import functions as F
 
+from starlingmq.pipeline.checkpoint_files import CheckpointFiles
 from starlingmq.pipeline.config import SinkConfig
-from starlingmq.spark.checkpoint import Checkpoint
 from starlingmq.spark.sink import QUERY_ID
 
 if TYPE_CHECKING:
@@ -58,13 +58,14 @@ class KafkaTopics:
     def __init__(self, sink: SinkConfig, checkpoint: str) -> None:
         self._options = dict(sink.options)
         self._topic = self._options.pop("topic", "")
-        self._checkpoint = Checkpoint(checkpoint)
+        self._checkpoint = checkpoint
         self._stored = f"{checkpoint}/{ROWS}"
 
     def write(self, batch: DataFrame, number: int) -> None:
         spark = batch.sparkSession
         mark = f"{spark.sparkContext.getLocalProperty(QUERY_ID)}/{number}"
-        begun = self._begun()
+        files = CheckpointFiles(spark, self._checkpoint)
+        begun = self._begun(files)
         repeated = begun is not None and begun.batch == number
         if not repeated:
             self._rows(batch).write.mode("overwrite").parquet(self._stored)
@@ -74,7 +75,7 @@ class KafkaTopics:
         else:
             topics = [self._topic] if self._topic else [row[0] for row in rows.select("topic").distinct().collect()]
             begun = Begun(number, {topic: self._offsets(spark, topic).ends for topic in topics})
-            self._checkpoint.write_file(FILE, msgspec.json.encode(begun))
+            files.write_file(FILE, msgspec.json.encode(begun))
         header = F.array(F.struct(F.lit(HEADER).alias("key"), F.lit(mark.encode()).alias("value")))
         rows.withColumn("headers", header).write.format("kafka").options(**self._options).save()
 
@@ -83,8 +84,8 @@ class KafkaTopics:
         key = F.col("key").cast("binary") if "key" in batch.columns else F.lit(None).cast("binary")
         return batch.select(topic.alias("topic"), key.alias("key"), F.col("value").cast("binary").alias("value"))
 
-    def _begun(self) -> Begun | None:
-        found = self._checkpoint.read_file(FILE)
+    def _begun(self, files: CheckpointFiles) -> Begun | None:
+        found = files.read_file(FILE)
         return None if found is None else msgspec.json.decode(found, type=Begun)
 
     def _published(self, spark: SparkSession, begun: Begun, mark: str) -> DataFrame:

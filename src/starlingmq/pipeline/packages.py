@@ -6,6 +6,9 @@ Anything else in ``packages`` is passed to Spark as it is: ``group:name:version`
 
 from __future__ import annotations
 
+import os
+from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -17,6 +20,8 @@ SCALA: Final = "2.13"
 DELTA: Final = {"4.2": "4.4.0"}  # Spark -> Delta; other versions are named in full
 KAFKA_GROUP: Final = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}"
 POSTGRESQL: Final = "org.postgresql:postgresql:42.7.7"
+S3: Final = "org.apache.hadoop:hadoop-aws"
+HADOOP: Final = "hadoop-client-api-"  # Spark's own file of Hadoop, named by its version
 EXTENSIONS: Final = "spark.sql.extensions"
 DELTA_SETTINGS: Final = {
     EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
@@ -49,9 +54,20 @@ def _coordinates(name: str, version: str) -> str:
         return f"{KAFKA_GROUP}:{version}"
     if name == "postgresql":
         return POSTGRESQL
+    if name == "s3":
+        return f"{S3}:{hadoop_version()}"
     if name == "delta" and minor in DELTA:
         return f"io.delta:delta-spark_{minor}_{SCALA}:{DELTA[minor]}"
-    known = "delta, kafka and postgresql" if minor in DELTA else "kafka and postgresql"
+    known = "delta, kafka, postgresql and s3" if minor in DELTA else "kafka, postgresql and s3"
     raise ConfigError(
         f"packages: {name}: with Spark {version} only {known} have a short name; write group:name:version"
     )
+
+
+def hadoop_version() -> str:
+    """Raises ConfigError."""
+    jars = Path(os.environ.get("SPARK_HOME") or str(files("pyspark"))) / "jars"
+    found = [path.stem.removeprefix(HADOOP) for path in jars.glob(f"{HADOOP}*.jar")]
+    if len(found) != 1:
+        raise ConfigError(f"packages: s3: {jars} does not tell the version of Spark's Hadoop; write {S3}:VERSION")
+    return found[0]

@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive, ArchiveError
+from starlingmq.pipeline.checkpoint_files import CheckpointFiles
 from starlingmq.pipeline.config import (
     FILES,
     ONE_ATTEMPT,
@@ -42,13 +43,13 @@ from starlingmq.pipeline.config import (
 from starlingmq.pipeline.jdbc import into_database
 from starlingmq.pipeline.kafka import into_kafka
 from starlingmq.pipeline.keyed_rows import create_table, merging
+from starlingmq.pipeline.object_store import arrow_environment
 from starlingmq.pipeline.packages import resolve
 from starlingmq.pipeline.single_read import MARK, BatchWriter, BothWriter, FileBatches, single_read
 from starlingmq.pipeline.stateful import read_processor, with_state
 from starlingmq.spark import decode_json, register
 from starlingmq.spark.binary_payloads import FORMATS as BINARY_FORMATS
 from starlingmq.spark.binary_payloads import decode_binary, read_format
-from starlingmq.spark.checkpoint import Checkpoint
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED, REASON, WHOLE, malformed_because
@@ -73,6 +74,7 @@ OF_SPARK: Final = (
 OUR_ERRORS: Final = (
     *("StreamError", "PublishError", "RowError", "OptionError", "LostRows", "ArchiveError", "PipelineError"),
     *(
+        "CheckpointError",
         "DeletedMessages",
         "DatabaseAway",
         "RegistryError",
@@ -95,6 +97,8 @@ def begin_session(pipeline: PipelineConfig, master: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not master:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for variable, value in arrow_environment(pipeline.spark).items():
+        os.environ.setdefault(variable, value)
     packages = resolve(pipeline.packages, pipeline.sink.format)
     settings = {
         **packages.settings,
@@ -206,10 +210,11 @@ class Pipeline:
         self, source: DataFrame, rows: DataFrame, result: DataFrame, letter: DeadLetterConfig
     ) -> None:
         config = self.config
-        if single_read(config, rows, result, config.checkpoint):
+        root = config.checkpoint
+        if self._explained("checkpoint", lambda: single_read(config, rows, result, root)):
             self.both = with_whole(source, config.decode, config.sink.mode)
             return
-        if Checkpoint(self._checkpoint("result")).read_file(MARK) is not None:
+        if self._explained("checkpoint", lambda: self._files("result").read_file(MARK)) is not None:
             raise PipelineError(
                 f"{self.path}: steps: the query of this checkpoint writes the dead letters as well, which these steps "
                 "or this sink do not allow; use another checkpoint and another dead_letter.path"
@@ -335,6 +340,9 @@ class Pipeline:
         root = self.config.checkpoint
         return f"{root}/{part}" if "://" in root else str(Path(root) / part)
 
+    def _files(self, part: str) -> CheckpointFiles:
+        return CheckpointFiles(self.spark, self._checkpoint(part))
+
     def _writer(self) -> DataStreamWriter:
         sink = self.config.sink
         writer = self.result.writeStream.outputMode(sink.mode)
@@ -377,7 +385,7 @@ class Pipeline:
         letters = FileBatches(self.spark, letter.path, letter.format, (), {}).write
         steps = [(step.name, step.sql) for step in self.config.steps]
         both = BothWriter(result, letters, lambda batch: dead_letters(batch, decode, letter), steps)
-        Checkpoint(self._checkpoint("result")).write_file(MARK, b"")
+        self._explained("checkpoint", lambda: self._files("result").write_file(MARK, b""))
         return rows.writeStream.outputMode(sink.mode).foreachBatch(both.write)
 
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
 from pyspark.sql import functions as F
 
+from starlingmq.pipeline.checkpoint_files import CheckpointFiles
 from starlingmq.pipeline.config import FILES, ROWS, PipelineConfig
-from starlingmq.spark.checkpoint import Checkpoint
 from starlingmq.spark.payloads import MALFORMED, WHOLE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def single_read(config: PipelineConfig, rows: DataFrame, result: DataFrame, root
         return False
     if not isinstance(_class(result.sparkSession, FILE_SINK), JavaClass):
         return False
-    return Checkpoint(f"{root}/dead_letter").begun() < 0
+    return CheckpointFiles(result.sparkSession, f"{root}/dead_letter").begun() < 0
 
 
 def by_row(result: DataFrame, rows: DataFrame) -> bool:
