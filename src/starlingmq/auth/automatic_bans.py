@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from starlingmq.config.networks import is_among, parse_address, parse_networks
 from starlingmq.core.limits.address_key import network_key, peer_host
-from starlingmq.digests import blake2b
+from starlingmq.wire.digests import blake2b
 
 if TYPE_CHECKING:
     from starlingmq.config.auth_section import FailuresConfig, FlappingConfig

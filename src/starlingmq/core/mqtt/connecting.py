@@ -40,8 +40,8 @@ from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_reset import renumber, sends_session_lost
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, is_anothers
-from starlingmq.digests import blake2b
 from starlingmq.wire import properties as prop
+from starlingmq.wire.digests import blake2b
 from starlingmq.wire.mqtt import Auth, Connack, Connect, encode
 from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import ProtocolError, Reason

@@ -10,8 +10,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Final
 
-from starlingmq.digests import blake2b
 from starlingmq.nkeys import user_key
+from starlingmq.wire.digests import blake2b
 
 Verify = Callable[[bytes, bytes, bytes], bool]  # public key, message, signature
 

@@ -14,8 +14,8 @@ from starlingmq.core.context import Context
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nkey_auth import NkeyAuth
 from starlingmq.core.session.session import Client
-from starlingmq.digests import blake2b
 from starlingmq.nkeys import server_id
+from starlingmq.wire.digests import blake2b
 from starlingmq.wire.nats_frames import info_frame
 
 PROTOCOL: Final = 1  # INFO may be sent to clients at any time

@@ -37,7 +37,7 @@ class HandshakeError(Exception):
         self.detail = detail
 
 
-class Handshake:
+class TlsHandshake:
     """A handshake in progress, in a separate task."""
 
     __slots__ = ("failure", "incoming", "sock", "task", "timer")
@@ -72,7 +72,7 @@ class Handshake:
                 self.sock.shutdown(socket.SHUT_WR)
 
 
-current: ContextVar[Handshake | None] = ContextVar("current", default=None)
+current: ContextVar[TlsHandshake | None] = ContextVar("current", default=None)
 
 
 class TlsBuffers:
@@ -123,7 +123,7 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 async def handshake(upgrade: Coroutine[Any, Any, T], sock: socket.socket) -> T:
     """Await the upgrade of a socket to TLS. Raises HandshakeError if the handshake fails."""
-    under_way = Handshake(sock)
+    under_way = TlsHandshake(sock)
     current.set(under_way)
     try:
         made = await upgrade

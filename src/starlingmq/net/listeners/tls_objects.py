@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 from typing import Any, Final
 
-from starlingmq.net.listeners.tls_handshake import Handshake, current
+from starlingmq.net.listeners.tls_handshake import TlsHandshake, current
 
 RECORDS_MAX: Final = 20 * 1024  # bytes for one read of data: a record of the largest size, and some small ones
 
@@ -21,7 +21,7 @@ class TlsObject(ssl.SSLObject):
     to 256 KiB at once, again and again. So a client that sends many of them is disconnected.
     """
 
-    handshake: Handshake | None = None
+    handshake: TlsHandshake | None = None
     incoming: ssl.MemoryBIO
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:
