@@ -1,5 +1,7 @@
-"""BLAKE2b from where ``hashlib`` has it, too: ``hashlib`` itself loads OpenSSL, a tenth of the memory of a broker without
-TLS."""
+"""BLAKE2b, from the module where ``hashlib`` finds it.
+
+``hashlib`` itself loads OpenSSL, which takes a tenth of the memory of a broker without TLS.
+"""
 
 from __future__ import annotations
 

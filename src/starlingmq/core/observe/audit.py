@@ -207,7 +207,7 @@ class Audit:
         ):
             line.run += 1
             return
-        if kind == ACCEPTED:  # what is due and delivered of this message gets later lines
+        if kind == ACCEPTED:  # the due and delivered events of this message must be on later lines
             self._runs[DUE].clear()
             self._runs[DELIVERED].clear()
         elif kind == DUE:
