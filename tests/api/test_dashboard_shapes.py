@@ -50,7 +50,7 @@ async def test_no_short_value_is_split_and_a_row_is_a_card_on_a_phone(
         await shown(page, "clients", "MQTT 5.0")
         cells = "[...document.querySelectorAll('#view tbody tr td')]"
         titles = f"{cells}.map((one) => getComputedStyle(one, '::before').content)"
-        assert '"client" ": "' in await page.run(titles), "a value on a phone has its title"
+        assert '"client: "' in await page.run(titles), "a value on a phone has its title"
         await page.run(
             "[...document.querySelectorAll('#view th button')].find((one) => one.textContent === 'queued').click()"
         )
