@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-KINDS = ("node", "copies", "quorum")
+KINDS = ("node", "copies", "quorum", "etcd")
 
 
 def alarms(node: Node) -> dict[str, str]:
@@ -25,9 +25,10 @@ def alarms(node: Node) -> dict[str, str]:
     return {one["kind"]: one["severity"] for one in found if one["kind"] in KINDS}
 
 
-async def test_lost_nodes_missing_copies_and_a_lost_majority_are_alarms_until_the_nodes_are_back(
+async def test_a_lost_node_missing_copies_and_an_etcd_without_majority_are_alarms_until_the_nodes_are_back(
     tmp_path: Path,
 ) -> None:
+    """The last node serves the data of another one, and is connected to it: it has a quorum, and no etcd."""
     with Cluster(tmp_path, 3, {"copies": 3, "min_copies": 3}, proxies=False) as cluster:
         await cluster.whole()
         one, two, three = cluster.nodes
@@ -36,8 +37,20 @@ async def test_lost_nodes_missing_copies_and_a_lost_majority_are_alarms_until_th
         lost = {"node": "warning", "copies": "critical"}
         await cluster.until(lambda: alarms(one) == lost, "a node and copies are missing", SECONDS)
         two.kill()
-        await cluster.until(lambda: alarms(one).get("quorum") == "critical", "the majority is lost", SECONDS)
+        await cluster.until(lambda: alarms(one).get("etcd") == "critical", "etcd has no majority", SECONDS)
+        health = one.status()["health"]
+        assert health["status"] != "healthy" and "new connections are refused" in health["summary"]
         two.start()
         three.start()
         await cluster.whole()
         await cluster.until(lambda: alarms(one) == {}, "all alarms have ended", SECONDS)
+
+
+async def test_a_lost_majority_is_an_alarm(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, proxies=False) as cluster:
+        await cluster.whole()
+        one, two, three = cluster.nodes
+        for node in (two, three):
+            node.kill()
+        await cluster.until(lambda: alarms(one).get("quorum") == "critical", "the majority is lost", SECONDS)
+        assert alarms(one)["node"] == "warning"

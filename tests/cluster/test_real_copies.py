@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -59,10 +57,6 @@ def is_copied(node: Node, copies: int) -> bool:
         return len(in_step_of(node)) >= copies
     except AwayError:
         return False
-
-
-def says(node: Node, text: str) -> bool:
-    return text in node.said()
 
 
 async def forget(cluster: Cluster, lost: Node, at: Node) -> None:
@@ -193,32 +187,6 @@ async def test_the_health_names_missing_copies_and_the_node_that_serves_the_data
         lost.start()
         await cluster.whole()
         await cluster.until(lambda: one.status()["health"]["status"] == "healthy", "it is back")
-
-
-async def test_the_log_says_whose_data_is_served_where_and_of_which_node_a_line_is(tmp_path: Path) -> None:
-    with Cluster(tmp_path, 3, {"copies": 2}, proxies=False) as cluster:
-        await cluster.whole()
-        await copied(cluster, 2)
-        one, _, three = cluster.nodes
-        three.kill()
-
-        def serves() -> list[str]:
-            """The nodes that serve the data of the third one, as each of the others says."""
-            found = [re.findall(r"(n\d) serves the data of node n3 after", node.said()) for node in cluster.nodes[:2]]
-            return [name for names in found for name in names]
-
-        await cluster.until(lambda: len(serves()) == 2, "both nodes say who serves the data", SECONDS)
-        (host,) = {*serves()}
-        server = next(node for node in cluster.nodes if node.name == host)
-        for line in ("recovered ", "connected to etcd", "connected to node", "serving"):
-            await cluster.until(partial(says, server, f"for n3: {line}"), line, SECONDS)
-        three.start()
-        await cluster.whole()
-        await cluster.until(
-            lambda: "node n3 serves its data again after" in one.said(), "the way back is told", SECONDS
-        )
-        assert len(re.findall("node n3 is gone", one.said())) == 1, "data that goes back is no loss"
-        assert not re.search("failed to connect to all addresses|Socket closed|Stream removed", one.said())
 
 
 async def test_a_node_is_gone_as_soon_as_another_one_serves_its_data(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@
 | dropped | reason | ``alarms.dropped_rate`` |
 | certificate | file | it ends within ``alarms.certificate_days``, has ended, or cannot be read |
 | node | name | a member of the cluster is not connected |
+| etcd | | etcd does not answer; critical where a CONNECT needs it |
 | quorum | | this node does not reach the majority of its cluster |
 | clock | | the clock of a node of a cluster is not synchronized |
 | flapping, logins | | clients or addresses that are banned automatically |
@@ -29,7 +30,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.cluster_health import cluster_health
+from starlingmq.admin.cluster_health import ETCD_AWAY, ETCD_NEXT, cluster_health
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.config.alarms_section import AlarmsConfig
@@ -152,6 +153,10 @@ class Conditions:
             left = f"{one.served_by} serves its data" if one.served_by else f"{one.queued:,} messages wait for it"
             text = f"{one.name} is gone; {left}"
             yield Condition("node", one.name, "warning", text, health.next)
+        if not cluster.state.members.available:
+            needed = self._local_node.config().cluster.owners == "etcd"
+            text = ETCD_AWAY if needed else "etcd does not answer"
+            yield Condition("etcd", "", "critical" if needed else "warning", text, ETCD_NEXT)
         if not health.quorum or health.status == "unavailable":
             yield Condition("quorum", "", "critical", health.summary, health.next or "start the missing nodes and etcd")
 

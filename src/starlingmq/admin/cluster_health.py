@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 DAY: Final = 86_400.0
 COPIES_NEXT: Final = "stop no other node yet; `starlingmq ctl cluster copies` shows how far the copies are"
+ETCD_AWAY: Final = "etcd does not answer, so new connections are refused"
+ETCD_NEXT: Final = "start the members of etcd, of which a majority must run; check their disks and the network"
 
 
 class GoneNode(Struct, frozen=True):
@@ -29,7 +31,7 @@ class GoneNode(Struct, frozen=True):
 class ClusterHealth(Struct, frozen=True):
     status: Annotated[
         Literal["healthy", "degraded", "unavailable"],
-        Meta(description="degraded: members are gone, or copies are missing; unavailable: this node does not serve."),
+        Meta(description="degraded: nodes or etcd are gone, or copies missing; unavailable: this node does not serve."),
     ]
     reachable: int
     members: int
@@ -71,12 +73,16 @@ def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
         parts.append(f"no other node has a whole copy of the data of {', '.join(at_risk)}")
     if state.serving or gone:
         parts.append("quorum holds" if quorum else "no quorum")
+    if not state.members.available:
+        parts.append(ETCD_AWAY if cluster.config.cluster.owners == "etcd" else "etcd does not answer")
     if not state.serving:
         parts.append(f"this node refuses clients: {cluster.waits_for()}")
         status_word: Literal["healthy", "degraded", "unavailable"] = "unavailable"
     else:
-        status_word = "degraded" if gone or at_risk else "healthy"
+        status_word = "degraded" if gone or at_risk or not state.members.available else "healthy"
     next = _next(gone) or (COPIES_NEXT if at_risk else "")
+    if not next and not state.members.available:
+        next = ETCD_NEXT
     return ClusterHealth(status_word, reachable, members, quorum, gone, "; ".join(parts), next)
 
 
