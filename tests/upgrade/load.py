@@ -18,11 +18,12 @@ class Load:
     """``with Load(ports) as load``: a client at each port publishes to ``topic`` with QoS 1, in a thread of its own. It
     connects again for as long as it takes. ``acknowledged`` has the payloads of all PUBACKs, in their order."""
 
-    def __init__(self, ports: Sequence[int], topic: str) -> None:
+    def __init__(self, ports: Sequence[int], topic: str, at_once: int = AT_ONCE) -> None:
         self.acknowledged: list[str] = []
         self.problems: list[str] = []
         self._ports = ports
         self._topic = topic
+        self._at_once = at_once
         self._ending = threading.Event()
         self._grown = threading.Condition()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._all()))
@@ -53,7 +54,7 @@ class Load:
         client = Client(f"mqtt://127.0.0.1:{port}", client_id=f"load-{port}", reconnect=True, others=others)
         await client.connect()
         try:
-            await asyncio.gather(*(self._in_turn(client, f"{port}-{lane}") for lane in range(AT_ONCE)))
+            await asyncio.gather(*(self._in_turn(client, f"{port}-{lane}") for lane in range(self._at_once)))
         finally:
             await client.disconnect()
 
@@ -79,16 +80,15 @@ class Load:
 
 
 async def missing(port: int, client_id: str, wanted: set[str], seconds: float) -> set[str]:
-    """Return those of ``wanted`` that a persistent session does not receive within the time."""
+    """Return those of ``wanted`` that a persistent session has not received when nothing has come for so long."""
     left = set(wanted)
     async with Client(f"mqtt://127.0.0.1:{port}", client_id=client_id, clean_start=False, session_expiry=600) as client:
         assert client.session_present
         try:
-            async with asyncio.timeout(seconds):
-                async for message in client.messages():
-                    left.discard(message.payload.decode())
-                    if not left:
-                        break
+            messages = client.messages()
+            while left:
+                async with asyncio.timeout(seconds):
+                    left.discard((await anext(messages)).payload.decode())
         except TimeoutError:
             pass
     return left

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 NAMES: Final = ("n1", "n2", "n3")
-FEW: Final = 300  # messages
+FEW: Final = 100  # messages
 SESSION: Final = ("-i", "cellar", "-c", "-q", "1", "-t", "alarm/#")
 
 
@@ -124,7 +124,7 @@ def test_a_cluster_is_upgraded_one_node_after_the_other_under_load_and_loses_not
     with ExitStack() as stack:
         processes = nodes.start(current(), stack)
         current().run("sub", "-p", str(ports[2]), *SESSION, "-E")
-        load = stack.enter_context(Load(ports, "alarm/load"))
+        load = stack.enter_context(Load(ports, "alarm/load", at_once=2))
         load.until_more(FEW, PATIENCE)
         for name in NAMES:
             processes[name].terminate()
