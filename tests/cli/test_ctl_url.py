@@ -1,4 +1,4 @@
-"""``ctl --url``: what a remote operator does over HTTP, with a broker of its own and with a real cluster of three."""
+"""``ctl --url``: the work of a remote operator over HTTP, at one broker and in a real cluster of three."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may log in at this node, and who is connected: names of the password file, and those that clients have."""
+"""The users who may log in at this node, and those of its connected clients."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class UserActions:
 
 
 async def _stored(path: str) -> dict[str, list[Literal["password", "scram"]]]:
-    """What the password file has of each user. Raises AdminError."""
+    """The kinds of passwords that the file has of each user. Raises AdminError."""
     from starlingmq.auth.password_file import read_passwords  # late: it loads the hashes' libraries
 
     try:

@@ -114,7 +114,7 @@ def _print(found: Polls, line: Callable[[dict[str, Any]], str], count: int, seco
 
 
 def _events(url: str, path: str, chosen: dict[str, str]) -> Polls:
-    """What a broker sends over HTTP."""
+    """The polls of a broker that sends events over HTTP."""
     for name, data in follow_url(url, path, chosen):
         if name in ("message", "step"):
             yield Poll([data])
@@ -123,7 +123,7 @@ def _events(url: str, path: str, chosen: dict[str, str]) -> Polls:
 
 
 def _steps(chosen: dict[str, str], data_dir: str | None, config: str | None) -> Polls:
-    """What a broker says on its control socket."""
+    """The polls of a broker that is asked on its control socket."""
     begun = ask("trace.begin", data_dir, config, **chosen)
     try:
         yield Poll(missing=begun["missing"])
