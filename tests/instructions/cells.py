@@ -337,8 +337,6 @@ CELLS: Final[dict[str, Callable[[], Cell]]] = {
     "QoS 1, 1:1, stored": lambda: Stored(lasting_pairs(1, 1, 100), 20, 100),
     "QoS 1, one message a turn, stored": lambda: StoredPaced(lasting_pairs(20, 1, 1), 10, 20),
     "QoS 0, 1:1, events kept": lambda: Audited(pairs(1, 0, 100), 20, 100),
-    "QoS 1, 1:1, events kept": lambda: Audited(pairs(1, 1, 100), 20, 100),
-    "QoS 0, 1:50, events kept": lambda: Audited(fan_out(50, 0, 20), 2, 1000),
     "QoS 0, one message a turn, events kept": lambda: AuditedPaced(pairs(20, 0, 1), 10, 20),
     "QoS 0, one message a turn": lambda: Paced(pairs(20, 0, 1), 10, 20),
     "QoS 1, one message a turn": lambda: Paced(pairs(20, 1, 1), 10, 20),
