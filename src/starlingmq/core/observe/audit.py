@@ -80,8 +80,8 @@ class Audit:
     watches: list[MessageWatch]
     sampler: Sampler | None
     life: int  # the time of its creation in microseconds: ids and numbers rise from there, also over restarts
-    joining: bool  # runs are allowed: no watch but the sampler, which marks the ids of its messages, needs each event
     prefix: bytes  # of ids that this process gives
+    _sampling: int  # 1: ``sampler`` is one of ``watches``; it needs no single events, because it marks its ids
     _number: int  # of the last line or census
     _message: int  # of the last message that was given an id
     _lines: list[list[EventLine]]  # by kind
@@ -102,7 +102,7 @@ class Audit:
         self.watches = []
         self.sampler = None
         self.life = int(base.now * 1e6)
-        self.joining = True
+        self._sampling = 0
         self._number = self.life
         self._message = self.life
         self._lines = [[] for _ in KINDS]
@@ -123,8 +123,10 @@ class Audit:
         if self.sampler is not None:
             self.watches.remove(self.sampler)
         self.sampler = sampler
+        self._sampling = 0
         if sampler is not None:
             self.watches.append(sampler)
+            self._sampling = 1
 
     def set_publishing(self, publishing: bool) -> None:
         """Set whether events are published."""
@@ -193,7 +195,7 @@ class Audit:
     def _tell(self, kind: int, client_id: str, message: Message, qos: int, fields: bytes) -> None:
         """An event that may be part of a run."""
         number = message.number
-        if number == 0 or not self.joining:
+        if number == 0 or len(self.watches) > self._sampling:
             self._add(kind, client_id, message.topic, message.id, number, qos, fields)
             return
         runs = self._runs[kind]

@@ -79,7 +79,6 @@ class EventTopics:
         if wanted != (ctx.audit is not None):
             ctx.audit = audit if wanted else None
             audit.take()
-        audit.joining = len(audit.watches) == (0 if audit.sampler is None else 1)
         if publishing != audit.publishing:
             audit.set_publishing(publishing)
             self.due_at = ctx.now + CENSUS_SECONDS if publishing else 0.0

@@ -75,11 +75,11 @@ class MessageWatch:
             self._payloads[id] = message.payload[:PAYLOAD_MAX]
 
     def take(self, kind: str, lines: list[EventLine]) -> None:
-        """Add the events of a turn, those of one kind. None of those that it chooses is a run."""
+        """Add the events of a turn, those of one kind. Runs are of messages from before this watch."""
         if self.tail and kind != "accepted":
             return
         for line in lines:
-            if not self.chooses(line):
+            if line.run != 1 or not self.chooses(line):
                 continue
             if len(self._events) >= EVENTS_MAX:
                 self.lost += 1
