@@ -29,7 +29,7 @@ IDS: Final = """
 IF(e.run > 1,
   transform(sequence(0L, e.run - 1L), i -> concat(
     left(e.id, length(e.id) - length(substring_index(e.id, ':', -1))),
-    CAST(substring_index(e.id, ':', -1) AS bigint) + i)),
+    CAST(CAST(substring_index(e.id, ':', -1) AS bigint) + i AS string))),
   array(e.id))
 """  # of the messages of a line, which is a run or one event
 FINDINGS_MAX: Final = 1000
