@@ -12,11 +12,11 @@ import pytest
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.net.broker_loop import BrokerLoop
+from starlingmq.net.client_output import TURNS_TOGETHER
 from starlingmq.net.client_socket import ClientSocket
 from starlingmq.net.client_sockets import FEW
 from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listener_gate import ListenerGate
-from starlingmq.net.output import TURNS_TOGETHER
 from starlingmq.storage.store import NoStore
 from starlingmq.wire.mqtt import Connect, Publish, Subscribe, SubscribeRequest, encode
 

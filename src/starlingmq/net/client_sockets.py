@@ -85,6 +85,7 @@ class ClientSockets:
         self.crowded = False  # so many receivers are ready that this round reads no other sockets
         self.few = False  # several clients are ready in this round, but not many
         self.receivers_wanted = False  # a message was queued: an acknowledgement may make room for it
+        self._queued = 0
         self._rounds_without_receivers: i64 = 0
         self._either = select.poll()
         self._either.register(self.epoll.fileno(), IN)
@@ -103,6 +104,12 @@ class ClientSockets:
             self._wanted = owner
         else:
             self._also_wanted.append(owner)
+
+    def note_queued(self, messages: int) -> None:
+        """The number of messages that were ever queued, after a turn."""
+        if messages != self._queued:
+            self._queued = messages
+            self.receivers_wanted = True
 
     def add(self, descriptor: int, client: PolledSocket) -> None:
         while len(self.by_descriptor) <= descriptor:

@@ -20,13 +20,13 @@ from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Client
 from starlingmq.net.broker_clock import BrokerClock, broker_clock
 from starlingmq.net.broker_loop import client_sockets
+from starlingmq.net.client_output import ClientOutput
 from starlingmq.net.client_owner import ClientOwner
 from starlingmq.net.client_socket import READ
 from starlingmq.net.hook_calls import HookCalls, HookPort
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.socket_connection import Handle
 from starlingmq.net.message_loading import MessageLoader
-from starlingmq.net.output import Output
 from starlingmq.storage.store import NotYetStored, Store
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class Driver(ClientOwner):
         state.ctx.record(store.keeps)
         self._scheduled = False
         self._raised = False  # the last turn raised an exception
-        self._output = Output(state)
-        self._queued = 0  # ``Counters.messages_queued`` when the last turn ended
+        self._output = ClientOutput(state)
         self._began = 0.0  # when the work of this turn began
         self._tickets: deque[CommitTicket] = deque()
         self.on_request: Callable[[SystemRequest], None] | None = None  # receives the system requests of NATS clients
@@ -137,8 +136,7 @@ class Driver(ClientOwner):
         waiting = len(dirty)
         # All reads of a turn have the same time, except in a cluster, where a node must notice that it was suspended.
         self.state.receive(client, data, self._began if self.cluster is None else self._now())
-        sockets = self._sockets
-        if sockets is not None and sockets.few and len(dirty) != waiting and len(data) <= READ and not self._tickets:
+        if self._sockets is not None and self._sockets.few and len(data) <= READ and not self._tickets:
             self._output.write_early(waiting)
         if self.state.ctx.ready.questions:
             self._hook_calls.ask()
@@ -227,15 +225,9 @@ class Driver(ClientOwner):
         self._carry_out(ready)
         ready.renew()  # releases its references
         now = self._now()
-        counters = state.ctx.counters
-        counters.turns.add(now - self._began)
-        stall_ms = (now - self._began) * 1000.0
-        if stall_ms > counters.stall_max_ms:
-            counters.stall_max_ms = stall_ms
-        if counters.messages_queued != self._queued:
-            self._queued = counters.messages_queued
-            if self._sockets is not None:
-                self._sockets.receivers_wanted = True
+        state.ctx.counters.took_turn(now - self._began)
+        if self._sockets is not None:
+            self._sockets.note_queued(state.ctx.counters.messages_queued)
         if (self._keeps and self.store.maintain()) or state.pending() or state.ctx.ready.urgent():
             self._schedule()
         self._arm(state.wake_at(), now)
@@ -260,8 +252,7 @@ class Driver(ClientOwner):
             ticket = self._commit(ready)
         if self._awaited:
             self._await(ticket)
-        output = self._output
-        early = output.begin_turn()
+        early = self._output.begin_turn()
         for index, client in enumerate(ready.dirty):
             if index >= CLIENTS_PER_TURN and client.stored_from < 0 and not client.closing:
                 self.state.ctx.ready.dirty.append(client)  # in the next turn, together with its later frames
@@ -278,8 +269,8 @@ class Driver(ClientOwner):
                 client.stored_from = -1
             if frames:
                 if index < early:
-                    output.write_together()
-                output.write_frames(client)
+                    self._output.write_together()
+                self._output.write_frames(client)
                 frames.clear()
             if not client.closing:
                 self.state.sent(client)

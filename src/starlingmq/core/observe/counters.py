@@ -117,6 +117,11 @@ class Counters:
         self.dropped = {}
         self.errors = {}
 
+    def took_turn(self, seconds: float) -> None:
+        self.turns.add(seconds)
+        if seconds * 1000.0 > self.stall_max_ms:
+            self.stall_max_ms = seconds * 1000.0
+
     def closed(self, listener: str, published: int, bytes_in: int, bytes_out: int) -> None:
         """A connection has ended."""
         found = self.by_listener.get(listener)

@@ -17,7 +17,7 @@ log = logging.getLogger("starlingmq")
 TURNS_TOGETHER: Final = 64
 
 
-class Output:
+class ClientOutput:
     """One per driver."""
 
     def __init__(self, state: BrokerState) -> None:
