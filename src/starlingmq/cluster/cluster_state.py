@@ -155,7 +155,6 @@ class ClusterState:
             self.qos2,
             self.operator_rpc,
             self.shares,
-            self._heartbeats.reader,
             subsystems,
         )
         broker.peers.control = self._hear

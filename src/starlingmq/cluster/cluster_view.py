@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.links.relay import Relay
@@ -42,6 +43,7 @@ class ClusterView:
     relay: Relay | None
     routes: RouteTable | None
     transports: dict[int, PeerTransport]  # to all other nodes, including joining ones
+    heartbeats: HeartbeatReader  # of all other nodes
     is_copied: Callable[[int], bool]  # whether a node that is there has a copy of that node's data, and will serve it
 
     def __init__(self, members: Members) -> None:
@@ -55,6 +57,7 @@ class ClusterView:
         self.relay = None
         self.routes = None
         self.transports = {}
+        self.heartbeats = HeartbeatReader()
         self.is_copied: Callable[[int], bool] = lambda number: False
 
     def others(self) -> list[MemberInfo]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.groups.queue_groups import QueueGroups
 from starlingmq.cluster.links.frame_sender import FrameSender
-from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader
 from starlingmq.cluster.links.peer_frames import (
     Data,
     DataAck,
@@ -48,7 +47,6 @@ class FrameReceiver:
         qos2: Qos2Adapter,
         operator_rpc: OperatorRpc,
         shares: Shares | None,
-        heartbeats: HeartbeatReader,
         subsystems: tuple[Subsystem, ...],
     ) -> None:
         self.frames_relayed = 0
@@ -61,7 +59,6 @@ class FrameReceiver:
         self._qos2 = qos2
         self._operator_rpc = operator_rpc
         self._shares = shares
-        self._heartbeats = heartbeats
         self._notified_of_restarts = overriding(subsystems, lambda kind: kind.node_restarted)
 
     def received(self, envelope: Envelope, now: float) -> None:
@@ -70,9 +67,8 @@ class FrameReceiver:
         if quorum is None or relay is None or routes is None or envelope.source == view.number:
             return
         if isinstance(envelope.body, Heartbeat) and envelope.target == view.number:
-            envelope = replace(
-                envelope, body=self._heartbeats.read(envelope.source, envelope.incarnation, envelope.body)
-            )
+            beat = view.heartbeats.read(envelope.source, envelope.incarnation, envelope.body)
+            envelope = replace(envelope, body=beat)
         if not quorum.took(envelope, now):
             return
         if envelope.target != view.number:

@@ -6,7 +6,7 @@ from math import inf
 
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.frame_sender import FrameSender
-from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
+from starlingmq.cluster.links.heartbeat_changes import HeartbeatWriter
 from starlingmq.cluster.links.peer_frames import Heartbeat
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.serving import ServingDecision
@@ -28,12 +28,11 @@ class Heartbeats(Subsystem):
         self._sender = sender
         self._node_directory = node_directory
         self._serving = serving
-        self.reader = HeartbeatReader()
         self._writer: HeartbeatWriter | None = None
         self._written_by = (0, 0)  # number and incarnation of this node
 
     def set_members(self, numbers: dict[int, None]) -> None:
-        self.reader.keep(numbers)
+        self._view.heartbeats.keep(numbers)
 
     def turn(self, now: float) -> None:
         """Sends a heartbeat if one is due, after everything that it reports was decided."""
