@@ -61,7 +61,7 @@ def test_what_cannot_be_read_says_nothing() -> None:
 
 
 def test_of_nodes_that_are_gone_not_all_is_kept() -> None:
-    """Who has missed that much is told all."""
+    """A node that has missed that much is told all."""
     writer = HeartbeatWriter(1)
     last = FORGOTTEN_MAX + 3
     for number in range(1, last):

@@ -1,4 +1,4 @@
-"""What a session that moves changes in the routes of the other nodes."""
+"""The changes of a session that moves in the routes of the other nodes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starlingmq.cluster.links.peer_frames import RouteRecord
-from starlingmq.cluster.routes.record_bytes import KEYS_MAX, RecordError, pack_records, unpack_records
+from starlingmq.cluster.routes.record_bytes import KEYS_MAX, RouteRecordError, pack_records, unpack_records
 
 keys = st.one_of(st.binary(max_size=300), st.text("ab/", max_size=9).map(str.encode))
 records = st.lists(st.builds(RouteRecord, keys, st.integers(0, 2**32 - 1)), max_size=12)
@@ -36,18 +36,18 @@ def test_filters_of_one_shape_take_a_few_bytes_each() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_records_or_refused(data: bytes) -> None:
-    with suppress(RecordError):
+    with suppress(RouteRecordError):
         unpack_records(data)
 
 
 @pytest.mark.parametrize("data", [b"\x01", b"\x01\x00\x00\x05abc", b"\x01\x01\x00\x00", b"\xff" * 12])
 def test_what_is_malformed_is_refused(data: bytes) -> None:
-    with pytest.raises(RecordError):
+    with pytest.raises(RouteRecordError):
         unpack_records(data)
 
 
 def test_a_few_bytes_do_not_become_very_many() -> None:
     long = bytes(60_000)
     data = pack_records([RouteRecord(long, 1)] * (KEYS_MAX // len(long) + 1))
-    with pytest.raises(RecordError, match="too large"):
+    with pytest.raises(RouteRecordError, match="too large"):
         unpack_records(data)

@@ -15,7 +15,7 @@ from starlingmq.cluster.links.peer_frames import RouteRecord
 KEYS_MAX: Final = 1 << 20  # bytes of all keys; frames have 64 KiB, or one longer key
 
 
-class RecordError(ValueError):
+class RouteRecordError(ValueError):
     """The bytes are no records: sent by another version, or by a bug."""
 
 
@@ -44,7 +44,7 @@ def pack_records(records: Sequence[RouteRecord]) -> bytes:
 
 
 def unpack_records(data: bytes) -> list[RouteRecord]:
-    """Raises RecordError."""
+    """Raises RouteRecordError."""
     reader = _Reader(data)
     records: list[RouteRecord] = []
     last = b""
@@ -55,12 +55,12 @@ def unpack_records(data: bytes) -> list[RouteRecord]:
         end = reader.number()
         length = reader.number()
         if begin + end > len(last) or reader.at + length > len(data):
-            raise RecordError("the route records are malformed")
+            raise RouteRecordError("the route records are malformed")
         key = last[:begin] + data[reader.at : reader.at + length] + last[len(last) - end :]
         reader.at += length
         size += len(key)
         if size > KEYS_MAX:
-            raise RecordError("the route records are too large")
+            raise RouteRecordError("the route records are too large")
         records.append(RouteRecord(key, value))
         last = key
     return records
@@ -87,4 +87,4 @@ class _Reader:
             if byte < 128:
                 return value
             shift += 7
-        raise RecordError("the route records are truncated")
+        raise RouteRecordError("the route records are truncated")

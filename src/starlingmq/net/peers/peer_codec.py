@@ -38,7 +38,7 @@ from starlingmq.cluster.links.peer_frames import (
     ShareFrame,
     SyncRequest,
 )
-from starlingmq.cluster.routes.record_bytes import RecordError, pack_records, unpack_records
+from starlingmq.cluster.routes.record_bytes import RouteRecordError, pack_records, unpack_records
 from starlingmq.net.proto import peers_pb2 as pb
 
 _pack = msgspec.msgpack.encode
@@ -229,7 +229,7 @@ def _records(records: tuple[RouteRecord, ...]) -> bytes:
 def _to_records(data: bytes) -> tuple[RouteRecord, ...]:
     try:
         return tuple(unpack_records(data))
-    except RecordError as error:
+    except RouteRecordError as error:
         raise FrameError(str(error)) from error
 
 
