@@ -38,7 +38,7 @@ def dashboard(port: int) -> str:
 def three(tmp_path: Path) -> Iterator[Cluster]:
     rules = tmp_path / "acl.yaml"
     rules.write_text("rules:\n- deny: publish\n  topics: [plant/secret]\n- allow: all\n", encoding="utf-8")
-    cluster = Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False)
+    cluster = Cluster(tmp_path, 3, {"copies": 2}, proxies=False)
     for node in cluster.nodes:
 
         def change(settings: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.patience import slowness
+
 PATIENCE = 20.0
 
 
@@ -33,7 +35,7 @@ class Command:
 
     def finish(self, stdin: bytes | None = None) -> tuple[int, bytes, str]:
         """Exit code, stdout and stderr."""
-        output, errors = self.process.communicate(stdin, timeout=PATIENCE)
+        output, errors = self.process.communicate(stdin, timeout=PATIENCE * slowness())
         return self.process.returncode, output, (self.errors + errors).decode()
 
     def interrupt(self) -> None:

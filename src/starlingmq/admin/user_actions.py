@@ -28,7 +28,7 @@ class UserSearch(Struct, frozen=True):
     q: str = ""
 
 
-class UserInfo(Struct, frozen=True):
+class ListedUser(Struct, frozen=True):
     name: str
     stored: Annotated[
         list[Literal["password", "scram"]],
@@ -45,7 +45,7 @@ class UsersReply(Struct, frozen=True):
     file: str
     anonymous: Annotated[int, Meta(description="Connected clients without a user name at this node.")]
     total: int
-    users: list[UserInfo]
+    users: list[ListedUser]
 
 
 class UserActions:
@@ -65,7 +65,7 @@ class UserActions:
         roles |= dict.fromkeys(auth.api.users, "operator")
         names = sorted(name for name in {*stored, *clients} if request.q in name)
         shown = [
-            UserInfo(name, stored.get(name, []), clients.get(name, 0), roles.get(name, ""))
+            ListedUser(name, stored.get(name, []), clients.get(name, 0), roles.get(name, ""))
             for name in names[:USERS_MAX]
         ]
         return UsersReply(list(methods_of(auth)), auth.password.file or "", anonymous, len(names), shown)

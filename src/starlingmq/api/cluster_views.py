@@ -28,18 +28,6 @@ class Removal(Struct, frozen=True, forbid_unknown_fields=True):
     force: Annotated[bool, Meta(description="Proceed even if data is lost.")] = False
 
 
-class NodeForgotten(Struct, frozen=True):
-    forgot: str
-
-
-class GivenUp(Struct, frozen=True):
-    """``server`` serves what it has of the data of ``node``."""
-
-    node: str
-    server: str
-    lost: str
-
-
 def routes(served: Served) -> list[HTTPRouteHandler]:
     local_node = served.local_node
 
@@ -104,16 +92,16 @@ def _removal_routes(served: Served) -> list[HTTPRouteHandler]:
         return await served.ask("leave", node=node, force="yes" if force else "", by=served.who(request))
 
     @post("/cluster/forget", status_code=200, summary="Remove a node that will not return, and what waits for it")
-    async def forget(request: Request[Any, Any, Any], data: JSONBody[Removal]) -> NodeForgotten:
-        return convert(await _removed(served, request, "cluster.forget", data), NodeForgotten)
+    async def forget(request: Request[Any, Any, Any], data: JSONBody[Removal]) -> dict[str, Any]:
+        return await _removed(served, request, "cluster.forget", data)
 
     @post(
         "/cluster/give-up",
         status_code=200,
         summary="Give up data of a node whose copies in step are all lost; without force, say what would be lost",
     )
-    async def give_up(request: Request[Any, Any, Any], data: JSONBody[Removal]) -> GivenUp:
-        return convert(await _removed(served, request, "cluster.give_up", data), GivenUp)
+    async def give_up(request: Request[Any, Any, Any], data: JSONBody[Removal]) -> dict[str, Any]:
+        return await _removed(served, request, "cluster.give_up", data)
 
     @post("/rebalance", status_code=200, summary="Distribute clients evenly: redirect MQTT 5 clients of busy nodes")
     async def rebalance(request: Request[Any, Any, Any], rate: Rate = 0) -> dict[str, Any]:
