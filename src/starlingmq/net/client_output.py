@@ -36,7 +36,7 @@ class ClientOutput:
         ctx = self.state.ctx
         dirty = ctx.ready.dirty
         end = len(dirty)
-        if self._together != 0 or end - begin > FEW or ctx.ready.writes or ctx.refusing:
+        if begin == end or self._together != 0 or end - begin > FEW or ctx.ready.writes or ctx.refusing:
             return
         for index in range(begin, end):
             client = dirty[index]
