@@ -352,6 +352,8 @@ def test_settings_of_s3a_are_those_of_arrow_too() -> None:
     given = {"endpoint": "minio:9000", "connection.ssl.enabled": "false", "access.key": "k", "secret.key": "s"}
     settings = {f"spark.hadoop.fs.s3a.{name}": value for name, value in given.items()} | {"spark.master": "local"}
     expected = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": "http://minio:9000"}
+    expected |= {"AWS_DEFAULT_REGION": "us-east-1"}
     assert arrow_environment(settings) == expected
-    assert arrow_environment({"spark.hadoop.fs.s3a.endpoint": "https://a:1"}) == {"AWS_ENDPOINT_URL": "https://a:1"}
+    named = {"spark.hadoop.fs.s3a.endpoint": "https://a:1", "spark.hadoop.fs.s3a.endpoint.region": "eu"}
+    assert arrow_environment(named) == {"AWS_ENDPOINT_URL": "https://a:1", "AWS_DEFAULT_REGION": "eu"}
     assert arrow_environment({}) == {}

@@ -10,6 +10,7 @@ import pyarrow.fs as pafs  # type: ignore[import-untyped]
 import pytest
 
 from starlingmq.spark.checkpoint import Checkpoint
+from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.placing import FILE, AssignedNode, NowhereError, Placement
 
 A, B, C, D = (f"mqtt://10.0.0.{number}:1883" for number in range(1, 5))
@@ -90,6 +91,22 @@ def test_an_object_store_gets_the_file_whole(tmp_path: Path, monkeypatch: pytest
     assert asked == ["s3://bucket/query"], "Spark's name of the scheme is another one than pyarrow's"
     assert checkpoint.read() == placement
     assert [path.name for path in (tmp_path / "bucket" / "query").iterdir()] == [FILE]
+
+
+def test_an_object_store_that_cannot_be_reached_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its state a repeated batch could go to another node, and be there twice."""
+
+    class Files:
+        @staticmethod
+        def from_uri(uri: str) -> tuple[ObjectStore, str]:
+            raise OSError("Could not resolve\nhost")
+
+    monkeypatch.setattr(pafs, "FileSystem", Files)
+    with pytest.raises(
+        OptionError, match=r"^checkpointLocation: s3a://b/q: Could not resolve host; .*AWS_ENDPOINT_URL"
+    ):
+        Checkpoint("s3a://b/q")
+    assert Checkpoint("hdfs://b/q").read() == Placement(), "a warning: Arrow may not have this file system"
 
 
 def test_state_is_stored_beside_the_checkpoint(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 PREFIX: Final = "spark.hadoop.fs.s3a."
+REGION: Final = "AWS_DEFAULT_REGION"
 SAME: Final = {
     "access.key": "AWS_ACCESS_KEY_ID",
     "secret.key": "AWS_SECRET_ACCESS_KEY",
     "session.token": "AWS_SESSION_TOKEN",
-    "endpoint.region": "AWS_DEFAULT_REGION",
+    "endpoint.region": REGION,
 }
 ENDPOINT: Final = "AWS_ENDPOINT_URL"
 
@@ -26,5 +27,6 @@ def arrow_environment(settings: Mapping[str, str]) -> dict[str, str]:
     endpoint = given.get("endpoint", "")
     if endpoint:
         plain = given.get("connection.ssl.enabled", "true").lower() == "false"
+        found.setdefault(REGION, "us-east-1")  # as S3A has it; without one Arrow asks Amazon for the bucket's
         found[ENDPOINT] = endpoint if "://" in endpoint else f"{'http' if plain else 'https'}://{endpoint}"
     return found

@@ -22,7 +22,7 @@ SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}  # scheme in Hadoop, scheme in pyarr
 WHOLE: Final = ("s3", "gcs", "abfs")  # object stores: a file appears when it is complete, and a move is a copy
 S3_HINT: Final = (
     "; the sink takes endpoint and credentials from the environment of the driver: AWS_ENDPOINT_URL, "
-    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+    "AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
 )
 OFFSETS: Final = "offsets"  # Spark writes a file in this directory before it begins a batch
 
@@ -31,6 +31,7 @@ class Checkpoint:
     """``location``: Spark's checkpoint location. Without one, or on an unsupported file system, nothing is stored."""
 
     def __init__(self, location: str) -> None:
+        """Raises OptionError: the object store cannot be reached."""
         self._files: Any = None
         self._root = ""
         self._location = location
@@ -38,11 +39,13 @@ class Checkpoint:
             return
         if location.startswith("file:"):
             location = "/" + location.removeprefix("file:").lstrip("/")
+        scheme, _, path = location.partition("://")
+        where = f"{SCHEMES.get(scheme, scheme)}://{path}" if path else os.path.abspath(location)
         try:
-            scheme, _, path = location.partition("://")
-            where = f"{SCHEMES.get(scheme, scheme)}://{path}" if path else os.path.abspath(location)
             self._files, self._root = pafs.FileSystem.from_uri(where)
         except (pa.ArrowException, OSError) as error:
+            if where.startswith("s3://"):  # it is there, with state or without
+                raise self._unreachable(error) from None
             log.warning(
                 "the sink cannot store beside the checkpoint %s which node gets which rows (%s); do not "
                 "change servers while a batch may be retried",
@@ -100,5 +103,8 @@ class Checkpoint:
         except FileNotFoundError:
             raise
         except OSError as error:
-            hint = S3_HINT if self._files.type_name == "s3" else ""
-            raise OptionError(f"checkpointLocation: {self._location}: {' '.join(str(error).split())}{hint}") from None
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> OptionError:
+        hint = S3_HINT if self._location.startswith("s3") else ""
+        return OptionError(f"checkpointLocation: {self._location}: {' '.join(str(error).split())}{hint}")
