@@ -14,7 +14,7 @@ from tests.spark.brokers import StreamBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.lake.services import Kafka, Postgresql
+    from tests.lake.services import Kafka, ObjectStore, Postgresql
 
 collect_ignore_glob = [] if "STARLINGMQ_LAKE" in os.environ else ["test_*.py"]
 
@@ -49,6 +49,16 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgresql]
     from tests.lake.services import Postgresql
 
     running = Postgresql(tmp_path_factory.mktemp("services") / "postgresql")
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    from tests.lake.services import ObjectStore
+    from tests.lake.session import LAKE
+
+    running = ObjectStore(tmp_path_factory.mktemp("services") / "store", LAKE)
     yield running
     running.kill()
 

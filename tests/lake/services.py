@@ -1,13 +1,16 @@
-"""A Kafka broker and a PostgreSQL server on loopback, each a process that can be killed and started again."""
+"""A Kafka broker, a PostgreSQL server and a stand-in for S3 on loopback, each a process that can be killed."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -132,6 +135,54 @@ class Kafka(Service):
             until.put(named, before.invoke(None, offsets))
         admin.deleteRecords(until).all().get()
         admin.close()
+
+
+class ObjectStore(Service):
+    """Moto's server, which answers as S3 does. It keeps objects in memory, until it ends."""
+
+    KEY: Final = "key"
+    SECRET: Final = "no secret"
+    BUCKET: Final = "lake"
+
+    def __init__(self, directory: Path, lake: Path) -> None:
+        self._packages = lake / "moto"
+        super().__init__(directory)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Those of Spark."""
+        s3a = {
+            "endpoint": self.url,
+            "endpoint.region": "us-east-1",
+            "access.key": self.KEY,
+            "secret.key": self.SECRET,
+            "path.style.access": "true",
+            "connection.ssl.enabled": "false",
+            "change.detection.mode": "none",
+        }
+        return {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}
+
+    def prepare(self) -> None:
+        pass
+
+    def command(self) -> list[str]:
+        program = f"import sys; sys.path.append({str(self._packages)!r}); from moto.server import main; main()"
+        return [sys.executable, "-c", program, "-H", "127.0.0.1", "-p", str(self.port)]
+
+    def start(self) -> None:
+        super().start()
+        bucket = urllib.request.Request(f"{self.url}/{self.BUCKET}", method="PUT")
+        with urllib.request.urlopen(bucket, timeout=60) as answer:
+            assert answer.status == 200
+
+    def names(self, prefix: str) -> list[str]:
+        """The names of the objects that begin with this."""
+        with urllib.request.urlopen(f"{self.url}/{self.BUCKET}?list-type=2&prefix={prefix}", timeout=60) as answer:
+            return re.findall(r"<Key>(.*?)</Key>", answer.read().decode())
 
 
 class Postgresql(Service):

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 import yaml
 
 from tests.spark.brokers import TOKEN
 from tests.spark.session import JAVA
 
 LAKE: Final = Path(os.environ.get("STARLINGMQ_LAKE", "build/lake")).absolute()
-NEEDED: Final = (
-    "delta-",
-    "unitycatalog-",
-    "spark-sql-kafka",
-    "spark-token-provider",
-    "kafka-clients",
-    "commons-pool2",
-    "postgresql",
-)
+SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 
 def jars() -> str:
-    found = sorted(str(path) for path in (LAKE / "packages").glob("*.jar") if path.name.startswith(NEEDED))
+    """Those of ``scripts/lake`` that Spark does not have, in any version."""
+    own = {_name(path) for path in (SPARK_HOME / "jars").glob("*.jar")}
+    found = sorted(str(path) for path in (LAKE / "packages").glob("*.jar") if _name(path) not in own)
     assert found, f"{LAKE} has no packages; run make test-lake"
     return ",".join(found)
+
+
+def _name(jar: Path) -> str:
+    """Without its version."""
+    return re.split(r"-\d", jar.name, maxsplit=1)[0]
 
 
 def settings(directory: Path) -> dict[str, str]:
