@@ -32,7 +32,7 @@ SPARK_HOME = Path(pyspark.__file__).parent
 class Daemon:
     """A master or a worker, which has begun when its log says so."""
 
-    def __init__(self, directory: Path, name: str, kind: str, *words: str) -> None:
+    def __init__(self, directory: Path, name: str, kind: str, *words: str, with_our_paths: bool = True) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
         environment = os.environ | {
@@ -41,8 +41,10 @@ class Daemon:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": JAVA,
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # of the executors, too
         }
+        environment.pop("PYTHONPATH", None)
+        if with_our_paths:
+            environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # of the executors, too
         command = ["/bin/bash", str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         command += ["--host", HOST, "--port", "0", "--webui-port", "0", *words]
         with self.log.open("wb") as log:
@@ -81,8 +83,10 @@ class Daemon:
 class Standalone:
     """``with Standalone(directory, 2) as cluster``: all workers are known to the master at ``cluster.master``."""
 
-    def __init__(self, directory: Path, workers: int) -> None:
+    def __init__(self, directory: Path, workers: int, with_our_paths: bool = True) -> None:
+        """``with_our_paths``: executors have the packages of this process."""
         directory.mkdir()
+        self._with_our_paths = with_our_paths
         self.daemons: list[Daemon] = []
         try:
             head = self._begin(directory, "master", "master.Master")
@@ -97,7 +101,7 @@ class Standalone:
             raise
 
     def _begin(self, directory: Path, name: str, kind: str, *words: str) -> Daemon:
-        daemon = Daemon(directory, name, kind, *words)
+        daemon = Daemon(directory, name, kind, *words, with_our_paths=self._with_our_paths)
         self.daemons.append(daemon)
         return daemon
 
