@@ -34,7 +34,7 @@ V = TypeVar("V")
 
 
 def of_node(beat: Heartbeat, node: int) -> Said:
-    """The statements of a heartbeat about a node: state of its routes, heard directly, heard relayed, connected, gone."""
+    """The statements about a node: state of its routes, heard directly, heard relayed, connected, gone."""
     return (
         beat.vector.get(node),
         beat.heard.get(node, 0),
