@@ -11,6 +11,7 @@ from tests.planting import first_to_find
 from starlingmq.cluster.links.peer_frames import RouteRecord
 from starlingmq.cluster.routes import filter_shape
 from starlingmq.cluster.routes.filter_shape import FilterShape, fitting_size
+from starlingmq.cluster.routes.record_bytes import RouteRecordError, pack_records, unpack_records
 from starlingmq.cluster.routes.route_facts import decode_records, encode_records, encode_value
 from starlingmq.core.routing.filter_summary import CHUNK_BITS, is_summary
 
@@ -195,6 +196,9 @@ def test_a_filter_that_relies_on_chunks_which_are_not_published_is_found() -> No
 def test_wide_values_travel_and_are_stored() -> None:
     records = [RouteRecord(b"a/b", 2), RouteRecord(b"\0\2x", (1 << CHUNK_BITS) - 1), RouteRecord(b"c", 0xFFFFFFFF)]
     assert decode_records(encode_records(records)) == records
+    assert unpack_records(pack_records(records)) == records
+    with pytest.raises(RouteRecordError):
+        unpack_records(pack_records([RouteRecord(b"\0\2x", 1 << CHUNK_BITS)]))
     assert int.from_bytes(encode_value(1 << 100), "big") == 1 << 100
 
 

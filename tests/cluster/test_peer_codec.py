@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cluster.frame_strategies import envelopes
+from tests.cluster.frame_strategies import envelopes, numbers
 
 from starlingmq.cluster.links.peer_frames import Body, Data, Envelope, SyncRequest
+from starlingmq.net.peers import peer_codec
 from starlingmq.net.peers.peer_codec import BODIES, FrameError, decode, encode, join, split
 from starlingmq.net.proto import peers_pb2 as pb
 
@@ -61,3 +63,34 @@ def test_additions_of_later_versions_are_ignored() -> None:
     assert split(join([other_body, extra_field])) == [known]
     with pytest.raises(FrameError, match="unknown kind of envelope"):
         decode(other_body)
+
+
+@given(st.lists(envelopes, max_size=3), st.data())
+def test_what_is_decoded_without_protobuf_is_what_protobuf_decodes(
+    several: list[Envelope], data: st.DataObject
+) -> None:
+    """Bytes that were changed on the way too: the same envelopes, or an error of both."""
+    batch = bytearray(join(map(encode, several)))
+    for _ in range(data.draw(st.integers(0, 3)) if batch else 0):
+        batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        messages = pb.Dialler.FromString(bytes(batch)).envelopes
+        expected = [envelope for envelope in map(peer_codec._envelope, messages) if envelope is not None]
+    except (FrameError, DecodeError):
+        with pytest.raises(FrameError):
+            split(bytes(batch))
+    else:
+        assert split(bytes(batch)) == expected
+
+
+@given(
+    st.builds(Envelope, numbers, numbers, numbers, numbers, st.builds(Data, numbers, numbers, st.binary(max_size=300)))
+)
+def test_messages_are_encoded_as_protobuf_does(envelope: Envelope) -> None:
+    message = pb.Envelope.FromString(encode(envelope))
+    assert message.SerializeToString() == encode(envelope)
+    assert (message.source, message.incarnation, message.target) == (
+        envelope.source,
+        envelope.incarnation,
+        envelope.target,
+    )

@@ -12,7 +12,6 @@ One random source and one clock; the same seed replays the same world. The invar
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from random import Random
 
 from tests.sim.etcd_model import EtcdModel
@@ -146,7 +145,7 @@ class Node:
             hop = self.relay.pass_on(envelope)
             if hop is not None:
                 self.world.relayed += 1
-                self.world.send(self, hop, replace(envelope, relayed=True))
+                self.world.send(self, hop, envelope.passed_on())
         self.work()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from math import inf
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +20,7 @@ from tests.sim.run import run
 from starlingmq.cluster.groups import group_pull
 from starlingmq.cluster.groups.group_primaries import GroupPrimaries
 from starlingmq.cluster.links import peer_transport
-from starlingmq.cluster.links.peer_frames import RouteRecords, RouteSnapshot
+from starlingmq.cluster.links.peer_frames import Envelope, RouteRecords, RouteSnapshot
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.links.relay import Relay
@@ -209,7 +208,13 @@ def frames_of_an_earlier_life_are_taken() -> Iterator[None]:
     def any_life(self: Quorum, envelope: Any, now: float) -> bool:
         peer = self._peers.get(envelope.source)
         if peer is not None and envelope.incarnation < peer.incarnation:
-            envelope = replace(envelope, incarnation=peer.incarnation)
+            target, to, body, relayed = (
+                envelope.target,
+                envelope.target_incarnation,
+                envelope.body,
+                envelope.relayed,
+            )
+            envelope = Envelope(envelope.source, peer.incarnation, target, to, body, relayed)
         return took(self, envelope, now)
 
     def from_any(self: PeerLink, data: Any, source: int, target: int) -> bytes | None:

@@ -158,8 +158,8 @@ class ClusterState:
             subsystems,
         )
         broker.peers.control = self._hear
-        self._has_events = True  # an event since the last turn
-        self._unfinished = True  # the last turn left work
+        self._has_events = self._unfinished = True  # an event since the last turn; the last turn left work
+        self._has_messages = self._has_heard = False  # since the last turn, from other nodes; for a subsystem
         self._quiet = False  # this turn had nothing to do
         self._due_at = 0.0  # when the next turn has work without an event
 
@@ -291,11 +291,13 @@ class ClusterState:
 
     def received(self, envelope: Envelope, now: float) -> None:
         """A frame has arrived, for this node or to be relayed."""
-        self._has_events = True
-        self._receiver.received(envelope, now)
+        had_events, self._has_events = self._has_events, True
+        if self._receiver.received(envelope, now):
+            self._has_events, self._has_messages = had_events, True
 
     def _hear(self, number: int, payload: bytes) -> None:
         """Handles a payload that another node sent in order with its messages."""
+        self._has_heard = True
         if payload.startswith(RETAINED_TAG):
             self.retained.take(number, payload)
         else:
@@ -371,11 +373,20 @@ class ClusterState:
         ctx.peers_full(self._connections.full())
 
     def _is_quiet(self, now: float) -> bool:
-        """Whether this turn has nothing to do: no event, nothing due, no input from the core."""
-        return not (self._has_events or self._unfinished or now >= self._due_at or self.pending_work.has_input())
+        """Whether this turn has nothing to do: no event, nothing due, no input from the core. Messages of other nodes
+        are passed to the core here; most of them need nothing else."""
+        if self._has_events or self._unfinished or now >= self._due_at or self.pending_work.has_input():
+            return False
+        if not self._has_messages:
+            return True
+        self._has_heard = False
+        self._inbox.look(now)
+        self._has_messages = False
+        has_more = self._has_heard or not self._inbox.is_empty() or len(self._ready.notices) != 0
+        return not (has_more or self.pending_work.has_input())
 
     def _take_whole_turn(self, now: float) -> None:
-        self._has_events = False
+        self._has_events = self._has_messages = False
         view = self.view
         for each in self._beginning:
             each.begin_turn(now)

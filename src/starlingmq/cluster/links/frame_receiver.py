@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.groups.queue_groups import QueueGroups
 from starlingmq.cluster.links.frame_sender import FrameSender
@@ -61,32 +59,36 @@ class FrameReceiver:
         self._shares = shares
         self._notified_of_restarts = overriding(subsystems, lambda kind: kind.node_restarted)
 
-    def received(self, envelope: Envelope, now: float) -> None:
+    def received(self, envelope: Envelope, now: float) -> bool:
+        """Returns whether it brought messages for the inbox (``PeerInbox``) and nothing else."""
         view = self._view
         quorum, relay, routes = view.quorum, view.relay, view.routes
         if quorum is None or relay is None or routes is None or envelope.source == view.number:
-            return
+            return False
         if isinstance(envelope.body, Heartbeat) and envelope.target == view.number:
             beat = view.heartbeats.read(envelope.source, envelope.incarnation, envelope.body)
             envelope = replace(envelope, body=beat)
+        changes = quorum.changes
         if not quorum.took(envelope, now):
-            return
+            return False
         if envelope.target != view.number:
             hop = relay.pass_on(envelope)
             if hop is not None:
                 self.frames_relayed += 1
-                self._sender.pass_on(hop, replace(envelope, relayed=True))
-            return
+                self._sender.pass_on(hop, envelope.passed_on())
+            return False
         transport = view.transports.get(envelope.source)
         if transport is None:
-            return
-        if envelope.incarnation > transport.link.target_incarnation:
+            return False
+        begins = envelope.incarnation > transport.link.target_incarnation
+        if begins:
             restarted = transport.link.target_incarnation != 0
             transport.link.reset_sender(envelope.incarnation)
             if restarted:
                 for each in self._notified_of_restarts:
                     each.node_restarted(envelope.source)
         self._take(transport, envelope, quorum, routes, now)
+        return isinstance(envelope.body, Data) and not begins and quorum.changes == changes
 
     def _take(
         self, transport: PeerTransport, envelope: Envelope, quorum: Quorum, routes: RouteTable, now: float

@@ -2,6 +2,9 @@
 
 An envelope names its source and its target, so that any node can relay it (docs/CLUSTER.md, Frames). Every frame except
 ``Data`` may be lost, duplicated or late. Nodes are identified by their numbers.
+
+``Envelope``, ``Data`` and ``DataAck`` are created for each message that crosses. They are not dataclasses, because
+mypyc does not compile the constructor of a dataclass. They are not changed after their creation either.
 """
 
 from __future__ import annotations
@@ -106,22 +109,45 @@ class RouteSnapshot:
     of: int = 0  # a node that the receiver cannot reach; 0: the sender
 
 
-@dataclass(frozen=True, slots=True)
 class Data:
-    """Messages for the target. ``sequence`` counts the data frames of this pair of incarnations from 1."""
+    """Messages for the target. ``sequence`` counts the data frames of this pair of incarnations from 1; ``waited``:
+    seconds between the creation of the blob and its sending."""
 
-    sequence: int
-    count: int
-    blob: bytes = field(repr=False)
-    waited: float = 0.0  # seconds between the creation of the blob and its sending
+    __slots__ = ("blob", "count", "sequence", "waited")
+
+    def __init__(self, sequence: int, count: int, blob: bytes, waited: float = 0.0) -> None:
+        self.sequence = sequence
+        self.count = count
+        self.blob = blob
+        self.waited = waited
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Data):
+            return False
+        counts = self.sequence == other.sequence and self.count == other.count
+        return counts and self.blob == other.blob and self.waited == other.waited
+
+    def __repr__(self) -> str:
+        return f"Data(sequence={self.sequence}, count={self.count}, waited={self.waited})"
 
 
-@dataclass(frozen=True, slots=True)
 class DataAck:
-    """All data frames up to ``sequence`` are stored, with the receiver's durability."""
+    """All data frames up to ``sequence`` are stored, with the receiver's durability. ``room``: bytes of data that the
+    receiver accepts beyond what it has acknowledged."""
 
-    sequence: int
-    room: int  # bytes of data that the receiver accepts beyond what it has acknowledged
+    __slots__ = ("room", "sequence")
+
+    def __init__(self, sequence: int, room: int) -> None:
+        self.sequence = sequence
+        self.room = room
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DataAck):
+            return False
+        return self.sequence == other.sequence and self.room == other.room
+
+    def __repr__(self) -> str:
+        return f"DataAck(sequence={self.sequence}, room={self.room})"
 
 
 HandshakeQuestion = tuple[
@@ -244,11 +270,33 @@ Body = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Envelope:
-    source: int
-    incarnation: int  # of the source
-    target: int
-    target_incarnation: int  # 0: unknown to the source
-    body: Body
-    relayed: bool = False  # by a third node: it is not relayed again, and does not prove a direct path
+    """``target_incarnation`` 0: unknown to the source. ``relayed``: by a third node; it is not relayed again, and does
+    not prove a direct path."""
+
+    __slots__ = ("body", "incarnation", "relayed", "source", "target", "target_incarnation")
+
+    def __init__(
+        self, source: int, incarnation: int, target: int, target_incarnation: int, body: Body, relayed: bool = False
+    ) -> None:
+        self.source = source
+        self.incarnation = incarnation  # of the source
+        self.target = target
+        self.target_incarnation = target_incarnation
+        self.body = body
+        self.relayed = relayed
+
+    def passed_on(self) -> Envelope:
+        """The same, from the node that relays it."""
+        return Envelope(self.source, self.incarnation, self.target, self.target_incarnation, self.body, True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Envelope):
+            return False
+        ends = self.source == other.source and self.target == other.target
+        lives = self.incarnation == other.incarnation and self.target_incarnation == other.target_incarnation
+        return ends and lives and self.body == other.body and self.relayed == other.relayed
+
+    def __repr__(self) -> str:
+        way = f"{self.source}.{self.incarnation} to {self.target}.{self.target_incarnation}"
+        return f"Envelope({way}, {self.body!r}{', relayed' if self.relayed else ''})"

@@ -31,3 +31,7 @@ class PeerInbox(Subsystem):
 
     def is_pending(self) -> bool:
         return self._more
+
+    def is_empty(self) -> bool:
+        """Whether the core has accepted all messages."""
+        return not any(transport.waits() for transport in self._view.transports.values())

@@ -16,7 +16,6 @@ incarnation may have stored some of them; these are recognized by the ids of the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -91,7 +90,7 @@ class PeerLink:
             data = self._frames[self._next]
             waited = now - self._offered_at[self._next]
             if waited >= WAITED_SECONDS:
-                data = replace(data, waited=waited)
+                data = Data(data.sequence, data.count, data.blob, waited)
             self._next += 1
             self._sent = max(self._sent, data.sequence)
             self._on_the_way += len(data.blob)

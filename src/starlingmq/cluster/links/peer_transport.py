@@ -25,8 +25,10 @@ _SEQUENCE_BITS: Final = 40
 _SEQUENCE: Final = (1 << _SEQUENCE_BITS) - 1
 ACK_SECONDS: Final = 0.01
 """How long an acknowledgement may wait for a frame in the same direction, or for more frames to be stored. Nothing
-waits for it. It costs as much as a frame does (0.1 ms at both ends), and with few messages would follow each of
-them."""
+waits for it. It costs as much as a frame does, and with few messages would follow each of them."""
+ACK_SECONDS_ALONG: Final = ACK_SECONDS / 2
+"""An acknowledgement is sent this much earlier together with a frame. With messages in both directions, one with each
+frame would nearly double the cost of a message."""
 # of the window: once this part is stored and unacknowledged, the acknowledgement does not wait, to keep the sender
 # going
 ACK_PART: Final = 4
@@ -133,7 +135,8 @@ class PeerTransport:
         ack = self._ack
         if ack is not None and self._ack_from == link.source_incarnation:
             many = link.unsaid * ACK_PART >= self._window
-            if not (along or many or now >= self._ack_at or self._no_room or ack.room == 0):
+            due_at = self._ack_at - ACK_SECONDS_ALONG if along else self._ack_at
+            if not (now >= due_at or many or self._no_room or ack.room == 0):
                 return None
             link.unsaid = 0
             self._no_room = ack.room == 0

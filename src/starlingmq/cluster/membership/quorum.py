@@ -87,6 +87,7 @@ class Quorum:
     _peers: dict[int, QuorumPeer]  # by ascending number
     _registered: dict[int, int]  # number -> incarnation
     _changes: list[ConnectionChange]
+    changes: int  # grows with everything that a turn has to follow
     _beats: int
     _sent: dict[int, float]  # heartbeat number -> send time; only those that a connection may still depend on
     _sent_at: float
@@ -102,6 +103,7 @@ class Quorum:
         self._peers = {}
         self._registered = {}
         self._changes = []
+        self.changes = 0
         self._beats = 0
         self._sent = {}
         self._sent_at = NEVER
@@ -143,6 +145,8 @@ class Quorum:
         peer = self._peers.get(envelope.source)
         if peer is None or envelope.incarnation < peer.incarnation:
             return False
+        if peer.missed or peer.dead:
+            self.changes += 1
         if envelope.incarnation > peer.incarnation:
             self._begin(peer, envelope.incarnation)
         elif peer.missed:
@@ -278,6 +282,7 @@ class Quorum:
 
     def hasten(self) -> None:
         """Sends the next heartbeat soon, because there is news for the other nodes."""
+        self.changes += 1
         self._beat_at = min(self._beat_at, self._sent_at + self._interval / HASTE)
 
     # Results

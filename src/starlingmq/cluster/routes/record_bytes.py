@@ -12,6 +12,7 @@ from typing import Final
 
 from starlingmq.cluster.links.peer_frames import RouteRecord
 
+VALUE_BITS: Final = 128  # of a summary of filters (core.routing.filter_summary); all other numbers are smaller
 KEYS_MAX: Final = 1 << 20  # bytes of all keys; frames have 64 KiB, or one longer key
 
 
@@ -80,11 +81,11 @@ class _Reader:
 
     def number(self) -> int:
         value = shift = 0
-        while self.at < len(self.data) and shift < 64:
+        while self.at < len(self.data) and shift < VALUE_BITS:
             byte = self.data[self.at]
             self.at += 1
             value |= (byte & 127) << shift
-            if byte < 128:
+            if byte < 128 and value >> VALUE_BITS == 0:
                 return value
             shift += 7
         raise RouteRecordError("the route records are truncated")

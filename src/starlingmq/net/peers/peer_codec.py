@@ -6,7 +6,7 @@ length, so a batch is joined from envelopes that are encoded already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -39,14 +39,15 @@ from starlingmq.cluster.links.peer_frames import (
     SyncRequest,
 )
 from starlingmq.cluster.routes.record_bytes import RouteRecordError, pack_records, unpack_records
+from starlingmq.net.peers.data_codec import encode_ack, encode_data, join, split_usual
 from starlingmq.net.proto import peers_pb2 as pb
+
+__all__ = ["BODIES", "FrameError", "decode", "encode", "join", "split"]
 
 _pack = msgspec.msgpack.encode
 _questions = msgspec.msgpack.Decoder(tuple[HandshakeQuestion, ...])
 _users = msgspec.msgpack.Decoder(tuple[str | None, ...])
 _answers = msgspec.msgpack.Decoder(tuple[HandshakeAnswer, ...])
-
-ENVELOPE_TAG: Final = b"\x0a"  # field 1 of Dialler, length-delimited
 
 
 class FrameError(Exception):
@@ -54,6 +55,11 @@ class FrameError(Exception):
 
 
 def encode(envelope: Envelope) -> bytes:
+    body = envelope.body
+    if isinstance(body, Data) and body.waited == 0.0:
+        return encode_data(envelope, body)
+    if isinstance(body, DataAck):
+        return encode_ack(envelope, body)
     message = pb.Envelope(
         source=envelope.source,
         incarnation=envelope.incarnation,
@@ -61,10 +67,10 @@ def encode(envelope: Envelope) -> bytes:
         target_incarnation=envelope.target_incarnation,
         relayed=envelope.relayed,
     )
-    name, put, _ = BODIES[type(envelope.body)]
+    name, put, _ = BODIES[type(body)]
     field = getattr(message, name)
     field.SetInParent()
-    put(envelope.body, field)
+    put(body, field)
     return message.SerializeToString()
 
 
@@ -80,30 +86,20 @@ def decode(data: bytes) -> Envelope:
     return envelope
 
 
-def join(encoded: Iterable[bytes]) -> bytes:
-    """One message of encoded envelopes."""
-    parts: list[bytes] = []
-    for data in encoded:
-        parts += (ENVELOPE_TAG, _varint(len(data)), data)
-    return b"".join(parts)
-
-
 def split(data: bytes) -> list[Envelope]:
     """The envelopes of one message, in order, without kinds that only later versions know. Raises FrameError."""
     try:
+        envelopes = split_usual(data, _other)
+        if envelopes is not None:
+            return envelopes
         messages = pb.Dialler.FromString(data).envelopes
     except DecodeError as error:
         raise FrameError(f"a message of {len(data)} bytes is malformed") from error
     return [envelope for envelope in map(_envelope, messages) if envelope is not None]
 
 
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+def _other(data: bytes) -> Envelope | None:
+    return _envelope(pb.Envelope.FromString(data))
 
 
 def _envelope(message: pb.Envelope) -> Envelope | None:
