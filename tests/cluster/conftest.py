@@ -64,7 +64,12 @@ class Node:
         return Envelope(self.number, self.incarnation, target.number, 0, Data(sequence, 1, blob))
 
     def send(self, sequence: int, target: Node, blob: bytes = b"") -> bool:
-        return self.peers.send(target.number, self.data(sequence, target, blob))
+        return self.give(target.number, self.data(sequence, target, blob))
+
+    def give(self, number: int, envelope: Envelope) -> bool:
+        """Sent at the end of this turn of the event loop."""
+        asyncio.get_running_loop().call_soon(self.peers.flush)
+        return self.peers.send(number, envelope)
 
     def sequences(self) -> list[int]:
         return [envelope.body.sequence for envelope in self.received if isinstance(envelope.body, Data)]

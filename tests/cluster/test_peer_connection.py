@@ -9,7 +9,8 @@ import pytest
 from tests.patience import within
 
 from starlingmq.net.peers import peer_connection
-from starlingmq.net.peers.peer_connection import SILENT, PeerConnection, PeerConnectionLost
+from starlingmq.net.peers.peer_connection import SILENT, PeerConnection
+from starlingmq.net.peers.peer_protocol import PeerConnectionLost
 
 SILENCE = 0.1
 PATIENCE = 20.0
@@ -20,8 +21,8 @@ LIMIT = 64 * 1024 * 1024
 async def pair() -> AsyncIterator[tuple[PeerConnection, PeerConnection]]:
     loop = asyncio.get_running_loop()
     near, far = PeerConnection(SILENCE, LIMIT), PeerConnection(SILENCE, LIMIT)
-    server = await loop.create_server(lambda: far, "127.0.0.1", 0)
-    await loop.create_connection(lambda: near, *server.sockets[0].getsockname())
+    server = await loop.create_server(far.protocol, "127.0.0.1", 0)
+    await loop.create_connection(near.protocol, *server.sockets[0].getsockname())
     async with within(PATIENCE):
         while far._transport is None:
             await asyncio.sleep(0)

@@ -40,10 +40,10 @@ RECONNECTIONS = 40
 async def pair(contexts: PeerTls, silence: float) -> AsyncIterator[tuple[PeerConnection, PeerConnection]]:
     loop = asyncio.get_running_loop()
     near, far = PeerConnection(silence, LIMIT), PeerConnection(silence, LIMIT)
-    server = await loop.create_server(lambda: far, "127.0.0.1", 0, ssl=contexts.listener)
+    server = await loop.create_server(far.protocol, "127.0.0.1", 0, ssl=contexts.listener)
     name = "127.0.0.1" if contexts.dialler is not None else None
     address = server.sockets[0].getsockname()
-    await loop.create_connection(lambda: near, *address, ssl=contexts.dialler, server_hostname=name)
+    await loop.create_connection(near.protocol, *address, ssl=contexts.dialler, server_hostname=name)
     async with within(PATIENCE):
         while far._transport is None:
             await asyncio.sleep(0)

@@ -76,7 +76,7 @@ async def test_large_messages_of_strangers_cost_the_node_no_memory_and_disturb_n
         await asyncio.gather(*(rude(port, MESSAGE, number % 2 == 0) for number in range(CONNECTIONS)))
         assert peak(pid) - before < GROWTH_MAX
         assert one.connections == 1 and 2 in one.connected
-        assert one.peers.send(2, one.data(1, one))
+        assert one.give(2, one.data(1, one))
 
 
 @pytest.mark.parametrize("purpose", [*PURPOSES, "other"])

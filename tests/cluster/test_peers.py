@@ -101,7 +101,7 @@ async def test_a_full_buffer_drops_data_first_and_keeps_the_order(nodes: Nodes) 
         taken = [sequence for sequence in range(1, 41) if one.send(sequence, two, blob)]
         assert taken == [1, 2], "twice the window"
         small = Envelope(1, 1, 2, 0, SyncRequest(0, 0))
-        assert one.peers.send(2, small) and not one.send(41, two, blob)
+        assert one.give(2, small) and not one.send(41, two, blob)
         assert one.peers.traffic.dropped == {"overflow": 39}
         proxy.heal()
         await two.until(lambda: len(two.received) == 3)
@@ -115,8 +115,8 @@ async def test_data_above_the_bound_is_sent_although_other_frames_wait(nodes: No
     relayed = Envelope(3, 1, 2, 0, Data(1, 1, bytes(100)), relayed=True)
     large = Envelope(1, 1, 2, 0, Data(1, 1, bytes(100_000)))
     for envelope in (acknowledgement, relayed, large, acknowledgement):
-        assert one.peers.send(2, envelope)
-    assert not one.peers.send(2, large), "it is queued already"
+        assert one.give(2, envelope)
+    assert not one.give(2, large), "it is queued already"
     await two.until(lambda: len(two.received) == 4)
     assert two.received == [acknowledgement, relayed, large, acknowledgement]
 
@@ -189,9 +189,9 @@ async def test_frames_in_the_name_of_other_nodes_are_dropped_unless_relayed(node
     one, two = await nodes.pair()
     body = Data(1, 1, b"")
     for foreign in (Envelope(3, 1, 2, 0, body), Envelope(1, 2, 2, 0, body)):
-        assert one.peers.send(2, foreign)
+        assert one.give(2, foreign)
     relayed = Envelope(3, 1, 2, 0, body, relayed=True)
-    assert one.peers.send(2, relayed)
+    assert one.give(2, relayed)
     await two.until(lambda: bool(two.received))
     assert two.received == [relayed]
     assert two.peers.traffic.dropped == {"foreign": 2}

@@ -143,7 +143,7 @@ async def test_a_process_that_is_killed_while_it_reads_is_found_gone(nodes: Node
         two.process.send_signal(signal.SIGSTOP)
         blob = bytes(100_000)
         for sequence in range(1, 50):
-            one.peers.send(2, one.data(sequence, one, blob))
+            one.give(2, one.data(sequence, one, blob))
         await asyncio.sleep(0.05)  # they are with its system, or wait here
         two.end()
         await one.until(lambda: bool(one.gone))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import secrets
 import signal
 import tempfile
@@ -36,6 +37,7 @@ BACKOFF: Final = (0.2, 5.0)  # seconds before a worker is restarted: initially, 
 LONG_RUN: Final = 10.0  # seconds after which a run counts as successful
 WORKERS_MAX: Final = 256
 ETCD_READY_SECONDS: Final = 30.0
+SOCKET_DIR_BYTES_MAX: Final = 90  # with the name of a socket in it, below the limit of the system of 107
 
 
 class WorkersError(Exception):
@@ -59,9 +61,10 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
         endpoints, environment = await stack.enter_async_context(_etcd(config))
         if not _has_secret(config):
             environment["STARLINGMQ_CLUSTER__SECRET"] = secrets.token_hex(32)
+        sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="starlingmq-"))
         workers = [
             Worker(Child(f"worker {index + 1}", (*arguments, *settings), _tell, environment))
-            for index, settings in enumerate(_settings(config, count, listeners, endpoints))
+            for index, settings in enumerate(_settings(config, count, listeners, endpoints, sockets))
         ]
         stack.push_async_callback(_stop_all, workers, config.node.shutdown_timeout)
         for worker in workers:
@@ -140,23 +143,30 @@ def _has_secret(config: Config) -> bool:
 
 
 def _settings(
-    config: Config, count: int, listeners: Sequence[ListenerConfig], endpoints: Sequence[str]
+    config: Config, count: int, listeners: Sequence[ListenerConfig], endpoints: Sequence[str], sockets: str
 ) -> Iterator[list[str]]:
     """Return the settings of a worker, as options of ``serve``; other nodes identify it by its address."""
     for index, address in enumerate(_addresses(config, count)):
-        yield _worker_settings(config, index, address, listeners, endpoints)
+        yield _worker_settings(config, index, address, listeners, endpoints, sockets)
 
 
 def _worker_settings(
-    config: Config, index: int, address: str, listeners: Sequence[ListenerConfig], endpoints: Sequence[str]
+    config: Config,
+    index: int,
+    address: str,
+    listeners: Sequence[ListenerConfig],
+    endpoints: Sequence[str],
+    sockets: str,
 ) -> list[str]:
     cluster = config.cluster
+    one_machine = not cluster.enabled and cluster.watch_processes
     values: dict[str, Any] = {
         "node.name": f"{config.node.name}-{index + 1}",
         "listeners": [msgspec.to_builtins(each) for each in listeners],
         "cluster.enabled": True,
         "cluster.etcd.endpoints": list(endpoints),
-        "cluster.one_machine": not cluster.enabled and cluster.watch_processes,
+        "cluster.one_machine": one_machine,
+        "cluster.socket_dir": sockets if one_machine and len(os.fsencode(sockets)) <= SOCKET_DIR_BYTES_MAX else "",
         "cluster.listen": address,
         "log.format": _log_format(config),
     }

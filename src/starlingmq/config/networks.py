@@ -52,3 +52,21 @@ def parse_address(text: str) -> Address | None:
 
 def is_among(address: Address | None, networks: Sequence[Network]) -> bool:
     return address is not None and any(address in network for network in networks)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host. Names other than localhost are not resolved: False."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether the host stands for all addresses of a machine, so that it cannot be dialled."""
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from starlingmq.config.cluster_section import cluster_secret, is_loopback, is_wildcard, split_address
+from starlingmq.config.cluster_section import cluster_secret, split_address
+from starlingmq.config.networks import is_loopback, is_wildcard
 from starlingmq.config.settings import Config, ConfigError
 from starlingmq.config.streams_section import streams_token
 

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from tests.sim.copies.ports import Life, Ports
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
-from starlingmq.net.peers.peer_connection import PeerConnectionLost
 from starlingmq.net.peers.peer_handshake import COPY, VERSION_MAX, Proved
+from starlingmq.net.peers.peer_protocol import PeerConnectionLost
 
 HOLD = 0.05  # seconds between two tries to get through a cut
 DIAL_SECONDS = 1.0

@@ -312,6 +312,7 @@ class Cluster:
                 self.peers.set_peers(ready.peers)
         for hop, envelope in ready.now:
             self.peers.send(hop, envelope)
+        self.peers.flush()
         for outcome in ready.outcomes:
             future = self._asked.get(outcome.number)
             if future is not None and not future.done():

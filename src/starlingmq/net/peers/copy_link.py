@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from starlingmq.net.peers.peer_connection import PeerConnectionLost
+from starlingmq.net.peers.peer_protocol import PeerConnectionLost
 from starlingmq.net.peers.pipe import Pipe
 from starlingmq.storage.copies.copy_facts import Fenced
 from starlingmq.storage.copies.copy_feed import CopyFeed

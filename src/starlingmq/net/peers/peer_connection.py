@@ -16,6 +16,9 @@ from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
+from starlingmq.net.broker_loop import client_sockets
+from starlingmq.net.peers.peer_protocol import PeerConnectionLost, PeerProtocol
+from starlingmq.net.peers.peer_socket import PeerSocket, SocketUser
 from starlingmq.net.peers.peer_wire import SIGN_OF_LIFE, MessageReader, OlderError, WireError, ending, framed
 
 TICKS_PER_SILENCE: Final = 2
@@ -27,11 +30,7 @@ CLOSED: Final = "it closed the connection"
 RESETS: Final = Struct("ii").pack(1, 0)  # SO_LINGER: the system closes the connection by RST
 
 
-class PeerConnectionLost(OSError):
-    """The connection has ended; one line."""
-
-
-class PeerConnection(asyncio.Protocol):
+class PeerConnection(SocketUser):
     """``silence`` in seconds; ``limit``: bytes of a received message.
 
     Messages go to ``receive`` if that is set, and wait for ``read`` otherwise. ``reason`` is why it has ended, in one
@@ -50,6 +49,7 @@ class PeerConnection(asyncio.Protocol):
         self._wire = MessageReader(limit)
         self._interval = silence / TICKS_PER_SILENCE
         self._transport: Any = None
+        self._protocol: PeerProtocol | None = None  # while it has a transport of asyncio
         self._timer: asyncio.TimerHandle | None = None
         self._is_older = False
         self._ticks = 0  # since something came
@@ -61,9 +61,29 @@ class PeerConnection(asyncio.Protocol):
         self._unread = 0  # bytes of them
         self._news = asyncio.Event()  # a message, room, or the end
 
+    def protocol(self) -> PeerProtocol:
+        """Its protocol for a new transport of asyncio."""
+        self._protocol = PeerProtocol(self)
+        return self._protocol
+
+    def serve_in_rounds(self) -> None:
+        """Read and write the socket in the rounds of the event loop from now on (``net/peers/peer_socket.py``), if the
+        event loop has rounds. A connection with TLS, or with bytes to write, keeps its transport of asyncio."""
+        sockets = client_sockets(asyncio.get_running_loop())
+        transport, protocol = self._transport, self._protocol
+        if sockets is None or protocol is None or self.reason or transport.is_closing():
+            return
+        if transport.get_extra_info("sslcontext") is not None or transport.get_write_buffer_size() != 0:
+            return
+        sock = transport.get_extra_info("socket").dup()
+        self._protocol = None
+        protocol.user = None
+        transport.abort()  # closes its own descriptor only
+        self._transport = PeerSocket(sockets, self, sock, WRITE_BYTES)
+
     # Calls of the event loop
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self.peer = str(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(WRITE_BYTES)
@@ -101,6 +121,9 @@ class PeerConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
+        if self._protocol is not None:
+            self._protocol.user = None
+            self._protocol = None
         self.has_room = False
         # uvloop does not call ``eof_received`` at the end of TLS without a close_notify, as of a killed process
         self.by_fin = error is None and not self.reason

@@ -9,9 +9,10 @@ import ssl
 from typing import Final
 
 from starlingmq.config.cluster_section import split_address
-from starlingmq.net.peers.peer_connection import PeerConnection, PeerConnectionLost
+from starlingmq.net.peers.peer_connection import PeerConnection
 from starlingmq.net.peers.peer_handshake import MESSAGE_BYTES_MAX as HANDSHAKE_BYTES_MAX
 from starlingmq.net.peers.peer_handshake import Dialling, RefusedError
+from starlingmq.net.peers.peer_protocol import PeerConnectionLost
 
 HANDSHAKE_SECONDS: Final = 5.0
 MESSAGE_BYTES_MAX: Final = 320 * 1024 * 1024  # above the largest MQTT packet; only after the proof
@@ -25,14 +26,21 @@ class DialError(OSError):
 
 
 async def dial(
-    address: str, dialling: Dialling, context: ssl.SSLContext | None, silence: float, seconds: float = HANDSHAKE_SECONDS
+    address: str,
+    dialling: Dialling,
+    context: ssl.SSLContext | None,
+    silence: float,
+    seconds: float = HANDSHAKE_SECONDS,
+    path: str = "",
 ) -> PeerConnection:
     """A connection on which both sides have proved that they know the secret; afterwards ``dialling`` has the
-    incarnation of the listener. ``silence``: as of ``PeerConnection``. Raises RefusedError, DialError."""
+    incarnation of the listener. ``silence``: as of ``PeerConnection``; ``path``: a Unix socket, to be preferred to the
+    address if the node listens there. Raises RefusedError, DialError."""
     connection = PeerConnection(silence, HANDSHAKE_BYTES_MAX)
     try:
         async with asyncio.timeout(seconds):
-            await _connect(address, connection, context)
+            if not path or not await _connect_to_file(path, connection):
+                await _connect(address, connection, context)
             await _shake_hands(connection, dialling)
     except BaseException as error:
         connection.abort("the handshake failed")
@@ -49,8 +57,17 @@ async def _connect(address: str, connection: PeerConnection, context: ssl.SSLCon
     host, port = split_address(address, "address")
     name = host if context is not None else None
     await asyncio.get_running_loop().create_connection(
-        lambda: connection, host, port, ssl=context, server_hostname=name
+        connection.protocol, host, port, ssl=context, server_hostname=name
     )
+
+
+async def _connect_to_file(path: str, connection: PeerConnection) -> bool:
+    """Whether a process listens there."""
+    try:
+        await asyncio.get_running_loop().create_unix_connection(connection.protocol, path)
+    except OSError:
+        return False
+    return True
 
 
 async def _shake_hands(connection: PeerConnection, dialling: Dialling) -> None:

@@ -19,10 +19,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from starlingmq.core.limits.address_key import network_key
-from starlingmq.net.peers.peer_connection import PeerConnection, PeerConnectionLost
+from starlingmq.net.listeners.sockets import SocketFile, listen_unix
+from starlingmq.net.peers.peer_connection import PeerConnection
 from starlingmq.net.peers.peer_dialling import MESSAGE_BYTES_MAX
 from starlingmq.net.peers.peer_handshake import MESSAGE_BYTES_MAX as HANDSHAKE_BYTES_MAX
 from starlingmq.net.peers.peer_handshake import Answering, Identity, Proved, RefusedError
+from starlingmq.net.peers.peer_protocol import PeerConnectionLost
 from starlingmq.net.peers.peer_stream import STARTING
 
 log = logging.getLogger("starlingmq")
@@ -32,6 +34,7 @@ STRANGERS_PER_ADDRESS: Final = 64  # IPv6: of one /64
 STRANGER_SECONDS: Final = 5.0
 BACKLOG: Final = 128
 EVERYWHERE: Final = "::"
+LOCAL: Final = "local"  # in place of the address of a connection through a Unix socket
 OLDER: Final = (
     "node {name} speaks a newer protocol between nodes than the node that connects to it; upgrade the connecting node"
 )
@@ -65,6 +68,7 @@ class PeerListener:
         self._nonce = nonce
         self._serve = serve
         self._sockets: list[socket.socket] = []
+        self._file: SocketFile | None = None
         self._accepting: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: Counter[str] = Counter()  # connections without a proof, by address
@@ -72,8 +76,9 @@ class PeerListener:
         self._refusal_logged = -REFUSALS_LOGGED
         self._refusals_unlogged = 0
 
-    async def start(self, host: str, port: int) -> int:
-        """Starts listening, at all addresses if ``host`` is empty. Returns the port. Raises OSError."""
+    async def start(self, host: str, port: int, path: Callable[[int], str]) -> int:
+        """Starts listening, at all addresses if ``host`` is empty, and at the Unix socket that ``path`` returns for the
+        port ("": none). Returns the port. Raises OSError."""
         absent: OSError | None = None
         for family, address in await _addresses(host, port):
             if self._sockets and not port:
@@ -86,6 +91,9 @@ class PeerListener:
                 absent = error
         if absent is not None and not self._sockets:
             raise absent
+        if file := path(self._port):
+            sock, self._file = listen_unix(file)
+            self._sockets.append(sock)
         loop = asyncio.get_running_loop()
         self._accepting = [loop.create_task(self._accept(sock)) for sock in self._sockets]
         return self._port
@@ -102,6 +110,8 @@ class PeerListener:
             await asyncio.wait(tasks)
         for sock in self._sockets:
             sock.close()
+        if self._file is not None:
+            self._file.remove()
 
     def forget_reasons(self) -> None:
         """The same reasons are logged again."""
@@ -116,7 +126,7 @@ class PeerListener:
             except OSError:
                 await asyncio.sleep(ACCEPT_AGAIN)
                 continue
-            address = network_key(str(peer[0]))
+            address = network_key(str(peer[0])) if sock.family != socket.AF_UNIX else LOCAL
             if self._strangers.total() >= STRANGERS_MAX or self._strangers[address] >= STRANGERS_PER_ADDRESS:
                 accepted.close()
                 continue
@@ -133,7 +143,7 @@ class PeerListener:
             try:
                 async with asyncio.timeout(STRANGER_SECONDS):
                     await asyncio.get_running_loop().connect_accepted_socket(
-                        lambda: connection, sock, ssl=self._context
+                        connection.protocol, sock, ssl=self._context
                     )
                     proved = await self._shake_hands(connection)
             finally:

@@ -73,6 +73,7 @@ class PeerServer:
             {JOIN: self._serve_join, HOLD: self._serve_hold, COPY: self._serve_copy},
         )
         self._streams: dict[int, PeerStream] = {}
+        self._unsent: dict[PeerStream, None] = {}  # those with envelopes of this turn
         self._watches: dict[int, ProcessWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._inbound: dict[int, tuple[int, PeerConnection]] = {}  # node -> (incarnation, its stream)
@@ -82,7 +83,7 @@ class PeerServer:
         host, port = split_address(self._settings.listen, "cluster.listen")
         shown = f"[{host}]" if ":" in host else host
         try:
-            port = await self._listener.start(host, port)
+            port = await self._listener.start(host, port, self._path)
         except OSError as error:
             raise ListenError(f"cluster.listen: {self._settings.listen}: {error.strerror}") from error
         told = self._settings.advertise
@@ -115,13 +116,20 @@ class PeerServer:
                     self._watches[number] = self._watch(self._me, member)
 
     def send(self, number: int, envelope: Envelope) -> bool:
-        """Queues an envelope for a peer. Returns False if it was dropped (and counted). Never waits, keeps the
-        order."""
+        """Queues an envelope for a peer, until ``flush``. Returns False if it was dropped (and counted). Never waits,
+        keeps the order."""
         stream = self._streams.get(number)
         if stream is None:
             self.traffic.drop("unconnected")
             return False
+        self._unsent[stream] = None
         return stream.send(envelope)
+
+    def flush(self) -> None:
+        """Sends the queued envelopes: to each node in one message, if there are not very many."""
+        for stream in self._unsent:
+            stream.flush()
+        self._unsent.clear()
 
     def quiet(self) -> None:
         """This node is stopping: streams that end are not reported any more."""
@@ -150,8 +158,16 @@ class PeerServer:
     async def _dial(self, me: Identity, member: MemberInfo, purpose: str) -> tuple[PeerConnection, int]:
         """A proved connection, and the incarnation of the other node. Raises RefusedError, DialError."""
         dialling = Dialling(me, member.number, self._nonce(), purpose)
-        connection = await dial(member.address, dialling, self._tls.dialler, self._settings.member_timeout)
+        # the end of a process shows at a connection of TCP only (net/peers/process_watch.py)
+        path = self._path(split_address(member.address, "address")[1]) if purpose == JOIN else ""
+        silence = self._settings.member_timeout
+        connection = await dial(member.address, dialling, self._tls.dialler, silence, path=path)
         return connection, dialling.incarnation
+
+    def _path(self, port: int) -> str:
+        """Of the Unix socket of the node of this machine with that port; "": there is none."""
+        directory = self._settings.socket_dir
+        return f"{directory}/{port}" if directory and self._tls.dialler is None else ""
 
     def _nonce(self) -> bytes:
         return self._random_bytes(NONCE_BYTES)
@@ -183,6 +199,7 @@ class PeerServer:
         connection.receive = lambda message: self._received(proved, connection, message)
         connection.on_end = lambda: self._forget(proved.number, connection)
         connection.send(proved.accepted)
+        connection.serve_in_rounds()
         self._listener.forget_reasons()
         try:
             await connection.until_ended()

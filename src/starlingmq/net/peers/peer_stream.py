@@ -69,7 +69,6 @@ class PeerStream:
         self._connection: PeerConnection | None = None
         self._queue: deque[tuple[int, bytes]] = deque()  # with the node that Data is from; 0: another frame
         self._queued: dict[int, int] = {}  # bytes, by that node
-        self._is_due = False  # ``_write`` is called in this turn of the event loop
         self._hurry = asyncio.Event()  # the peer seems to be available: dial now
         self._closing = False
         self._complaint = ""  # the last logged reason for a missing connection
@@ -81,7 +80,7 @@ class PeerStream:
         return self._connection is not None
 
     def send(self, envelope: Envelope) -> bool:
-        """Returns whether the envelope was queued. Never waits."""
+        """Returns whether the envelope was queued, to be sent by ``flush``."""
         if self._connection is None:
             self._traffic.drop("unconnected")
             return False
@@ -93,9 +92,6 @@ class PeerStream:
             return False
         self._queue.append((source, encoded))
         self._queued[source] = queued + len(encoded)
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._write)
         return True
 
     def hurry(self) -> None:
@@ -146,7 +142,8 @@ class PeerStream:
         self._queue.clear()
         self._queued.clear()
         self._connection = connection
-        connection.on_room = self._write
+        connection.on_room = self.flush
+        connection.serve_in_rounds()
         level = logging.DEBUG if self._stood else logging.INFO
         self._stood = True
         log.log(level, "connected to node %s at %s", self.member.name, self.member.address)
@@ -158,8 +155,8 @@ class PeerStream:
             self._told(self.member.number, False)
         self._note_failure(connection.reason)
 
-    def _write(self) -> None:
-        self._is_due = False
+    def flush(self) -> None:
+        """Sends the queued envelopes, as many as there is room for."""
         while self._queue and (connection := self._connection) is not None and connection.has_room:
             connection.send(self._batch())
 

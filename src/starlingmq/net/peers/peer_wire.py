@@ -45,10 +45,14 @@ class MessageReader:
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that are complete now, without signs of life. Raises WireError."""
         buffer = self._buffer
+        messages: list[bytes] = []
+        if len(buffer) == 0 and self.reason is None:
+            data = self._take_whole(data, messages)
+            if len(data) == 0:
+                return messages
         buffer += data
         if len(buffer) < self._needed or self.reason is not None:
-            return []
-        messages: list[bytes] = []
+            return messages
         start = 0
         error: WireError | None = None
         with memoryview(buffer) as view:
@@ -81,6 +85,19 @@ class MessageReader:
             raise error
         del buffer[:start]
         return messages
+
+    def _take_whole(self, data: bytes, messages: list[bytes]) -> bytes:
+        """Take whole messages from the begin of ``data``, without a copy in between. Returns the rest."""
+        size = len(data)
+        start = 0
+        while size - start >= HEAD_BYTES:
+            length = data[start] << 24 | data[start + 1] << 16 | data[start + 2] << 8 | data[start + 3]
+            after = start + HEAD_BYTES + length
+            if length > self.limit or after > size:
+                break
+            messages.append(data[start + HEAD_BYTES : after])
+            start = after
+        return data if start == 0 else data[start:]
 
     def is_settings(self) -> bool:
         """Whether what has come so far is the begin of HTTP/2, from a listener of protocol version 2."""
