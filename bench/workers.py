@@ -1,7 +1,9 @@
 """The cost of more workers on one machine: ``python -m bench.workers``. The same paced load for ``serve --workers 1``,
 ``2`` and ``4``, in turns, each with its own etcd. Of n workers' messages, (n-1)/n go from one worker to another.
 
-The result is the median of the rounds for each QoS: CPU of all workers and their etcd per message.
+The result is the median of the rounds for each QoS: CPU of all workers and their etcd per message, and as a multiple of
+one worker's. ``crossing`` is the same for a message that goes from one worker to another, if the others cost what they
+cost with one worker.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=10_000.0, help="messages per second, all pairs together")
     parser.add_argument("--seconds", type=float, default=4.0)
     given = parser.parse_args()
-    print(f"{'QoS':<5}{'workers':<9}{'CPU us':>8}{'times':>8}{'p50 us':>10}{'p99 us':>10}{'missing':>9}")
+    print(
+        f"{'QoS':<5}{'workers':<9}{'CPU us':>8}{'times':>8}{'crossing':>10}{'p50 us':>10}{'p99 us':>10}{'missing':>9}"
+    )
     with tempfile.TemporaryDirectory(prefix="bench-workers-") as directory, ExitStack() as stack:
         brokers = {count: stack.enter_context(serving(f"{directory}/{count}", count)) for count in COUNTS}
         for qos in (0, 1):
@@ -72,7 +76,10 @@ def main() -> None:
                 latencies = [median(each.latency_us[at] for each in runs) for at in (0, 1)]
                 missing = sum(each.missing for each in runs)
                 times = cost / one if one else float("nan")  # too short a run for the clock of CPU time
-                figures = f"{cost:>8.1f}{times:>8.2f}{latencies[0]:>10,.0f}{latencies[1]:>10,.0f}{missing:>9}"
+                crossing = f"{(count * times - 1) / (count - 1):.2f}" if count > 1 else "-"
+                figures = (
+                    f"{cost:>8.1f}{times:>8.2f}{crossing:>10}{latencies[0]:>10,.0f}{latencies[1]:>10,.0f}{missing:>9}"
+                )
                 print(f"{qos:<5}{count:<9}{figures}", flush=True)
 
 

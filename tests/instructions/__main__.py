@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.instructions.bounds import load, store
 from tests.instructions.callgrind import count, missing, toolchain
-from tests.instructions.cells import CELLS
+from tests.instructions.cells import CELLS, WITHOUT_BOUNDS
 
 import starlingmq
 from compiling.checkout import Checkout
@@ -41,7 +41,7 @@ def rewrite(place: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", metavar="CELL", choices=list(CELLS))
+    parser.add_argument("--profile", metavar="CELL", choices=[*CELLS, *WITHOUT_BOUNDS])
     arguments = parser.parse_args()
     if lacking := missing():
         print(f"error: {lacking}", file=sys.stderr)

@@ -11,7 +11,8 @@ import json
 import sys
 from typing import Final
 
-from tests.instructions.cells import CELLS, Cell, Empty, planted
+from tests.instructions.cell import Cell, Empty
+from tests.instructions.cells import CELLS, WITHOUT_BOUNDS, planted
 
 EMPTY: Final = "empty"
 WITH_A_FLAW: Final = "with a flaw"
@@ -20,7 +21,7 @@ WITH_A_FLAW: Final = "with a flaw"
 def made(name: str) -> Cell | Empty:
     if name == EMPTY:
         return Empty()
-    return planted() if name == WITH_A_FLAW else CELLS[name]()
+    return planted() if name == WITH_A_FLAW else (CELLS | WITHOUT_BOUNDS)[name]()
 
 
 def main(library: str, names: list[str]) -> None:

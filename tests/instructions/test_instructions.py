@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.instructions.bounds import grown, load
 from tests.instructions.callgrind import count, missing, toolchain
-from tests.instructions.cells import CELLS, PLANTED
+from tests.instructions.cells import CELLS, PLANTED, WITHOUT_BOUNDS
 from tests.instructions.counted import WITH_A_FLAW
 
 
@@ -48,7 +48,7 @@ def test_a_cell_at_its_bound_passes_and_one_without_a_bound_does_not() -> None:
 
 
 def test_a_cell_delivers_every_message_it_counts() -> None:
-    for name, cell in CELLS.items():
+    for name, cell in (CELLS | WITHOUT_BOUNDS).items():
         times = 0
 
         def toggle() -> None:
