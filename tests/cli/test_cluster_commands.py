@@ -384,8 +384,11 @@ def test_nats_the_api_and_streams_are_added_to_a_cluster_without_editing_files(t
 
 def test_workers_share_one_port_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
     words = ("serve", "--workers", "3", "--listen", "mqtt://127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
-    with running(tmp_path / "log", *words) as command:
-        (url,) = command.urls
+    with running(tmp_path / "log", *words, "--listen", "http://127.0.0.1:0") as command:
+        url, http = command.urls
+        for _ in range(6):  # whichever worker answers
+            samples = urllib.request.urlopen(f"{http}/metrics").read().decode()
+            assert len(set(re.findall(r'^process_start_time_seconds\{worker="(.*)"\} ', samples, re.MULTILINE))) == 3
         subscribers = [subscriber(url, "-t", "all/#", "-q", "1", "-C", "1") for _ in range(6)]
         spread = [worker_clients(url, child) for child in nodes_of(command).values()]
         assert sum(spread) == 6
