@@ -12,6 +12,7 @@ One random source and one clock; the same seed replays the same world. The invar
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 from random import Random
 
 from tests.sim.etcd_model import EtcdModel
@@ -135,7 +136,7 @@ class Node:
         if isinstance(envelope.body, Heartbeat) and envelope.target == self.number:
             self.world.changes_read += envelope.body.since != 0
             beat = self.reader.read(envelope.source, envelope.incarnation, envelope.body)
-            envelope = replace(envelope, body=beat)
+            envelope = envelope.with_body(beat)
             if beat.since == 0:
                 self.world.check_read(self.number, envelope, beat)
                 self.members.adopt(beat.membership, self.world.now)

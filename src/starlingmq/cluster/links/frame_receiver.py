@@ -67,7 +67,7 @@ class FrameReceiver:
             return False
         if isinstance(envelope.body, Heartbeat) and envelope.target == view.number:
             beat = view.heartbeats.read(envelope.source, envelope.incarnation, envelope.body)
-            envelope = replace(envelope, body=beat)
+            envelope = envelope.with_body(beat)
         changes = quorum.changes
         if not quorum.took(envelope, now):
             return False

@@ -290,6 +290,9 @@ class Envelope:
         """The same, from the node that relays it."""
         return Envelope(self.source, self.incarnation, self.target, self.target_incarnation, self.body, True)
 
+    def with_body(self, body: Body) -> Envelope:
+        return Envelope(self.source, self.incarnation, self.target, self.target_incarnation, body, self.relayed)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Envelope):
             return False
