@@ -7,7 +7,7 @@ import sys
 
 from tests.sim.schedule import Schedule
 
-from starlingmq.cluster.links.peer_frames import Data, Envelope, Heartbeat
+from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, Heartbeat
 
 
 class Trace:
@@ -41,5 +41,7 @@ def told(envelope: Envelope) -> str:
         )
     if isinstance(body, Data):
         return f"Data {body.sequence} of {body.count}: {body.blob!r}"
+    if isinstance(body, DataAck):
+        return f"DataAck sequence={body.sequence} room={body.room}"
     values = " ".join(f"{field.name}={getattr(body, field.name)!r}" for field in dataclasses.fields(body))
     return f"{type(body).__name__} {values}"
