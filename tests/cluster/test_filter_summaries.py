@@ -3,6 +3,8 @@ filters exactly."""
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from tests.cluster.planting import Replacement
 from tests.cluster.summary_twin import SMALL, Twin, live, shrink
@@ -14,6 +16,9 @@ from starlingmq.cluster.routes.filter_shape import FilterShape, fitting_size
 from starlingmq.cluster.routes.record_bytes import RouteRecordError, pack_records, unpack_records
 from starlingmq.cluster.routes.route_facts import decode_records, encode_records, encode_value
 from starlingmq.core.routing.filter_summary import CHUNK_BITS, is_summary
+from starlingmq.core.routing.peer_summaries import PeerSummaries
+from starlingmq.core.routing.router import Router
+from starlingmq.core.session.session import Session
 
 MINIMUM = 40
 
@@ -49,6 +54,26 @@ def test_a_summary_admits_few_others() -> None:
     assert 0 < admitted < 200
     assert not twin.receives(b"devices/1/state")
     assert not twin.receives(b"devices/1/2/commands")
+
+
+def test_a_filter_in_a_summary_takes_at_most_40_bytes_at_another_node() -> None:
+    twin = Twin(1000)
+    twin.set(fleet(range(20_000)))
+    entries = list(twin.table.items())
+    tracemalloc.start()
+    try:
+        routes: dict[bytes, int] = {}
+        router, session = Router(1, 1 << 16, 1 << 10), Session("$node/2")
+        session.node = 2
+        summaries = PeerSummaries(router)
+        for key, value in entries:
+            own = bytes(bytearray(key))  # as it comes from a frame
+            routes[own] = value
+            summaries.route(session, own, value)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / 20_000 <= 40
 
 
 def test_a_filter_that_comes_back_changes_nothing() -> None:
