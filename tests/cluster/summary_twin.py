@@ -74,7 +74,7 @@ class Twin:
                 break
 
     def arrive(self, topics: list[bytes], received: int) -> None:
-        """Messages have come from the other node that nobody wants."""
+        """Messages without a subscriber have come from the other node."""
         self.received += received
         self.publish(self._step(topics))
         self.work(100_000)

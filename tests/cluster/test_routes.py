@@ -229,7 +229,7 @@ def test_after_a_restart_a_node_sends_only_changed_routes() -> None:
     two.take_changes()
     for _, body in one.take_out():
         two.received(1, body, 0.0)
-    assert two.take_changes() == [(1, b"more", 2), (1, b"f/3", 0)]  # what may replace something comes first
+    assert two.take_changes() == [(1, b"more", 2), (1, b"f/3", 0)]  # additions first
     assert two.vector()[1] == (2, 502)
 
 

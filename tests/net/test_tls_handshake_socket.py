@@ -15,7 +15,7 @@ from starlingmq.net.broker_loop import BrokerLoop, client_sockets
 from starlingmq.net.listeners.handshake_queue import HandshakeQueue
 from starlingmq.net.listeners.tls import server_context
 from starlingmq.net.listeners.tls_handshake import Secured, TlsBuffers
-from starlingmq.net.tls_handshake_socket import TlsHandshake
+from starlingmq.net.tls_handshake_socket import HandshakeSocket
 
 from .conftest import PATIENCE, Certificates
 
@@ -61,7 +61,7 @@ class UnderWay:
         assert sockets is not None
         context = server_context(certificates.server(), ["mqtt"])
         self.queue = HandshakeQueue()
-        self.server = TlsHandshake(sockets, self.ours, context, TlsBuffers(), self.queue, self.ended)
+        self.server = HandshakeSocket(sockets, self.ours, context, TlsBuffers(), self.queue, self.ended)
         self.server.begin(timeout)
 
     def ended(self, secured: Secured | None, error: Exception | None) -> None:

@@ -82,8 +82,8 @@ class SimLoop:
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """asyncio tells; ``next_timer`` passes over it."""
 
-    def create_task(self, coro: Any) -> asyncio.Task[Any]:
-        return asyncio.Task(coro, loop=self._myself)
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=self._myself, **options)
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         future = self.create_future()

@@ -30,7 +30,7 @@ _write: Final = os.write
 Ended = Callable[[Secured | None, Exception | None], None]
 
 
-class TlsHandshake(PolledSocket):
+class HandshakeSocket(PolledSocket):
     """``ended`` is called once: with the secured connection, within a round, or with an OSError (which includes
     ssl.SSLError and TimeoutError), in a callback of asyncio. The descriptor belongs to the caller before and after it.
     """

@@ -36,8 +36,8 @@ class MachineLoop(DiskLoop):
     tasks: set[asyncio.Task[Any]]
     busy: dict[object, float]  # executor -> when its thread is free
 
-    def create_task(self, coro: Any) -> asyncio.Task[Any]:
-        task = super().create_task(coro)
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task = super().create_task(coro, **options)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task

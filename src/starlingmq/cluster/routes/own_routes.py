@@ -88,7 +88,7 @@ class OwnRoutes:
     def restart(self, current: dict[bytes, int]) -> None:
         """After recovery: publishes the difference between the recovered routes and the current ones."""
         table = self.table
-        # What replaces something in the table comes before the removal (cluster.routes.filter_summaries).
+        # Additions first: they may replace entries that are removed (cluster.routes.filter_summaries).
         records = [(key, value) for key, value in current.items() if table.get(key, 0) != value]
         records += [(key, 0) for key in table if current.get(key, 0) == 0]
         self.originate(records)

@@ -46,7 +46,7 @@ def pack_records(records: Sequence[RouteRecord]) -> bytes:
 
 def unpack_records(data: bytes) -> list[RouteRecord]:
     """Raises RouteRecordError."""
-    reader = _Reader(data)
+    reader = _RecordReader(data)
     records: list[RouteRecord] = []
     last = b""
     size = 0
@@ -74,7 +74,7 @@ def _put(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-class _Reader:
+class _RecordReader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0

@@ -80,7 +80,7 @@ class Counters:
     forwards_sent: int  # messages forwarded to other nodes ...
     forwards_received: int  # ... and received from them
     forwards_doubled: int  # duplicates, which were ignored
-    forwards_unwanted: int  # sent because of a summary of filters, and wanted by nobody here
+    forwards_unwanted: int  # sent because of a summary of filters, without a subscriber here
     stall_max_ms: float
     # from the first bytes of a turn to the last write: the time that its messages take through the broker
     turns: Histogram

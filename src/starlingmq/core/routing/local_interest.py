@@ -28,7 +28,8 @@ def _weight(key: bytes, session: Session, subscription: Subscription) -> int:
 
 class LocalInterest:
     changed: dict[bytes, None]  # keys that changed since the last take
-    summarises: bool  # other nodes know some of these filters as a summary, so they also send what nobody wants here
+    # other nodes know some of these filters as a summary, so they also send messages without a subscriber here
+    summarises: bool
     _unwanted: list[bytes]
     _counts: dict[bytes, int]
     _lingering: dict[bytes, None]
@@ -94,7 +95,7 @@ class LocalInterest:
         self.changed[key] = None
 
     def note_unwanted(self, topic: bytes) -> None:
-        """A message came from another node, and nobody here wants it."""
+        """A message came from another node, and no subscriber here wants it."""
         if len(self._unwanted) < UNWANTED_MAX:
             self._unwanted.append(topic)
 

@@ -18,8 +18,8 @@ class PeerSummaries:
         self._looked_up = {}
 
     def route(self, session: Session, key: bytes, value: int) -> None:
-        """An entry of another node's route table that belongs to a summary. Entries may come in any order; those of an
-        unknown kind are ignored."""
+        """An entry of another node's route table that belongs to a summary. The order of entries does not
+        matter; those of an unknown kind are ignored."""
         shape = parse_shape(key)
         if shape is not None:
             self._set_shape(session, key, shape[0], shape[1], shape[2], value)

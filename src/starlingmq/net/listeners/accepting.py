@@ -28,7 +28,7 @@ from starlingmq.net.broker_loop import client_sockets
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.net.listeners.proxy_protocol import ProxyError, ProxyHeader, parse
 from starlingmq.net.listeners.tls_handshake import HandshakeError, Secured, TlsBuffers, explained, handshake, linger
-from starlingmq.net.tls_handshake_socket import Ended, TlsHandshake
+from starlingmq.net.tls_handshake_socket import Ended, HandshakeSocket
 
 log = logging.getLogger("starlingmq")
 
@@ -92,7 +92,7 @@ class Acceptor:
         self._buffers: TlsBuffers | None = None  # made for the first connection with TLS
         self._loop = asyncio.get_running_loop()
         self._arriving: dict[asyncio.Task[None], _Arrival] = {}
-        self._handshakes: dict[_Arrival, TlsHandshake] = {}  # those without a task
+        self._handshakes: dict[_Arrival, HandshakeSocket] = {}  # those without a task
 
     def open(self) -> None:
         """Begin to accept."""
@@ -192,7 +192,7 @@ class Acceptor:
         queue = self.gate.admission.handshakes
         if self._buffers is None:
             self._buffers = TlsBuffers()
-        under_way = TlsHandshake(sockets, arrival.sock, self.context, self._buffers, queue, ended)
+        under_way = HandshakeSocket(sockets, arrival.sock, self.context, self._buffers, queue, ended)
         self._handshakes[arrival] = under_way
         under_way.begin(self._handshake_timeout)
 
