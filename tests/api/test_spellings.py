@@ -37,6 +37,8 @@ BODIES: Final[dict[str, Any]] = {
     "/api/v1/publish": {"topic": "canary", "payload": "x", "retain": True, "qos": 1},
     "/api/v1/bans": {"kind": "client", "name": "canary"},
     "/api/v1/streams": {"name": "canary", "topics": ["canary"]},
+    "/api/v1/cluster/forget": {"name": "canary"},
+    "/api/v1/cluster/give-up": {"name": "canary"},
 }
 OPEN_PATHS: Final = ("/health/live", "/health/ready", "/healthz")
 

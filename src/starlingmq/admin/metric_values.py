@@ -20,6 +20,7 @@ from starlingmq._version import __version__
 from starlingmq.admin.alarm_metrics import alarm_metric
 from starlingmq.admin.connector_metrics import connector_metric
 from starlingmq.admin.copy_metrics import copy_metrics
+from starlingmq.admin.forward_metrics import forward_metrics
 from starlingmq.admin.metric_samples import MetricsReply, Sample
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
@@ -398,26 +399,7 @@ class MetricValues:
             "1 if this node serves in its cluster, else 0.",
             value=int(ready.cluster == "serving"),
         )
-        yield CounterMetricFamily(
-            "starlingmq_forwards_sent", "Messages forwarded to other nodes.", value=counters.forwards_sent
-        )
-        yield CounterMetricFamily(
-            "starlingmq_forwards_received", "Messages received from other nodes.", value=counters.forwards_received
-        )
-        yield CounterMetricFamily(
-            "starlingmq_forwards_doubled",
-            "Messages received from other nodes more than once; the duplicates were ignored.",
-            value=counters.forwards_doubled,
-        )
-        yield CounterMetricFamily(
-            "starlingmq_forwards_unwanted",
-            "Messages received from other nodes because of a summary of filters, and wanted by no subscriber here.",
-            value=counters.forwards_unwanted,
-        )
-        yield CounterMetricFamily("starlingmq_peer_sent_bytes", "Bytes sent to other nodes.", value=traffic.bytes_out)
-        yield CounterMetricFamily(
-            "starlingmq_peer_received_bytes", "Bytes received from other nodes.", value=traffic.bytes_in
-        )
+        yield from forward_metrics(counters, traffic)
         yield from copy_metrics(cluster.copies)
         yield from share_metrics(cluster.state)
         yield from self._replays(cluster.state)

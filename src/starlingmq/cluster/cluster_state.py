@@ -128,7 +128,7 @@ class ClusterState:
             CopyMarks(config.name, copied),
         )
         view = self.view = ClusterView(self.members)
-        self._ready = ClusterReady()
+        ready = self._ready = ClusterReady()
         self._sender = FrameSender(view, self._ready, config)
         broker.ctx.cluster.join(broker.ctx.sessions.values(), config.forward_bytes)
         self._make_subsystems(now)
@@ -142,9 +142,7 @@ class ClusterState:
         self._with_notices = overriding(subsystems, lambda kind: kind.take_notices)
         self._with_requests = overriding(subsystems, lambda kind: kind.take_requests)
         self.pending_work = PendingWork(subsystems)
-        self._follower = MemberFollower(
-            broker, config, view, self._ready, self._connections, self._routes, subsystems, facts
-        )
+        self._follower = MemberFollower(broker, config, view, ready, self._connections, self._routes, subsystems, facts)
         self._receiver = FrameReceiver(
             broker.ctx,
             view,

@@ -97,6 +97,7 @@ class InboundSession:
     removed: dict[int, int]  # nodes that are no longer members and had the session, or may have had it -> epoch
     former_filters: dict[bytes, None]  # filters of former owners, without shared groups
     holders: dict[int, None]  # nodes that may have state of earlier sessions of the client, as far as it is known
+    passed_on: dict[int, int]  # nodes that said that they pass the session on, and keep their owner keys -> epoch
     unheard: dict[int, None]  # nodes that have not said which others may have such state; 0: no node can say it
     discarded: bool  # the session is not wanted: clean start, or it belongs to another user
     user: str | None  # the user who connected; None: no client has connected, or sessions are not bound to users
@@ -125,6 +126,7 @@ class InboundSession:
         self.removed = {}
         self.former_filters = {}
         self.holders = dict.fromkeys(others)
+        self.passed_on = {}
         self.unheard = dict.fromkeys(others)
         self.discarded = False
         self.user = None

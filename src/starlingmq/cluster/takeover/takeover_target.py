@@ -135,6 +135,9 @@ class TakeoverTarget:
         """Removes the inbound session: no other node has state of it."""
         migrations = self._migrations
         client_id = inbound.client_id
+        for node, epoch in inbound.passed_on.items():
+            if node in migrations.members:  # the target that was to delete its key may be lost
+                migrations.send(node, ReleaseKey(client_id, epoch))
         migrations.remove(inbound)
         migrations.completed += 1
         if inbound.session is not None:
@@ -254,6 +257,8 @@ class TakeoverTarget:
         if node in inbound.removed:
             return  # its key is deleted once the client's next session is here
         passed_on = isinstance(frame, Head) and frame.held == PASSED_ON
+        if passed_on:
+            inbound.passed_on[node] = epoch
         if isinstance(frame, Head) and frame.had_will and not inbound.open:
             inbound.wills.reported[node] = frame.will
             if not passed_on:
