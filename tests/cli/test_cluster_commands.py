@@ -7,6 +7,7 @@ import json
 import os
 import re
 import selectors
+import shutil
 import signal
 import socket
 import ssl
@@ -398,6 +399,8 @@ def test_workers_share_one_port_and_one_that_dies_is_replaced(tmp_path: Path) ->
         assert code == 2 and "Address already in use" in errors
         before = nodes_of(command)
         victim = sorted(before)[0]
+        (sockets,) = {json.loads(word.partition("=")[2]) for word in before[victim].cmdline() if "socket_dir=" in word}
+        shutil.rmtree(sockets)  # as a cleaner of /tmp does
         before[victim].kill()
         until(lambda: victim in (now := nodes_of(command)) and now[victim].pid != before[victim].pid)
         worker = tmp_path / "data" / "worker-2"

@@ -10,7 +10,6 @@ from tests.cluster.slow_world import RaceWorld, SlowWorld, run
 
 import starlingmq
 from starlingmq.cluster.takeover.inbound import InboundSession
-from starlingmq.cluster.takeover.inbound_claims import InboundClaims
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.core.mqtt.connecting import Connecting
@@ -54,7 +53,6 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
         SlowWorld,
         26,
     ),
-    "two wait for each other": (InboundClaims, "_turn_down", lambda *_: None, SlowWorld, 184),
     "a CONNECT gives way that came later": (Connecting, "overtaken", waiting_clients_are_refused, RaceWorld, 0),
 }
 

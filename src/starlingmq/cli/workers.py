@@ -15,7 +15,7 @@ import secrets
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,7 +63,7 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
             environment["STARLINGMQ_CLUSTER__SECRET"] = secrets.token_hex(32)
         sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="starlingmq-"))
         workers = [
-            Worker(Child(f"worker {index + 1}", (*arguments, *settings), _tell, environment))
+            Worker(Child(f"worker {index + 1}", (*arguments, *settings), _tell, environment), sockets)
             for index, settings in enumerate(_settings(config, count, listeners, endpoints, sockets))
         ]
         stack.push_async_callback(_stop_all, workers, config.node.shutdown_timeout)
@@ -84,8 +84,11 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
 
 
 class Worker:
-    def __init__(self, child: Child) -> None:
+    """``sockets``: the directory of the workers' Unix sockets."""
+
+    def __init__(self, child: Child, sockets: str) -> None:
         self.child = child
+        self._sockets = sockets
         self._watch: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
@@ -105,6 +108,8 @@ class Worker:
             pause = BACKOFF[0] if loop.time() - began > LONG_RUN else min(2 * pause, BACKOFF[1])
             log.error("%s %s; it is restarted in %.1f s", self.child.name, how_it_ended(self.child), pause)
             await asyncio.sleep(pause)
+            with suppress(OSError):  # the worker says what is wrong
+                os.makedirs(self._sockets, mode=0o700, exist_ok=True)  # a cleaner of /tmp may have removed it
             await self.child.start()
 
 
