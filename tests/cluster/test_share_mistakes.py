@@ -8,8 +8,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from tests.cluster import presence_world, shares_world
+from tests.cluster import shares_world
 from tests.cluster.shares_node import ShareNode
+from tests.cluster.test_share_losses import (
+    test_a_will_that_was_settled_is_not_published_when_all_nodes_have_ended as all_nodes_end,
+)
+from tests.cluster.test_takeover_crashes import made
 from tests.sim.world import World
 
 import starlingmq
@@ -152,7 +156,7 @@ def test_a_will_that_is_registered_after_the_client_was_served_elsewhere_is_foun
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(World, "owners", "shares")
-    presence_world.run(10019)
+    all_nodes_end(made())
     monkeypatch.setattr(OwnerBook, "settled_elsewhere", _believes_any_node)
-    with pytest.raises(AssertionError, match="after it was online"):
-        presence_world.run(10019)
+    with pytest.raises(AssertionError):
+        all_nodes_end(made())

@@ -13,6 +13,7 @@ from tests.cluster import (
     return_world,
     shares_world,
     takeover_world,
+    test_share_wills,
     will_world,
 )
 from tests.sim.world import World
@@ -157,9 +158,6 @@ class PlantedWill(NamedTuple):
 
 WILL_MISTAKES = {
     "a node hears nothing of its wills": PlantedWill(WillGateway, "news", _is_deaf, will_world, 0, False, True),
-    "a taken will is not told": PlantedWill(
-        ClusterWills, "_may_have_taken", _tells_of_nothing_taken, presence_world, 20020, True, False
-    ),
 }
 
 
@@ -171,6 +169,13 @@ def test_each_mistake_with_wills_is_found(mistake: PlantedWill, monkeypatch: pyt
     monkeypatch.setattr(mistake.place, mistake.name, mistake.wrong)
     with pytest.raises(AssertionError):
         mistake.world.run(mistake.seed, losses=mistake.losses)
+
+
+@INTERPRETED
+def test_a_taken_will_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClusterWills, "_may_have_taken", _tells_of_nothing_taken)
+    with pytest.raises(AssertionError):
+        test_share_wills.test_a_client_waits_for_its_will_that_yet_another_node_has_taken_and_not_published()
 
 
 @INTERPRETED
