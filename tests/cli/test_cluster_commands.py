@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import selectors
 import shutil
@@ -399,12 +398,11 @@ def test_workers_share_one_port_and_one_that_dies_is_replaced(tmp_path: Path) ->
         assert code == 2 and "Address already in use" in errors
         before = nodes_of(command)
         victim = sorted(before)[0]
-        (sockets,) = {json.loads(word.partition("=")[2]) for word in before[victim].cmdline() if "socket_dir=" in word}
-        shutil.rmtree(sockets)  # as a cleaner of /tmp does
+        sockets = next(word.partition("=")[2] for word in before[victim].cmdline() if "socket_dir=" in word)
+        shutil.rmtree(json.loads(sockets))  # as a cleaner of /tmp does
         before[victim].kill()
         until(lambda: victim in (now := nodes_of(command)) and now[victim].pid != before[victim].pid)
-        worker = tmp_path / "data" / "worker-2"
-        until(lambda: all_connected(worker))
+        until(lambda: all_connected(tmp_path / "data" / "worker-2"))
         assert command.stop() == 0
     assert "was ended by signal 9; it is restarted" in (tmp_path / "log").read_text()
 
@@ -480,14 +478,12 @@ def nodes_of(command: Running) -> dict[str, psutil.Process]:
 
 
 def kill_node(command: Running, name: str) -> None:
-    (process,) = [each for key, each in nodes_of(command).items() if f"/{name}/" in key]
-    os.kill(process.pid, signal.SIGKILL)
+    next(each for key, each in nodes_of(command).items() if f"/{name}/" in key).kill()
 
 
 def worker_clients(url: str, process: psutil.Process) -> int:
     port = int(url.rpartition(":")[2])
-    connections = process.net_connections("tcp")
-    return sum(1 for each in connections if each.status == psutil.CONN_ESTABLISHED and each.laddr.port == port)
+    return sum(each.status == "ESTABLISHED" and each.laddr.port == port for each in process.net_connections("tcp"))
 
 
 def all_connected(data: Path) -> bool:
