@@ -18,7 +18,7 @@ from compiling.requirements import missing
 PURE: Final = "STARLINGMQ_PURE"
 NICENESS: Final = 10  # lower priority than the command
 SERVING_INTERPRETED: Final = (
-    "runs interpreted, several times slower, while its hot modules are compiled: about a minute on two cores"
+    "runs interpreted, several times slower, while its hot modules are compiled: a few minutes on two cores"
 )
 COMPILED: Final = "the hot modules are compiled: restart to use them"
 
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
         return 2
     if not wanted() or checkout.up_to_date():
         return 0
-    print("compiling the hot modules: about a minute on two cores", flush=True)
+    print("compiling the hot modules: a few minutes on two cores", flush=True)
     # The broker works without a compiler; setup.py has reported in one line what is missing.
     return 0 if checkout.compile() or not must_compile() else 1
 
