@@ -18,6 +18,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from .conftest import ServedBroker
+from .paho_thread import disconnect, stop_loop
 
 pytestmark = pytest.mark.slow
 
@@ -94,11 +95,10 @@ class Paho:
         """Cut the connection without a word."""
         sock: Any = self.client.socket()
         sock.shutdown(SHUT_RDWR)
-        self.client.loop_stop()
+        stop_loop(self.client)
 
     def close(self) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
+        disconnect(self.client)
 
 
 Open = Callable[..., Paho]
@@ -265,7 +265,7 @@ def test_a_silent_client_is_closed_and_one_that_pings_is_not(paho: Open) -> None
     pinging = [paho(version, keep_alive=1, prepare=leaving("pinging")) for version in (3, 4, 5)]
     silent = [paho(version, keep_alive=1, prepare=leaving(f"silent {version}")) for version in (3, 4, 5)]
     for client in silent:
-        client.client.loop_stop()  # its PINGREQ are not sent any more
+        stop_loop(client.client)  # its PINGREQ are not sent any more
     assert sorted(watcher.message().topic for _ in silent) == [f"{topic}/silent {version}" for version in (3, 4, 5)]
     for client in pinging:
         exchange(client)

@@ -18,6 +18,7 @@ import pytest
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
+from tests.clients.paho_thread import disconnect
 from tests.cluster.load import Load
 from tests.cluster.real import Cluster, Node
 from tests.patience import within
@@ -130,8 +131,7 @@ def with_paho(cluster: Cluster, version: int, qos: int, topic: str) -> list[str]
         return [messages.get(timeout=SECONDS).payload.decode() for _ in range(2 * EACH)]
     finally:
         for client in clients:
-            client.disconnect()
-            client.loop_stop()
+            disconnect(client)
 
 
 def with_mosquitto(cluster: Cluster, version: int, qos: int, topic: str) -> list[str]:
@@ -427,8 +427,7 @@ def paho_is_refused(node: Node) -> bool:
     try:
         return answers.get(timeout=SECONDS)
     finally:
-        client.disconnect()
-        client.loop_stop()
+        disconnect(client)
 
 
 # Members that come and go
