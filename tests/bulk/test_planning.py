@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from starlingmq import Broker
 from starlingmq.config.settings import load_config
-from starlingmq.spark.nodes import StreamError
+from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.read_options import read_options
 from starlingmq.spark.row_reading import RowPartition
 from starlingmq.spark.source import BatchReader, MicroBatchReader, Told
 from tests.bulk.conftest import TOKEN, settings
 from tests.bulk.test_service import publish
+from tests.client.brokers import free_ports
 
 
 def options(*brokers: Broker, **more: str) -> dict[str, str]:
@@ -119,8 +121,38 @@ async def test_a_node_that_comes_is_read_from_its_beginning_and_shares_are_fair(
 async def test_a_node_that_is_away_when_a_batch_is_planned_fails_it_by_name(broker: Broker) -> None:
     await publish(broker, 1)
     reader = MicroBatchReader(read_options(options(broker), True))
-    with pytest.raises(StreamError, match="node n2 has a part of the stream, but no server knows its address"):
+    nowhere = "node n2 has a part of the stream, but none of .* knows its address.*option nodeTimeout"
+    with pytest.raises(StreamError, match=nowhere):
         await asyncio.to_thread(reader.latestOffset, {"n1": 0, "n2": 5}, ReadAllAvailable())
+    with pytest.raises(StreamError, match=nowhere):
+        await asyncio.to_thread(reader.partitions, {"n1": 0, "n2": 0}, {"n1": 0, "n2": 5})
+    reader.stop()
+
+
+async def test_a_batch_of_a_node_that_was_just_lost_is_planned_when_it_is_there_again(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of a query while a node is being replaced: its offsets are known, its address is not."""
+    (port,) = free_ports(1)
+    config = load_config(None, [*settings(tmp_path / "two", "n2"), f"streams.listen=127.0.0.1:{port}"])
+    servers = f"{broker.read_at},127.0.0.1:{port}"
+    reader = MicroBatchReader(read_options(options(broker, servers=servers, nodeTimeout="30"), True))
+    looked = threading.Event()
+    look = NodeBook.look
+
+    def watched(book: NodeBook) -> dict[str, str]:
+        try:
+            return look(book)
+        finally:
+            looked.set()
+
+    monkeypatch.setattr(NodeBook, "look", watched)
+    planned = asyncio.create_task(asyncio.to_thread(reader.partitions, {"n1": 0, "n2": 0}, {"n1": 0, "n2": 5}))
+    assert await asyncio.to_thread(looked.wait, 20)
+    assert not planned.done()
+    async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as other:
+        found = await planned
+        assert ranges(found) == [("n2", 0, 5)] and [part.address for part in found] == [other.read_at]
     reader.stop()
 
 

@@ -71,10 +71,15 @@ class Running:
             return
         wait = self._restarts.after(str(error), self._batch)
         if wait is None:
-            print("failed", self.name, str(error)[:2000], flush=True)
+            print("failed", self.name, one_line(str(error)), flush=True)
             sys.exit(1)
         print("again", self.name, transient(str(error)), flush=True)
         self.due = time.monotonic() + wait
+
+
+def one_line(error: str) -> str:
+    """Of a text with the traces of Python and of the JVM: where they begin, and what they end with."""
+    return " | ".join(line.strip() for line in error.splitlines() if line.strip() and not line.startswith("\tat "))
 
 
 def run(pipelines: list[Running]) -> None:

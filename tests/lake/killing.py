@@ -71,7 +71,7 @@ class Driver:
         """Return its next line; "" when it has ended."""
         line = self._lines.get(timeout=WAIT_SECONDS)
         if line.startswith(("failed", "again")):
-            print("   ", line.strip()[:300], flush=True)
+            print("   ", line.strip()[:3000], flush=True)
         assert not line.startswith("failed"), line
         return line
 

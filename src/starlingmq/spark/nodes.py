@@ -192,15 +192,25 @@ class NodeBook:
         """Send a request to a node by name, with retries. Raises StreamError."""
         return self.patiently(lambda: self._ask_now(node, action, body, kind))
 
-    def _ask_now(self, node: str, action: str, body: msgspec.Struct | None, kind: type[T]) -> T:
+    def address(self, node: str) -> str:
+        """Return the address of a node by name. One that was just lost has none until it is back, or until another node
+        serves its copy: that is waited for. Raises StreamError.
+        """
+        return self.patiently(lambda: self._address_now(node))
+
+    def _address_now(self, node: str) -> str:
         if node not in self.addresses:
             self.look()
         address = self.addresses.get(node)
         if address is None:
             raise NodeAway(
-                f"node {node} has a part of the stream, but no server knows its address; start it, or add it "
-                "to the option servers"
+                f"node {node} has a part of the stream, but none of {', '.join(self.options.servers)} knows its "
+                "address; start it, or add it to the option servers"
             )
+        return address
+
+    def _ask_now(self, node: str, action: str, body: msgspec.Struct | None, kind: type[T]) -> T:
+        address = self._address_now(node)
         try:
             return self.at(address).ask(action, body, kind, node)
         except NodeAway as error:

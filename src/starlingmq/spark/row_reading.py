@@ -66,26 +66,13 @@ def parts(book: NodeBook, start: StreamPosition, end: StreamPosition) -> list[Ro
                 last,
             )
             continue
-        address = _address(book, node)
+        address = book.address(node)
         pieces = -(-rows // min(options.rows_per_partition, share))
         edges = [first + rows * piece // pieces for piece in range(pieces + 1)]
         forgive = not options.fail_on_loss or node not in start.offsets  # the latter: a batch of an earlier release
         stream = end.streams.get(node, "")
         found += [RowPartition(node, address, begin, until, forgive, stream) for begin, until in pairwise(edges)]
     return found
-
-
-def _address(book: NodeBook, node: str) -> str:
-    if node not in book.addresses:
-        book.patiently(book.look)
-    address = book.addresses.get(node)
-    if address is None:
-        raise StreamError(
-            f"node {node} has a part of stream {book.options.stream}, but none of "
-            f"{', '.join(book.options.servers)} knows its address; start it, or add it to the option "
-            "servers"
-        )
-    return address
 
 
 def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
