@@ -186,7 +186,7 @@ async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) 
     nowhere = options(broker, servers=("127.0.0.1:1",), node_timeout=0.3)
     with pytest.raises(StreamError, match=r"127.0.0.1:1 does not answer: .*option nodeTimeout"):
         await asyncio.to_thread(NodeBook(nowhere).bounds)
-    with pytest.raises(StreamError, match="node n9 has a part of the stream, but none of .* knows its address"):
+    with pytest.raises(StreamError, match=r"node n9 has a part of the stream, but none of .* knows its address"):
         await asyncio.to_thread(NodeBook(options(broker, node_timeout=0.3)).bounds, {"n9": 4})
 
 
