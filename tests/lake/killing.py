@@ -98,8 +98,8 @@ class Driver:
         """With its Python workers. Spark may still be starting it, after an earlier kill."""
         end = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < end:
-            with suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(self.process.pid).children(recursive=True):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):  # another child may have ended, or be a zombie
                     if EXECUTOR in child.cmdline():
                         kill_all(child.pid)
                         return "killed"
