@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 EACH = 40
 STREAMS = "streams.define=[{name: all, topics: ['in/#']}, {name: out, topics: ['out/#']}]"
-NUMBERS = "SELECT CAST(CAST(payload AS string) AS int) AS number, offset FROM rows"
+NUMBERS = "SELECT TRY_CAST(CAST(payload AS string) AS int) AS number, offset FROM rows"
 
 
 @pytest.fixture

@@ -96,7 +96,8 @@ def test_a_program_brings_a_whole_environment(cluster: Standalone, broker: Strea
     packages = environment / "lib" / f"python{version}" / "site-packages"
     shutil.copytree(SOURCES, packages / "starlingmq", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     with tarfile.open(tmp_path / "environment.tar", "w") as file:
-        file.add(environment, ".")
+        for part in environment.iterdir():  # as venv-pack does it; an entry for the directory itself is refused
+            file.add(part, part.name)
     driver = environment / "bin" / "python"
     archive = f"{tmp_path / 'environment.tar'}#environment"
     told = submit(cluster, broker, tmp_path, driver, "./environment/bin/python", "--archives", archive)

@@ -6,9 +6,11 @@ restarts from its checkpoint and writes to an idempotent sink loses no row and d
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
+from zipimport import zipimporter
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -37,6 +39,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from pyspark.sql.utils import is_remote
 
 from starlingmq.bulk.positions import StreamPosition, position_of
 from starlingmq.spark.nodes import NodeBook, StreamError
@@ -73,7 +76,19 @@ Told = dict[str, Any]  # a position as Spark stores it
 
 def register(spark: SparkSession) -> None:
     """Register the format ``starlingmq`` in a session."""
+    _tell_planners(spark)
     spark.dataSource.register(StarlingSource)
+
+
+def _tell_planners(spark: SparkSession) -> None:
+    """Of a file of ``--py-files``: Spark 4.2 lets the planner of a streaming query look for it in a directory where it
+    is not (``userFiles/streaming_job``), so its path is told in the environment too.
+    """
+    loader = __spec__.loader
+    if isinstance(loader, zipimporter) and not is_remote():
+        environment = spark.sparkContext.environment
+        places = [environment.get("PYTHONPATH", ""), loader.archive]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
 
 
 class StarlingSource(DataSource):
