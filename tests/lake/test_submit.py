@@ -95,11 +95,10 @@ def test_a_program_brings_a_whole_environment(cluster: Standalone, broker: Strea
     shutil.copytree(LAKE / f"python{version}", environment, symlinks=True)
     packages = environment / "lib" / f"python{version}" / "site-packages"
     shutil.copytree(SOURCES, packages / "starlingmq", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    with tarfile.open(tmp_path / "environment.tar", "w") as file:
-        for part in environment.iterdir():  # as venv-pack does it; an entry for the directory itself is refused
-            file.add(part, part.name)
+    with tarfile.open(tmp_path / "environment.tar.gz", "w:gz", compresslevel=1) as file:
+        file.add(environment, ".")  # a file named .tar would lose its modes, and be refused for the link to Python
     driver = environment / "bin" / "python"
-    archive = f"{tmp_path / 'environment.tar'}#environment"
+    archive = f"{tmp_path / 'environment.tar.gz'}#environment"
     told = submit(cluster, broker, tmp_path, driver, "./environment/bin/python", "--archives", archive)
     found, path = told["task"].split()
     assert found == version
