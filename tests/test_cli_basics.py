@@ -191,6 +191,23 @@ def test_sighup_says_what_has_to_wait_for_a_restart(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+def test_each_sighup_names_the_settings_that_differ_from_those_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "broker.yaml"
+    path.write_text("node: {name: n1}\n", encoding="utf-8")
+    waiting = "settings reloaded; these need a restart: node.name"
+    with serving("-c", str(path)) as (process, _):
+        assert process.stderr is not None
+        messages = (json.loads(line)["message"] for line in process.stderr)
+        reloads = (message for message in messages if message.startswith("settings reloaded"))
+        for name, told in (("n2", waiting), ("n2", waiting), ("n1", "settings reloaded")):
+            path.write_text(f"node: {{name: {name}}}\n", encoding="utf-8")
+            process.send_signal(signal.SIGHUP)
+            assert next(reloads) == told
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+
+
 def test_sighup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "broker.yaml"
     path.write_text("log: {level: warning}\n", encoding="utf-8")

@@ -79,6 +79,7 @@ class Broker:
                 **{name: getattr(self.config, name) for name in self.config.__struct_fields__ if name != "listeners"},
                 listeners=urls,
             )
+        self._started_with = self.config  # at ``start``; a reload changes ``config`` only
         self._lines = SparingLog(log, self.config.limits.log_rate)
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout, self._lines)
         self._access = AccessControl(self.config, self.hooks, self._lines)
@@ -157,6 +158,7 @@ class Broker:
         """Open the listeners and serve from now on. A broker is started once. Raises TakenOver."""
         if self._driver is not None or self._copies.process is not None:
             raise RuntimeError("this broker has already been started once; create another one")
+        self._started_with = self.config
         if self._copies.part is not None or not has_copies(self.config):
             await self._start()
             return
@@ -367,9 +369,12 @@ class Broker:
         AdminError."""
         if self.load is None:
             raise AdminError(409, "this broker is embedded in a program, which must reload its settings itself")
-        before, config = self.config, self.load()
-        self.reload(config)
-        return needs_restart(before, config)
+        self.reload(self.load())
+        return self.restart_needed()
+
+    def restart_needed(self) -> list[str]:
+        """The settings that differ from those in force, and take effect only after a restart."""
+        return needs_restart(self._started_with, self.config)
 
     async def lame_duck(self) -> None:
         """Stop listening, close NATS clients one after the other over ``nats.lame_duck_duration``, then ``stop``.

@@ -54,6 +54,8 @@ async def test_a_reload_says_what_counts_later(serve: Serve, ask: Ask, tmp_path:
     (found,) = told.values()
     assert "limits.write_buffer" in found["restart"] and "node.name" in found["restart"]
     assert "limits.topic_levels" not in found["restart"]
+    again = (await ask(broker, "POST", "/api/v1/reload")).json()["nodes"]
+    assert again == told, "the settings in force are the same as before"
     broken = tmp_path / "none"
     broker.load = lambda: load_config(str(broken), (), {})
     refused = await ask(broker, "POST", "/api/v1/reload")

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 from starlingmq.cli.announce import announced
 from starlingmq.cli.command_errors import explain
 from starlingmq.cli.serve_options import ServeOptions
-from starlingmq.config.restart_settings import needs_restart
 from starlingmq.config.settings import Config, ConfigError, load_config, misspelled_variables
 from starlingmq.node_copies import TakenOver
 from starlingmq.process import make_files_private, raise_file_limit, tune_allocator
@@ -180,11 +179,10 @@ def _lame_duck(loop: asyncio.AbstractEventLoop, node: Node) -> None:
 
 
 def _reload(node: Node, load: Callable[[], Config]) -> None:
-    before = node.config
     try:
         node.reload(load())
     except Exception as error:
         log.error("the settings were not changed: %s", explain(error)[0])
         return
-    later = ", ".join(needs_restart(before, node.config))
+    later = ", ".join(node.restart_needed())
     log.info("settings reloaded%s", f"; these need a restart: {later}" if later else "")
