@@ -191,8 +191,31 @@ async def test_a_full_queue_and_a_banned_client_are_alarms(serve: Serve, ask: As
     broker._admin.session_totals_job._good_until = 0.0
     await look(broker)
     kinds = {one["kind"]: one["text"] for one in (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]}
-    assert kinds["queue"].startswith("1 client has a full queue")
+    assert kinds["queue"] == (
+        "1 client was too slow for longer than limits.publisher_hold, so publishers are not held; a queue that reaches "
+        "mqtt.max_mqueue_len (1,000) or limits.queue_bytes (67,108,864) drops its oldest messages"
+    )
     assert "'twins'" in kinds["flapping"]
+
+
+@pytest.mark.parametrize(
+    ("most", "size", "told"),
+    [
+        (0, 0, "nothing bounds the queues"),
+        (7, 0, "a queue that reaches mqtt.max_mqueue_len (7) drops its oldest messages"),
+    ],
+)
+async def test_the_alarm_of_slow_clients_says_what_the_settings_do_to_their_queues(
+    serve: Serve, ask: Ask, join: Join, most: int, size: int, told: str
+) -> None:
+    broker = await serve(mqtt={"max_mqueue_len": most}, limits={"queue_bytes": size})
+    await join(broker, "slow")
+    broker.state.ctx.sessions["slow"].stalled = True
+    assert broker._admin is not None
+    broker._admin.session_totals_job._good_until = 0.0
+    await look(broker)
+    (alarm,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+    assert alarm["kind"] == "queue" and alarm["text"].endswith(told)
 
 
 async def test_a_disk_with_little_room_is_an_alarm(serve: Serve, ask: Ask, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@
 | copies | | too few nodes store copies |
 | disk | | ``alarms.disk_free`` |
 | memory | | ``alarms.memory`` of ``limits.memory``; critical: clients and messages are refused |
-| queue | | clients whose queues are full: messages for them are dropped |
+| queue | | clients for which publishers are no longer held: their queues grow, and drop messages at their limits |
 | dropped | reason | ``alarms.dropped_rate`` |
 | certificate | file | it ends within ``alarms.certificate_days``, has ended, or cannot be read |
 | node | name | a member of the cluster is not connected |
@@ -123,9 +123,15 @@ class Conditions:
 
     def _queues(self, survey: SessionTotals) -> Iterator[Condition]:
         if survey.stalled:
-            longest = f"; the longest is that of {survey.slow[0][1]!r}" if survey.slow else ""
-            who = "1 client has" if survey.stalled == 1 else f"{survey.stalled:,} clients have"
-            text = f"{who} a full queue, and messages are dropped{longest}"
+            config = self._local_node.config()
+            most, size = config.mqtt.max_mqueue_len, config.limits.queue_bytes
+            who = "1 client was" if survey.stalled == 1 else f"{survey.stalled:,} clients were"
+            limits = (("mqtt.max_mqueue_len", most), ("limits.queue_bytes", size))
+            full = " or ".join(f"{name} ({limit:,})" for name, limit in limits if limit)
+            outcome = f"a queue that reaches {full} drops its oldest messages" if full else "nothing bounds the queues"
+            longest = f"; the longest queue is that of {survey.slow[0][1]!r}" if survey.slow else ""
+            slow = "too slow for longer than limits.publisher_hold, so publishers are not held"
+            text = f"{who} {slow}; {outcome}{longest}"
             advice = "see Activity in the dashboard; make slow clients faster, or use a shared subscription"
             yield Condition("queue", "", "warning", text, advice)
 

@@ -269,7 +269,7 @@ class MetricValues:
             "queued_bytes": (survey.queued_bytes, "Size of the topics, payloads and properties of queued messages."),
             "inflight": (survey.inflight, "Messages sent to clients and not acknowledged yet."),
             "awaiting_rel": (survey.awaiting_rel, "QoS 2 messages of clients that wait for their PUBREL."),
-            "sessions_stalled": (survey.stalled, "Stalled sessions, for which messages are dropped."),
+            "sessions_stalled": (survey.stalled, "Sessions for which publishers are not held any more."),
             "groups": (
                 len(state.router.groups()),
                 "Groups with members: shared subscriptions of MQTT, queue groups of NATS.",

@@ -43,7 +43,10 @@ class ClientInfo(Struct, frozen=True):
     queued: int
     inflight: int
     dropped: int
-    slow: Annotated[bool, Meta(description="Its queue is stalled: messages for it are dropped.")]
+    slow: Annotated[
+        bool,
+        Meta(description="It does not read what is sent, or was slow for so long that publishers are not held for it."),
+    ]
     node: str = ""
 
 
