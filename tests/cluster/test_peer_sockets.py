@@ -13,6 +13,7 @@ from tests.patience import within
 
 from starlingmq.net.broker_loop import BrokerLoop, client_sockets
 from starlingmq.net.peers.peer_connection import CLOSED, PeerConnection
+from starlingmq.net.peers.peer_listener import STRANGERS_PER_ADDRESS
 from starlingmq.net.peers.peer_socket import PeerSocket
 
 PATIENCE = 20.0
@@ -183,3 +184,56 @@ def test_without_its_file_a_node_is_reached_by_tcp(tmp_path: Path) -> None:
         await nodes.close()
 
     in_rounds(test)
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["closes", "is silent"])
+def test_a_node_whose_unix_socket_proves_nothing_is_reached_by_tcp(
+    answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("starlingmq.net.peers.peer_dialling.FILE_SECONDS", PATIENCE if answers else 0.05)
+
+    async def test() -> None:
+        nodes = Nodes()
+        settings = {"secret": SECRET, "one_machine": True, "socket_dir": str(tmp_path)}
+        one, two = [await nodes.start(name, number, **settings) for number, name in ((1, "one"), (2, "two"))]
+        path = tmp_path / str(two.port)
+        path.unlink()
+        taken: list[asyncio.StreamWriter] = []
+
+        def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            taken.append(writer)
+            if answers:
+                writer.close()
+
+        impostor = await asyncio.start_unix_server(take, path)
+        one.peers.set_peers([two.info()])
+        await one.until(lambda: 2 in one.connected)
+        assert taken, "the Unix socket is tried first"
+        (stream,) = one.peers._streams.values()
+        assert stream._connection is not None and stream._connection.peer != str(path)
+        for writer in taken:
+            writer.close()
+        impostor.close()
+        await nodes.close()
+
+    asyncio.run(test())
+
+
+def test_silent_connections_to_a_nodes_unix_socket_do_not_keep_other_nodes_away(tmp_path: Path) -> None:
+    async def test() -> None:
+        nodes = Nodes()
+        settings = {"secret": SECRET, "one_machine": True, "socket_dir": str(tmp_path)}
+        one, two = [await nodes.start(name, number, **settings) for number, name in ((1, "one"), (2, "two"))]
+        path = str(tmp_path / str(two.port))
+        silent = [await asyncio.open_unix_connection(path) for _ in range(STRANGERS_PER_ADDRESS)]
+        while two.peers._listener._strangers.total() < STRANGERS_PER_ADDRESS:
+            await asyncio.sleep(0)
+        before = one.attempts
+        one.peers.set_peers([two.info()])
+        await one.until(lambda: 2 in one.connected)
+        assert one.attempts == before + 1, "the first attempt"
+        for _, writer in silent:
+            writer.close()
+        await nodes.close()
+
+    asyncio.run(test())

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlingmq.config.cluster_section import split_address
@@ -15,6 +16,7 @@ from starlingmq.net.peers.peer_handshake import Dialling, RefusedError
 from starlingmq.net.peers.peer_protocol import PeerConnectionLost
 
 HANDSHAKE_SECONDS: Final = 5.0
+FILE_SECONDS: Final = 2.0  # for the handshake over a Unix socket, before the address is tried
 MESSAGE_BYTES_MAX: Final = 320 * 1024 * 1024  # above the largest MQTT packet; only after the proof
 OLDER: Final = "it supports only an older protocol between nodes; upgrade it"
 NO_ANSWER: Final = f"no answer within {HANDSHAKE_SECONDS:g} seconds"
@@ -35,12 +37,25 @@ async def dial(
 ) -> PeerConnection:
     """A connection on which both sides have proved that they know the secret; afterwards ``dialling`` has the
     incarnation of the listener. ``silence``: as of ``PeerConnection``; ``path``: a Unix socket, to be preferred to the
-    address if the node listens there. Raises RefusedError, DialError."""
+    address if the node answers there. Raises RefusedError, DialError."""
+    loop = asyncio.get_running_loop()
+    if path:
+        try:
+            return await _prove(
+                lambda to: loop.create_unix_connection(to.protocol, path), dialling, silence, min(seconds, FILE_SECONDS)
+            )
+        except (RefusedError, DialError):
+            pass  # its address gives the answer that counts
+    return await _prove(lambda to: _connect(address, to, context), dialling, silence, seconds)
+
+
+async def _prove(
+    connect: Callable[[PeerConnection], Awaitable[object]], dialling: Dialling, silence: float, seconds: float
+) -> PeerConnection:
     connection = PeerConnection(silence, HANDSHAKE_BYTES_MAX)
     try:
         async with asyncio.timeout(seconds):
-            if not path or not await _connect_to_file(path, connection):
-                await _connect(address, connection, context)
+            await connect(connection)
             await _shake_hands(connection, dialling)
     except BaseException as error:
         connection.abort("the handshake failed")
@@ -59,15 +74,6 @@ async def _connect(address: str, connection: PeerConnection, context: ssl.SSLCon
     await asyncio.get_running_loop().create_connection(
         connection.protocol, host, port, ssl=context, server_hostname=name
     )
-
-
-async def _connect_to_file(path: str, connection: PeerConnection) -> bool:
-    """Whether a process listens there."""
-    try:
-        await asyncio.get_running_loop().create_unix_connection(connection.protocol, path)
-    except OSError:
-        return False
-    return True
 
 
 async def _shake_hands(connection: PeerConnection, dialling: Dialling) -> None:
