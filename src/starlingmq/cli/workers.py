@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ import msgspec
 
 from starlingmq.cli.children import Child, first_of, how_it_ended, ready_or_ended
 from starlingmq.cli.local_cluster import HOST, free_ports
+from starlingmq.cli.locked_directory import LockedDirectory
 from starlingmq.config.cluster_section import etcd_tls, split_address
 from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.log import set_up_logging
@@ -36,6 +36,8 @@ log = logging.getLogger("starlingmq")
 BACKOFF: Final = (0.2, 5.0)  # seconds before a worker is restarted: initially, at most
 LONG_RUN: Final = 10.0  # seconds after which a run counts as successful
 WORKERS_MAX: Final = 256
+SOCKETS_PREFIX: Final = "starlingmq-workers-"
+ETCD_PREFIX: Final = "starlingmq-etcd-"
 ETCD_READY_SECONDS: Final = 30.0
 SOCKET_DIR_BYTES_MAX: Final = 90  # with the name of a socket in it, below the limit of the system of 107
 
@@ -61,10 +63,10 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
         endpoints, environment = await stack.enter_async_context(_etcd(config))
         if not _has_secret(config):
             environment["STARLINGMQ_CLUSTER__SECRET"] = secrets.token_hex(32)
-        sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="starlingmq-"))
+        sockets = stack.enter_context(LockedDirectory(SOCKETS_PREFIX))
         workers = [
             Worker(Child(f"worker {index + 1}", (*arguments, *settings), _tell, environment), sockets)
-            for index, settings in enumerate(_settings(config, count, listeners, endpoints, sockets))
+            for index, settings in enumerate(_settings(config, count, listeners, endpoints, sockets.path))
         ]
         stack.push_async_callback(_stop_all, workers, config.node.shutdown_timeout)
         for worker in workers:
@@ -86,7 +88,7 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
 class Worker:
     """``sockets``: the directory of the workers' Unix sockets."""
 
-    def __init__(self, child: Child, sockets: str) -> None:
+    def __init__(self, child: Child, sockets: LockedDirectory) -> None:
         self.child = child
         self._sockets = sockets
         self._watch: asyncio.Task[None] | None = None
@@ -109,7 +111,7 @@ class Worker:
             log.error("%s %s; it is restarted in %.1f s", self.child.name, how_it_ended(self.child), pause)
             await asyncio.sleep(pause)
             with suppress(OSError):  # the worker says what is wrong
-                os.makedirs(self._sockets, mode=0o700, exist_ok=True)  # a cleaner of /tmp may have removed it
+                self._sockets.restore()
             await self.child.start()
 
 
@@ -211,8 +213,8 @@ async def _etcd(config: Config) -> AsyncIterator[tuple[Sequence[str], dict[str, 
     if cluster.etcd.endpoints:
         yield cluster.etcd.endpoints, {}
         return
-    with tempfile.TemporaryDirectory(prefix="starlingmq-") as temporary:
-        data = Path(config.node.data_dir or temporary)
+    with LockedDirectory(ETCD_PREFIX) as temporary:
+        data = Path(config.node.data_dir or temporary.path)
         directory = Path(cluster.etcd.data_dir or data / "etcd")
         if cluster.enabled or directory.exists():
             async with _real_etcd(config, directory) as address:
