@@ -222,7 +222,7 @@ def check_that_it_is_told_everywhere(directory: Path) -> None:
         assert code == DEGRADED, errors
         assert told.match(output.decode()), output
     assert re.search(
-        r"^n2 +registered.* +gone for \d+s", run("ctl", "cluster", "members", "--data-dir", data)[1].decode(), re.M
+        r"^n2 +gone +gone for \d+s", run("ctl", "cluster", "members", "--data-dir", data)[1].decode(), re.M
     )
     assert run("ctl", "health", "--data-dir", data)[:2] == (0, b"ok\n"), "clients are served"
 

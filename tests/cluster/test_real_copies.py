@@ -184,6 +184,9 @@ async def test_the_health_names_missing_copies_and_the_node_that_serves_the_data
         assert f"2 of 3 nodes reachable; {lost.name} gone since " in health["summary"]
         assert f"{gone['served_by']} serves its data" in health["summary"] and gone["seconds"] > 0
         assert f"forget {lost.name}" in health["next"]
+        listed = {each["name"]: each for each in one.status()["members"]}
+        assert {name for name, each in listed.items() if each["gone"]} == {lost.name}
+        assert listed[lost.name]["served_by"] and listed[lost.name]["gone_since"] == gone["since"]
         lost.start()
         await cluster.whole()
         await cluster.until(lambda: one.status()["health"]["status"] == "healthy", "it is back")

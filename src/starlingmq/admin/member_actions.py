@@ -50,7 +50,8 @@ class ForgetRequest(Struct, frozen=True):
 
 
 class MemberView(Struct, frozen=True):
-    """A member as this node sees it. ``through``: the node that relays frames to it."""
+    """A member as this node sees it. ``through``: the node that relays frames to it. ``gone``: as in ``health``; then
+    ``served_by`` is the node that serves its data, "" if none does."""
 
     name: str
     number: int
@@ -69,7 +70,9 @@ class MemberView(Struct, frozen=True):
     routes: int
     draining: bool
     clients: int
+    gone: bool = False
     gone_since: str | None = None
+    served_by: str = ""
 
 
 class EtcdView(Struct, frozen=True):
@@ -175,8 +178,9 @@ def _this_member(cluster: Cluster, state: ClusterState) -> MemberView:
     )
 
 
-def _other_members(state: ClusterState) -> list[MemberView]:
+def _other_members(state: ClusterState, health: ClusterHealth) -> list[MemberView]:
     """As this node sees them."""
+    gone = {one.name: one for one in health.gone}
     names = {status.member.number: status.member.name for status in state.status()}
     return [
         MemberView(
@@ -197,15 +201,17 @@ def _other_members(state: ClusterState) -> list[MemberView]:
             routes=len(state.routes.table(status.member.number)) if state.routes is not None else 0,
             draining=state.node_directory.drains(status.member.number),
             clients=state.node_directory.clients(status.member.number),
-            gone_since=_gone_since(state, status),
+            gone=status.member.name in gone,
+            gone_since=_gone_since(state, status) if status.member.name in gone else None,
+            served_by=gone[status.member.name].served_by if status.member.name in gone else "",
         )
         for status in state.status()
     ]
 
 
 def _gone_since(state: ClusterState, status: PeerStatus) -> str | None:
-    since = state.reports.gone_since(status.member.number)
-    return when(since) if since and status.member.registered and not status.connected else None
+    since = state.reports.last_lost_at(status.member.number)
+    return when(since) if since else None
 
 
 def _listed(table: Mapping[bytes, int], prefix: bytes, limit: int) -> list[RouteView]:
@@ -249,7 +255,8 @@ class MemberActions:
         assert state is not None
         counters = state.broker.ctx.counters
         traffic = cluster.peers.traffic
-        members = [_this_member(cluster, state), *_other_members(state)]
+        health = cluster_health(cluster, cluster.clock())
+        members = [_this_member(cluster, state), *_other_members(state, health)]
         return ClusterStatus(
             cluster=cluster.config.cluster.name,
             node=cluster.name,
@@ -281,7 +288,7 @@ class MemberActions:
                 bytes_in=traffic.bytes_in,
                 dropped=dict(traffic.dropped),
             ),
-            health=cluster_health(cluster, cluster.clock()),
+            health=health,
         )
 
     async def shares(self, report: Report, request: SharesRequest) -> SharesView:

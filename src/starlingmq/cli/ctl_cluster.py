@@ -330,7 +330,7 @@ def _members_table(members: list[dict[str, Any]], wide: bool) -> str:
 
 
 def _state(member: dict[str, Any]) -> str:
-    state = str(member["state"])
+    state = "gone" if member.get("gone") else str(member["state"])  # a node of an older version does not say it
     if member["draining"]:
         return f"{state}, draining"
     return state if member["online"] or state != "registered" else "registered, offline"
@@ -339,9 +339,10 @@ def _state(member: dict[str, Any]) -> str:
 def _connection(member: dict[str, Any]) -> str:
     if member["this"]:
         return "this node"
-    if not member["connected"]:
-        since = member["gone_since"]
-        return f"gone for {cell(since, 'age')}" if since else "none"
+    if member.get("gone") or not member["connected"]:
+        since, server = member["gone_since"], member.get("served_by")
+        lost = f"gone for {cell(since, 'age')}" if since else "none"
+        return f"{lost}, {server} serves its data" if server else lost
     way = f"relayed by {member['through']}" if member["through"] else "direct"
     return f"{way}, receiving its routes" if member["behind"] else way
 
