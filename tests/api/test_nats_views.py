@@ -13,7 +13,7 @@ from starlingmq import Broker
 from starlingmq.admin.nats_monitor import duration
 from tests.patience import within
 
-from .conftest import Ask, Serve
+from .conftest import Ask, Join, Serve
 
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -100,3 +100,21 @@ async def test_subsz_counts_the_subscriptions_of_nats_clients(ask: Ask, broker: 
 
 def test_durations_are_written_as_nats_server_writes_them() -> None:
     assert [duration(each) for each in (0, 59, 60, 3661, 90_061)] == ["0s", "59s", "1m0s", "1h1m1s", "1d1h1m1s"]
+
+
+async def test_each_subscription_counts_in_the_overview_also_those_of_one_group(
+    ask: Ask, serve: Serve, join: Join
+) -> None:
+    broker = await serve(listeners=["mqtt://127.0.0.1:0", "nats://127.0.0.1:0", "http://127.0.0.1:0"])
+    nats = [await NatsConnection.open(broker, '{"verbose":false}') for _ in range(2)]
+    for client in nats:
+        await client.flush(b"SUB a workers 1\r\nSUB a workers 2\r\nSUB b 3\r\n")
+    for number in range(3):
+        await (await join(broker, f"worker-{number}")).subscribe("$share/workers/a", qos=1)
+    assert len((await seen(ask, broker, "/api/v1/subscriptions"))["subscriptions"]) == 9
+    assert broker._admin is not None
+    broker._admin.session_totals_job._good_until = 0.0
+    assert (await seen(ask, broker, "/api/v1/overview"))["holds"]["subscriptions"] == 9
+    assert "\nstarlingmq_subscriptions 9.0\n" in (await ask(broker, "GET", "/metrics")).text
+    for client in nats:
+        client.writer.close()

@@ -16,8 +16,9 @@ from msgspec import Struct
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
-from starlingmq.admin.sessions import count_of, queued
+from starlingmq.admin.sessions import queued
 from starlingmq.admin.typed_actions import PAGE, Limit, typed
+from starlingmq.core.observe.session_totals import subscription_count
 from starlingmq.core.session.session import Client
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
@@ -126,7 +127,7 @@ class NodeActivity:
                     bytes_out=round(rates[2]),
                     queued=queued(session),
                     dropped=session.dropped,
-                    subscriptions=count_of(session),
+                    subscriptions=subscription_count(session),
                     slow=client.blocked or session.stalled,
                 )
             )

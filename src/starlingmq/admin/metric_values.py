@@ -239,7 +239,6 @@ class MetricValues:
 
     def _holdings(self) -> Iterator[Metric]:
         state, survey = self.local_node.state, self.session_totals
-        figures = state.sys.figures()
         now = {
             "clients_connected": (
                 state.ctx.counters.clients_connected,
@@ -254,7 +253,7 @@ class MetricValues:
                 "Sessions on this node whose clients are disconnected; messages wait for them.",
             ),
             "subscriptions": (
-                float(figures["subscriptions/count"]),
+                survey.subscriptions,
                 "Subscriptions of the sessions on this node, connected or not.",
             ),
             "retained_messages": (len(state.retained), "Topics with a retained message, as this node knows them."),

@@ -87,7 +87,7 @@ class OverviewActions:
                 "clients": counters.clients_connected,
                 "sessions": survey.connected + survey.away,
                 "sessions_away": survey.away,
-                "subscriptions": int(local_node.state.sys.figures()["subscriptions/count"]),
+                "subscriptions": survey.subscriptions,
                 "retained": len(local_node.state.retained),
                 "queued": survey.queued,
                 "inflight": survey.inflight,

@@ -15,7 +15,7 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import page_of
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, typed
 from starlingmq.core.nats.nats_client import NatsClient
-from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.observe.session_totals import of_clients, subscription_count
 from starlingmq.core.routing.topics import matches, parse_share
 from starlingmq.core.session.outgoing import PUBLISHED
 from starlingmq.core.session.session import NEVER, Client, Session, Subscription
@@ -206,13 +206,6 @@ def subscriptions_of(session: Session, wanted: SubscriptionsRequest | None = Non
     ]
 
 
-def count_of(session: Session) -> int:
-    client = session.client
-    if client is not None and isinstance(client.protocol_handler, NatsClient):
-        return len(client.protocol_handler.subscriptions)
-    return session.subscription_count()
-
-
 def queued(session: Session) -> int:
     return 0 if session.queue is None else len(session.queue)
 
@@ -230,7 +223,7 @@ def client_info(session: Session, client: Client) -> ClientInfo:
         PROTOCOLS.get(client.version, str(client.version)),
         when(client.connected_at),
         client.keep_alive,
-        count_of(session),
+        subscription_count(session),
         queued(session),
         inflight(session),
         session.dropped,
@@ -244,7 +237,7 @@ def session_info(session: Session) -> SessionInfo:
         session.client is not None,
         None if session.expiry == NEVER else session.expiry,
         when(session.expires_at) if session.expires_at else None,
-        count_of(session),
+        subscription_count(session),
         queued(session),
         0 if session.queue is None else session.queue.bytes,
         inflight(session),

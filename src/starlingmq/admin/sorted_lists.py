@@ -23,13 +23,12 @@ from starlingmq.admin.sessions import (
     ClientInfo,
     SessionInfo,
     client_info,
-    count_of,
     inflight,
     queued,
     session_info,
 )
 from starlingmq.admin.typed_actions import PAGE, Limit, typed
-from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.observe.session_totals import of_clients, subscription_count
 from starlingmq.core.session.session import Session
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
@@ -42,7 +41,7 @@ Key = Callable[[Session], Value]
 SORT_TEXT_MAX: Final = 200  # characters of a text that count for the order
 COMMON_KEYS: Final[dict[str, Key]] = {
     "client_id": lambda one: one.client_id[:SORT_TEXT_MAX],
-    "subscriptions": count_of,
+    "subscriptions": subscription_count,
     "queued": queued,
     "inflight": inflight,
     "dropped": lambda one: one.dropped,

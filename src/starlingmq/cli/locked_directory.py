@@ -1,8 +1,8 @@
 """Temporary directories that are removed even if their process is killed: by the next process that makes one.
 
-The owner holds flock(2) on the directory; the lock ends with the process, whatever ends it. A process that gets the lock
-of another's directory removes it. Between ``mkdtemp`` and the lock, a new directory looks abandoned: its maker checks
-afterwards that it is still there, and otherwise makes another one.
+The owner holds flock(2) on the directory; the lock ends with the process, whatever ends it. A process that gets the
+lock of another's directory removes it. Between ``mkdtemp`` and the lock, a new directory looks abandoned: its maker
+checks afterwards that it is still there, and otherwise makes another one.
 """
 
 from __future__ import annotations

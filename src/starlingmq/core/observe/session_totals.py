@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.observe.counters import OfListener
 from starlingmq.core.session.session import MOVED_PREFIX, Session
 
@@ -16,6 +17,15 @@ SLOW_MAX: Final = 10  # sessions with the longest queues, listed by name
 def of_clients(session: Session) -> bool:
     """Whether a session belongs to a client: not to another node or a group queue, and not migrating away."""
     return session.node == 0 and not session.is_group_queue and not session.client_id.startswith(MOVED_PREFIX)
+
+
+def subscription_count(session: Session) -> int:
+    """As its client counts them: each member of a shared group has one, and NATS may have several with one filter."""
+    client = session.client
+    if client is not None and client.protocol_handler is not None:
+        handler = client.protocol_handler
+        return len(handler.subscriptions) if isinstance(handler, NatsClient) else 0
+    return session.subscription_count()
 
 
 class SessionTotals:
@@ -28,6 +38,7 @@ class SessionTotals:
     inflight: int
     awaiting_rel: int
     stalled: int
+    subscriptions: int
     by_listener: dict[str, OfListener]  # open connections, and those before them
     slow: list[tuple[int, str]]
 
@@ -39,6 +50,7 @@ class SessionTotals:
         self.inflight = 0
         self.awaiting_rel = 0
         self.stalled = 0
+        self.subscriptions = 0
         self.by_listener = {}
         self.slow = []
 
@@ -56,6 +68,7 @@ class SessionTotals:
             if not of_clients(session):
                 continue
             client = session.client
+            self.subscriptions += subscription_count(session)
             if client is None:
                 self.away += 1
             else:
