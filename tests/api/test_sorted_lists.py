@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from msgspec import Struct
 
-from starlingmq.admin import paging
+from starlingmq import Broker
+from starlingmq.admin import paging, sorted_entries
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import session_info
@@ -136,3 +137,97 @@ async def test_subscriptions_are_found_by_their_filter_and_by_a_topic_that_they_
     assert await found(topic="plant/1/speed", q="work") == {"$share/workers/plant/1/speed", "+/1/speed", "#"}
     assert await found(topic="$events/x") == set()
     assert await found(filter="nowhere") == set()
+
+
+async def walked(ask: Ask, broker: Broker, path: str, key: str, **parameters: Any) -> tuple[list[Any], int, bool]:
+    """All entries of a list, two on a page; and the number and completeness that its first page tells."""
+    entries: list[Any] = []
+    pages: list[Any] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        asked = {**parameters, "limit": 2, **({"cursor": cursor} if cursor else {})}
+        answer = await ask(broker, "GET", f"/api/v1/{path}", params=asked)
+        assert answer.status_code == 200, answer.text
+        pages.append(answer.json())
+        entries += pages[-1][key]
+        cursor = pages[-1]["next"]
+    return entries, pages[0]["total"], pages[0]["complete"]
+
+
+async def test_subscriptions_are_sorted_and_counted(serve: Serve, join: Join, ask: Ask) -> None:
+    broker = await serve()
+    for name, filters, qos in (("b", ("x/1", "$share/g/x/2"), 1), ("a", ("x/1", "y", "x/3"), 0), ("c", (), 0)):
+        peer = await join(broker, name)
+        if filters:
+            await peer.subscribe(*filters, qos=qos)
+
+    async def found(**chosen: Any) -> tuple[list[tuple[str, str]], int, bool]:
+        entries, total, complete = await walked(ask, broker, "subscriptions/search", "subscriptions", **chosen)
+        return [(one["filter"], one["client_id"]) for one in entries], total, complete
+
+    by_filter = [("$share/g/x/2", "b"), ("x/1", "b"), ("x/1", "a"), ("x/3", "a"), ("y", "a")]
+    assert await found() == (by_filter, 5, True)
+    assert await found(descending=True) == (by_filter[::-1], 5, True)
+    assert [client for _, client in (await found(sort="client_id"))[0]] == ["a", "a", "a", "b", "b"]
+    assert [client for _, client in (await found(sort="qos", descending=True))[0]] == ["b", "b", "a", "a", "a"]
+    assert await found(topic="x/2", q="b") == ([("$share/g/x/2", "b")], 1, True)
+
+
+async def test_retained_messages_are_sorted_and_counted(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    for topic, payload in (("b", "xxx"), ("a/1", "xx"), ("c", "x"), ("a/2", "xxxx"), ("a", "xxxx")):
+        body = {"topic": topic, "payload": payload, "retain": True}
+        assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
+
+    async def found(**chosen: Any) -> tuple[list[str], int, bool]:
+        entries, total, complete = await walked(ask, broker, "retained/search", "retained", **chosen)
+        return [one["topic"] for one in entries], total, complete
+
+    assert await found() == (["a", "a/1", "a/2", "b", "c"], 5, True)
+    assert await found(sort="size") == (["c", "a/1", "b", "a", "a/2"], 5, True)
+    assert await found(sort="published_at", descending=True) == (["a", "a/2", "c", "a/1", "b"], 5, True)
+    assert await found(filter="a/+", descending=True) == (["a/2", "a/1"], 2, True)
+    assert (await ask(broker, "GET", "/api/v1/retained/search", params={"filter": "a#"})).status_code == 400
+
+
+async def test_groups_are_sorted_and_counted(serve: Serve, join: Join, ask: Ask) -> None:
+    broker = await serve()
+    for name, groups in (("one", ("g1", "g2", "h")), ("two", ("g2",)), ("three", ("g2", "h"))):
+        await (await join(broker, name)).subscribe(*(f"$share/{group}/t" for group in groups))
+
+    async def found(**chosen: Any) -> tuple[list[tuple[str, int]], int, bool]:
+        entries, total, complete = await walked(ask, broker, "groups/search", "groups", **chosen)
+        return [(one["name"], one["members"]) for one in entries], total, complete
+
+    assert await found() == ([("g1", 1), ("g2", 3), ("h", 2)], 3, True)
+    assert await found(sort="members", descending=True) == ([("g2", 3), ("h", 2), ("g1", 1)], 3, True)
+    assert await found(prefix="g") == ([("g1", 1), ("g2", 3)], 2, True)
+
+
+@pytest.mark.parametrize("path", ["subscriptions/search", "groups/search", "retained/search"])
+async def test_an_order_that_a_list_does_not_have_and_a_cursor_of_another_are_refused(
+    serve: Serve, ask: Ask, path: str
+) -> None:
+    broker = await serve()
+    assert (await ask(broker, "GET", f"/api/v1/{path}", params={"sort": "secret"})).status_code == 400
+    for cursor in ("x", "e30=", "WzEsICJuMSIsIDEsIDBd"):  # no place, and one whose value is a number
+        refused = await ask(broker, "GET", f"/api/v1/{path}", params={"cursor": cursor})
+        assert refused.status_code == 400 and "cursor" in refused.json()["error"]
+
+
+async def test_a_page_of_a_long_list_looks_at_a_bounded_number_of_entries(
+    serve: Serve, join: Join, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_entries, "EXAMINED_MAX", 10)
+    monkeypatch.setattr(sorted_entries, "RETAINED_AT_ONCE", 3)
+    monkeypatch.setattr(sorted_entries, "PAGE_MAX", 5)
+    broker = await serve()
+    reader = await join(broker, "reader")
+    await reader.subscribe(*(f"$share/g{number}/t" for number in range(30)))
+    for number in range(30):
+        body = {"topic": f"t/{number}", "payload": "x", "retain": True}
+        await ask(broker, "POST", "/api/v1/publish", json=body)
+    for key in ("subscriptions", "groups", "retained"):
+        page = (await ask(broker, "GET", f"/api/v1/{key}/search", params={"limit": 2})).json()
+        assert len(page[key]) == 2 and not page["complete"], key
+        assert 2 <= page["total"] <= 20, "it stops soon after the bound"

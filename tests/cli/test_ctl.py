@@ -40,11 +40,13 @@ OF_THE_API = {
     "GET /sessions": "sessions",
     "GET /sessions/search": "sessions",
     "GET /subscriptions": "subscriptions",
+    "GET /subscriptions/search": "subscriptions",
     "GET /session": "session",
     "DELETE /session": "end",
     "DELETE /client": "kick",
     "POST /publish": "publish",
     "GET /retained": "retained",
+    "GET /retained/search": "retained",
     "GET /retained/message": "retained",
     "DELETE /retained/message": "unretain",
     "GET /nodes": "cluster members",
@@ -52,6 +54,7 @@ OF_THE_API = {
     "GET /copies": "cluster copies",
     "GET /shares": "cluster shares",
     "GET /groups": "groups",
+    "GET /groups/search": "groups",
     "GET /drain": "drain",
     "POST /drain": "drain",
     "DELETE /drain": "drain",
@@ -129,6 +132,14 @@ class Ctl:
         return found
 
 
+def check_sorted_lists(ctl: Ctl) -> None:
+    """There are one retained message, one subscription and no group."""
+    for listed, column in (("retained", "size"), ("subscriptions", "client_id")):
+        found = ctl.json(listed, "--sort", column, "--descending")
+        assert (found["total"], found["complete"], found["more"]) == (1, True, False)
+    assert ctl.json("groups", "--everywhere", "--sort", "lag")["total"] == 0
+
+
 @pytest.mark.slow
 async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> None:
     data = tmp_path / "data"
@@ -147,6 +158,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "published to 1 receivers" in ctl("publish", "a/b", "kept", "-q", "1", "--retain")
         assert "a/b" in ctl("retained")
         assert ctl("retained", "a/b", "--payload") == "kept"
+        check_sorted_lists(ctl)
         ctl("unretain", "a/b")
         assert "no retained message" in ctl("retained")
         assert "was disconnected" in ctl("kick", odd)

@@ -57,7 +57,7 @@ Result = dict[str, Any]
 
 Asked = Callable[[str, Arguments], Awaitable[Result]]
 
-LOCAL: Final = ("publish", "retained", "retained.show", "retained.delete")
+LOCAL: Final = ("publish", "retained", "retained.search", "retained.show", "retained.delete")
 AT_ONE: Final = (
     "overview",
     "log",

@@ -37,6 +37,7 @@ from starlingmq.admin.rule_actions import RuleActions
 from starlingmq.admin.session_messages import SessionMessageLists, SessionMessages
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions, name_of
+from starlingmq.admin.sorted_entries import SortedEntries, SortedEntriesNode
 from starlingmq.admin.sorted_lists import SortedLists, SortedNode
 from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
@@ -98,6 +99,7 @@ class AdminService:
         local |= SessionMessages(local_node.driver).actions()
         local |= RuleActions(local_node).actions() | UserActions(local_node).actions()
         local |= SortedNode(local_node.driver, local_node.name).actions()
+        local |= SortedEntriesNode(local_node.driver, local_node.name, self._groups).actions()
         local |= MessageActions(local_node.driver).actions()
         local |= OverviewActions(local_node, self.session_totals_job).actions()
         local |= SettingActions(local_node).actions() | LiveChangeActions(local_node).actions()
@@ -135,7 +137,7 @@ class AdminService:
         self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
         self.actions |= AlarmLists(self.node_rpc).actions() | ConnectorLists(self.node_rpc).actions()
         self.actions |= SessionMessageLists(self.node_rpc).actions() | LiveChangeLists(self.node_rpc).actions()
-        self.actions |= SortedLists(self.node_rpc).actions()
+        self.actions |= SortedLists(self.node_rpc).actions() | SortedEntries(self.node_rpc).actions()
         self.traces = Traces(self.node_rpc)
         self.actions |= self.traces.actions()
         self.actions |= {"metrics": typed(NoArguments, self._metrics), "health": typed(NoArguments, self._health)}

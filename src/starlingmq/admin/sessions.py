@@ -191,17 +191,23 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
+def named_subscriptions(session: Session) -> Iterable[tuple[bytes, Subscription]]:
+    """By the filter as the client sent it, $share included; the caller may wait between two of them."""
+    client = session.client
+    if client is not None and isinstance(client.protocol_handler, NatsClient):
+        return [(one.whole(), one) for one in client.protocol_handler.subscriptions.values()]
+    return session.subscriptions()
+
+
+def subscription_info(session: Session, name: bytes, one: Subscription) -> SubscriptionInfo:
+    return SubscriptionInfo(session.client_id, text(name), one.qos, one.no_local, one.retain_as_published)
+
+
 def subscriptions_of(session: Session, wanted: SubscriptionsRequest | None = None) -> list[SubscriptionInfo]:
     """Those of the first ``DETAILS_MAX`` subscriptions that are wanted."""
-    client = session.client
-    found: Iterable[tuple[bytes, Subscription]] = ()
-    if client is not None and isinstance(client.protocol_handler, NatsClient):
-        found = ((one.whole(), one) for one in client.protocol_handler.subscriptions.values())
-    else:
-        found = session.subscriptions()  # by the filter as the client sent it, $share included
     return [
-        SubscriptionInfo(session.client_id, text(name), one.qos, one.no_local, one.retain_as_published)
-        for name, one in islice(found, DETAILS_MAX)
+        subscription_info(session, name, one)
+        for name, one in islice(named_subscriptions(session), DETAILS_MAX)
         if wanted is None or wanted.selects(name)
     ]
 

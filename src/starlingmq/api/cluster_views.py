@@ -13,11 +13,13 @@ from starlingmq._version import __version__
 from starlingmq.admin.list_pages import GroupPage
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.service import ALONE
-from starlingmq.api.paged_views import PAGE, AtNode, Cursor, Limit, Node
+from starlingmq.admin.sorted_entries import GroupSort, SortedGroups
+from starlingmq.api.paged_views import PAGE, AtNode, Cursor, Descending, Limit, Node
 from starlingmq.api.served import Served
 
 Prefix = Annotated[str, Parameter(max_length=65535, description="Only filters with this prefix.")]
 GroupPrefix = Annotated[str, Parameter(max_length=65535, description="Only groups with this prefix.")]
+GroupOrder = Annotated[GroupSort, Parameter(description="Column to sort by.")]
 ClientId = Annotated[str, Parameter(max_length=65535, description="A client id whose share is looked up. Empty: none.")]
 Rate = Annotated[int, Parameter(ge=0, le=1_000_000, description="Clients per second and node; 0: cluster.drain_rate.")]
 Force = Annotated[bool, Parameter(description="Leave even if sessions or messages are lost.")]
@@ -71,7 +73,26 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         found = await served.ask("groups.all", prefix=prefix, limit=str(limit), cursor=cursor or "", node=node)
         return convert(found, GroupPage)
 
-    return [nodes, wanted, copies, shares, groups, *_removal_routes(served)]
+    return [nodes, wanted, copies, shares, groups, _group_search(served), *_removal_routes(served)]
+
+
+def _group_search(served: Served) -> HTTPRouteHandler:
+    @get("/groups/search", summary="Search groups as their primaries report them, in a chosen order, with their number")
+    async def search_groups(
+        prefix: GroupPrefix = "",
+        limit: Limit = PAGE,
+        cursor: Cursor = None,
+        sort: GroupOrder = "name",
+        descending: Descending = False,
+        node: Node = "",
+    ) -> SortedGroups:
+        order = {"sort": sort, "descending": "yes" if descending else "no"}
+        found = await served.ask(
+            "groups.search", prefix=prefix, limit=str(limit), cursor=cursor or "", node=node, **order
+        )
+        return convert(found, SortedGroups)
+
+    return search_groups
 
 
 def _removal_routes(served: Served) -> list[HTTPRouteHandler]:

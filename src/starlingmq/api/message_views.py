@@ -10,11 +10,13 @@ from litestar.params import JSONBody, Parameter
 from msgspec import Meta, Struct, convert
 
 from starlingmq.admin.messages import EXPIRY_MAX, MessageActionDone, Published, RetainedMessage, RetainedReply
+from starlingmq.admin.sorted_entries import RetainedSort, SortedRetained
 from starlingmq.api.guard import CONTENT
-from starlingmq.api.paged_views import PAGE, Cursor, Limit
+from starlingmq.api.paged_views import PAGE, Cursor, Descending, Limit
 from starlingmq.api.served import Served
 
 Topic = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topic without wildcards.")]
+RetainedOrder = Annotated[RetainedSort, Parameter(description="Column to sort by.")]
 Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topic filter; + and # are wildcards.")]
 
 
@@ -28,6 +30,10 @@ class Publication(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RetainedPage(RetainedReply, frozen=True, kw_only=True):
+    node: str
+
+
+class RetainedSearchPage(SortedRetained, frozen=True, kw_only=True):
     node: str
 
 
@@ -52,6 +58,18 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def retained(filter: Filter = "#", limit: Limit = PAGE, cursor: Cursor = None) -> RetainedPage:
         return convert(await served.ask("retained", filter=filter, limit=str(limit), cursor=cursor or ""), RetainedPage)
 
+    @get("/retained/search", summary="Search retained messages, in a chosen order, with their number")
+    async def search_retained(
+        filter: Filter = "#",
+        limit: Limit = PAGE,
+        cursor: Cursor = None,
+        sort: RetainedOrder = "topic",
+        descending: Descending = False,
+    ) -> RetainedSearchPage:
+        order = {"sort": sort, "descending": "yes" if descending else "no"}
+        found = await served.ask("retained.search", filter=filter, limit=str(limit), cursor=cursor or "", **order)
+        return convert(found, RetainedSearchPage)
+
     @get("/retained/message", summary="Get one retained message", opt=CONTENT)
     async def retained_message(topic: Topic) -> RetainedMessage:
         return convert(await served.ask("retained.show", topic=topic), RetainedMessage)
@@ -60,4 +78,4 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def forget(request: Request[Any, Any, Any], topic: Topic) -> MessageActionDone:
         return convert(await served.ask("retained.delete", topic=topic, by=served.who(request)), MessageActionDone)
 
-    return [publish, retained, retained_message, forget]
+    return [publish, retained, search_retained, retained_message, forget]

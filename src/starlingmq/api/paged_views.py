@@ -19,3 +19,4 @@ Node = Annotated[str, Parameter(max_length=1000, description="Only this node. De
 AtNode = Annotated[
     str, Parameter(max_length=1000, description="The node to use. Default: the node that receives the request.")
 ]
+Descending = Annotated[bool, Parameter(description="Whether the highest value comes first.")]

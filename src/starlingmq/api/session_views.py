@@ -14,9 +14,10 @@ from starlingmq.admin.cluster_actions import DoneAt
 from starlingmq.admin.list_pages import ClientPage, SessionPage, SubscriptionPage
 from starlingmq.admin.session_messages import SessionMessage
 from starlingmq.admin.sessions import SessionDetail
+from starlingmq.admin.sorted_entries import SortedSubscriptions, SubscriptionSort
 from starlingmq.admin.sorted_lists import ClientSort, SessionSort, SortedClients, SortedSessions
 from starlingmq.api.guard import CONTENT
-from starlingmq.api.paged_views import PAGE, Cursor, Limit, Node, Search
+from starlingmq.api.paged_views import PAGE, Cursor, Descending, Limit, Node, Search
 from starlingmq.api.served import Served
 
 Name = Annotated[str, Parameter(min_length=1, max_length=65535, description="Client id.")]
@@ -28,7 +29,7 @@ User = Annotated[str, Parameter(max_length=1000, description="Only clients whose
 Address = Annotated[str, Parameter(max_length=1000, description="Only clients whose address starts with this text.")]
 ClientOrder = Annotated[ClientSort, Parameter(description="Column to sort by.")]
 SessionOrder = Annotated[SessionSort, Parameter(description="Column to sort by.")]
-Descending = Annotated[bool, Parameter(description="Whether the highest value comes first.")]
+SubscriptionOrder = Annotated[SubscriptionSort, Parameter(description="Column to sort by.")]
 Place = Annotated[Literal["queue", "window"], Parameter(description="Where the message is.")]
 Number = Annotated[
     int, Parameter(ge=0, le=10**9, description="Position in the queue, from 0; or packet id in the window.")
@@ -114,7 +115,23 @@ def _search_routes(served: Served) -> list[HTTPRouteHandler]:
         found = await _listed(served, "sessions.search", limit, cursor, q=q, connected=wanted, node=node, **order)
         return convert(found, SortedSessions)
 
-    return [search_clients, search_sessions]
+    @get("/subscriptions/search", summary="Search subscriptions, in a chosen order, with their number")
+    async def search_subscriptions(
+        limit: Limit = PAGE,
+        cursor: Cursor = None,
+        q: Search = "",
+        filter: PartOfFilter = "",
+        topic: ReceivedTopic = "",
+        sort: SubscriptionOrder = "filter",
+        descending: Descending = False,
+        node: Node = "",
+    ) -> SortedSubscriptions:
+        order = {"sort": sort, "descending": "yes" if descending else "no"}
+        chosen = {"q": q, "filter": filter, "topic": topic, "node": node}
+        found = await _listed(served, "subscriptions.search", limit, cursor, **chosen, **order)
+        return convert(found, SortedSubscriptions)
+
+    return [search_clients, search_sessions, search_subscriptions]
 
 
 def _session_routes(served: Served) -> list[HTTPRouteHandler]:

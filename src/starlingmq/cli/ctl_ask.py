@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -23,6 +23,8 @@ SearchOption = Annotated[
     str, typer.Option("--search", "-s", metavar="TEXT", help="Only entries whose client id contains this text.")
 ]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Maximum number of entries.")]
+
+DescendingOption = Annotated[bool, typer.Option("--descending", help="With --sort: the highest value first.")]
 
 
 def ask(action: str, data_dir: str | None, config: str | None, **arguments: str) -> Result:
@@ -46,7 +48,26 @@ def listed(action: str, key: str, limit: int, data_dir: str | None, config: str 
         missing |= {one["node"]: one for one in page.get("missing", ())}
         cursor = page["next"] or ""
         if not cursor or len(entries) >= limit:
-            return {"node": page["node"], key: entries, "more": bool(cursor), "missing": list(missing.values())}
+            told = {name: page[name] for name in ("total", "complete") if name in page}
+            return {"node": page["node"], key: entries, "more": bool(cursor), "missing": list(missing.values())} | told
+
+
+class ListOrder(NamedTuple):
+    """``sort``: a column of the API; "" for the list's own order."""
+
+    sort: str
+    descending: bool
+
+
+def sorted_or_listed(
+    action: str, key: str, limit: int, data_dir: str | None, config: str | None, order: ListOrder, **arguments: str
+) -> Result:
+    """As ``listed``; with a column to sort by, in that order, and with the number of all entries as ``total``."""
+    if not order.sort:
+        return listed(action, key, limit, data_dir, config, **arguments)
+    search = f"{action.removesuffix('.all')}.search"
+    direction = "yes" if order.descending else "no"
+    return listed(search, key, limit, data_dir, config, sort=order.sort, descending=direction, **arguments)
 
 
 def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "none", wide: bool | None = None) -> None:
@@ -55,9 +76,17 @@ def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "no
         print(json.dumps(found))
         return
     print(table(columns, found[key], wide) if found[key] else none)
+    tell_total(found, key)
     if found.get("more"):
         print("there are more entries; raise --limit", file=sys.stderr)
     warn_of(found)
+
+
+def tell_total(found: Result, key: str) -> None:
+    """Of a sorted list."""
+    if "complete" in found:
+        of = f"{found['total']:,}" if found["complete"] else f"the first {found['total']:,}; narrow the search"
+        print(f"{len(found[key]):,} of {of}", file=sys.stderr)
 
 
 def warn_of(found: Result) -> None:

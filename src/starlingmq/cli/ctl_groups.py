@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
-from starlingmq.cli.ctl_ask import listed, warn_of
+from starlingmq.cli.ctl_ask import DescendingOption, ListOrder, sorted_or_listed, tell_total, warn_of
+from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import progress
 from starlingmq.cli.remote import is_url
 from starlingmq.cli.tables import Column, Columns, WideOption, table
@@ -32,6 +33,14 @@ COLUMNS: Final[Columns] = {
 def groups(
     prefix: Annotated[str, typer.Argument(help="Only groups with this prefix.")] = "",
     everywhere: Annotated[bool, typer.Option("--everywhere", help="Ask the primary of each group.")] = False,
+    sort: Annotated[
+        str,
+        typer.Option(
+            help="With --everywhere: sort by name, filter, strategy, primary, members, waiting_here, lag, given or "
+            "redelivered."
+        ),
+    ] = "",
+    descending: DescendingOption = False,
     wide: WideOption = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
@@ -42,8 +51,12 @@ def groups(
     A node knows its own part of a group; the group's primary knows all of it (--everywhere).
     """
     if everywhere or is_url(data_dir):
-        found = listed("groups.all", "groups", GROUPS_MAX, data_dir, config, prefix=prefix)
+        order = ListOrder(sort, descending)
+        found = sorted_or_listed("groups.all", "groups", GROUPS_MAX, data_dir, config, order, prefix=prefix)
+        tell_total(found, "groups")
         warn_of(found)
+    elif sort:
+        raise CommandError("--sort needs --everywhere: a node knows only its own part of a group")
     else:
         directory = broker_address(data_dir, config)
         with progress(json_) as report:

@@ -13,7 +13,18 @@ import yaml
 
 from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import AtOption, LimitOption, NodeOption, SearchOption, ask, listed, show
+from starlingmq.cli.ctl_ask import (
+    AtOption,
+    DescendingOption,
+    LimitOption,
+    ListOrder,
+    NodeOption,
+    SearchOption,
+    ask,
+    listed,
+    show,
+    sorted_or_listed,
+)
 from starlingmq.cli.tables import Column, Columns, WideOption
 
 SHOWN: Final = 1000
@@ -132,6 +143,8 @@ def subscriptions(
     search: SearchOption = "",
     filter: Annotated[str, typer.Option(help="Show only filters that contain this text.")] = "",
     topic: Annotated[str, typer.Option(help="Show only subscriptions that receive messages of this topic.")] = "",
+    sort: Annotated[str, typer.Option(help="Sort by filter, client_id or qos.")] = "",
+    descending: DescendingOption = False,
     node: NodeOption = "",
     limit: LimitOption = SHOWN,
     wide: WideOption = False,
@@ -141,7 +154,9 @@ def subscriptions(
 ) -> None:
     """List subscriptions on all nodes."""
     chosen = {"q": search, "filter": filter, "topic": topic, "node": node}
-    found = listed("subscriptions", "subscriptions", limit, data_dir, config, **chosen)
+    found = sorted_or_listed(
+        "subscriptions", "subscriptions", limit, data_dir, config, ListOrder(sort, descending), **chosen
+    )
     show(found, json_, "subscriptions", SUBSCRIPTIONS, "there are no subscriptions", wide)
 
 
@@ -179,6 +194,8 @@ def bans(
 def retained(
     filter: Annotated[str, typer.Argument(metavar="FILTER", help="Filter of the topics.")] = "#",
     payload: Annotated[bool, typer.Option("--payload", help="Write the payload of this topic as it is.")] = False,
+    sort: Annotated[str, typer.Option(help="Sort by topic, qos, size, publisher or published_at.")] = "",
+    descending: DescendingOption = False,
     limit: LimitOption = SHOWN,
     wide: WideOption = False,
     data_dir: DataDirOption = None,
@@ -193,7 +210,9 @@ def retained(
         else:
             sys.stdout.buffer.write(base64.b64decode(one["payload_base64"]))
         return
-    found = listed("retained", "retained", limit, data_dir, config, filter=filter)
+    found = sorted_or_listed(
+        "retained", "retained", limit, data_dir, config, ListOrder(sort, descending), filter=filter
+    )
     show(found, json_, "retained", RETAINED, "no retained messages match", wide)
 
 

@@ -37,6 +37,7 @@ ROUTES: Final = {
     "clients": HttpRoute("GET", "/clients"),
     "sessions": HttpRoute("GET", "/sessions"),
     "subscriptions": HttpRoute("GET", "/subscriptions"),
+    "subscriptions.search": HttpRoute("GET", "/subscriptions/search"),
     "session": HttpRoute("GET", "/session"),
     "client.kick": HttpRoute("DELETE", "/client"),
     "session.end": HttpRoute("DELETE", "/session"),
@@ -45,6 +46,7 @@ ROUTES: Final = {
     "ban.lift": HttpRoute("DELETE", "/bans"),
     "publish": HttpRoute("POST", "/publish", body=True),
     "retained": HttpRoute("GET", "/retained"),
+    "retained.search": HttpRoute("GET", "/retained/search"),
     "retained.show": HttpRoute("GET", "/retained/message"),
     "retained.delete": HttpRoute("DELETE", "/retained/message"),
     "overviews": HttpRoute("GET", "/cluster/overview"),
@@ -65,6 +67,7 @@ ROUTES: Final = {
     "log": HttpRoute("GET", "/log"),
     "reload": HttpRoute("POST", "/reload"),
     "groups.all": HttpRoute("GET", "/groups"),
+    "groups.search": HttpRoute("GET", "/groups/search"),
     "cluster.status": HttpRoute("GET", "/nodes"),
     "cluster.routes": HttpRoute("GET", "/routes"),
     "cluster.shares": HttpRoute("GET", "/shares"),
@@ -114,6 +117,8 @@ def ask_url(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
     given = {NAMES.get((action, name), name): value for name, value in arguments.items() if value and name != "by"}
     if action == "sessions" and "connected" in given:
         given["connected"] = "true" if given["connected"] == "yes" else "false"
+    if "descending" in given:
+        given["descending"] = "true" if given["descending"] == "yes" else "false"
     if action == "rules.test" and "retain" in given:
         given["retain"] = "true"
     if action == "leave.begin" and "force" in given:

@@ -69,7 +69,7 @@ export class List {
     this.next.hidden = !page.next;
     const from = parameters.cursor && !pages ? null : pages * LIMIT + 1;
     const range = from && rows.length ? t("range", {from: number(from), to: number(from + rows.length - 1)}) : number(rows.length);
-    this.count.textContent = page.total === undefined ? (rows.length ? range : "") : t("of", {count: range, total: number(page.total)});
+    this.count.textContent = page.total === undefined ? (rows.length ? range : "") : t(page.complete === false ? "of.more" : "of", {count: range, total: number(page.total)});
     return [this.tools, missing(page), table({...this.columns, ...nodeColumn(rows)}, rows, this.head(parameters)), ...this.below(page)];
   }
 

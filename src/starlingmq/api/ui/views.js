@@ -107,15 +107,19 @@ const sessions = new List("sessions", {path: "/sessions/search", key: "sessions"
     queued: (s) => number(s.queued), bytes: (s) => number(s.queued_bytes), "in flight": (s) => number(s.inflight), dropped: (s) => number(s.dropped),
     expires: (s) => s.expires_at && moment(s.expires_at)}});
 
-const subscriptions = new List("subscriptions", {path: "/subscriptions", key: "subscriptions", fields: {q: t("find.client"), filter: t("find.part"), topic: t("find.topic")},
+const subscriptions = new List("subscriptions", {path: "/subscriptions/search", key: "subscriptions", fields: {q: t("find.client"), filter: t("find.part"), topic: t("find.topic")},
+  sorts: {filter: "filter", client: "client_id", qos: "qos"},
   columns: {filter: (s) => el("a", {href: "#topics?" + new URLSearchParams({filter: unshared(s.filter)})}, s.filter), client: (s) => sessionLink(s.client_id),
     qos: (s) => s.qos, "no local": (s) => (s.no_local ? t("yes") : ""), "retain as published": (s) => (s.retain_as_published ? t("yes") : "")}});
 
-const retained = new List("retained", {path: "/retained", key: "retained", fields: {filter: t("find.filter")},
+const retained = new List("retained", {path: "/retained/search", key: "retained", fields: {filter: t("find.filter")},
+  sorts: {topic: "topic", qos: "qos", bytes: "size", from: "publisher", published: "published_at"},
   columns: {topic: (r) => el("a", {href: "#message?" + new URLSearchParams({topic: r.topic})}, r.topic), qos: (r) => r.qos,
     bytes: (r) => number(r.size), from: (r) => r.publisher, published: (r) => age(r.published_at), expires: (r) => r.expires_at && moment(r.expires_at)}});
 
-const groups = new List("groups", {path: "/groups", key: "groups", fields: {prefix: t("find.group")},
+const groups = new List("groups", {path: "/groups/search", key: "groups", fields: {prefix: t("find.group")},
+  sorts: {group: "name", filter: "filter", strategy: "strategy", primary: "primary", members: "members", waiting: "waiting_here", lag: "lag",
+    delivered: "given", redelivered: "redelivered"},
   columns: {group: (g) => g.name, filter: (g) => g.filter, strategy: (g) => g.strategy,
     primary: (g) => g.primary, members: (g) => number(g.members_here + Object.values(g.nodes).reduce((sum, n) => sum + n.members, 0)),
     "members by node": (g) => [[g.node || g.primary, {members: g.members_here}], ...Object.entries(g.nodes)].filter(([, n]) => n.members)

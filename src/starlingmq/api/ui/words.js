@@ -255,6 +255,7 @@ export const WORDS = {
   "no_answer": ["the broker does not answer", "der Broker antwortet nicht"],
   "none": ["none", "keine"],
   "of": ["{count} of {total}", "{count} von {total}"],
+  "of.more": ["{count} of the first {total}; narrow the search", "{count} der ersten {total}; bitte die Suche eingrenzen"],
   "overview.all": ["Now, all {count} nodes", "Jetzt, alle {count} Knoten"],
   "overview.dropped": ["Dropped, by reason", "Verworfen, nach Grund"],
   "overview.last": ["Last", "Letzte"],
