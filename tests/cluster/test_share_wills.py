@@ -203,7 +203,7 @@ def test_an_earlier_settlement_does_not_count_for_a_will_that_its_node_has_not_w
 
 
 def settlements() -> WillSettlements:
-    found = WillSettlements("test", 3.0, lambda node: True, lambda name: False)
+    found = WillSettlements("test", 3.0, lambda node: True, lambda name: False, lambda name, will: False)
     found.enter(1)
     return found
 

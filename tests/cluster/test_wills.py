@@ -264,7 +264,7 @@ def test_a_will_waits_while_etcd_is_away() -> None:
 
 def settling() -> WillSettlements:
     """The settlements of node 1; node 2 cannot be reached."""
-    found = WillSettlements("test", 3.0, lambda node: False, lambda name: False)
+    found = WillSettlements("test", 3.0, lambda node: False, lambda name: False, lambda name, will: False)
     found.enter(1)
     return found
 

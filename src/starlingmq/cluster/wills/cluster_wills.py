@@ -17,9 +17,9 @@ Invariants:
   will settled.
 - When another node has published the will of a client that is connected here, its connection is closed.
 - A will is never published after messages that its client publishes over a newer connection. A CONNECT waits for
-  earlier wills at this node, and settles those at other nodes. So other nodes must find the key of this node
-  (``OwnershipPorts.needed``) as long as it has a will, and a FIRING key is deleted only once the will's retained
-  message is in etcd.
+  earlier wills at this node, also for those that other nodes have taken, and settles those at other nodes. So other
+  nodes must find the key of this node (``OwnershipPorts.needed``) as long as it has a will, and a FIRING key is deleted
+  only once the will's retained message is in etcd.
 
 The parts, each of which reports to this module:
 
@@ -27,6 +27,7 @@ The parts, each of which reports to this module:
 - ``will_registration``: this node's keys in etcd.
 - ``taken_wills``: wills of other nodes that this node has taken.
 - ``will_settlement``: wills that a client which is back has left at other nodes.
+- ``taken_away``: wills of this node that other nodes have taken.
 - ``leader_wills``: wills of nodes that are gone.
 
 Pure: the core's wills and answers of etcd in; requests, and calls of ``core.session.ending``, out.
@@ -45,6 +46,7 @@ from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.leader_wills import LeaderWills
+from starlingmq.cluster.wills.taken_away import TakenAway
 from starlingmq.cluster.wills.taken_wills import TakenWills
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import (
@@ -107,9 +109,11 @@ class ClusterWills(Subsystem):
             config.takeover_timeout,
             connected,
             self.taken.is_unpublished,
+            self.taken.is_published,
             EtcdCas("wills settle", per_txn, under_way),
             gets,
         )
+        self._taken_away = TakenAway(self.settling)
         self._in_shares = ownership.in_shares
         self._me = 0
         self._members: dict[int, None] = {}
@@ -209,6 +213,8 @@ class ClusterWills(Subsystem):
     def _settled(self, name: str, entry: WillEntry, settled: RegisteredWill) -> None:
         """Another node has taken this will, or cancelled it."""
         self._remember(self._ctx.now)  # the will may have become due in this turn
+        if settled.taker not in (0, self._me) and not name.startswith(TAKEN):
+            self._taken_away.note(name, settled.taker, settled.id, self._ctx.now)
         for will in [will for will in entry.due if _is_settled(will, settled)]:
             entry.due.remove(will)
             self.table.drop_due(name, will)
@@ -238,15 +244,14 @@ class ClusterWills(Subsystem):
             self.table.add_due(each.client_id, each.will, now)
 
     def unpublished(self, client_id: str) -> bool:
-        """Whether a will of an earlier connection is still to be published here, or its settlement to be confirmed."""
+        """Whether a will of an earlier connection is still to be published here, or its settlement to be confirmed, or
+        it is to be published by another node, which has taken it."""
         self._remember(self._ctx.now)
         entry = self.table.get(client_id)
         if entry is None or not entry.due:
-            return False
+            return self._taken_away.is_unpublished(client_id)
         if client_id in self.table.held:
-            del self.table.held[client_id]
-            entry.held_until, entry.held_by = 0.0, 0
-            self.table.look_later(client_id)
+            self.table.end_hold(client_id)
         return True
 
     def leave(self, client_id: str, node: int, epoch: int) -> tuple[bool, int]:
@@ -288,6 +293,11 @@ class ClusterWills(Subsystem):
             del self._doubtful[client_id]
         return cleared
 
+    def reports_none(self, client_id: str, node: int) -> None:
+        """That node has answered ``leave`` with False. Without shares, that does not count wills that it has taken."""
+        if self._in_shares:
+            self._taken_away.has_nothing(client_id, node)
+
     def node_restarted(self, node: int) -> None:
         """That node was restarted: the wills that it had to settle before the restart are no longer left to it."""
         for name in self.table.held:
@@ -317,10 +327,10 @@ class ClusterWills(Subsystem):
         for name in table.take_ready(NAMES_PER_TURN):
             self._look_at_due(name, now)
         for name in [name for name in table.held if not table.entry(name).is_held(now, self._connected)]:
-            del table.held[name]
-            table.look_later(name)
+            table.end_hold(name)
         if self._unwritten:
             self._look_at_written()
+        self._taken_away.turn(now)
         self.settling.turn(now)
         self.foreign.turn(now)
         for amendment in self.foreign.take_amendments():

@@ -60,6 +60,12 @@ class TakenWills:
         entry = self._table.get(name)
         return entry is not None and entry.known is not None and entry.published != entry.known.id
 
+    def is_published(self, name: str, will: int) -> bool:
+        """Whether this node has taken the will of that name with that id, and published it or given it up. False as
+        well once nothing of it is left here or in etcd."""
+        entry = self._table.get(name)
+        return entry is not None and entry.published == will
+
     def step(self, name: str, entry: WillEntry, now: float) -> None:
         """Brings etcd from its current record to the intended one, by one change."""
         known = entry.known

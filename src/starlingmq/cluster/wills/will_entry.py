@@ -46,6 +46,9 @@ class WillEntry:
         self.held_by = node
         self.held_max = now + HOLD_SECONDS
 
+    def end_hold(self) -> None:
+        self.held_until, self.held_by, self.held_max = 0.0, 0, 0.0
+
     def is_held(self, now: float, connected: Callable[[int], bool]) -> bool:
         if now < self.held_until:
             return True

@@ -21,14 +21,20 @@ since:
     FIRING, or a copy of a taken will       reads again until it is gone, so published. If its node is not connected,
                                             and the key has not changed for ``fire_seconds``: writes SETTLED, the
                                             will is lost
-    SETTLED, taken by another node          handles the copy in that node's name in the same way
+    SETTLED, taken by a node                handles the copy in that node's name in the same way. If this node has
+                                            taken it: reads again until the copy is published or gone
     SETTLED, of an earlier epoch, and       as if there was nothing: the node has not written the will yet
     another will is reported
     SETTLED                                 is done
     ======================================  ========================================================================
 
 A settlement is done only once the copy that this node took, if any, is published: the other node deletes its key, and
-with it the pointer to that copy, as soon as it has seen SETTLED.
+with it the pointer to that copy, as soon as it has seen SETTLED. This node may find in the key that it has taken the
+will before it hears of its copy: the answer to its change was lost, and the copy comes with the next reading of its
+keys. So "taken by this node" alone does not say that anything is published.
+
+A client may also come back to the node of its will after another node has taken the will. Then the node of the will
+follows the copy in the same way (``is_published``).
 
 Invariant: a will is published only by the node whose change of the key allows it, and within ``fire_seconds`` after
 that node requested the change. So a will that is FIRING for longer is not published without another change of its key.
@@ -68,9 +74,10 @@ KEPT_SECONDS: Final = 60.0  # how long the result is kept for the CONNECT that a
 
 
 class Settlement:
-    """``key`` is the one that is read: first that of the node where the client was, then perhaps a copy at another
-    ``holder``. ``will``: the id that the client's former node has reported as pending; CANCELLED: it has none;
-    UNREPORTED: it was asked and has not answered; 0: it could not be asked, or is of an earlier version."""
+    """``key`` is the one that is read: first that of the node where the client was, then perhaps the copy at its
+    ``holder``, to which that key, as in ``pointer``, has led. ``will``: the id that the client's former node has
+    reported as pending; CANCELLED: it has none; UNREPORTED: it was asked and has not answered; 0: it could not be
+    asked, or is of an earlier version."""
 
     __slots__ = (
         "again_at",
@@ -84,6 +91,7 @@ class Settlement:
         "holder",
         "key",
         "node",
+        "pointer",
         "revision",
         "seen",
         "seen_at",
@@ -106,6 +114,8 @@ class Settlement:
         self.revision = -1  # of the key, as first read ...
         self.seen_at = 0.0  # ... and when
         self.seen = 0  # id of the will that the key had
+        # value, revision and ``seen_at``; None: ``key`` is a copy of a will that this node has left
+        self.pointer: tuple[RegisteredWill, int, float] | None = None
         self.forget_at = inf
 
     def cancels(self, value: RegisteredWill, now: float) -> bool:
@@ -126,15 +136,19 @@ class WillSettlements:
         fire_seconds: float,
         connected: Callable[[int], bool],
         unpublished: Callable[[str], bool],
+        published: Callable[[str, int], bool],
         changes: EtcdCas | None = None,
         gets_per_txn: int = GETS_PER_TXN,
     ) -> None:
-        """``unpublished``: whether this node still has to publish the will of a name below its own number."""
+        """Of the wills that this node has taken, by name (``taken_name``): ``unpublished``, whether this node still has
+        to publish one; ``published``, whether it has published the one with that id. Neither holds for a copy of which
+        this node has not heard yet."""
         self.settled = self.published = self.lost = 0
         self._cluster = cluster
         self._fire_seconds = fire_seconds
         self._connected = connected
         self._unpublished = unpublished
+        self._published = published
         self._me = 0
         self._settlements: dict[bytes, Settlement] = {}  # by the key of the node where the client was
         self._looked_at: dict[bytes, Settlement] = {}  # by ``Settlement.key``
@@ -173,11 +187,30 @@ class WillSettlements:
         self._to_ask.append(found)
         return False
 
+    def is_published(self, client_id: str, taker: int, will: int) -> bool:
+        """Whether ``taker`` has published the will with that id, which it has taken from this node, or does not do so
+        any more: the client's claim is here, so it gives up a copy that it has not published in time. To be called
+        until it returns True."""
+        own = wills_of(self._cluster, self._me) + client_id.encode()
+        found = self._settlements.get(own)
+        if found is not None and (found.holder, found.seen) == (taker, will):
+            if found.done:
+                self._forget(found)
+            return found.done
+        if found is not None:
+            self._forget(found)
+        key = taken_key(self._cluster, taker, self._me, client_id)
+        copies = taken_prefix(self._cluster, self._me, client_id)
+        found = self._settlements[own] = self._looked_at[key] = Settlement(key, copies, self._me, client_id, 0)
+        found.holder, found.seen = taker, will
+        self._to_ask.append(found)
+        return False
+
     def is_settling(self, client_id: str, nodes: Iterable[int]) -> bool:
-        """Whether a will of the client that was left at one of the nodes is not settled yet."""
+        """Whether a will of the client that was left at one of the nodes, but this one, is not settled yet."""
         if not self._settlements:
             return False
-        keys = [wills_of(self._cluster, node) + client_id.encode() for node in nodes]
+        keys = [wills_of(self._cluster, node) + client_id.encode() for node in nodes if node != self._me]
         return any(key in self._settlements and not self._settlements[key].done for key in keys)
 
     def pending(self) -> int:
@@ -296,16 +329,31 @@ class WillSettlements:
             self._amend(settlement, revision, mine, Put(copy, encode_will(value)))
 
     def _look_at_settled(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
-        if value.taker == self._me:
-            self._conclude(settlement)
-        elif value.taker:
-            del self._looked_at[settlement.key]
-            settlement.holder = value.taker
-            settlement.key = taken_key(self._cluster, value.taker, settlement.node, settlement.client_id)
+        if value.taker and not (value.taker == self._me and self._is_published_here(settlement, value)):
+            settlement.pointer = value, revision, settlement.seen_at
+            self._turn_to(settlement, value.taker)
             settlement.revision = -1
-            self._looked_at[settlement.key] = settlement
             self._to_ask.append(settlement)
-        elif value.epoch < settlement.epoch and self._is_outdated(settlement, value):
+        else:
+            self._look_at_published(settlement, value, revision)
+
+    def _turn_to(self, settlement: Settlement, holder: int) -> None:
+        """Looks at the node's key, or at the copy of another ``holder``, from now on."""
+        if self._looked_at.get(settlement.key) is settlement:
+            del self._looked_at[settlement.key]
+        node, client_id = settlement.node, settlement.client_id
+        settlement.holder = holder
+        settlement.key = wills_of(self._cluster, node) + client_id.encode()
+        if holder != node:
+            settlement.key = taken_key(self._cluster, holder, node, client_id)
+        self._looked_at[settlement.key] = settlement
+
+    def _is_published_here(self, settlement: Settlement, value: RegisteredWill) -> bool:
+        return self._published(taken_name(settlement.node, settlement.client_id), value.id)
+
+    def _look_at_published(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
+        """The settled will is published, cancelled or lost. The node may have left a later one."""
+        if value.epoch < settlement.epoch and self._is_outdated(settlement, value):
             if self._is_expected(settlement):
                 self._look_again(settlement)
             else:
@@ -318,13 +366,26 @@ class WillSettlements:
         return not self._connected(settlement.node) or settlement.will not in (0, CANCELLED, value.id)
 
     def _look_at_copy(self, settlement: Settlement, value: RegisteredWill | None, revision: int) -> None:
-        if value is None:
-            self._conclude(settlement)
-        elif self._connected(settlement.holder) or self._is_patient(settlement):
+        here = settlement.holder == self._me
+        connected = here or self._connected(settlement.holder)
+        if value is None or (here and self._is_published_here(settlement, value)):
+            self._copy_is_gone(settlement)
+        elif self._is_patient(settlement) or (connected and settlement.pointer is not None):
             self._look_again(settlement)
+        elif connected:  # the will of this node is published, or not any more: its client is back
+            self._conclude(settlement)
         else:
             self.lost += 1
             self._amendments.add(CasUpdate(settlement.key, revision, None))
+
+    def _copy_is_gone(self, settlement: Settlement) -> None:
+        if settlement.pointer is None:
+            self._conclude(settlement)
+            return
+        value, revision, seen_at = settlement.pointer
+        self._turn_to(settlement, settlement.node)
+        settlement.revision, settlement.seen_at = revision, seen_at
+        self._look_at_published(settlement, value, revision)
 
     def _wait_for_publication(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
         if self._connected(settlement.node) or self._is_patient(settlement):
@@ -387,7 +448,9 @@ class WillSettlements:
                 self._look_again(settlement)  # until it is published
         else:
             self.settled += done.value is not None and decode_will(done.value).id != 0
-            if settlement is not None:
+            if settlement is not None and settlement.holder != settlement.node:
+                self._copy_is_gone(settlement)
+            elif settlement is not None:
                 self._conclude(settlement)
 
     def take_notices(self) -> list[str]:

@@ -42,7 +42,7 @@ PUBLISHED: Final = FACTS + b"p"  # a name: a will taken from another node and pu
 class WillTable:
     entries: dict[str, WillEntry]
     due: dict[str, None]  # names that have something due
-    held: dict[str, None]  # names with ``held_until`` set
+    held: dict[str, None]  # names whose due wills are left to another node
 
     def __init__(self, broker: BrokerState, ownership: Ownership) -> None:
         self._ctx = broker.ctx
@@ -99,6 +99,12 @@ class WillTable:
         """Leaves the due wills of the name to that node (0: it is not known which one)."""
         self.entry(name).hold(self._ctx.now, seconds, node)
         self.held[name] = None
+
+    def end_hold(self, name: str) -> None:
+        """This node publishes the due wills of the name itself, even if the other node is connected again."""
+        self.entry(name).end_hold()
+        del self.held[name]
+        self.look_later(name)
 
     # Facts
 

@@ -1,0 +1,213 @@
+"""A client that is back at the node of its will waits for another node that has taken the will."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.fleet import Fleet
+from tests.cluster.test_wills import KEYS, kill, leave_will
+from tests.harness import FakeClient
+
+from starlingmq.cluster.etcd.etcd_requests import Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+from starlingmq.cluster.takeover.transfer_frames import CANCELLED
+from starlingmq.cluster.wills.taken_away import KEPT_SECONDS, TakenAway
+from starlingmq.cluster.wills.will_records import (
+    REGISTERED,
+    SETTLED,
+    RegisteredWill,
+    decode_will,
+    encode_will,
+    taken_key,
+    will_from,
+)
+from starlingmq.cluster.wills.will_settlement import AGAIN_SECONDS, WillSettlements
+from starlingmq.wire.mqtt import Connack, Connect
+from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
+
+SECONDS = 3.0  # for which a change allows to publish
+WILL = RegisteredWill(REGISTERED, 7, epoch=4)
+
+
+class Settling:
+    """The settlements of node 1, and etcd as they see it."""
+
+    def __init__(self, *connected: int) -> None:
+        self.now = 1.0
+        self.unpublished = False  # node 1 has heard of its copy, and has not published it
+        self.published = 0  # the id of the will that it has published
+        self.found = WillSettlements(
+            "test", SECONDS, lambda node: node in connected, lambda name: self.unpublished, self._is_published
+        )
+        self.found.enter(1)
+        self.keys: dict[bytes, tuple[int, RegisteredWill]] = {}
+        self.revision = 10
+
+    def _is_published(self, name: str, will: int) -> bool:
+        return will == self.published
+
+    def put(self, key: bytes, value: RegisteredWill) -> None:
+        self.revision += 1
+        self.keys[key] = self.revision, value
+
+    def get(self, operation: Operation) -> tuple[KeyValue, ...]:
+        assert isinstance(operation, Get)
+        found = self.keys.items()
+        return tuple(
+            [
+                KeyValue(key, encode_will(value), revision, revision)
+                for key, (revision, value) in found
+                if (key.startswith(operation.key) if operation.prefix else key == operation.key)
+            ]
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        """Requests are answered at once."""
+        for _ in range(int(seconds / AGAIN_SECONDS)):
+            self.now += AGAIN_SECONDS
+            self.found.turn(self.now)
+            while requests := self.found.take_requests(self.now):
+                for request in requests:
+                    self._answer(request)
+
+    def _answer(self, request: Txn) -> None:
+        self.revision += 1
+        for compare in request.compares:
+            assert compare.operand == self.keys[compare.key][0]
+        for write in request.success:
+            if isinstance(write, Delete):
+                del self.keys[write.key]
+            elif isinstance(write, Put):
+                self.put(write.key, decode_will(write.value))
+        found = () if request.compares else tuple([self.get(each) for each in request.success])
+        self.found.answered(TxnAnswer(request.tag, True, self.revision, found), self.now)
+
+    def is_settled(self, will: int) -> bool:
+        return self.found.settle("c", 2, 5, None, False, will)
+
+
+def test_a_settlement_waits_for_the_copy_that_this_node_took_before_this_node_hears_of_it() -> None:
+    """The answer to the change was lost, and the node finds in the other node's key that it has taken the will."""
+    for heard in (False, True):
+        world = Settling(2)
+        copy = taken_key("test", 1, 2, "c")
+        world.put(KEYS + b"2/c", RegisteredWill(SETTLED, 7, epoch=5, taker=1))
+        world.put(copy, WILL)
+        assert not world.is_settled(7)
+        world.pass_time(2 * SECONDS)
+        assert not world.is_settled(7), "the will would be published after the CONNACK"
+        if heard:
+            world.published = 7  # and the retained message may not be in etcd yet
+        else:
+            del world.keys[copy]
+        world.pass_time(0.1)
+        assert world.is_settled(7)
+
+
+def test_the_end_of_a_copy_does_not_settle_a_later_will_of_the_same_node() -> None:
+    """Node 3 has published an earlier will of node 2. The next one is due there, and not written."""
+    world = Settling(2, 3)
+    world.put(KEYS + b"2/c", RegisteredWill(SETTLED, 7, epoch=3, taker=3))
+    world.put(taken_key("test", 3, 2, "c"), WILL)
+    assert not world.is_settled(8)
+    world.pass_time(0.1)
+    del world.keys[taken_key("test", 3, 2, "c")]
+    world.pass_time(2 * SECONDS)
+    assert not world.is_settled(8), "will 8 would be published after the CONNACK"
+    world.put(KEYS + b"2/c", RegisteredWill(REGISTERED, 8, epoch=4))
+    world.pass_time(0.1)
+    assert world.keys[KEYS + b"2/c"][1] == RegisteredWill(SETTLED, 8, epoch=5, taker=1)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_taken_will_is_waited_for_as_long_as_its_taker_may_publish_it(connected: bool) -> None:
+    world = Settling(*([2] if connected else []))
+    copy = taken_key("test", 2, 1, "c")
+    taken = TakenAway(world.found)
+    taken.note("c", 2, 7, world.now)
+    world.put(copy, WILL)
+    assert taken.is_unpublished("c") and not taken.is_unpublished("another")
+    world.pass_time(SECONDS - 0.5)
+    world.put(copy, WILL)  # it has asked again
+    world.pass_time(SECONDS - 0.5)
+    assert taken.is_unpublished("c")
+    world.pass_time(1.5)
+    assert not taken.is_unpublished("c")
+    assert (copy in world.keys) == connected, "a copy of a node that is gone would be published when it is back"
+
+
+def test_a_taken_will_ends_with_its_copy_or_the_word_of_its_taker_or_is_forgotten() -> None:
+    world = Settling(2)
+    taken = TakenAway(world.found)
+    taken.note("gone", 2, 7, world.now)
+    assert taken.is_unpublished("gone")
+    world.pass_time(0.1)
+    assert not taken.is_unpublished("gone")
+    world.put(taken_key("test", 2, 1, "c"), WILL)
+    taken.note("c", 2, 7, world.now)
+    taken.has_nothing("c", 3)
+    assert taken.is_unpublished("c")
+    taken.has_nothing("c", 2)
+    assert not taken.is_unpublished("c") and len(taken) == 0
+    taken.note("c", 2, 8, world.now)
+    taken.turn(world.now + KEPT_SECONDS - 1.0)
+    assert len(taken) == 1
+    taken.turn(world.now + KEPT_SECONDS)
+    assert len(taken) == 0
+
+
+def test_each_will_that_a_node_takes_is_waited_for() -> None:
+    world = Settling(2)
+    taken = TakenAway(world.found)
+    taken.note("c", 2, 7, world.now)
+    assert taken.is_unpublished("c")
+    world.pass_time(0.1)
+    taken.note("c", 2, 8, world.now)
+    world.put(taken_key("test", 2, 1, "c"), RegisteredWill(REGISTERED, 8, epoch=5))
+    assert taken.is_unpublished("c"), "that will 7 is gone says nothing of will 8"
+    world.pass_time(0.1)
+    assert taken.is_unpublished("c")
+
+
+def come_back(fleet: Fleet) -> FakeClient:
+    client = fleet[0].open()
+    client.send(Connect(5, "c", False, 0, properties={SESSION_EXPIRY_INTERVAL: 600}))
+    fleet.advance(1.0)
+    return client
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_client_waits_at_the_node_of_its_will_for_the_node_that_has_taken_it(published: bool) -> None:
+    """Node 3 has taken the will, and is killed. Its last word on it may still be on the way to etcd."""
+    fleet = Fleet(3)
+    client = leave_will(fleet, 0, "c", expiry=600)
+    kill(fleet, 2)
+    (record,) = fleet.etcd.store.get(KEYS + b"1/c")
+    copy = taken_key("test", 3, 1, "c")
+    settled = RegisteredWill(SETTLED, decode_will(record.value).id, taker=3)
+    fleet[1].etcd.request(Txn("taken", (), (Put(record.key, encode_will(settled)), Put(copy, record.value))), fleet.now)
+    fleet.advance(0.2)
+    assert client.closed and not fleet.etcd.store.get(record.key)
+    back = come_back(fleet)
+    assert not back.output, "it would publish before its will"
+    if published:
+        fleet[1].etcd.request(Txn("published", (), (Delete(copy),)), fleet.now)
+        fleet.advance(0.2)
+    else:
+        fleet.advance(1.2 * SECONDS)
+    assert back.expect(Connack).reason == 0
+    assert not fleet.etcd.store.get(copy)
+
+
+def test_wills_are_not_left_again_to_a_node_whose_connection_was_lost_meanwhile() -> None:
+    """This node was about to publish, and waits until etcd has the retained message of an earlier will."""
+    fleet = Fleet(3)
+    node = fleet[0]
+    wills, port = node.cluster.wills, node.state.ctx.cluster.wills
+    assert port is not None
+    wills.table.entry("c").sequence = 1 << 62
+    port.fire("c", will_from(WILL))
+    assert wills.leave("c", 2, 5) == (True, 7)
+    entry = wills.table.entry("c")
+    kill(fleet, 1)
+    fleet.advance(SECONDS + 30.0, 0.1)
+    assert entry.due and not entry.is_held(fleet.now, lambda node: True)
+    assert wills.leave("none", 2, 5) == (False, CANCELLED)
