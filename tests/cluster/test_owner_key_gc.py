@@ -8,6 +8,7 @@ from tests.cluster.lone_ownership import lone_ownership
 
 from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, Txn, TxnAnswer
 from starlingmq.cluster.takeover.owner_key_gc import PAGE, PAUSE_SECONDS, OwnerKeyGc
+from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 
@@ -116,3 +117,28 @@ def test_the_key_stays_while_a_session_may_still_come() -> None:
     assert owner_keys(fleet) == [
         b"c/%d" % node.cluster.number for node in fleet.nodes if "c" in node.state.ctx.sessions
     ]
+
+
+def test_a_key_that_a_lost_target_was_to_delete_is_released_by_its_node() -> None:
+    """A session is on its way from its first node to a second one, when the client goes on to a third one. The first
+    node passes the session on and keeps its key, which the second one would delete. It is lost before it has heard that
+    the first node is done."""
+    fleet = Fleet(4)
+    properties: Properties = {SESSION_EXPIRY_INTERVAL: 600}
+    subscriber = fleet.connect(0, "c", clean_start=False, properties=properties)
+    subscriber.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(0.2)
+    subscriber.drop()
+    fleet.mute = {(4, 1)}  # the mark that the first node waits for
+    fleet.connect(1, "c", clean_start=False, properties=properties).drop()
+    client = fleet.connect(2, "c", clean_start=False, properties=properties)
+    assert client.connack.session_present
+    fleet.end(1)
+    fleet.speak()
+    fleet.advance(20.0, 0.1)
+    assert not fleet[0].cluster.takeovers.has("c")
+    assert owner_keys(fleet) == [b"c/1", b"c/2", b"c/3"]
+    assert fleet[0].cluster.forget("n2", True, fleet.now) == ""
+    fleet.advance(2.0)
+    assert owner_keys(fleet) == [b"c/3"]
+    assert not client.closed
