@@ -17,6 +17,7 @@ from starlingmq.cluster.wills.will_records import (
     decode_will,
     encode_will,
     taken_key,
+    taken_name,
     will_from,
 )
 from starlingmq.cluster.wills.will_settlement import AGAIN_SECONDS, WillSettlements
@@ -211,3 +212,33 @@ def test_wills_are_not_left_again_to_a_node_whose_connection_was_lost_meanwhile(
     fleet.advance(SECONDS + 30.0, 0.1)
     assert entry.due and not entry.is_held(fleet.now, lambda node: True)
     assert wills.leave("none", 2, 5) == (False, CANCELLED)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_node_without_storage_gives_up_what_its_earlier_incarnation_has_taken(stored: bool) -> None:
+    """That one may have published the copy, and answered the client: in shares, the copy stays until etcd has the
+    retained message."""
+    node = Fleet(2)[0]
+    wills = node.cluster.wills
+    node.state.ctx.recording = stored
+    wills.taken.begin(100)
+    for revision in (99, 101):
+        name = taken_name(2, f"c{revision}")
+        entry = wills.table.entry(name)
+        entry.known, entry.revision = WILL, revision
+        assert wills.unpublished(f"c{revision}"), "the client comes back here, and would publish before its will"
+        wills.taken.step(name, entry, node.now)
+        assert wills.unpublished(f"c{revision}") == (stored or revision > 100)
+    assert wills.taken.lost == (not stored)
+
+
+def test_a_copy_that_is_given_up_is_deleted() -> None:
+    node = Fleet(2)[0]
+    wills = node.cluster.wills
+    wills.taken.begin(100)
+    name = taken_name(2, "c")
+    entry = wills.table.entry(name)
+    entry.known, entry.revision = WILL, 99
+    wills.taken.step(name, entry, node.now)
+    (change,) = wills.registration.take_changes(node.now)
+    assert change.success == (Delete(taken_key("test", 1, 2, "c")),)

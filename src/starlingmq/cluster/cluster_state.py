@@ -187,7 +187,7 @@ class ClusterState:
         self._heartbeats = Heartbeats(broker.ctx, view, self._sender, self.node_directory, self._serving)
         self.qos2 = Qos2Adapter(broker, config, view.is_connected)
         if self.shares is not None:
-            self.shares.on_begin = self.qos2.remembers_since
+            self.shares.on_begin = (self.qos2.remembers_since, self.wills.taken.begin)
         self.operator_rpc = OperatorRpc(view.is_connected)
 
     def _make_takeovers(self) -> None:

@@ -96,8 +96,8 @@ class Shares(Subsystem):
         self._words: dict[int, ShareFrame] = {}  # to nodes with another version
         self._looked_at = -inf
         self._begun = False  # this incarnation has been in a table
-        # gets an epoch below all that this incarnation can be granted
-        self.on_begin: Callable[[int], None] = lambda epoch: None
+        # get an epoch below all that this incarnation can be granted
+        self.on_begin: tuple[Callable[[int], None], ...] = ()
         self._sinks: tuple[Callable[[Answer, float], None], ...] = ()
 
     def answer_to(self, *sinks: Callable[[Answer, float], None]) -> None:
@@ -228,7 +228,7 @@ class Shares(Subsystem):
         self._asked, self._answering = [], []
         if taking_part and not self._begun:
             self._begun = True
-            self.on_begin(table.version << VERSION_SHIFT)
+            self._begin(table.version << VERSION_SHIFT)
         me = self._me if taking_part else 0
         self.books.set_table(table, me)
         self.leader.set_table(table, me, copied)
@@ -249,11 +249,15 @@ class Shares(Subsystem):
                 missing = True
         self.keeper.want(nodes, missing)
 
+    def _begin(self, epoch: int) -> None:
+        for sink in self.on_begin:
+            sink(epoch)
+
     # A turn
 
     def registered(self, now: float) -> None:
         if not self._begun:
-            self.on_begin(NEVER)
+            self._begin(NEVER)
 
     def begin_turn(self, now: float) -> None:
         self._look_at_nodes()

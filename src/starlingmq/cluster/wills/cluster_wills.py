@@ -245,11 +245,11 @@ class ClusterWills(Subsystem):
 
     def unpublished(self, client_id: str) -> bool:
         """Whether a will of an earlier connection is still to be published here, or its settlement to be confirmed, or
-        it is to be published by another node, which has taken it."""
+        a copy of one: here, by this incarnation or an earlier one, or by another node, which has taken it."""
         self._remember(self._ctx.now)
         entry = self.table.get(client_id)
         if entry is None or not entry.due:
-            return self._taken_away.is_unpublished(client_id)
+            return self._has_unpublished_copy(client_id) or self._taken_away.is_unpublished(client_id)
         if client_id in self.table.held:
             self.table.end_hold(client_id)
         return True
@@ -277,10 +277,13 @@ class ClusterWills(Subsystem):
         with owners in shares."""
         if not self._in_shares:
             return False
-        names = self.table.names_of(client_id)
-        if any(name.startswith(TAKEN) and self.taken.is_unpublished(name) for name in names):
+        if self._has_unpublished_copy(client_id):
             return True
         return not self.registration.is_complete() or self.settling.is_settling(client_id, self._members)
+
+    def _has_unpublished_copy(self, client_id: str) -> bool:
+        names = self.table.names_of(client_id)
+        return any(name.startswith(TAKEN) and self.taken.is_unpublished(name) for name in names)
 
     def take_cleared(self, has: Callable[[str], bool]) -> list[tuple[str, int]]:
         """Client ids, with epochs of other nodes, of which this node has taken no will after all, or published it.

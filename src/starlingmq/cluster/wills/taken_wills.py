@@ -7,10 +7,12 @@
       '-----too late, or after a restart--> checked: has the client been back at another node?
                                               no:  the key is written again, and taken again
                                               yes: lost, deleted
+    taken by an earlier incarnation of a node that stores nothing: lost, deleted
 
 Invariant: a taken will is published only within the time that the last change of its key allows
 (``WillEntry.allowed_until``). After that, the client may have had a CONNACK at another node, and published messages
-that the will must not follow.
+that the will must not follow. A node without storage does not know whether its earlier incarnation has published a
+copy, and answered the client.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from starlingmq.cluster.etcd.etcd_cas import CasUpdate
 from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Txn, TxnAnswer
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.wills.will_entry import WillEntry
-from starlingmq.cluster.wills.will_records import client_of, will_from
+from starlingmq.cluster.wills.will_records import RegisteredWill, client_of, will_from
 from starlingmq.cluster.wills.will_registration import WillRegistration
 from starlingmq.cluster.wills.will_table import WillTable
 
@@ -40,6 +42,7 @@ class TakenWills:
         self._table = table
         self._registration = registration
         self._me = 0
+        self._since = 0
         self._to_check: list[str] = []
         self._checking: dict[str, list[str]] = {}  # by tag
         self._checks = 0
@@ -47,6 +50,10 @@ class TakenWills:
 
     def enter(self, me: int) -> None:
         self._me = me
+
+    def begin(self, revision: int) -> None:
+        """All changes that this incarnation makes have higher revisions."""
+        self._since = revision
 
     def take(self, done: CasUpdate, revision: int) -> None:
         """Another node's will is settled now. If it has to be published, this node does that."""
@@ -75,6 +82,9 @@ class TakenWills:
             self._table.forget(name)
         elif entry.published == known.id:
             self._registration.amend(name, entry, None)
+        elif entry.revision < self._since and not self._table.is_stored():
+            self._give_up(entry, known)
+            self._registration.amend(name, entry, None)
         elif now < entry.allowed_until:
             if not entry.due:
                 entry.due.append(will_from(known))
@@ -84,6 +94,11 @@ class TakenWills:
             self._registration.amend(name, entry, known)
         elif name not in self._to_check:
             self._to_check.append(name)
+
+    def _give_up(self, entry: WillEntry, known: RegisteredWill) -> None:
+        self.lost += 1
+        entry.due.clear()
+        entry.published = known.id
 
     # Checks
 
@@ -118,9 +133,7 @@ class TakenWills:
                 continue
             entry.checked = True
             if self._has_been_back(client_of(name), entry.known.epoch, found):
-                self.lost += 1
-                entry.due.clear()
-                entry.published = entry.known.id
+                self._give_up(entry, entry.known)
             self._table.look_later(name)
         return True
 

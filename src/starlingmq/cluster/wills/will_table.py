@@ -108,6 +108,10 @@ class WillTable:
 
     # Facts
 
+    def is_stored(self) -> bool:
+        """Whether facts survive this incarnation."""
+        return self._ctx.recording
+
     def restore(self, facts: dict[bytes, bytes]) -> None:
         """Takes the facts that an earlier incarnation has stored."""
         for key, fact in facts.items():
