@@ -82,6 +82,8 @@ def cell_table(results: Results) -> Table:
     table = grid("NATS, 64 bytes, pipelined (publishers:subscribers)", "cell, peer", *columns)
     for cell in results.nats:
         for peer, runs in cell.runs.items():
+            if not runs:  # its error has a row below
+                continue
             per_cpu_second = cell.per_cpu_second(peer) or float("nan")
             shares = cell.shares.get(peer)
             table.add_row(
