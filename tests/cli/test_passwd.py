@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -42,6 +43,19 @@ def test_a_user_is_set_changed_listed_and_deleted(tmp_path: Path) -> None:
     assert passwd(str(path), "ann", "--delete").returncode == 0
     assert passwd(str(path), "--list").stdout == "bob\n"
     assert [each.name for each in tmp_path.iterdir()] == ["passwords"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes files of other users")
+@pytest.mark.parametrize("arguments", [("ann", "--stdin"), ("bob", "--delete")])
+def test_root_changes_the_file_of_the_brokers_user_and_it_stays_that_users(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    path = tmp_path / "passwords"
+    passwd(str(path), "bob", "--stdin", password="other\n")
+    os.chown(path, 4321, 4322)
+    assert passwd(str(path), *arguments, password="right\n").returncode == 0
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (4321, 4322, 0o600)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ class PasswordFile:
                 os.chmod(written, before.st_mode & 0o640)  # a group that could read the file still can, others never
                 with suppress(PermissionError):
                     os.chown(written, -1, before.st_gid)
+                with suppress(PermissionError):  # root writes the file of the broker's user
+                    os.chown(written, before.st_uid, -1)
             os.replace(written, path)
         except BaseException:
             os.unlink(written)
