@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.storage.memory_engine import MemoryJournal
 
-from starlingmq.storage.data_dir import DataDir, DataDirError
+from starlingmq.admin import operator_bans, stream_gossip
+from starlingmq.storage.data_dir import STATE_FILES, DataDir, DataDirError
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.maintenance.data_dir_backup import MANIFEST, BackupError, backup, read_manifest, restore
 from starlingmq.storage.rocks.rocks_engines import RocksJournal, RocksKv
@@ -137,6 +138,30 @@ def test_a_restored_backup_equals_the_original(tmp_path: Path, engine: str, brok
     assert not list(tmp_path.rglob("*.partial"))
     with pytest.raises(DataDirError, match=r"was created with storage\.journal"):
         DataDir(target, {"journal": "another"})
+
+
+@pytest.mark.parametrize("engine", ["segment"], indirect=True)
+def test_passwords_bans_and_stream_definitions_are_backed_up_for_their_owner_alone(
+    tmp_path: Path, broker: Broker
+) -> None:
+    for name in ("passwords", "bans.json", "streams.json"):
+        (tmp_path / "data" / name).write_text(f"text of {name}")
+        (tmp_path / "data" / name).chmod(0o640)
+    backup(broker.data, broker.kv, broker.journal, tmp_path / "copy")
+    with open(tmp_path / "data" / "passwords", "w", encoding="utf-8") as edited:  # in place, as some editors do
+        edited.write("later")
+    restore(tmp_path / "copy", tmp_path / "back")
+    for place in (tmp_path / "copy", tmp_path / "back"):
+        for name in ("passwords", "bans.json", "streams.json"):
+            assert (place / name).read_text() == f"text of {name}"
+            assert (place / name).stat().st_mode & 0o777 == 0o600
+    flip(tmp_path / "copy" / "passwords")
+    with pytest.raises(BackupError, match="passwords is damaged"):
+        restore(tmp_path / "copy", tmp_path / "again")
+
+
+def test_the_state_files_that_a_backup_contains_are_those_that_the_broker_writes() -> None:
+    assert {operator_bans.FILE, stream_gossip.FILE} < {*STATE_FILES}
 
 
 def test_an_empty_broker_can_be_backed_up(tmp_path: Path, engine: str, broker: Broker) -> None:

@@ -13,6 +13,7 @@ system, else copied. The target has a temporary name until it is complete:
 
     MANIFEST   a line of JSON (sizes and CRCs of the files), a line with its own CRC; written last
     LAYOUT kv/ journal/ streams/   as in a data directory
+    passwords bans.json streams.json   likewise, if they exist; copies with mode 0600
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from starlingmq.storage.data_dir import STAGE_PREFIX, DataDir
+from starlingmq.storage.data_dir import STAGE_PREFIX, STATE_FILES, DataDir
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.kv import Kv
 from starlingmq.storage.maintenance.file_copy import CopySteps, Progress, copy, draft_of, is_free, link, put_in_place
@@ -158,6 +159,7 @@ def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _
         stage.mkdir(mode=0o700)
         kept = _kept(journal)
         shutil.copy2(data.path / "LAYOUT", stage / "LAYOUT")
+        _copy_state(data.path, stage)
         kv.checkpoint(stage / "kv")
         try:
             growing = _freeze_journal(data.journal, journal, stage / "journal")
@@ -169,6 +171,14 @@ def _freeze(data: DataDir, kv: Kv, journal: Journal, stage: Path) -> dict[str, _
     raise BackupError(
         f"{data.path}: the journal is trimmed too fast to start a backup; try again when the load is lower"
     )
+
+
+def _copy_state(directory: Path, stage: Path) -> None:
+    """Copied, not linked: an editor may change a password file in place. A link is followed."""
+    for name in STATE_FILES:
+        with suppress(FileNotFoundError):
+            shutil.copyfile(directory / name, stage / name)
+            os.chmod(stage / name, 0o600)
 
 
 def _kept(journal: Journal) -> frozenset[int]:
