@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from starlingmq.admin import alarm_metrics, copy_metrics, metric_values
+from starlingmq.cli.local_cluster import COPIES
+from tests.cli.commands import run as starlingmq
 from tests.planting import source_of
 
 ROOT = Path(__file__).parent.parent
@@ -59,3 +61,32 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     unit.write_text(text.replace("/opt/starlingmq/bin/starlingmq", "/bin/true"), encoding="utf-8")
     checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
     assert checked.returncode == 0 and not [line for line in checked.stderr.splitlines() if unit.name in line]
+
+
+def test_the_cluster_example_of_the_package_is_accepted_alone_and_by_its_own_commands(tmp_path: Path) -> None:
+    """It replaces a line of the settings that the package installs."""
+    example, installed = DEPLOY / "debian/cluster.yaml", tmp_path / "starlingmq.yaml"
+    shutil.copy(DEPLOY / "debian/starlingmq.yaml", installed)
+    lines = example.read_text(encoding="utf-8").splitlines()
+    commands = "\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   "))
+    assert commands.count("\n") == 1
+    places = {
+        "/etc/starlingmq/starlingmq.yaml": str(installed),
+        "/usr/share/doc/starlingmq-cluster/examples/cluster.yaml": str(example),
+    }
+    for there, here in places.items():
+        assert there in commands
+        commands = commands.replace(there, here)
+    subprocess.run(["sh", "-ec", commands], check=True)
+    for path in (example, installed):
+        code, _, errors = starlingmq("config", "check", "-c", str(path))
+        assert (code, errors) == (0, ""), path.name
+    settings = yaml.safe_load(installed.read_text(encoding="utf-8"))
+    assert settings["auth"]["password"]["first_user"] == "admin"
+
+
+def test_every_shipped_cluster_has_copies_as_cluster_up_has() -> None:
+    for name in ("debian/cluster.yaml", "docker/starlingmq.yaml", "kubernetes/settings.yaml"):
+        assert yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))["cluster"]["copies"] == COPIES, name
+    helm = (DEPLOY / "helm/starlingmq/templates/_helpers.tpl").read_text(encoding="utf-8")
+    assert f'"copies" (min {COPIES} (int .Values.replicas))' in helm
