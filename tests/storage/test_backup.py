@@ -13,6 +13,7 @@ import pytest
 from tests.storage.memory_engine import MemoryJournal
 
 from starlingmq.admin import operator_bans, stream_gossip
+from starlingmq.net.bulk_process import TOKEN_FILE
 from starlingmq.storage.data_dir import STATE_FILES, DataDir, DataDirError
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.maintenance.data_dir_backup import MANIFEST, BackupError, backup, read_manifest, restore
@@ -161,7 +162,7 @@ def test_passwords_bans_and_stream_definitions_are_backed_up_for_their_owner_alo
 
 
 def test_the_state_files_that_a_backup_contains_are_those_that_the_broker_writes() -> None:
-    assert {operator_bans.FILE, stream_gossip.FILE} < {*STATE_FILES}
+    assert {operator_bans.FILE, stream_gossip.FILE, TOKEN_FILE} < {*STATE_FILES}
 
 
 def test_an_empty_broker_can_be_backed_up(tmp_path: Path, engine: str, broker: Broker) -> None:

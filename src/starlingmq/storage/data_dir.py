@@ -6,7 +6,7 @@
     journal/   the journal
     streams/   the logs of streams (docs/STREAMS.md); created with the first stream
     passwords  the password file, if ``auth.password.file`` names it, as in the image and the packages
-    bans.json  the bans that operators made; streams.json the stream definitions for all nodes
+    bans.json  the bans that operators made; streams.json the stream definitions for all nodes; streams.token
 
 Only the user of the broker has access to all of it (``storage.private_files``).
 
@@ -48,7 +48,7 @@ STAGE_PREFIX: Final = "stage-"
 ASIDE_PREFIX: Final = "aside-"
 """Directories inside the data directory with data that was set aside (``set_aside``)."""
 
-STATE_FILES: Final = (PASSWORDS, "bans.json", "streams.json")
+STATE_FILES: Final = (PASSWORDS, "bans.json", "streams.json", "streams.token")
 """Small files beside the data that a backup contains. Each is replaced atomically."""
 
 _DATA: Final = ("COPY", "kv.next", "kv.whole", "kv", "streams", "journal")
