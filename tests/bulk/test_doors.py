@@ -16,7 +16,7 @@ from starlingmq import Broker
 from starlingmq.bulk.flight import Calls, StreamFlight
 from starlingmq.bulk.protocol import FILTERS_MAX, REQUEST_BYTES_MAX
 from starlingmq.config.settings import ConfigError, load_config
-from starlingmq.net.bulk_process import TOKEN_FILE, BulkProcess
+from starlingmq.net.bulk_process import TOKEN_FILE, BulkProcess, check_bulk
 from tests.bulk.conftest import TOKEN, settings
 from tests.patience import within
 
@@ -208,29 +208,26 @@ def bulk(tmp_path: Path, *more: str) -> BulkProcess:
 
 
 def test_a_single_broker_makes_a_token_for_its_owner_and_keeps_it(tmp_path: Path) -> None:
-    token = bulk(tmp_path)._token(True)
-    assert len(token) == 64 and bulk(tmp_path)._token(True) == token
+    token = bulk(tmp_path)._token()
+    assert len(token) == 64 and bulk(tmp_path)._token() == token
     assert (tmp_path / TOKEN_FILE).stat().st_mode & 0o777 == 0o600
-    assert bulk(tmp_path, f"streams.token={TOKEN}")._token(True) == TOKEN.encode()
+    assert bulk(tmp_path, f"streams.token={TOKEN}")._token() == TOKEN.encode()
 
 
 @pytest.mark.parametrize(
-    ("alone", "more"),
+    "more",
     [
-        (False, []),
-        (False, ["cluster.allow_insecure=true"]),
-        (True, ["cluster.enabled=true"]),
-        (True, ["cluster.enabled=true", "cluster.secret=0123456789abcdef"]),
+        ["streams.listen=0.0.0.0:0", "cluster.allow_insecure=true"],
+        ["cluster.enabled=true"],
+        ["cluster.enabled=true", "cluster.secret=0123456789abcdef"],
     ],
 )
-def test_readers_of_several_machines_need_a_token_and_never_have_the_secret(
-    tmp_path: Path, alone: bool, more: list[str]
-) -> None:
+def test_readers_of_several_machines_need_a_token_and_never_have_the_secret(tmp_path: Path, more: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"streams\.token: readers need a token"):
-        bulk(tmp_path, *more)._token(alone)
+        check_bulk(bulk(tmp_path, *more).config)
 
 
 def test_the_token_is_not_the_secret_of_the_cluster(tmp_path: Path) -> None:
     same = ["cluster.enabled=true", "cluster.secret=0123456789abcdef", "streams.token=0123456789abcdef"]
     with pytest.raises(ConfigError, match="must differ from the cluster secret"):
-        bulk(tmp_path, *same)._token(True)
+        check_bulk(bulk(tmp_path, *same).config)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import trustme
 
 from starlingmq.cli.doctor import findings
 from starlingmq.cli.doctor_checks import CheckResult, Level
+from starlingmq.cli.start_check import check_start
+from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net.listeners.certificate_validity import ends
 from starlingmq.net.listeners.der import DerError
 from tests.cli.commands import run
@@ -213,6 +216,27 @@ def test_a_file_that_the_broker_would_miss_is_a_problem_here_and_for_config_chec
     assert about(findings(None, chosen), "disk"), "the other checks are made"
     code, _, errors = run("config", "check", *(word for one in chosen for word in ("--set", one)))
     assert code == 2 and missing in errors and len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["streams.listen=127.0.0.1:0"], "streams.listen: needs pyarrow, which Debian packages and images do not"),
+        (["streams.listen=0.0.0.0:4000"], "streams.listen: 0.0.0.0:4000 is reachable from other machines"),
+        (["streams.listen=0.0.0.0:4000", "cluster.allow_insecure=true"], "streams.token: readers need a token"),
+    ],
+)
+def test_streams_that_the_broker_could_not_serve_are_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str], words: str
+) -> None:
+    settings = [*settings, f"node.data_dir={tmp_path}"]
+    real = find_spec
+    lacks = "pyarrow" in words
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if lacks else real(name))
+    found = about(findings(None, settings), "settings")[0]
+    assert found.level is Level.problem and words in found.text
+    with pytest.raises(ConfigError, match=words.split(":")[0]):
+        check_start(load_config(None, settings))
 
 
 def test_the_password_file_of_the_first_user_may_be_missing(tmp_path: Path) -> None:

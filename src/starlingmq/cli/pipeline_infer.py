@@ -45,7 +45,7 @@ def infer(
         from starlingmq.pipeline.inference import infer as recognize
         from starlingmq.pipeline.stream_sample import take_sample
     except ImportError as error:
-        raise CommandError(f"pipeline needs {error.name}; run pip install '.[spark]' in the sources") from None
+        raise CommandError(f"pipeline needs {error.name}; install the extra [spark] (docs/DEPLOY.md)") from None
     found, total = take_sample(config, "infer", rows)
     result = recognize(found)
     if json_:

@@ -33,7 +33,7 @@ def session(name: str | Path, config: PipelineConfig, master: str, ask: bool) ->
         from starlingmq.pipeline.run import begin_session, reach
     except ImportError as error:
         raise CommandError(
-            f"pipeline needs {error.name}; run pip install '.[spark]' in the sources, and install Java 17"
+            f"pipeline needs {error.name}; install the extra [spark] (docs/DEPLOY.md), and Java 17"
         ) from None
     if ask:
         reach(config, name)

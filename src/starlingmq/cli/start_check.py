@@ -21,6 +21,10 @@ def check_start(config: Config) -> None:
     for listener in config.listeners:
         tls_context(parse_listener(listener))
     tracing_headers(config.tracing)
+    if config.streams.listen:
+        from starlingmq.net.bulk_process import check_bulk
+
+        check_bulk(config)
     _check_auth(_without_new_file(config))
 
 

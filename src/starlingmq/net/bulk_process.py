@@ -42,6 +42,37 @@ def _kept_token(path: Path) -> bytes:
     return path.read_bytes().strip()
 
 
+def check_bulk(config: Config) -> None:
+    """Raises ConfigError for settings with which the process would not start. Nothing is written."""
+    if not config.streams.listen:
+        return
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError(
+            "streams.listen: needs pyarrow, which Debian packages and images do not contain; install a wheel with the "
+            "extra [streams] (docs/DEPLOY.md), or leave it empty"
+        )
+    host, _ = split_address(config.streams.listen, "streams.listen")
+    if not is_loopback(host) and not config.cluster.tls.cert and not config.cluster.allow_insecure:
+        raise ConfigError(
+            f"streams.listen: {config.streams.listen} is reachable from other machines; set "
+            "cluster.tls, or cluster.allow_insecure: true if all of them are trusted"
+        )
+    if not _set_token(config) and (config.cluster.enabled or not is_loopback(host)):
+        raise ConfigError(
+            "streams.token: readers need a token; set streams.token or streams.token_file, the same on all nodes"
+        )
+
+
+def _set_token(config: Config) -> bytes:
+    """The token of the settings; empty: none. Raises ConfigError."""
+    token = streams_token(config.streams)
+    if token and hmac.compare_digest(token, cluster_secret(config.cluster)):
+        raise ConfigError(
+            "streams.token: must differ from the cluster secret, because readers know it; set another one"
+        )
+    return token
+
+
 class BulkProcess:
     """``start`` raises ConfigError for unusable settings. ``address`` is where readers reach it."""
 
@@ -55,10 +86,7 @@ class BulkProcess:
 
     async def start(self) -> None:
         streams = self.config.streams
-        if importlib.util.find_spec("pyarrow") is None:
-            raise ConfigError(
-                "streams.listen: needs pyarrow; run pip install '.[streams]' in the sources, or leave it empty"
-            )
+        check_bulk(self.config)
         host, port = split_address(streams.listen, "streams.listen")
         settings = self._settings(host, port)
         bound = await self._begin(settings)
@@ -74,13 +102,8 @@ class BulkProcess:
 
     def _settings(self, host: str, port: int) -> dict[str, Any]:
         config = self.config
-        token = self._token(is_loopback(host))
+        token = self._token()
         tls = config.cluster.tls
-        if not is_loopback(host) and not tls.cert and not config.cluster.allow_insecure:
-            raise ConfigError(
-                f"streams.listen: {config.streams.listen} is reachable from other machines; set "
-                "cluster.tls, or cluster.allow_insecure: true if all of them are trusted"
-            )
         pems = {}
         for name, path in (("cert", tls.cert), ("key", tls.key)):
             try:
@@ -101,21 +124,12 @@ class BulkProcess:
             **pems,
         }
 
-    def _token(self, alone: bool) -> bytes:
-        """The token that readers must present. ``alone``: only this machine can reach the address. Raises
-        ConfigError."""
+    def _token(self) -> bytes:
+        """The token that readers must present. Raises ConfigError."""
         config = self.config
-        token = streams_token(config.streams)
+        token = _set_token(config)
         if token:
-            if hmac.compare_digest(token, cluster_secret(config.cluster)):
-                raise ConfigError(
-                    "streams.token: must differ from the cluster secret, because readers know it; set another one"
-                )
             return token
-        if not alone or config.cluster.enabled:
-            raise ConfigError(
-                "streams.token: readers need a token; set streams.token or streams.token_file, the same on all nodes"
-            )
         assert config.node.data_dir is not None
         path = Path(config.node.data_dir).absolute() / TOKEN_FILE
         try:
