@@ -16,6 +16,7 @@ from starlingmq import Broker
 from starlingmq.cli.app import build_app
 from starlingmq.cli.ctl import app
 from starlingmq.client import Client
+from tests.cli.commands import run
 from tests.cli.test_storage_commands import serving
 
 OF_THE_API = {
@@ -235,3 +236,26 @@ async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
         assert ctl("may", "away", "publish", "a/b").startswith("allowed: there is no file of rules")
         assert ctl("rules") == "there is no file of rules (auth.acl.file), so everything is allowed\n"
         assert ctl("connectors") == "no connector is set\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot be read: No such file or directory; name a file with a token"), ("", "does not contain one token")],
+)
+def test_a_token_file_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, words: str
+) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("STARLINGMQ_TOKEN_FILE", str(path))
+    code, _, errors = run("ctl", "status", "--url", "http://127.0.0.1:9")
+    assert code == 2 and errors.startswith(f"error: STARLINGMQ_TOKEN_FILE: {path} {words}")
+
+
+def test_a_url_of_another_kind_is_not_taken_as_a_directory() -> None:
+    code, _, errors = run("ctl", "status", "--url", "ftp://broker.example.org")
+    assert (code, errors) == (
+        2,
+        "error: --url: ftp:// is not http:// or https://; give the URL of the broker's HTTP API\n",
+    )

@@ -104,7 +104,11 @@ class Unreachable(CommandError):
 
 
 def is_url(target: str | None) -> bool:
-    return target is not None and target.startswith(SCHEMES)
+    """Raises CommandError for a URL that is not one of the HTTP API."""
+    scheme, separator, _ = (target or "").partition("://")
+    if separator and "/" not in scheme and not f"{scheme}://".startswith(SCHEMES):
+        raise CommandError(f"--url: {scheme}:// is not http:// or https://; give the URL of the broker's HTTP API")
+    return bool(separator) and "/" not in scheme
 
 
 def ask_url(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
@@ -214,8 +218,20 @@ def _headers(body: bytes | None) -> dict[str, str]:
     headers = {} if body is None else {"Content-Type": "application/json"}
     file = os.environ.get(TOKEN_FILE)
     if file:
-        headers["Authorization"] = f"Bearer {Path(file).read_text(encoding='utf-8').strip()}"
+        headers["Authorization"] = f"Bearer {_token(file)}"
     return headers
+
+
+def _token(file: str) -> str:
+    try:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise CommandError(f"{TOKEN_FILE}: {file} cannot be read: {error.strerror}; name a file with a token") from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{TOKEN_FILE}: {file} cannot be read: it is not UTF-8 text") from None
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise CommandError(f"{TOKEN_FILE}: {file} does not contain one token; write a single line to it")
+    return token
 
 
 def _body(given: dict[str, str]) -> dict[str, Any]:
