@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -76,13 +77,17 @@ def test_a_webhook_that_is_no_url_is_refused_without_showing_it(url: str) -> Non
 
 
 @asynccontextmanager
-async def hook(statuses: list[int]) -> AsyncIterator[tuple[str, asyncio.Queue[dict[str, Any]]]]:
+async def hook(
+    statuses: list[int], heads: list[bytes] | None = None
+) -> AsyncIterator[tuple[str, asyncio.Queue[dict[str, Any]]]]:
     """An HTTP service that answers with these statuses in turn, then with 200; and the bodies that it got. With 0 it
     sends what is not HTTP."""
     got: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    heads = [] if heads is None else heads
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        head = heads[-1].lower()
         length = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
         got.put_nowait(msgspec.json.decode(await reader.readexactly(length)))
         status = statuses.pop(0) if statuses else 200
@@ -106,6 +111,17 @@ async def test_the_webhook_is_told_in_order_and_again_after_a_refusal(monkeypatc
         assert [body["event"] for body in bodies] == ["begun", "begun", "begun", "ended"]
         assert bodies[3]["node"] == "n1" and bodies[3]["alarm"]["kind"] == "disk" and bodies[3]["alarm"]["ended"]
         await webhook.stop()
+
+
+async def test_a_login_in_the_url_is_sent_as_basic_authentication() -> None:
+    heads: list[bytes] = []
+    async with hook([], heads) as (url, _):
+        with_login = url.replace("http://", "http://ann:r%C3%A9d%40:x@")
+        assert await AlarmWebhook("n1", lambda: with_login).test() == ""
+        assert await AlarmWebhook("n1", lambda: url).test() == ""
+    expected = b"authorization: basic " + b64encode("ann:réd@:x".encode())
+    assert expected.lower() in heads[0].lower() and b64encode("ann:réd@:x".encode()) in heads[0]
+    assert b"authorization" not in heads[1].lower()
 
 
 async def test_a_webhook_that_refuses_does_not_show_its_address(

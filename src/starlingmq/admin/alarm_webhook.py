@@ -1,7 +1,8 @@
 """Tells an HTTP service of alarms: one POST of JSON for each that begins or ends, in their order.
 
-``{"event": "begun" | "ended" | "test", "node", "alarm"}``, with the alarm as the API has it. A status below 300 is a
-receipt. Anything else is repeated a few times with growing pauses; then the message is given up, and the log says so.
+``{"event": "begun" | "ended" | "test", "node", "alarm"}``, with the alarm as the API has it. A user and password in the
+URL are sent as Basic authentication. A status below 300 is a receipt. Anything else is repeated a few times with
+growing pauses; then the message is given up, and the log says so.
 At most ``WAITING_MAX`` messages wait.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from base64 import b64encode
 from collections import deque
 from collections.abc import Callable
 from time import time
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from msgspec import json
 
@@ -97,7 +100,10 @@ def _post(url: str, message: bytes) -> str:
     import urllib.error
     import urllib.request  # with email and http, which a broker without a webhook does not load
 
-    request = urllib.request.Request(url, message, {"content-type": "application/json"})  # noqa: S310  checked in config
+    address, login = _without_login(url)
+    request = urllib.request.Request(address, message, {"content-type": "application/json"})  # noqa: S310  checked in config
+    if login:
+        request.add_unredirected_header("authorization", login)  # never to the target of a redirect
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=TIMEOUT) as answer:
@@ -106,3 +112,14 @@ def _post(url: str, message: bytes) -> str:
         return f"it answers with status {error.code}"
     except (OSError, ValueError, http.client.HTTPException) as error:
         return f"{type(error).__name__}: {getattr(error, 'reason', '') or 'no answer'}"
+
+
+def _without_login(url: str) -> tuple[str, str]:
+    """The URL without user and password, and the credentials of Basic authentication (RFC 7617); "" if it has none."""
+    parts = urlsplit(url)
+    login, at, address = parts.netloc.rpartition("@")
+    if not at:
+        return url, ""
+    user, _, password = login.partition(":")
+    credentials = f"{unquote(user)}:{unquote(password)}".encode()
+    return parts._replace(netloc=address).geturl(), f"Basic {b64encode(credentials).decode()}"

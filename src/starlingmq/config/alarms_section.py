@@ -33,8 +33,8 @@ class AlarmsConfig(Section, frozen=True):
     webhook: Annotated[
         str,
         Meta(
-            description="URL that receives a POST of JSON when an alarm begins or ends. Empty: none. It is secret, "
-            "because it may contain a token.",
+            description="URL that receives a POST of JSON when an alarm begins or ends; a user and password in it "
+            "are sent as Basic authentication. Empty: none. It is secret, because it may contain a password or token.",
             extra=SECRET,
         ),
     ] = ""
