@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 from tests.patience import within
 
+from starlingmq.config.cluster_section import ClusterTlsConfig
 from starlingmq.config.tls_section import TlsConfig
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.listeners import Listener, ListenerError
+from starlingmq.net.listeners.tls import TlsError, server_context
+from starlingmq.net.peers.peer_tls import peer_tls
 
 from .conftest import PATIENCE, Certificates, FakeDriver, Open
 from .test_listeners import port_of, read_to_end
@@ -195,6 +199,38 @@ async def test_a_new_certificate_is_shown_after_a_reload(
     with pytest.raises(ListenerError, match="not usable PEM files"):
         listener.use_tls(listener.load_tls())
     assert await shown() == "second"
+
+
+@pytest.mark.parametrize(
+    ("password", "complaint"),
+    [
+        (None, "has a passphrase; set tls.key_password of the listener, or decrypt it: openssl pkey -in KEY -out NEW"),
+        ("wrong", "has another passphrase than tls.key_password; set tls.key_password of the listener, or decrypt it"),
+        ("right", ""),
+    ],
+)
+def test_a_key_with_a_passphrase_is_named_as_such(
+    tmp_path: Path, certificates: Certificates, password: str | None, complaint: str
+) -> None:
+    cert, key = certificates.issue("localhost")
+    encrypted = str(tmp_path / "encrypted.key")
+    plain = serialization.load_pem_private_key(Path(key).read_bytes(), None)
+    Path(encrypted).write_bytes(
+        plain.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"right"),
+        )
+    )
+    tls = TlsConfig(cert=cert, key=encrypted, key_password=password)
+    if not complaint:
+        server_context(tls, [])
+        return
+    with pytest.raises(TlsError) as caught:
+        server_context(tls, [])
+    assert str(caught.value).startswith(f"the private key in {encrypted} {complaint}")
+    with pytest.raises(TlsError, match=f"cluster.tls: the private key in {encrypted} has a passphrase; decrypt it"):
+        peer_tls(ClusterTlsConfig(cert=cert, key=encrypted, ca=cert))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Final
 from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.config.cluster_section import etcd_tls, split_address
 from starlingmq.config.settings import Config
+from starlingmq.net.listeners.tls import TlsError, load_key_pair
 
 PATIENCE_SECONDS: Final = 3.0
 ANSWER_BYTES_MAX: Final = 65_536
@@ -64,6 +65,8 @@ async def _health(config: Config, endpoint: str) -> str:
         return f"no answer within {PATIENCE_SECONDS:.0f} s"
     except ConnectionRefusedError:
         return "it refuses connections"
+    except TlsError as error:
+        return str(error)
     except OSError as error:
         return error.strerror or str(error)
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -79,5 +82,5 @@ def _context(config: Config) -> ssl.SSLContext | None:
     if tls is None:
         return None
     context = ssl.create_default_context(cafile=tls.ca)
-    context.load_cert_chain(tls.cert, tls.key)
+    load_key_pair(context, tls.cert, tls.key)
     return context

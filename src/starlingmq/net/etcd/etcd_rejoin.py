@@ -38,7 +38,7 @@ def _ask(url: str, tls: EtcdTlsConfig | None) -> list[EtcdMember]:
     context = None
     if tls is not None:
         context = ssl.create_default_context(cafile=tls.ca)
-        context.load_cert_chain(tls.cert, tls.key)
+        context.load_cert_chain(tls.cert, tls.key, lambda: "")  # never a prompt
     # The URL comes from settings: http or https, host and port.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     with opener.open(f"{url}/members", timeout=ASK_SECONDS) as answer:

@@ -42,11 +42,34 @@ def server_context(tls: TlsConfig, protocols: list[str]) -> ssl.SSLContext:
 def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
     """Load the certificate from the files as they are now; open connections keep theirs."""
     try:
-        # A callable, so that an encrypted key without a password in the settings is an error instead of a prompt.
-        context.load_cert_chain(tls.cert, tls.key, lambda: tls.key_password or "")
+        load_key_pair(context, tls.cert, tls.key, tls.key_password or "", "set tls.key_password of the listener")
     except (OSError, ValueError) as error:
         files = tls.cert if tls.key is None else f"{tls.cert} with key {tls.key}"
         raise TlsError(f"certificate {files}: {_reason(error)}") from error
+
+
+def load_key_pair(context: ssl.SSLContext, cert: str, key: str | None, password: str = "", remedy: str = "") -> None:
+    """Load a certificate with its key. An encrypted key is an error instead of a prompt at the terminal.
+
+    Raises OSError and ValueError, and TlsError for a key with a passphrase that is not known; ``remedy``: what to do
+    in place of decrypting it.
+    """
+    asked = False
+
+    def passphrase() -> str:
+        nonlocal asked
+        asked = True
+        return password
+
+    try:
+        context.load_cert_chain(cert, key, passphrase)
+    except (OSError, ValueError) as error:
+        if not asked:
+            raise
+        what = "has another passphrase than tls.key_password" if password else "has a passphrase"
+        decrypt = "decrypt it: openssl pkey -in KEY -out NEW"
+        todo = f"{remedy}, or {decrypt}" if remedy else decrypt
+        raise TlsError(f"the private key in {key or cert} {what}; {todo}") from error
 
 
 def _set_client_verification(context: ssl.SSLContext, tls: TlsConfig) -> None:

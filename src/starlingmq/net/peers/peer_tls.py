@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from starlingmq.config.cluster_section import ClusterTlsConfig
-from starlingmq.net.listeners.tls import TlsError
+from starlingmq.net.listeners.tls import TlsError, load_key_pair
 
 
 class PeerTls(NamedTuple):
@@ -34,9 +34,10 @@ def peer_tls(settings: ClusterTlsConfig) -> PeerTls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         try:
-            # A callable, so that an encrypted key is an error instead of a prompt.
-            context.load_cert_chain(cert, key, lambda: "")
+            load_key_pair(context, cert, key)
             context.load_verify_locations(ca)
+        except TlsError as error:
+            raise TlsError(f"cluster.tls: {error}") from error
         except (OSError, ValueError) as error:
             raise TlsError(f"cluster.tls: {cert}, {key} and {ca} cannot be used: {error}") from error
         context.verify_mode = ssl.CERT_REQUIRED
