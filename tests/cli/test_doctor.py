@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -262,6 +263,30 @@ def test_a_data_directory_that_is_a_file_is_told_as_such(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     found = about(findings(None, [f"node.data_dir={tmp_path / 'file'}"]), "disk")[0]
     assert found.level is Level.problem and "is not a directory" in found.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_root_is_told_as_which_user_to_run_it(tmp_path: Path) -> None:
+    os.chown(tmp_path, 4321, 4321)
+    found = about(findings(None, [f"node.data_dir={tmp_path}"]), "disk")[0]
+    assert found.level is Level.warning and "belongs to user 4321, and this is root" in found.text
+    assert found.advice == "run it as that user: setpriv --reuid=4321 --clear-groups starlingmq doctor"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_file_of_another_user_in_the_data_directory_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "passwords").touch()
+    assert about(findings(None, [f"node.data_dir={tmp_path}"]), "disk")[0].level is not Level.problem
+    os.chown(tmp_path / "passwords", 4321, 4321)
+    found = about(findings(None, [f"node.data_dir={tmp_path}"]), "disk")[0]
+    assert found.level is Level.problem and f"{tmp_path}/passwords belongs to user 4321" in found.text
+
+
+def test_a_data_directory_of_a_newer_layout_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "LAYOUT").write_text("starlingmq data layout 99\n")
+    found = about(findings(None, [f"node.data_dir={tmp_path}"]), "disk")[0]
+    assert found.level is Level.problem and "has data layout 99, but this version" in found.text
+    assert found.advice == "use the version that wrote it, or another directory"
 
 
 def test_a_variable_with_one_underscore_in_place_of_two_is_named_and_those_of_a_platform_are_not(

@@ -165,6 +165,21 @@ def test_the_state_files_that_a_backup_contains_are_those_that_the_broker_writes
     assert {operator_bans.FILE, stream_gossip.FILE, TOKEN_FILE} < {*STATE_FILES}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("engine", ["segment"], indirect=True)
+@pytest.mark.parametrize("exists", [True, False])
+def test_what_root_restores_belongs_to_the_owner_of_the_place(tmp_path: Path, broker: Broker, exists: bool) -> None:
+    (tmp_path / "data" / "passwords").touch()
+    backup(broker.data, broker.kv, broker.journal, tmp_path / "copy")
+    place = tmp_path / "place"
+    (place / "back" if exists else place).mkdir(parents=True)
+    os.chown(place / "back" if exists else place, 4321, 4322)
+    restore(tmp_path / "copy", place / "back")
+    restored = [place / "back", *(place / "back").rglob("*")]
+    assert len(restored) > 4
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in restored} == {(4321, 4322)}
+
+
 def test_an_empty_broker_can_be_backed_up(tmp_path: Path, engine: str, broker: Broker) -> None:
     backup(broker.data, broker.kv, broker.journal, tmp_path / "copy")
     restore(tmp_path / "copy", tmp_path / "back")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from starlingmq.admin.state_files import replace
-from starlingmq.storage.data_dir import DataDir, DataDirError
+from starlingmq.storage.data_dir import DataDir, DataDirError, refuse_unusable
 from starlingmq.storage.file_calls import FileCalls
 from starlingmq.storage.private_files import NotPrivate, make_private
 
@@ -65,16 +69,88 @@ def test_a_directory_of_another_user_is_refused_with_what_to_do(
 ) -> None:
     path = tmp_path / "data"
     found = earlier_life(path)
-    owner = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    owner = found[-1].stat().st_uid
+    monkeypatch.setattr("starlingmq.storage.private_files.user_name", lambda user: {owner: "ann", 4321: "bob"}[user])
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
     path.chmod(0o777)
     with pytest.raises(DataDirError) as error:
         DataDir(path, DECIDED)
+    run_it = "" if owner == 0 else "run it as user ann, or "  # a broker is not to run as root
     assert str(error.value) == (
-        f"{path} belongs to user {owner}, but this process runs as user {owner + 1}; "
-        f"run it as user {owner}, or change the owner of the directory (chown -R {owner + 1} {path})"
+        f"{path} belongs to user ann, but this process runs as user bob; "
+        f"{run_it}change the owner of the directory (chown -R bob {path})"
     )
     assert mode(found[-1]) == 0o644, "nothing was changed"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_root_is_told_to_run_it_as_the_owner_and_never_to_take_the_directory(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    earlier_life(path)
+    for user, words in ((4321, "setpriv --reuid=4321 --clear-groups starlingmq"), (1, "runuser -u daemon -- starl")):
+        os.chown(path, user, -1)
+        with pytest.raises(DataDirError, match="this process runs as user root; run it as that user") as error:
+            DataDir(path, DECIDED)
+        assert words in str(error.value) and "chown" not in str(error.value)
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A directory that all users may enter."""
+    with tempfile.TemporaryDirectory() as made:
+        os.chmod(made, 0o755)
+        yield Path(made)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_directory_of_root_after_a_restore_is_named_before_the_first_user_is_made(reachable: Path) -> None:
+    path = reachable / "data"
+    DataDir(path, DECIDED).close()
+    chosen = [f"node.data_dir={path}", f"auth.password.file={path}/passwords", "auth.password.first_user=admin"]
+    others = [each.replace(str(path), str(reachable / "other")) for each in chosen]
+    code = f"""
+import os
+from starlingmq.auth.first_user import make_first_user
+from starlingmq.cli.doctor import findings
+from starlingmq.cli.serve import run
+from starlingmq.cli.serve_options import ServeOptions
+findings(None, {others!r})  # loads all modules, which the user may not be able to
+os.setgid(4322), os.setuid(4321)
+print(*(each.text + "; " + each.advice for each in findings(None, {chosen!r})), sep="\\n")
+try:
+    run(ServeOptions(set_={chosen!r}))
+except Exception as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    line = f"{path} belongs to user root, but this process runs as user 4321; change the owner of the directory"
+    assert done.stdout.splitlines()[-1] == f"{line} (chown -R 4321 {path})"
+    assert done.stdout.count(line) == 3, "doctor says it of the settings and of the disk"
+    assert "Permission denied" not in done.stdout
+    assert "limits.memory" in done.stdout, "the other checks are made"
+
+
+def test_a_directory_that_its_owner_may_not_write_to_becomes_0700(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    DataDir(path, DECIDED).close()
+    (path / "journal").mkdir()
+    (path / "journal").chmod(0o500)
+    for narrow in (0o500, 0o000):
+        path.chmod(narrow)
+        data = DataDir(path, DECIDED)
+        assert (mode(path), mode(path / "journal")) == (0o700, 0o700)
+        data.close()
+
+
+def test_the_owner_of_a_directory_with_other_content_is_not_to_be_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    refuse_unusable(tmp_path)
+    with pytest.raises(DataDirError, match="is not empty and is not a data directory"):
+        DataDir(tmp_path, DECIDED)
 
 
 def test_a_volume_of_root_that_nobody_else_may_write_to_is_taken(

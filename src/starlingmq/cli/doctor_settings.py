@@ -15,6 +15,7 @@ from starlingmq.config.listeners_section import is_local
 from starlingmq.config.settings import Config, ConfigError, misspelled_variables
 from starlingmq.net.listeners.tls import TlsError
 from starlingmq.net.listeners.urls import ListenerError
+from starlingmq.storage.data_dir import DataDirError
 
 SUBJECT: Final = "settings"
 PLAIN: Final = ("mqtt", "ws", "nats", "nats+ws", "http")  # without TLS
@@ -40,8 +41,10 @@ def _refused(config: Config) -> str:
     """The error with which the broker would refuse to start."""
     try:
         check_start(config)
-    except (ConfigError, ListenerError, TlsError) as error:
+    except (ConfigError, ListenerError, TlsError, DataDirError) as error:
         return str(error)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return ""
 
 

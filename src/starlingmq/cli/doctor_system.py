@@ -17,6 +17,8 @@ from starlingmq.config.settings import Config
 from starlingmq.net.listeners.certificate_validity import certificate_files, ends
 from starlingmq.net.listeners.der import DerError
 from starlingmq.process import clock_is_synchronized
+from starlingmq.storage.data_dir import DataDirError, read_layout
+from starlingmq.storage.private_files import NotPrivate, refusal, refuse_foreign, run_as, user_name
 
 DAY: Final = 86_400
 ENDS_SOON_DAYS: Final = 30
@@ -67,15 +69,14 @@ def data_disk(config: Config) -> Iterator[CheckResult]:
     if config.node.data_dir is None:
         return
     directory = Path(config.node.data_dir).absolute()
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    existing = next(path for path in (directory, *directory.parents) if _exists(path))
     subject = "disk"
     if not existing.is_dir():
         yield CheckResult(
             Level.problem, subject, f"{existing} is not a directory", "correct node.data_dir, or move the file away"
         )
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        user = f"chown it to the broker's user, or run starlingmq doctor as that user (this is {os.getuid()})"
-        yield CheckResult(Level.problem, subject, f"{existing} is not writable", user)
+    else:
+        yield from _data_directory(directory, existing)
     kind = _file_system(existing)
     if kind in VOLATILE:
         yield CheckResult(
@@ -103,6 +104,49 @@ def data_disk(config: Config) -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult(Level.ok, subject, line)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
+
+
+def _data_directory(directory: Path, existing: Path) -> Iterator[CheckResult]:
+    """Whether a broker of this user would take it."""
+    subject, owner = "disk", existing.stat().st_uid
+    writable = os.access(existing, os.W_OK | os.X_OK)
+    if existing != directory:
+        if not writable:
+            yield CheckResult(
+                Level.problem,
+                subject,
+                f"{directory} is missing or out of reach, and {existing} is not writable",
+                f"create it for the broker's user, or run starlingmq doctor as that user (this is {os.getuid()})",
+            )
+        return
+    if os.geteuid() == 0 and owner != 0:
+        yield CheckResult(
+            Level.warning,
+            subject,
+            f"{directory} belongs to user {user_name(owner)}, and this is root: its rights were not tried",
+            f"run it as that user: {run_as(owner)} starlingmq doctor",
+        )
+        return
+    try:
+        refuse_foreign(directory)
+        foreign = [entry for entry in os.scandir(directory) if entry.stat(follow_symlinks=False).st_uid != os.geteuid()]
+        if foreign and owner == os.geteuid():
+            raise NotPrivate(refusal(Path(foreign[0].path), foreign[0].stat().st_uid, owner, directory))
+        with suppress(FileNotFoundError):
+            read_layout((directory / "LAYOUT").read_text(encoding="utf-8", errors="replace"), directory)
+    except (NotPrivate, DataDirError) as error:
+        line, _, advice = str(error).partition("; ")
+        yield CheckResult(Level.problem, subject, line, advice)
+    except PermissionError as error:
+        if owner != os.geteuid():  # a start gives the owner access
+            yield CheckResult(Level.problem, subject, f"{error.filename}: {error.strerror}", "correct its mode")
 
 
 def file_limit(config: Config) -> Iterator[CheckResult]:

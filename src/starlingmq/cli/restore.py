@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,4 +25,9 @@ def command(
     target = Path(data_dir).absolute()
     with progress(json_) as report:
         size = restore(Path(source), target, lambda done, total: report("copying", done, total, "bytes"))
+    if os.geteuid() == 0 and target.stat().st_uid == 0:
+        print(
+            f"warning: {target} belongs to root; if the broker runs as another user: chown -R USER: {target}",
+            file=sys.stderr,
+        )
     print(json.dumps({"data_dir": str(target), "bytes": size}) if json_ else f"{target}: {amount(size, 'bytes')}")

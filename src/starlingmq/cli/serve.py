@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.cli.announce import announced
@@ -65,6 +66,10 @@ def run(options: ServeOptions) -> None:
     tune_allocator()
     raise_file_limit()
     loaded = load()
+    if loaded.node.data_dir is not None and loaded.auth.password.first_user:  # the password file may be there
+        from starlingmq.storage.data_dir import refuse_unusable
+
+        refuse_unusable(Path(loaded.node.data_dir))
     _make_first_user(loaded)
     if options.workers is not None:
         from starlingmq.cli.workers import serve

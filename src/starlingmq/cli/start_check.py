@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,15 @@ from starlingmq.config.tracing_section import tracing_headers
 from starlingmq.hooks import Hooks
 from starlingmq.log import SparingLog
 from starlingmq.net.listeners.listeners import parse_listener, tls_context
+from starlingmq.storage.data_dir import refuse_unusable
 
 
 def check_start(config: Config) -> None:
-    """Raises the error with which the broker would end: ConfigError, ListenerError, TlsError. Nothing is written."""
+    """Raises the error with which the broker would end: ConfigError, ListenerError, TlsError, DataDirError. Nothing is
+    written.
+    """
+    if config.node.data_dir is not None and config.auth.password.first_user and os.geteuid() != 0:
+        refuse_unusable(Path(config.node.data_dir))
     refuse_open_listeners(config, authenticated=False)
     for listener in config.listeners:
         tls_context(parse_listener(listener))

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from starlingmq.storage.maintenance.file_copy import sync_directory
-from starlingmq.storage.private_files import NotPrivate, make_private, refuse_foreign
+from starlingmq.storage.private_files import NotPrivate, make_private, open_to_owner, refuse_foreign
 
 Result = TypeVar("Result")
 
@@ -203,6 +203,9 @@ def _private(what: Callable[[Path], Result], path: Path) -> Result:
 
 def _open_locked(path: Path) -> int:
     """Create the directory if necessary, and lock it. Returns the descriptor that holds the lock."""
+    if path.is_dir() and not _is_readable(path):
+        _private(refuse_foreign, path)
+        open_to_owner(path)
     if not path.is_dir():
         path.mkdir(mode=0o700, parents=True)
         sync_directory(path.parent)
@@ -215,6 +218,7 @@ def _open_locked(path: Path) -> int:
         raise DataDirError(f"{path} is not empty and is not a data directory; use a new or empty directory")
     else:
         _private(refuse_foreign, path)
+        open_to_owner(path)
     lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -230,3 +234,14 @@ def _open_locked(path: Path) -> int:
     os.ftruncate(lock, 0)
     os.write(lock, b"%d\n" % os.getpid())
     return lock
+
+
+def refuse_unusable(path: Path) -> None:
+    """Raises DataDirError for a data directory of another user, before anything is written to it. A directory with
+    other content is left to ``DataDir``: its owner must not be changed."""
+    if path.is_dir() and (not _is_readable(path) or (path / "LAYOUT").exists() or not _has_data(path)):
+        _private(refuse_foreign, path)
+
+
+def _is_readable(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.X_OK)

@@ -3,8 +3,8 @@ left.
 
 | owner of the directory | result |
 |---|---|
-| the user of this process | group and others lose all access, here and below |
-| root, if no other user may write to it (a volume of Kubernetes) | the same, below |
+| the user of this process | group and others lose all access, here and below; directories become 0700 |
+| root, if this user, but not every user, may write to it (a volume of Kubernetes) | the same, below |
 | another user | refused |
 """
 
@@ -19,6 +19,7 @@ from typing import Final
 
 FOREIGN: Final = frozenset(["lost+found"])  # belongs to the file system
 OTHERS: Final = 0o077
+OWNER: Final = 0o700
 
 
 class NotPrivate(Exception):
@@ -29,8 +30,18 @@ def refuse_foreign(root: Path) -> None:
     """Raises NotPrivate for a directory of another user."""
     found = os.stat(root)
     us = os.geteuid()
-    if found.st_uid != us and (found.st_uid != 0 or found.st_mode & stat.S_IWOTH):
-        raise NotPrivate(_refusal(root, found.st_uid, us, root))
+    if found.st_uid == us:
+        return
+    usable = os.access(root, os.R_OK | os.W_OK | os.X_OK)
+    if found.st_uid != 0 or found.st_mode & stat.S_IWOTH or not usable:
+        raise NotPrivate(refusal(root, found.st_uid, us, root))
+
+
+def open_to_owner(root: Path) -> None:
+    """Let the owner, if it is the user of this process, work in the directory, whatever its mode."""
+    found = os.stat(root)
+    if found.st_uid == os.geteuid() and found.st_mode & OWNER != OWNER:
+        os.chmod(root, stat.S_IMODE(found.st_mode) | OWNER)
 
 
 def make_private(root: Path) -> int:
@@ -45,7 +56,7 @@ def make_private(root: Path) -> int:
     changed = _narrow(root, found.st_mode) if found.st_uid == us else 0
     for path, one in _below(root, {(found.st_dev, found.st_ino)}):
         if one.st_uid != us:
-            raise NotPrivate(_refusal(path, one.st_uid, us, root))
+            raise NotPrivate(refusal(path, one.st_uid, us, root))
         changed += _narrow(path, one.st_mode)
     return changed
 
@@ -65,17 +76,38 @@ def _below(directory: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, 
 
 
 def _narrow(path: Path, mode: int) -> int:
-    if not mode & OTHERS:
+    wanted = mode & ~OTHERS | (OWNER if stat.S_ISDIR(mode) else 0)
+    if wanted == mode:
         return 0
     try:
-        os.chmod(path, stat.S_IMODE(mode) & ~OTHERS)
+        os.chmod(path, stat.S_IMODE(wanted))
     except FileNotFoundError:
         return 0
-    return 1
+    return 1 if mode & OTHERS else 0
 
 
-def _refusal(path: Path, owner: int, us: int, root: Path) -> str:
-    return (
-        f"{path} belongs to user {owner}, but this process runs as user {us}; run it as user {owner}, or "
-        f"change the owner of the directory (chown -R {us} {root})"
-    )
+def refusal(path: Path, owner: int, us: int, root: Path) -> str:
+    """One line about a file or directory of another user below ``root``, and what to do."""
+    said = f"{path} belongs to user {user_name(owner)}, but this process runs as user {user_name(us)}; "
+    change = f"change the owner of the directory (chown -R {user_name(us)} {root})"
+    if us == 0:  # a broker of the owner could not use what root leaves there
+        return f"{said}run it as that user ({run_as(owner)} starlingmq ...)"
+    return f"{said}{change}" if owner == 0 else f"{said}run it as user {user_name(owner)}, or {change}"
+
+
+def run_as(user: int) -> str:
+    """The beginning of a command line with which root runs something as that user."""
+    name = user_name(user)
+    if name == str(user):  # runuser wants a name
+        return f"setpriv --reuid={user} --clear-groups"
+    return f"runuser -u {name} --"
+
+
+def user_name(user: int) -> str:
+    """The number of a user without a name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

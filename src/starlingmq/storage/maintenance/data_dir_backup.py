@@ -105,13 +105,15 @@ def restore(source: Path, target: Path, progress: Progress | None = None) -> int
     """Create the data directory ``target``, which must not exist or be empty, from a backup. Returns its size in bytes.
 
     The backup is checked on the way: BackupError if a file is missing, cut off or changed. Then nothing is left at the
-    target, nor if ``progress`` or a disk raises.
+    target, nor if ``progress`` or a disk raises. Root gives the directory to the owner of the existing target, or of
+    the directory above.
     """
     manifest = read_manifest(source)
     _refuse_non_empty(target)
     for file in manifest.files:
         _check_size(source, file)
     steps = CopySteps(sum(file.size for file in manifest.files), progress)
+    owner = _owner_at(target)
     draft = draft_of(target)
     try:
         for file in manifest.files:
@@ -120,10 +122,26 @@ def restore(source: Path, target: Path, progress: Progress | None = None) -> int
                 raise BackupError(f"{source}: {file.path} is damaged: its checksum is wrong; use another backup")
         for stream in draft.glob("streams/*/STREAM"):
             stream.with_name(RESTORED).touch(mode=0o600)
+        _give(draft, owner)
         put_in_place(draft, target, last="LAYOUT")
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return steps.total
+
+
+def _owner_at(target: Path) -> os.stat_result:
+    """Whose the restored directory is, if root restores it: the owner of the directory that exists there, else that of
+    the one above."""
+    return (target if target.is_dir() else next(path for path in target.parents if path.is_dir())).stat()
+
+
+def _give(draft: Path, owner: os.stat_result) -> None:
+    if os.geteuid() != 0 or (owner.st_uid, owner.st_gid) == (0, 0):
+        return
+    for _, _, files, descriptor in os.fwalk(draft, topdown=False):  # by descriptor: no link is followed
+        for name in files:
+            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=descriptor, follow_symlinks=False)
+        os.chown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def read_manifest(source: Path) -> _Manifest:
