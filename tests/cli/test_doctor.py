@@ -81,6 +81,30 @@ def test_a_private_key_that_all_users_may_read_is_named(tmp_path: Path) -> None:
     assert found.level is Level.warning and found.advice == f"chmod o= {path}"
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "auth.password.file",
+        "auth.api.token_file",
+        "auth.jwt.secret_file",
+        "cluster.secret_file",
+        "nats.token_file",
+        "streams.token_file",
+        "tracing.headers_file",
+    ],
+)
+def test_a_file_of_secrets_that_all_users_may_read_is_named(tmp_path: Path, setting: str) -> None:
+    path = tmp_path / "secret"
+    path.write_text("0123456789abcdef01234567\n")
+    chosen = [f"{setting}={path}", f"node.data_dir={tmp_path / 'data'}", "tracing.endpoint=http://127.0.0.1:4318"]
+    path.chmod(0o640)
+    assert about(findings(None, chosen), "secret") == []
+    path.chmod(0o644)
+    (found,) = about(findings(None, chosen), "secret")
+    assert (found.level, found.text) == (Level.warning, f"all users may read {path}")
+    assert found.advice == f"chmod o= {path}"
+
+
 def test_the_end_of_a_certificate_is_that_of_another_parser(tmp_path: Path) -> None:
     x509 = pytest.importorskip("cryptography.x509")
     for days in (1, 20_000):  # a UTCTime and a GeneralizedTime
@@ -257,6 +281,16 @@ def test_ports_between_nodes_and_of_etcd_that_another_program_has_are_problems(s
         assert ("systemctl disable --now etcd" in found.advice) == setting.startswith("cluster.etcd")
     (found,) = about(findings(None, chosen), "ports")
     assert found.level is Level.ok
+
+
+@pytest.mark.parametrize("host", ["n1.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_of_this_machine_is_no_port_of_another_program(host: str) -> None:
+    chosen = ["cluster.enabled=true", "listeners=[]", "cluster.allow_insecure=true", f"cluster.etcd.host={host}"]
+    found = [each for each in about(findings(None, chosen), "ports") if host in each.text]
+    assert len(found) == 2
+    for each in found:
+        assert each.level is Level.problem
+        assert each.advice == "correct cluster.etcd.host, the name in DNS, or /etc/hosts"
 
 
 def test_a_data_directory_that_is_a_file_is_told_as_such(tmp_path: Path) -> None:

@@ -23,6 +23,13 @@ OTHER_ETCD: Final = (
     "ports, or cluster.etcd.endpoints"
 )
 
+HOSTS: Final = {
+    "cluster.copy_port": "cluster.listen",
+    "cluster.etcd.client_port": "cluster.etcd.host",
+    "cluster.etcd.peer_port": "cluster.etcd.host",
+}
+"""The setting with the host, where it is another one."""
+
 
 def ports(config: Config) -> Iterator[CheckResult]:
     """Whether each listener could be opened now."""
@@ -38,8 +45,9 @@ def ports(config: Config) -> Iterator[CheckResult]:
         else:
             yield CheckResult(Level.ok, SUBJECT, f"{listener.url} is free")
     for setting, host, port, advice in _between_nodes(config):
-        problem = _problem(host, port)
+        problem, is_taken = _problem(host, port)
         if problem:
+            advice = advice if is_taken else f"correct {HOSTS.get(setting, setting)}, the name in DNS, or /etc/hosts"
             yield CheckResult(Level.problem, SUBJECT, f"{setting}: {host}:{port}: {problem}", advice)
         else:
             yield CheckResult(Level.ok, SUBJECT, f"{setting}: {host}:{port} is free")
@@ -65,12 +73,12 @@ def _between_nodes(config: Config) -> Iterator[tuple[str, str, int, str]]:
                 yield f"cluster.etcd.{name}", cluster.etcd.host, port, OTHER_ETCD
 
 
-def _problem(host: str, port: int) -> str:
-    """Why the port cannot be used; empty: it can."""
+def _problem(host: str, port: int) -> tuple[str, bool]:
+    """Why the port cannot be used, and whether another program has it or may have it; empty: it can be used."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        return f"its host: {error.strerror or error}"
+        return f"its host: {error.strerror or error}", False
     for family, kind, protocol, _, address in found:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -78,6 +86,6 @@ def _problem(host: str, port: int) -> str:
                 probe.bind(address)
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL:
-                    return "this machine does not have the address"
-                return error.strerror or str(error)
-    return ""
+                    return "this machine does not have the address", False
+                return error.strerror or str(error), True
+    return "", False

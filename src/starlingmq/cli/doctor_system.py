@@ -32,7 +32,7 @@ REMOTE: Final = frozenset(["nfs", "nfs4", "cifs", "smb3", "9p"])
 
 
 def certificates(config: Config, now: float) -> Iterator[CheckResult]:
-    """When the certificates end, and whether their keys are private."""
+    """When the certificates end, and whether their keys and the secrets of the settings are private."""
     for path in certificate_files(config):
         subject = "certificate"
         try:
@@ -58,10 +58,15 @@ def certificates(config: Config, now: float) -> Iterator[CheckResult]:
             )
         else:
             yield CheckResult(Level.ok, subject, f"{path} ends on {date}, in {days} days")
-    for path in _key_files(config):
-        with suppress(OSError):  # a key that cannot be read is an error of the settings
+    yield from _readable_by_all("private key", _key_files(config))
+    yield from _readable_by_all("secret", _secret_files(config))
+
+
+def _readable_by_all(subject: str, paths: list[Path]) -> Iterator[CheckResult]:
+    for path in paths:
+        with suppress(OSError):  # a file that cannot be read is an error of the settings
             if path.stat().st_mode & 0o004:
-                yield CheckResult(Level.warning, "private key", f"all users may read {path}", f"chmod o= {path}")
+                yield CheckResult(Level.warning, subject, f"all users may read {path}", f"chmod o= {path}")
 
 
 def data_disk(config: Config) -> Iterator[CheckResult]:
@@ -210,6 +215,14 @@ def _key_files(config: Config) -> list[Path]:
     if config.cluster.enabled:
         named.append(config.cluster.tls.key)
         named += [config.cluster.etcd.tls.key] if config.cluster.etcd.tls else []
+    return [Path(name) for name in dict.fromkeys(named) if name]
+
+
+def _secret_files(config: Config) -> list[Path]:
+    """Files with tokens, shared secrets and password hashes."""
+    auth = config.auth
+    named: list[str | None] = [auth.password.file, auth.api.token_file, auth.jwt.secret_file, config.nats.token_file]
+    named += [config.streams.token_file, config.tracing.headers_file, config.cluster.secret_file]
     return [Path(name) for name in dict.fromkeys(named) if name]
 
 
