@@ -90,3 +90,48 @@ def test_every_shipped_cluster_has_copies_as_cluster_up_has() -> None:
         assert yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))["cluster"]["copies"] == COPIES, name
     helm = (DEPLOY / "helm/starlingmq/templates/_helpers.tpl").read_text(encoding="utf-8")
     assert f'"copies" (min {COPIES} (int .Values.replicas))' in helm
+
+
+def test_the_links_of_the_installed_pages_lead_to_installed_files(tmp_path: Path) -> None:
+    installed = tmp_path / "doc"
+    subprocess.run([DEPLOY / "debian/install-docs", ROOT, installed], check=True)
+    pages = list(installed.glob("*.md"))
+    assert len(pages) > 30 and (installed / "examples/prometheus/alerts.yaml").is_file()
+    lost = []
+    for page in pages:
+        text = re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            path = link.partition("#")[0]
+            if path and "://" not in path and not path.startswith("mailto:") and not (installed / path).exists():
+                lost.append(f"{page.name}: {link}")
+        for path in re.findall(r"/usr/share/doc/starlingmq/([\w./-]+)", text):
+            if not (installed / path.rstrip(".")).exists():
+                lost.append(f"{page.name}: {path}")
+        assert not re.search(r"deploy/(prometheus|grafana|systemd)", text), page.name
+    assert lost == []
+
+
+def test_a_purge_removes_the_secrets_and_leaves_what_the_administrator_added(tmp_path: Path) -> None:
+    settings, data = tmp_path / "etc", tmp_path / "var"
+    script = (DEPLOY / "debian/starlingmq.postrm").read_text(encoding="utf-8")
+    for there, here in {
+        "/etc/starlingmq": settings,
+        "/var/lib/starlingmq": data,
+        "/usr/": tmp_path / "usr",
+        "/run/": tmp_path / "run",
+    }.items():
+        assert there in script
+        script = script.replace(there, f"{here}/" if there.endswith("/") else str(here))
+    secrets = ["cluster-secret", "api-tokens", "node.key", "tls.key"]
+    for added in ([], ["ca.crt"]):
+        settings.mkdir(exist_ok=True)
+        data.mkdir()
+        for name in [*secrets, *added]:
+            (settings / name).touch()
+        subprocess.run(["sh", "-c", script, "postrm", "remove"], check=True)
+        assert data.exists() and (settings / "node.key").exists()
+        subprocess.run(["sh", "-c", script, "postrm", "purge"], check=True)
+        assert not data.exists()
+        assert settings.exists() == bool(added)
+        if added:
+            assert [path.name for path in settings.iterdir()] == added
