@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from starlingmq.cli.declare import CommandError
 from starlingmq.cli.main import main
 from starlingmq.cli.pipeline_output import RunOutput, progress_line
+from starlingmq.cli.pipeline_running import session
+from starlingmq.pipeline.config import PipelineConfig
 from starlingmq.pipeline.restarts import Restarts
 from starlingmq.pipeline.status import Status
 
@@ -108,3 +112,9 @@ def test_metrics_and_health_are_written_together(status: Status, tmp_path: Path)
     output.started()
     assert 'starlingmq_pipeline_fresh_timestamp_seconds{pipeline="hot"} 0.0' in (tmp_path / "metrics").read_text()
     assert json.loads((tmp_path / "health").read_text())["freshness"] is None
+
+
+def test_without_spark_the_advice_is_true_for_a_package_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "starlingmq.pipeline.run", None)
+    with pytest.raises(CommandError, match=r"install the extra \[spark\] \(docs/DEPLOY\.md\), and Java 17"):
+        session("file", cast(PipelineConfig, None), "", ask=False)

@@ -199,6 +199,7 @@ def test_removing_keeps_the_data_and_purging_leaves_nothing(installed: Machine) 
     installed.run(*APT, "/debs/starlingmq-old.deb")
     installed.wait_for(("starlingmq", "ctl", "health"), "ok")
     assert retained(installed, secret, "greenhouse") == "greenhouse 21.5\n"
+    installed.shell("touch /etc/starlingmq/cluster-secret /etc/starlingmq/api-tokens /etc/starlingmq/node.key")
     installed.run("apt-get", "purge", "-y", "-qq", "starlingmq")
     left = installed.shell(
         "find / -xdev -name '*starlingmq*' ! -path '/debs/*' ! -path '/var/log/journal/*' ! -path '/proc/*'"

@@ -22,7 +22,8 @@ try:
     import grpc.aio
 except ImportError as error:
     raise ClusterExtraMissing(
-        f"a cluster needs grpcio and protobuf ({error}); run pip install '.[cluster]' in the sources"
+        f"a cluster needs grpcio and protobuf ({error}); install the extra [cluster], or Debian's package "
+        "starlingmq-cluster"
     ) from None
 
 __all__ = ["google", "grpc", "task_is_cancelled"]

@@ -130,8 +130,7 @@ def restore(source: Path, target: Path, progress: Progress | None = None) -> int
 
 
 def _owner_at(target: Path) -> os.stat_result:
-    """Whose the restored directory is, if root restores it: the owner of the directory that exists there, else that of
-    the one above."""
+    """The owner of a directory that root restores: that of the directory that exists there, else of the one above."""
     return (target if target.is_dir() else next(path for path in target.parents if path.is_dir())).stat()
 
 
