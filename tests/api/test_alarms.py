@@ -22,6 +22,7 @@ from starlingmq.admin.alarm_conditions import Condition, Severity
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms
 from starlingmq.config.settings import ConfigError, load_config
+from starlingmq.net import memory_watch
 from starlingmq.storage.opening import directory_of
 
 from .conftest import Ask, Join, Serve
@@ -255,6 +256,35 @@ async def test_a_process_with_little_memory_left_is_an_alarm_and_one_that_refuse
     await look(broker)
     (one,) = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
     assert (one["kind"], one["severity"]) == ("memory", "critical") and "refused" in one["text"]
+
+
+async def test_a_node_that_refuses_clients_for_want_of_memory_is_not_ready_and_one_that_is_near_the_limit_is(
+    serve: Serve, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = 99 << 20
+    monkeypatch.setattr(memory_watch, "memory", lambda: used)
+    monkeypatch.setattr(memory_watch, "MEMORY_INTERVAL", 0.01)
+    monkeypatch.setattr(memory_watch, "free_memory", lambda: None)
+    broker = await serve(limits={"memory": "100MiB"})
+    quotas = broker.state.ctx.quotas
+
+    async def ready() -> tuple[int, str]:
+        overview = (await ask(broker, "GET", "/api/v1/overview")).json()["ready"]
+        answer = await ask(broker, "GET", "/health/ready")
+        metrics = (await ask(broker, "GET", "/metrics")).text
+        assert overview == answer.json()
+        assert f"\nstarlingmq_ready {float(answer.status_code == 200)}\n" in metrics
+        return answer.status_code, "; ".join(answer.json()["reasons"])
+
+    assert await ready() == (200, "")
+    for used, short in ((101 << 20, True), (96 << 20, True), (90 << 20, False)):
+        deadline = monotonic() + 5
+        while quotas.short_of_memory != short:
+            assert monotonic() < deadline
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # looks at less than the limit, which do not end the refusals
+        reason = "memory is short: new clients and messages are refused until the process uses less (limits.memory)"
+        assert await ready() == ((503, reason) if short else (200, ""))
 
 
 @pytest.mark.parametrize(("refusing", "severity"), [(True, "critical"), (False, "warning")])

@@ -30,6 +30,10 @@ def readiness(local_node: LocalNode) -> Readiness:
     if ctx.refusing:
         cause = "too few nodes store copies" if storage == "uncopied" else f"the disk is {storage}"
         reasons.append(f"nothing can be stored: {cause}")
+    if ctx.quotas.short_of_memory:
+        reasons.append(
+            "memory is short: new clients and messages are refused until the process uses less (limits.memory)"
+        )
     if cluster not in ("none", "serving"):
         reasons.append(f"this node is {cluster}")
     return Readiness("not_ready" if reasons else "ok", storage, cluster, tuple(reasons))
