@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from starlingmq.admin.broker_actions import BrokerActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.auth.automatic_bans import Ban, Kind
@@ -313,6 +314,7 @@ class Broker:
             actions.drain,
             lambda: self._tracing.current,
         )
+        actions.unready = lambda: readiness(local_node).reasons
         admin = AdminService(local_node, actions.by_name, actions.streams)
         admin.start()
         return admin

@@ -179,12 +179,14 @@ def test_a_node_that_drains_hands_its_sessions_over_and_serves_again_when_told(c
     assert "redirecting clients: " in errors
     assert run("pub", "-L", f"{command.urls[0]}/watched", "-m", "elsewhere", "-q", "1")[0] == 0
     assert watching.finish()[1] == b"elsewhere\n"  # it went where it was told
-    assert member_of(control(directory, "n3", "status"), "n3")["draining"]
+    assert member_of(control(directory, "n3", "members"), "n3")["draining"]
     until(lambda: member_of(control(directory, "n1", "status"), "n3")["draining"])
-    code, output, _ = run("ctl", "cluster", "status", "--data-dir", data)
-    assert (
-        code == 0 and b"does not serve clients, because it is drained" in output and b"registered, draining" in output
-    )
+    unavailable = b"UNAVAILABLE: 3 of 3 nodes reachable; quorum holds; this node is draining.\n"
+    for words in (("cluster", "status"), ("health", "--cluster"), ("status",)):
+        code, output, _ = run("ctl", *words, "--data-dir", data)
+        assert (code, output[: len(unavailable)]) == (1, unavailable), "1: this node does not serve"
+    output = run("ctl", "cluster", "status", "--data-dir", data)[1]
+    assert b"does not serve clients, because it is drained" in output and b"registered, draining" in output
     assert run("pub", "-L", f"{command.urls[0]}/kept", "-m", "for it", "-q", "1")[0] == 0
     assert subscriber(command.urls[0], *kept, "-C", "1").finish()[1] == b"for it\n"
     assert run("pub", "-L", f"{command.urls[2]}/kept", "-m", "nobody listens")[0] != 0

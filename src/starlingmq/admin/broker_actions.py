@@ -37,6 +37,7 @@ class BrokerActions:
     ) -> None:
         self.streams: StreamAdmin | None = None
         self.drain: DrainActions | None = None
+        self.unready: Callable[[], tuple[str, ...]] = tuple  # why this node accepts no clients
         self.by_name: dict[str, Action] = {}
         self._store = directory_of(driver.store)
         if self._store is not None:
@@ -58,7 +59,7 @@ class BrokerActions:
             from starlingmq.admin.member_actions import MemberActions
 
             self.drain = DrainActions(cluster, listeners)
-            self.by_name |= MemberActions(cluster, self.drain).actions() | self.drain.actions()
+            self.by_name |= MemberActions(cluster, self.drain, lambda: self.unready()).actions() | self.drain.actions()
 
     def declare_streams(self, config: Config) -> None:
         """Apply ``streams.define`` of new settings. Raises ConfigError."""

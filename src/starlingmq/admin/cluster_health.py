@@ -41,8 +41,9 @@ class ClusterHealth(Struct, frozen=True):
     next: Annotated[str, Meta(description="What to do; empty if nothing.")]
 
 
-def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
-    """``now``: of the broker's clock."""
+def cluster_health(cluster: Cluster, now: float, unready: tuple[str, ...] = ()) -> ClusterHealth:
+    """``now``: of the broker's clock. ``unready``: why this node accepts no clients (``admin.readiness``); a node that
+    does not serve its cluster says itself what it waits for."""
     state = cluster.state
     assert state is not None
     others = [status for status in state.status() if status.member.registered]
@@ -78,6 +79,9 @@ def cluster_health(cluster: Cluster, now: float) -> ClusterHealth:
     if not state.serving:
         parts.append(f"this node refuses clients: {cluster.waits_for()}")
         status_word: Literal["healthy", "degraded", "unavailable"] = "unavailable"
+    elif unready:
+        parts += unready
+        status_word = "unavailable"
     else:
         status_word = "degraded" if gone or at_risk or not state.members.available else "healthy"
     next = _next(gone) or (COPIES_NEXT if at_risk else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType, field
@@ -232,11 +232,12 @@ def _listed(table: Mapping[bytes, int], prefix: bytes, limit: int) -> list[Route
 
 
 class MemberActions:
-    """The actions of one running node."""
+    """The actions of one running node. ``unready`` returns why it accepts no clients."""
 
-    def __init__(self, cluster: Cluster, drain: DrainActions) -> None:
+    def __init__(self, cluster: Cluster, drain: DrainActions, unready: Callable[[], tuple[str, ...]]) -> None:
         self.cluster = cluster
         self.drain = drain
+        self._unready = unready
 
     def actions(self) -> dict[str, Action]:
         """By the names that the commands use."""
@@ -255,7 +256,7 @@ class MemberActions:
         assert state is not None
         counters = state.broker.ctx.counters
         traffic = cluster.peers.traffic
-        health = cluster_health(cluster, cluster.clock())
+        health = cluster_health(cluster, cluster.clock(), self._unready())
         members = [_this_member(cluster, state), *_other_members(state, health)]
         return ClusterStatus(
             cluster=cluster.config.cluster.name,

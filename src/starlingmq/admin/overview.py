@@ -101,7 +101,7 @@ class OverviewActions:
 def _cluster(local_node: LocalNode) -> ClusterHealth | None:
     if local_node.cluster is None or local_node.cluster.state is None:
         return None
-    return cluster_health(local_node.cluster, local_node.driver.clock())
+    return cluster_health(local_node.cluster, local_node.driver.clock(), readiness(local_node).reasons)
 
 
 def summary(found: Histogram) -> dict[str, Any]:
