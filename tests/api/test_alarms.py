@@ -280,7 +280,7 @@ async def test_a_node_that_refuses_clients_for_want_of_memory_is_not_ready_and_o
     for used, short in ((101 << 20, True), (96 << 20, True), (90 << 20, False)):
         deadline = monotonic() + 5
         while quotas.short_of_memory != short:
-            assert monotonic() < deadline
+            assert monotonic() < deadline, f"{used >> 20} MiB are used"
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)  # looks at less than the limit, which do not end the refusals
         reason = "memory is short: new clients and messages are refused until the process uses less (limits.memory)"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
 from starlingmq.auth.automatic_bans import DELAY_MAX, KNOWN_MAX, AutomaticBans, Ban
+from starlingmq.auth.banned_networks import NetworkSet, banned_address
 from starlingmq.config.auth_section import FailuresConfig, FlappingConfig
 
 
@@ -79,6 +84,47 @@ def test_a_ban_by_hand_of_an_ipv6_address_holds_for_its_64() -> None:
     found = bans()
     ban = found.ban("address", "2001:db8::1", 100.0, "by hand")
     assert ban.name == "2001:db8::1" and found.of(1.0, "[2001:db8::2]", "", "") == ban
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (" 10.0.0.1 ", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1/32", "10.0.0.1"),
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+        ("2001:DB8::1", "2001:db8::1"),
+        ("2001:db8::/64", "2001:db8::/64"),
+        ("2001:db8::/96", "2001:db8::/64"),
+        ("2001:db8::/32", "2001:db8::/32"),
+    ],
+)
+def test_an_address_and_a_network_have_one_name_each(said: str, name: str) -> None:
+    assert banned_address(said) == name and banned_address(name) == name
+
+
+def test_a_network_is_banned_until_its_ban_ends_or_is_lifted() -> None:
+    found = bans()
+    ban = found.ban("address", "10.0.0.0/8", 50.0, "by hand")
+    assert found.of(1.0, "10.255.0.1", "", "") == found.of(1.0, "::ffff:10.1.2.3", "", "") == ban
+    assert (
+        found.of(1.0, "11.0.0.1", "", "") is found.of(1.0, "2001:db8::1", "", "") is found.of(1.0, "", "u", "") is None
+    )
+    longer = found.ban("address", "10.1.0.0/16", 90.0, "by hand")
+    assert found.of(60.0, "10.1.2.3", "", "") == longer and found.of(60.0, "10.2.0.1", "", "") is None
+    assert list(found.all(60.0)) == [longer]
+    assert found.lift("address", "10.1.0.0/16") and found.of(60.0, "10.1.2.3", "", "") is None
+    six = found.ban("address", "2001:db8::/32", 90.0, "by hand")
+    assert found.of(1.0, "2001:db8:ffff::1", "", "") == six and found.of(1.0, "2001:db9::1", "", "") is None
+
+
+def test_the_search_for_a_network_costs_one_look_up_for_each_prefix_length() -> None:
+    networks = NetworkSet()
+    for number in range(1, 1000):
+        networks.add(IPv4Network((number << 16, 16)))
+        networks.add(IPv4Network((number << 8, 24)))
+    assert len(networks._starts) == 2
+    assert [str(one) for one in networks.covering(IPv4Address("0.1.2.3"))] == ["0.1.0.0/16", "0.1.2.0/24"]
 
 
 def test_exempt_networks_are_not_banned_for_wrong_logins_and_their_users_are_delayed() -> None:

@@ -98,11 +98,13 @@ class DoneAt(Struct, frozen=True):
 
 
 class BanResult(Struct, frozen=True):
-    """``lifted``: a node had this ban, and it has ended. Missing nodes receive the news when they are connected."""
+    """``lifted``: a node had this ban, and it has ended. Missing nodes receive the news when they are connected.
+    ``name``: as in the list of bans."""
 
     nodes: list[str]
     lifted: bool
     missing: list[Missing]
+    name: str = ""
 
 
 class ListedStreams(Struct, frozen=True):
@@ -289,7 +291,8 @@ class ClusterActions:
         """Send the news to all nodes. Nodes that are missing now receive it when they are connected again."""
         news = await ask(self._rpc.actions["bans.said"], report, request, BanNews)
         answers = await self._rpc.everywhere("bans.hear", BanUpdate(news.said, request.by), BansReceived)
-        return BanResult(list(answers.results), any(one.lifted for one in answers.results.values()), answers.missing)
+        lifted = any(one.lifted for one in answers.results.values())
+        return BanResult(list(answers.results), lifted, answers.missing, news.said[0].name)
 
     # Streams
 

@@ -27,7 +27,9 @@ from starlingmq.admin.sessions import name_of
 from starlingmq.admin.state_files import replace
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.auth.automatic_bans import KINDS, AutomaticBans, Ban, Kind
-from starlingmq.core.limits.address_key import network_key, peer_key
+from starlingmq.auth.banned_networks import NetworkSet, banned_address, banned_network
+from starlingmq.config.networks import parse_address
+from starlingmq.core.limits.address_key import network_key, peer_host, peer_key
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import Reason
@@ -159,12 +161,22 @@ class BanActions:
             raise AdminError(400, f"kind: must be one of {', '.join(KINDS)}")
         now = self._driver.clock()
         self._forget(now)
-        before = self._entries.get((kind, request.name))
+        name = self._name(kind, request)
+        before = self._entries.get((kind, name))
         if before is None and len(self._entries) >= ENTRIES_MAX:
             raise AdminError(507, f"the limit of {ENTRIES_MAX:,} bans is reached; lift some first")
         at = now if before is None or now > before.at else before.at + 1e-3
         until = at + request.seconds if request.seconds else 0.0
-        return BanNews([BanEntry(kind, request.name, until, request.reason, request.disconnect, at)])
+        return BanNews([BanEntry(kind, name, until, request.reason, request.disconnect, at)])
+
+    def _name(self, kind: Kind, request: BanChange) -> str:
+        """The name of the entry. Raises AdminError."""
+        if kind != "address" or (not request.seconds and (kind, request.name) in self._entries):
+            return request.name
+        try:
+            return banned_address(request.name)
+        except ValueError as error:
+            raise AdminError(400, f"name: {error}") from None
 
     async def receive(self, report: Report, request: BanUpdate) -> BansReceived:
         """Take over the entries that are newer than those of this node."""
@@ -210,13 +222,19 @@ class BanActions:
     async def _disconnect(self, banned: list[BanEntry]) -> None:
         """Close the connections of banned clients. Looks at ``PIECE`` clients per turn."""
         names = {(one.kind, network_key(one.name) if one.kind == "address" else one.name) for one in banned}
+        networks = NetworkSet()
+        for network in (banned_network(one.name) for one in banned if one.kind == "address"):
+            if network is not None:
+                networks.add(network)
         for index, client in enumerate(list(self._driver.clients) if names else ()):
             if index % PIECE == PIECE - 1:
                 await asyncio.sleep(0)
             session = client.session
             if session is None or client.link or client.gone:
                 continue
-            if {("client", session.client_id), ("user", client.username), ("address", peer_key(client.peer))} & names:
+            own = {("client", session.client_id), ("user", client.username), ("address", peer_key(client.peer))}
+            address = parse_address(peer_host(client.peer)) if networks else None
+            if own & names or (address is not None and any(networks.covering(address))):
                 self._driver.state.ctx.at(self._driver.clock())
                 self._driver.state.ending.fail(client, Reason.ADMINISTRATIVE_ACTION, "banned")
         self._driver.request_turn()

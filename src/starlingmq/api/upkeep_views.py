@@ -19,7 +19,9 @@ from starlingmq.api.served import Served
 from starlingmq.auth.automatic_bans import Kind
 
 BanKind = Annotated[Kind, Parameter(description="Kind of the banned name.")]
-BanName = Annotated[str, Parameter(min_length=1, max_length=65535, description="Address, user name or client id.")]
+BanName = Annotated[
+    str, Parameter(min_length=1, max_length=65535, description="Address or network, user name or client id.")
+]
 StreamName = Annotated[str, Parameter(min_length=1, max_length=1000, description="Stream name.")]
 Before = Annotated[
     int | None, Parameter(ge=0, le=2**62, description="First offset to keep. Default: delete all messages.")
@@ -54,7 +56,10 @@ class UsersAt(UsersReply, frozen=True, kw_only=True):
 
 class NewBan(Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind
-    name: Annotated[str, Meta(min_length=1, max_length=65535)]
+    name: Annotated[
+        str,
+        Meta(min_length=1, max_length=65535, description="Address or network (10.0.0.0/8), user name or client id."),
+    ]
     seconds: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = 3600.0
     reason: Annotated[str, Meta(max_length=200)] = "by an operator"
     disconnect: Annotated[bool, Meta(description="Whether to disconnect matching clients.")] = True
@@ -151,7 +156,7 @@ def _ban_routes(served: Served) -> list[HTTPRouteHandler]:
             by=served.who(request),
         )
         missing = convert(told["missing"], list[Missing])
-        return Banned(data.kind, data.name, data.seconds, data.reason, told["nodes"], missing)
+        return Banned(data.kind, told["name"], data.seconds, data.reason, told["nodes"], missing)
 
     @delete("/bans", status_code=200, summary="Lift a ban on all nodes")
     async def lift(request: Request[Any, Any, Any], kind: BanKind, name: BanName) -> Lifted:

@@ -1,6 +1,7 @@
 """Bans: by an operator, for wrong logins, or for connecting too often. ``now`` is an argument.
 
-Addresses are identified by their key (``core.limits.address_key``): IPv4 as it is, IPv6 by its /64.
+Addresses are identified by their key (``core.limits.address_key``): IPv4 as it is, IPv6 by its /64. A manual ban of an
+address may name a network (``auth.banned_networks``).
 
 | ban | made by | does not apply to |
 |---|---|---|
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal
 
+from starlingmq.auth.banned_networks import NetworkSet, banned_network
 from starlingmq.config.networks import is_among, parse_address, parse_networks
 from starlingmq.core.limits.address_key import network_key, peer_host
 from starlingmq.wire.digests import blake2b
@@ -80,6 +82,7 @@ class AutomaticBans:
     def __init__(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
         self._by_hand: OrderedDict[BanKey, Ban] = OrderedDict()
         self._automatic: OrderedDict[BanKey, Ban] = OrderedDict()
+        self._networks = NetworkSet()  # those of ``_by_hand``
         self.configure(failures, flapping)
 
     def configure(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
@@ -93,6 +96,10 @@ class AutomaticBans:
 
     def ban(self, kind: Kind, name: str, until: float, reason: str) -> Ban:
         """A manual ban."""
+        network = banned_network(name) if kind == "address" else None
+        if network is not None:
+            self._networks.add(network)
+            name = str(network)
         return self._remember(self._by_hand, Ban(kind, name, until, reason))
 
     def lift(self, kind: Kind, name: str) -> bool:
@@ -101,6 +108,9 @@ class AutomaticBans:
         for counted in (self._failed_from,) if kind == "address" else (self._failed_as, self._came):
             counted.forget(whom[1])
         by_hand, automatic = self._by_hand.pop(whom, None), self._automatic.pop(whom, None)
+        network = banned_network(name) if kind == "address" else None
+        if network is not None:
+            self._networks.discard(network)
         return by_hand is not None or automatic is not None
 
     def of(self, now: float, address: str, user: str, client: str, proved: bool = False) -> Ban | None:
@@ -118,6 +128,19 @@ class AutomaticBans:
                     del bans[whom]
                 elif not (ban.automatic and kind == "address" and (proved or self.exempt(address))):
                     return ban
+        return self._of_network(now, address) if self._networks and address else None
+
+    def _of_network(self, now: float, text: str) -> Ban | None:
+        address = parse_address(text)
+        if address is None:
+            return None
+        for network in self._networks.covering(address):
+            whom = _ban_key("address", str(network))
+            ban = self._by_hand.get(whom)
+            if ban is not None and ban.until > now:
+                return ban
+            self._by_hand.pop(whom, None)
+            self._networks.discard(network)
         return None
 
     def all(self, now: float) -> Iterator[Ban]:
@@ -160,7 +183,7 @@ class AutomaticBans:
         bans[whom] = ban
         bans.move_to_end(whom)
         if len(bans) > KNOWN_MAX:
-            bans.popitem(last=False)
+            bans.popitem(last=False)  # of a network: ``_of_network`` then forgets it
         return ban
 
 

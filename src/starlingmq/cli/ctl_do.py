@@ -17,7 +17,9 @@ from starlingmq.cli.declare import CommandError
 from starlingmq.config.section_types import parse_duration
 
 KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="address, user or client.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Address, user name or client id.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Address or network (10.0.0.0/8), user name or client id.")
+]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic without wildcards.")]
 
 
@@ -62,7 +64,7 @@ def ban(
         raise CommandError("--time: must be more than 0")
     arguments = {"kind": kind, "name": name, "reason": reason, "disconnect": "no" if stay else "yes"}
     found = ask("ban", data_dir, config, seconds=repr(seconds), **arguments)
-    done(found, json_, f"{kind} {plain(name)} is banned on {', '.join(found['nodes'])} for {time}")
+    done(found, json_, f"{kind} {plain(found['name'])} is banned on {', '.join(found['nodes'])} for {time}")
 
 
 def unban(

@@ -21,7 +21,7 @@ export const WORDS = {
   "bans.node": ["this node", "dieser Knoten"],
   "bans.operator": ["an operator", "Betreiber"],
   "bans.reason": ["Reason", "Grund"],
-  "bans.what": ["client id, user or address", "Client-ID, Benutzer oder Adresse"],
+  "bans.what": ["client id, user, address or network", "Client-ID, Benutzer, Adresse oder Netz"],
   "broker": ["the broker", "dem Broker"],
   "certificates": ["Certificates", "Zertifikate"],
   "chart.bytes_in": ["Bytes in", "Bytes ein"],
