@@ -26,7 +26,10 @@ from .conftest import Ask, Join, Serve
 from .test_api import refusal
 
 
-async def test_bans_of_operators_outlive_the_broker(serve: Serve, join: Join, ask: Ask, tmp_path: Path) -> None:
+async def test_bans_of_operators_outlive_the_broker(
+    serve: Serve, join: Join, ask: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "starlingmq.admin")
     node = {"data_dir": str(tmp_path / "data")}
     broker = await serve(node=node)
     for name in ("evil", "good"):
@@ -36,6 +39,7 @@ async def test_bans_of_operators_outlive_the_broker(serve: Serve, join: Join, as
     assert lifted.json()["done"] == "lifted"
     again = await ask(broker, "DELETE", "/api/v1/bans", params={"kind": "client", "name": "good"})
     assert again.status_code == 404
+    assert caplog.text.count("the ban of client 'good' was lifted") == 1, "once, by the request that has lifted it"
     await broker.stop()
     broker = await serve(node=node)
     bans = (await ask(broker, "GET", "/api/v1/bans")).json()["bans"]

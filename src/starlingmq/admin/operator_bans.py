@@ -181,9 +181,10 @@ class BanActions:
     async def receive(self, report: Report, request: BanUpdate) -> BansReceived:
         """Take over the entries that are newer than those of this node."""
         lifted = await self.merge(request.said)
-        if request.said and request.by:
-            now = self._driver.clock()
-            log.info("%s: %s", name_of(request.by), "; ".join(_words(one, now) for one in request.said[:10]))
+        now = self._driver.clock()
+        told = [one for one in request.said if lifted or one.until > now] if request.by else []
+        if told:
+            log.info("%s: %s", name_of(request.by), "; ".join(_words(one, now) for one in told[:10]))
         return BansReceived(lifted, self.all() if request.all else [])
 
     def all(self) -> list[BanEntry]:
