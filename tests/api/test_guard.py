@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import ssl
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -123,6 +124,42 @@ async def test_only_the_token_opens(serve: Serve, ask: Ask, token_file: str) -> 
             assert answer.headers["www-authenticate"].startswith("Bearer")
         assert (await ask(broker, "GET", "/health/ready")).status_code == 200
         assert (await ask(broker, "GET", "/api/v1/clients", headers=BEARER)).status_code == 200
+
+
+async def test_a_failed_login_is_logged_without_its_secret_and_counted(
+    serve: Serve, ask: Ask, token_file: str, passwd: Passwd, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = {"token_file": token_file, "users": ["admin"]}
+    failures = {"delay": 0, "limit": 3, "ban": "1m"}
+    broker = await serve(auth={"password": {"file": passwd(admin="right")}, "api": api, "failures": failures})
+    await ask(broker, "GET", "/api/v1/clients")
+    assert "login" not in caplog.text, "a browser asks first without a login"
+    await ask(broker, "GET", "/api/v1/clients", auth=httpx.BasicAuth("admin", "secret-1"))
+    await ask(broker, "GET", "/api/v1/clients", auth=httpx.BasicAuth("x\ny" * 1000, "secret-2"))
+    for _ in range(2):
+        await ask(broker, "GET", "/api/v1/clients", headers={"authorization": "Bearer secret-3-secret-3"})
+    lines = [line.getMessage() for line in caplog.records if "login from" in line.getMessage()]
+    assert lines[0] == "login from 127.0.0.1 as 'admin' to the HTTP API refused: wrong user name or password"
+    assert lines[1].startswith("login from 127.0.0.1 as 'x\\nyx\\ny") and len(lines[1]) < 400
+    assert lines[2] == "login from 127.0.0.1 to the HTTP API refused: wrong token"
+    assert lines[3] == "login from 127.0.0.1 to the HTTP API refused: the address or the user is banned"
+    assert "secret" not in caplog.text
+    metrics = (await ask(broker, "GET", "/metrics", headers=BEARER)).text
+    for reason, count in (("password", 2), ("token", 1), ("banned", 1), ("busy", 0)):
+        assert f'starlingmq_http_logins_refused_total{{reason="{reason}"}} {float(count)}' in metrics
+
+
+async def test_the_lines_about_failed_logins_are_limited(
+    serve: Serve, ask: Ask, token_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    auth = {"api": {"token_file": token_file}, "failures": {"delay": 0, "limit": 0}}
+    broker = await serve(auth=auth, limits={"log_rate": 1})
+    began = time.monotonic()
+    for _ in range(20):
+        await ask(broker, "GET", "/api/v1/clients", headers={"authorization": "Bearer wrong"})
+    seconds = time.monotonic() - began
+    lines = sum("login from" in line.getMessage() for line in caplog.records)
+    assert 1 <= lines <= 2 + seconds and (lines < 20 or seconds > 18)
 
 
 async def test_users_come_in_with_their_password(serve: Serve, ask: Ask, passwd: Passwd) -> None:

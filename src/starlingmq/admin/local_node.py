@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ class LocalNode:
     ``reload`` reads the settings again and returns those that take effect only after a restart; it raises if they are
     invalid. ``apply`` uses these settings until the next reload. ``tracing`` returns the export of
     OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
-    ``serving`` is true while the node accepts clients.
+    ``serving`` is true while the node accepts clients. ``http_refusals`` counts failed logins to the HTTP API.
     """
 
     name: str
@@ -46,6 +47,7 @@ class LocalNode:
     tracing: Callable[[], Tracing | None]
     lag: LoopLag = field(default_factory=LoopLag)
     serving: bool = False
+    http_refusals: Counter[str] = field(default_factory=Counter)
 
     @property
     def state(self) -> BrokerState:

@@ -40,6 +40,7 @@ PROCESS_TEXTS: Final = {
     "process_open_fds": "Open file descriptors: one for each connection, some for files.",
     "process_max_fds": "Limit of open file descriptors; connections are refused above it.",
 }
+HTTP_REFUSALS: Final = ("password", "token", "banned", "busy")  # reasons of ``api.guard``
 LABELS_MAX: Final = 200  # nodes, streams and groups with values of their own
 
 
@@ -102,6 +103,10 @@ class MetricValues:
             yield family
 
     def _logins(self) -> Iterator[Metric]:
+        refusals = {reason: self.local_node.http_refusals[reason] for reason in HTTP_REFUSALS}
+        yield counter(
+            "starlingmq_http_logins_refused", "Failed logins to the HTTP API, by reason.", _floats(refusals), "reason"
+        )
         hashing = self.local_node.hashing()
         if hashing is None:
             return

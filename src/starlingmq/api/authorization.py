@@ -62,6 +62,10 @@ class HttpAuthorization:
         name = self.name_in(authorization)
         return self._passwords.proof_of(name) if self._passwords is not None and name else None
 
+    def is_basic(self, authorization: str) -> bool:
+        """Whether the header has a user name and a password, not a token."""
+        return authorization.partition(" ")[0].lower() == "basic"
+
     def name_in(self, authorization: str) -> str:
         """The user name in this header, for counting failures."""
         scheme, _, credentials = authorization.partition(" ")

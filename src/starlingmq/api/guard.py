@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -33,6 +34,7 @@ from starlingmq.api.body import read_body, replay
 from starlingmq.api.connection_limit import Slots
 from starlingmq.auth.automatic_bans import AutomaticBans
 from starlingmq.core.limits.address_key import network_key
+from starlingmq.log import SparingLog
 
 log = logging.getLogger("starlingmq.http")
 
@@ -49,16 +51,33 @@ ONLY_VIEWS: Final = "this user may look, but change nothing and not see messages
 WHO: Final = (b"www-authenticate", b'Bearer realm="starlingmq"')
 LOG_INS_MAX: Final = 64  # being checked, or wrong and delayed; fewer than the connections of an address
 LOG_INS_PER_ADDRESS: Final = 16
+NAME_SHOWN: Final = 128  # characters of a user name in the log
+REFUSALS: Final = {
+    "password": "wrong user name or password",
+    "token": "wrong token",
+    "banned": "the address or the user is banned",
+    "busy": "too many logins wait for verification",
+}
 BANNED_SECONDS: Final = 1.0  # delay of a wrong login from a banned address
 
 
 class Guard:
-    """``around`` is the middleware of each route. ``access`` and ``hosts`` may be replaced while serving."""
+    """``around`` is the middleware of each route. ``access`` and ``hosts`` may be replaced while serving. ``refused``
+    counts failed logins by their reason, and ``lines`` logs them."""
 
-    def __init__(self, access: HttpAuthorization, bans: AutomaticBans, hosts: Iterable[str]) -> None:
+    def __init__(
+        self,
+        access: HttpAuthorization,
+        bans: AutomaticBans,
+        hosts: Iterable[str],
+        refused: Counter[str],
+        lines: SparingLog,
+    ) -> None:
         self.access = access
         self.bans = bans
         self.hosts = frozenset(host.lower() for host in hosts)
+        self.refused = refused
+        self.lines = lines
         self._requests = Slots(REQUESTS_MAX, REQUESTS_MAX, "requests")
         self._log_ins = Slots(LOG_INS_MAX, LOG_INS_PER_ADDRESS, "log-ins")
 
@@ -134,21 +153,29 @@ class Guard:
     async def _log_in(self, authorization: str, address: str) -> str:
         name = self.access.name_in(authorization)
         if self.bans.of(monotonic(), address, name, "") is not None:
+            self._note_refusal("banned", address, name)
             await asyncio.sleep(BANNED_SECONDS)
             raise RequestRefused(403, "this address or user is banned for a while")
         try:
             who = await self.access.by_password(authorization, f"{address}:0")
         except Busy:
+            self._note_refusal("busy", address, name)
             raise RequestRefused(
                 503, "too many logins wait for verification; try again later", [(b"retry-after", b"1")]
             ) from None
         if who is not None:
             return who
+        self._note_refusal("password" if self.access.is_basic(authorization) else "token", address, name)
         delay, ban = self.bans.failed(monotonic(), address, name)
         if ban is not None:
             log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
         await asyncio.sleep(delay)
         raise RequestRefused(401, LOG_IN, [WHO])
+
+    def _note_refusal(self, reason: str, address: str, name: str) -> None:
+        self.refused[reason] += 1
+        whom = f" as {name[:NAME_SHOWN]!r}" if name else ""
+        self.lines.warning("login from %s%s to the HTTP API refused: %s", address, whom, REFUSALS[reason])
 
 
 def _plain(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from starlingmq.api.authorization import HttpAuthorization
@@ -12,11 +13,14 @@ from starlingmq.api.served import Served
 from starlingmq.api.server import HttpListener
 from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.settings import Config, ListenerConfig
+from starlingmq.log import SparingLog
 from starlingmq.net.listeners.listeners import tls_context
 from starlingmq.net.listeners.urls import parse_listener
 
 if TYPE_CHECKING:
     from starlingmq.auth.passwords import Hashing
+
+log = logging.getLogger("starlingmq.http")
 
 
 def is_http(listener: ListenerConfig) -> bool:
@@ -32,7 +36,11 @@ class HttpSide:
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
         self._guard = Guard(
-            HttpAuthorization(config.auth, served.local_node.hashing()), served.local_node.bans, config.auth.api.hosts
+            HttpAuthorization(config.auth, served.local_node.hashing()),
+            served.local_node.bans,
+            config.auth.api.hosts,
+            served.local_node.http_refusals,
+            SparingLog(log, config.limits.log_rate),
         )
         self._app = make_app(served, self._guard)
 
@@ -52,6 +60,7 @@ class HttpSide:
     def reload(self, config: Config, access: HttpAuthorization) -> None:
         earlier, self._guard.access = self._guard.access, access
         self._guard.hosts = frozenset(host.lower() for host in config.auth.api.hosts)
+        self._guard.lines.rate = config.limits.log_rate
         for listener in self._listeners:
             listener.reload_tls()
         self._closing = asyncio.ensure_future(earlier.close())
