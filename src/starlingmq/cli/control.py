@@ -8,16 +8,16 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from starlingmq.cli.announce import running
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.remote import ask_url, is_url
+from starlingmq.cli.remote import ANSWER_SECONDS, ROUTES, NoAnswer, ask_url, is_url
 from starlingmq.config.settings import load_config
 from starlingmq.net.control_socket import NAME, reachable
 
@@ -37,6 +37,11 @@ FileOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
+
+WAITING: Final = frozenset(
+    {name for name, route in ROUTES.items() if route.waits} | {"cluster.drain", "cluster.leave", "backup"}
+)
+"""Actions that may take any time."""
 
 BrokerAddress = Path | str
 """The data directory of a broker, or the URL of its HTTP API."""
@@ -83,7 +88,7 @@ def ask(directory: BrokerAddress, action: str, arguments: dict[str, str], report
     """Execute an action and return its result. Raises CommandError if the broker refuses, and errors of the storage."""
     if isinstance(directory, str):
         return ask_url(directory, action, arguments)
-    connection = _connect(directory)
+    connection = _connect(directory, _patience(action, ANSWER_SECONDS))
     if connection is None:
         from starlingmq.storage.maintenance.offline import actions  # late: it loads the engines
 
@@ -91,11 +96,18 @@ def ask(directory: BrokerAddress, action: str, arguments: dict[str, str], report
     return _ask(connection, directory, action, arguments, report)
 
 
-def ask_broker(directory: BrokerAddress, action: str, arguments: dict[str, str], report: Report) -> dict[str, Any]:
-    """Execute an action that needs a running broker. Raises CommandError also if none is running."""
+def ask_broker(
+    directory: BrokerAddress,
+    action: str,
+    arguments: dict[str, str],
+    report: Report,
+    seconds: float = ANSWER_SECONDS,
+) -> dict[str, Any]:
+    """Execute an action that needs a running broker, which must answer or report progress within ``seconds`` if the
+    action does not wait for something. Raises CommandError also if no broker is running."""
     if isinstance(directory, str):
-        return ask_url(directory, action, arguments)
-    connection = _connect(directory)
+        return ask_url(directory, action, arguments, seconds)
+    connection = _connect(directory, _patience(action, seconds))
     if connection is None:
         raise CommandError(f"{directory}: no broker is running there; start it, or give the directory of a running one")
     return _ask(connection, directory, action, arguments, report)
@@ -106,33 +118,50 @@ def _ask(
 ) -> dict[str, Any]:
     with closing(connection):
         request = {"action": action, "arguments": arguments}
-        connection.sendall(json.dumps(request).encode() + b"\n")
-        with connection.makefile("rb") as answers:
-            for line in answers:
-                answer = json.loads(line)
-                if "result" in answer:
-                    result: dict[str, Any] = answer["result"]
-                    return result
-                if "error" in answer:
-                    raise CommandError(answer["error"])
-                progress = answer["progress"]
-                report(progress["what"], progress["done"], progress["total"], progress["unit"])
+        try:
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as answers:
+                return _result(answers, directory, report)
+        except TimeoutError:
+            raise NoAnswer(str(directory), connection.gettimeout() or 0.0) from None
+
+
+def _result(answers: Iterable[bytes], directory: Path, report: Report) -> dict[str, Any]:
+    for line in answers:
+        answer = json.loads(line)
+        if "result" in answer:
+            result: dict[str, Any] = answer["result"]
+            return result
+        if "error" in answer:
+            raise CommandError(answer["error"])
+        progress = answer["progress"]
+        report(progress["what"], progress["done"], progress["total"], progress["unit"])
     raise CommandError(f"{directory}: the broker stopped before it answered")
+
+
+def _patience(action: str, seconds: float) -> float | None:
+    return None if action in WAITING else seconds
 
 
 async def _done(action: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     return await action
 
 
-def _connect(directory: Path) -> socket.socket | None:
-    """Connect to the broker of the directory; None if none is running."""
+def _connect(directory: Path, seconds: float | None) -> socket.socket | None:
+    """Connect to the broker of the directory; None if none is running. ``seconds`` is the timeout of the socket."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(seconds)
     try:
         with reachable(directory / NAME) as path:
             connection.connect(path)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         connection.close()
         return None
+    except BlockingIOError:
+        connection.close()
+        raise CommandError(
+            f"the broker at {directory} does not answer, and many requests wait; see whether its process runs"
+        ) from None
     except OSError as error:
         connection.close()
         raise OSError(error.errno, error.strerror, str(directory / NAME)) from None

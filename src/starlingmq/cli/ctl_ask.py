@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 import json
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from starlingmq.admin.printable import PAGE_MAX, plain
 from starlingmq.cli.control import ask_broker, broker_address
+from starlingmq.cli.remote import ANSWER_SECONDS
 from starlingmq.cli.tables import Columns, table
 
 Result = dict[str, Any]
@@ -31,9 +33,17 @@ def ask(action: str, data_dir: str | None, config: str | None, **arguments: str)
     """Send a request to the broker of a data directory, in the name of the user who runs the command. Raises
     CommandError.
     """
+    return ask_within(ANSWER_SECONDS, action, data_dir, config, arguments)
+
+
+def ask_within(
+    seconds: float, action: str, data_dir: str | None, config: str | None, arguments: Mapping[str, str]
+) -> Result:
+    """As ``ask``. Raises CommandError also if there is no answer within ``seconds``."""
     given = {name: value for name, value in arguments.items() if value}
     directory = broker_address(data_dir, config)
-    return ask_broker(directory, action, {**given, "by": _user()}, lambda what, done, total, unit: None)
+    asked = {**given, "by": _user()}
+    return ask_broker(directory, action, asked, lambda what, done, total, unit: None, seconds)
 
 
 def listed(action: str, key: str, limit: int, data_dir: str | None, config: str | None, **arguments: str) -> Result:

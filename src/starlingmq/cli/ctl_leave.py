@@ -11,6 +11,7 @@ from starlingmq.cli.remote import Unreachable, ask_url
 
 POLL_SECONDS: Final = 0.5
 BEGINS_SECONDS: Final = 10.0  # until the node has begun to leave
+LEAVING_SECONDS: Final = 300.0  # for an answer of a node that is busy with leaving
 
 
 def leave_url(url: str, force: bool, quiet: bool) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def leave_url(url: str, force: bool, quiet: bool) -> dict[str, Any]:
     with progress(quiet) as report:
         while True:
             try:
-                state = ask_url(url, "drain.state", {})
+                state = ask_url(url, "drain.state", {}, LEAVING_SECONDS)
                 began = began or state["draining"]
                 if not state["draining"] and (began or time.monotonic() > until):
                     raise CommandError(f"{node} has not left its cluster: {_why(url)}")

@@ -18,19 +18,20 @@ from urllib.parse import urlencode, urlsplit
 from starlingmq.cli.declare import CommandError
 
 TOKEN_FILE: Final = "STARLINGMQ_TOKEN_FILE"  # noqa: S105 the name of a variable
-SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 30.0  # for a broker to answer a request, or to report progress
+SILENT_SECONDS: Final = 60.0  # for the next event of a stream of events, or a sign of life
 SCHEMES: Final = ("http://", "https://")
 
 
 class HttpRoute(NamedTuple):
     """``body``: the arguments are sent as JSON, but for the name of the node if it is ``at_node``; otherwise all are in
-    the query. ``seconds``: how long an answer may take; None: any time."""
+    the query. ``waits``: the answer may take any time."""
 
     method: str
     path: str
     body: bool = False
     at_node: bool = False
-    seconds: float | None = SECONDS
+    waits: bool = False
 
 
 ROUTES: Final = {
@@ -72,16 +73,16 @@ ROUTES: Final = {
     "cluster.routes": HttpRoute("GET", "/routes"),
     "cluster.shares": HttpRoute("GET", "/shares"),
     "cluster.copies": HttpRoute("GET", "/copies"),
-    "cluster.forget": HttpRoute("POST", "/cluster/forget", body=True, seconds=None),
-    "cluster.give_up": HttpRoute("POST", "/cluster/give-up", body=True, seconds=None),
+    "cluster.forget": HttpRoute("POST", "/cluster/forget", body=True, waits=True),
+    "cluster.give_up": HttpRoute("POST", "/cluster/give-up", body=True, waits=True),
     "leave.begin": HttpRoute("POST", "/cluster/leave"),
     "drain.state": HttpRoute("GET", "/drain"),
     "drain.begin": HttpRoute("POST", "/drain"),
     "drain.cancel": HttpRoute("DELETE", "/drain"),
-    "cluster.rebalance": HttpRoute("POST", "/rebalance", seconds=None),
+    "cluster.rebalance": HttpRoute("POST", "/rebalance", waits=True),
     "storage.stats": HttpRoute("GET", "/storage"),
-    "storage.check": HttpRoute("POST", "/storage/check", seconds=None),
-    "storage.compact": HttpRoute("POST", "/storage/compact", seconds=None),
+    "storage.check": HttpRoute("POST", "/storage/check", waits=True),
+    "storage.compact": HttpRoute("POST", "/storage/compact", waits=True),
     "streams": HttpRoute("GET", "/streams"),
     "streams.create": HttpRoute("POST", "/streams", body=True, at_node=True),
     "streams.trim": HttpRoute("POST", "/streams/trim"),
@@ -103,6 +104,13 @@ class Unreachable(CommandError):
     """No connection to the broker."""
 
 
+class NoAnswer(CommandError):
+    """The broker is connected, and has not answered in time."""
+
+    def __init__(self, broker: str, seconds: float) -> None:
+        super().__init__(f"the broker at {broker} has not answered for {seconds:g} s; see whether its process runs")
+
+
 def is_url(target: str | None) -> bool:
     """Raises CommandError for a URL that is not one of the HTTP API."""
     scheme, separator, _ = (target or "").partition("://")
@@ -111,8 +119,9 @@ def is_url(target: str | None) -> bool:
     return bool(separator) and "/" not in scheme
 
 
-def ask_url(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
-    """The result. Raises CommandError, OSError."""
+def ask_url(url: str, action: str, arguments: dict[str, str], seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
+    """The result. ``seconds``: how long the answer may take, unless the action waits for something. Raises
+    CommandError, OSError."""
     if action in OF_ONE_NODE:
         return _ask_stream(url, action, arguments)
     route = ROUTES.get(action)
@@ -130,7 +139,7 @@ def ask_url(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
     asked = given if not route.body else {"node": given.pop("node")} if route.at_node and "node" in given else {}
     query = f"?{urlencode(asked)}" if asked else ""
     body = json.dumps(_body(given)).encode() if route.body else None
-    status, answer = _exchange(url, route, query, body)
+    status, answer = _exchange(url, route, query, body, None if route.waits else seconds)
     if status >= 400 and not (action == "health" and status == 503):
         raise CommandError(f"{url}: {_why(status, answer)}")
     if not isinstance(answer, dict):
@@ -160,7 +169,7 @@ def follow_url(url: str, path: str, arguments: dict[str, str]) -> Iterator[tuple
     """The server-sent events of a path, with their names; ("", None) while nothing comes. Raises CommandError."""
     route = HttpRoute("GET", path)
     given = {name: value for name, value in arguments.items() if value}
-    with _answer(url, route, f"?{urlencode(given)}", None) as response:
+    with _answer(url, route, f"?{urlencode(given)}", None, SILENT_SECONDS) as response:
         if response.status >= 400:
             raise CommandError(f"{url}: {_why(response.status, _decoded(response.read()))}")
         with suppress(http.client.IncompleteRead):  # it ends without the last chunk
@@ -185,24 +194,30 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def _answer(url: str, route: HttpRoute, query: str, body: bytes | None) -> Iterator[http.client.HTTPResponse]:
+def _answer(
+    url: str, route: HttpRoute, query: str, body: bytes | None, seconds: float | None
+) -> Iterator[http.client.HTTPResponse]:
     """Raises CommandError, also while the answer is read."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     path = "" if route.path.startswith("/health") else "/api/v1"
     try:
-        connection = kind(parts.hostname or "", parts.port, timeout=route.seconds)
+        connection = kind(parts.hostname or "", parts.port, timeout=seconds)
         with closing(connection):
             connection.request(route.method, parts.path.rstrip("/") + path + route.path + query, body, _headers(body))
             yield connection.getresponse()
     except http.client.HTTPException as error:
         raise CommandError(f"{url}: the answer is not HTTP ({type(error).__name__})") from None
+    except TimeoutError as error:
+        if seconds is None or error.errno is not None:  # of the system, while it connected
+            raise Unreachable(f"{url}: {error.strerror or error}") from None
+        raise NoAnswer(url, seconds) from None
     except OSError as error:
         raise Unreachable(f"{url}: {error.strerror or error}") from None
 
 
-def _exchange(url: str, route: HttpRoute, query: str, body: bytes | None) -> tuple[int, Any]:
-    with _answer(url, route, query, body) as response:
+def _exchange(url: str, route: HttpRoute, query: str, body: bytes | None, seconds: float | None) -> tuple[int, Any]:
+    with _answer(url, route, query, body, seconds) as response:
         return response.status, _decoded(response.read())
 
 
