@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from starlingmq import Broker
 from starlingmq.cli.app import build_app
 from starlingmq.cli.ctl import app
+from starlingmq.cli.declare import CommandError
 from starlingmq.client import Client
 from tests.cli.commands import run
 from tests.cli.test_storage_commands import serving
@@ -259,3 +260,16 @@ def test_a_url_of_another_kind_is_not_taken_as_a_directory() -> None:
         2,
         "error: --url: ftp:// is not http:// or https://; give the URL of the broker's HTTP API\n",
     )
+
+
+@pytest.mark.slow
+def test_a_single_broker_says_that_it_is_no_member_of_a_cluster(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    alone = (
+        "drain|drain --cancel|rebalance|cluster status|cluster members|cluster routes|cluster copies|cluster shares|"
+        "cluster leave|cluster forget n2|cluster give-up n2|health --cluster"
+    )
+    with serving(data):
+        for words in alone.split("|"):
+            with pytest.raises(CommandError, match=r"^this broker is not a member of a cluster; "):
+                CliRunner().invoke(app, [*words.split(), "--data-dir", str(data)], catch_exceptions=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlingmq.admin.group_actions import GroupActions
 from starlingmq.auth.access_control import AccessControl
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from starlingmq.storage.streams.stream_admin import StreamAdmin
 
 log = logging.getLogger("starlingmq")
+
+
+OF_A_MEMBER: Final = tuple(
+    f"cluster.{name}"
+    for name in ("copies", "drain", "forget", "give_up", "leave", "rebalance", "routes", "shares", "status")
+)
+"""Actions that only the members of a cluster have: a single broker says so."""
 
 
 class BrokerActions:
@@ -82,7 +89,9 @@ class BrokerActions:
             return None
         from starlingmq.storage.maintenance.store_maintenance import LONG_ACTIONS
 
-        control = ControlServer(self._store.data_dir.path / NAME, {**others, **self.by_name}, LONG_ACTIONS)
+        alone = dict.fromkeys(OF_A_MEMBER, _not_a_member)
+        actions = {**alone, **others, **self.by_name}
+        control = ControlServer(self._store.data_dir.path / NAME, actions, LONG_ACTIONS)
         try:
             await control.start()
         except OSError as error:
