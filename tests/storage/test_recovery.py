@@ -324,6 +324,17 @@ def test_a_member_of_a_group_that_leaves_keeps_what_it_has_queued_for_itself() -
     assert got == [*wanted, b"shared"]
 
 
+def test_the_queue_of_a_group_is_not_counted_as_a_session_that_was_recovered() -> None:
+    world = StoredWorld()
+    client = subscriber(world)
+    client.send(Subscribe(2, [SubscribeRequest(b"$share/g/s/#", 1)]))
+    client.drop()
+    world.connect("other").send(Publish(b"s/x", b"shared", qos=1, packet_id=1))
+    world.restart()
+    assert world.state.groups.lines and len(world.state.ctx.sessions) == 2
+    assert world.recovered.sessions == 1
+
+
 def test_unneeded_segments_are_freed() -> None:
     world = StoredWorld(checkpoint_bytes=0)
     client = subscriber(world)

@@ -23,6 +23,7 @@ from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.typed_actions import typed
 from starlingmq.core.observe.counters import BUCKETS, Histogram
+from starlingmq.core.observe.sys_topics import count_own_retained
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.process import memory
 from starlingmq.storage.opening import directory_of
@@ -176,7 +177,7 @@ class NodeSampler:
             counters.publish_received, counters.publish_sent, counters.bytes_received, counters.bytes_sent,
             sum(counters.dropped.values()), counters.connections_opened, process_time(),
             counters.clients_connected, survey.connected + survey.away, survey.queued, survey.inflight,
-            len(state.retained), memory(), *turn, *delay, commit, sync,
+            len(state.retained) - count_own_retained(state.retained), memory(), *turn, *delay, commit, sync,
         ))  # fmt: skip
 
 

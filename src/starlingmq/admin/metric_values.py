@@ -29,6 +29,7 @@ from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.core.groups.group_stats import title
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.observe.session_totals import SessionTotals
+from starlingmq.core.observe.sys_topics import count_own_retained
 from starlingmq.storage.opening import directory_of
 
 BOUNDS: Final = [f"{1e-6 * 2**bucket:.6f}" for bucket in range(BUCKETS - 1)] + ["+Inf"]
@@ -261,7 +262,10 @@ class MetricValues:
                 survey.subscriptions,
                 "Subscriptions of the sessions on this node, connected or not.",
             ),
-            "retained_messages": (len(state.retained), "Topics with a retained message, as this node knows them."),
+            "retained_messages": (
+                len(state.retained) - count_own_retained(state.retained),
+                "Topics with a retained message, as this node knows them, without those below $SYS.",
+            ),
             "retained_bytes": (
                 state.retained.total_bytes,
                 "Size of the topics, payloads and properties of retained messages.",

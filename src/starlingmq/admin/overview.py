@@ -13,6 +13,7 @@ from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.core.observe.counters import BUCKETS, Histogram
+from starlingmq.core.observe.sys_topics import count_own_retained
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import directory_of
 
@@ -88,7 +89,7 @@ class OverviewActions:
                 "sessions": survey.connected + survey.away,
                 "sessions_away": survey.away,
                 "subscriptions": survey.subscriptions,
-                "retained": len(local_node.state.retained),
+                "retained": len(local_node.state.retained) - count_own_retained(local_node.state.retained),
                 "queued": survey.queued,
                 "inflight": survey.inflight,
                 "groups": len(local_node.state.router.groups()),

@@ -8,6 +8,7 @@ from typing import Final
 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
+from starlingmq.core.observe.session_totals import of_clients
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.stored_messages import QOS_MASK, RETAIN, References
@@ -158,7 +159,7 @@ def _restore_session(state: BrokerState, journal: Journal, found: SessionImage, 
     session.epoch, session.needs_reset, session.placeholder = value.epoch, value.needs_reset, value.placeholder
     session.owner, session.floor, session.reset_confirmed = value.owner, value.floor, value.reset_confirmed
     session.trail = None if value.trail is None else Trail(*value.trail)
-    recovered.sessions += 1
+    recovered.sessions += of_clients(session)
     if found.as_of > journal.next:
         recovered.ahead.append(session)
     for entry in found.subscriptions.values():

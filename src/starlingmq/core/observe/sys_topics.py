@@ -10,8 +10,18 @@ from starlingmq.core.context import Context
 from starlingmq.core.groups.group_stats import figures
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import Publishing
+from starlingmq.core.routing.retained_store import RetainedTree
 
 GROUPS_TOLD: Final = 100  # groups with a topic of their own
+
+
+def count_own_retained(retained: RetainedTree) -> int:
+    """The retained messages of the broker itself, which are neither stored nor listed: some dozens."""
+    cursor = retained.cursor(b"$SYS/#")
+    count = 0
+    while not cursor.done:
+        count += len(cursor.next(1000))
+    return count
 
 
 class SysTopics:

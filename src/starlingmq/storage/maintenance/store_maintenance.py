@@ -18,6 +18,8 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.observe.sys_topics import count_own_retained
 from starlingmq.core.session.session import Session
 from starlingmq.storage.data_dir import DataDir
 from starlingmq.storage.directory_store import DirectoryStore
@@ -160,9 +162,9 @@ class StoreMaintenance:
             failures=store.health.failures,
             serving=self.serving,
             durability=store.durability if self.serving else None,
-            sessions=len(self.state.ctx.sessions),
+            sessions=counts.sessions,
             subscriptions=counts.subscriptions,
-            retained=len(self.state.retained) - self._own_retained(),
+            retained=len(self.state.retained) - count_own_retained(self.state.retained),
             queued=counts.queued,
             inflight=counts.inflight,
             journal=JournalStats(
@@ -188,14 +190,6 @@ class StoreMaintenance:
             kv_bytes=disk.kv_bytes,
             free=disk.free,
         )
-
-    def _own_retained(self) -> int:
-        """The retained messages of the broker itself (``$SYS``), which are not stored."""
-        cursor = self.state.retained.cursor(b"$SYS/#")
-        count = 0
-        while not cursor.done:
-            count += len(cursor.next(1000))
-        return count
 
     async def check(self, report: Report) -> Found:
         """See ``storage.maintenance.storage_check``. Meanwhile the journal may grow, and no segment is freed."""
@@ -286,7 +280,7 @@ class _Counts:
     """Counts of what sessions have, and the segments that they need."""
 
     def __init__(self, journal: Journal) -> None:
-        self.subscriptions = self.queued = self.inflight = 0
+        self.sessions = self.subscriptions = self.queued = self.inflight = 0
         self._segments = journal.segments()
         self._firsts = [segment.first for segment in self._segments]
         self._needed: set[int] = set()
@@ -294,6 +288,7 @@ class _Counts:
     def count(self, sessions: list[Session]) -> Iterator[None]:
         """In pieces; some of the sessions may end meanwhile."""
         for number, session in enumerate(sessions):
+            self.sessions += of_clients(session)
             self.subscriptions += session.subscription_count()
             if session.inbound is not None:
                 entries = session.inbound.entries.values()
