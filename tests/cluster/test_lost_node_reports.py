@@ -82,11 +82,14 @@ def test_the_loss_of_a_node_that_serves_the_data_of_another_one_names_it() -> No
     fleet.advance(1.0)
     part(fleet, 3)
     fleet.advance(NOTICED)
+    lost_at = fleet[0].cluster.reports.last_lost_at(3)
+    assert fleet.now - NOTICED < lost_at < fleet.now
     servers["n3"] = "n2"
     fleet.heal()
     fleet.advance(NOTICED)
     part(fleet, 3)
     fleet.advance(NOTICED + 2 * PAUSE_FIRST)
+    assert fleet[0].cluster.reports.gone_since(3) > lost_at == fleet[0].cluster.reports.last_lost_at(3)
     assert fleet[0].said[-1].startswith("node n3 is gone: n2, which served its data, is not heard any more")
 
 

@@ -48,15 +48,17 @@ def cluster_health(cluster: Cluster, now: float, unready: tuple[str, ...] = ()) 
     assert state is not None
     others = [status for status in state.status() if status.member.registered]
     registry = None if cluster.copies is None else cluster.copies.roles.registry
-    # until the node itself serves them: it was lost, or it is back and has no copy yet
-    away = {} if registry is None else dict(registry.served_elsewhere())
+    away = served_elsewhere(cluster)
+    there = {status.member.name for status in others if status.connected and status.member.name not in away}
+    there.add(cluster.name)
     gone = []
     for status in others:
         name = status.member.name
         if not status.connected or name in away:
             since = state.reports.last_lost_at(status.member.number) or now
             seconds = round(max(now - since, 0.0), 1)
-            gone.append(GoneNode(name, when(since), seconds, status.queued, away.get(name, "")))
+            server = away.get(name, "")  # which may have been lost itself
+            gone.append(GoneNode(name, when(since), seconds, status.queued, server if server in there else ""))
     relayed = [status for status in others if status.connected and status.through and status.member.name not in away]
     members = len(state.members.membership.members)
     reachable = members - len(gone)
@@ -88,6 +90,12 @@ def cluster_health(cluster: Cluster, now: float, unready: tuple[str, ...] = ()) 
     if not next and not state.members.available:
         next = ETCD_NEXT
     return ClusterHealth(status_word, reachable, members, quorum, gone, "; ".join(parts), next)
+
+
+def served_elsewhere(cluster: Cluster) -> dict[str, str]:
+    """The nodes whose data another node serves, or has served before it was lost, with that node: until the node itself
+    serves its data, so also while it is back and has no copy yet."""
+    return {} if cluster.copies is None else dict(cluster.copies.roles.registry.served_elsewhere())
 
 
 def _lost(one: GoneNode) -> str:

@@ -36,6 +36,7 @@ class NodeReport:
 
     def __init__(self, now: float) -> None:
         self.lost_at = now  # 0.0: it is connected
+        self.itself_lost_at = now  # its last loss of its own: not that of another node that served its data
         self.never = True  # it was never connected since this node started
         self.reported = False  # the last report says that it is gone
         self.losses = 0  # since the last report
@@ -95,6 +96,9 @@ class LostNodeReports(Subsystem):
         if node is None:
             return
         node.lost_at = now
+        name = self._view.name_of(number)
+        if self.server_of(name) in ("", name):
+            node.itself_lost_at = now
         node.losses += 1
         node.catching_up = False
         node.draining = self._node_directory.drains(number)
@@ -282,12 +286,10 @@ class LostNodeReports(Subsystem):
         return 0.0 if node is None else node.lost_at
 
     def last_lost_at(self, number: int) -> float:
-        """When the node was lost for the last time, also if it, or another one that serves its data, is connected now.
-        0.0: it was never connected."""
+        """When the node itself was lost for the last time, also if it is connected now, or if another node has served
+        its data since then, and was lost, too. For a node that was never connected, when it became known."""
         node = self._nodes.get(number)
-        if node is None:
-            return 0.0
-        return node.lost_at or (node.back_at - node.away if node.back_at else 0.0)
+        return 0.0 if node is None else node.itself_lost_at
 
     def take_notices(self) -> list[str]:
         notices, self._notices = self._notices, []
