@@ -13,7 +13,9 @@ class LinkInfo(Struct, frozen=True):
     """How a node reaches ``peer``. ``node`` is set in lists of several nodes."""
 
     peer: str
-    connected: bool
+    connected: Annotated[
+        bool, Meta(description="Whether the node is connected to the peer, or to the node that serves the peer's data.")
+    ]
     through: Annotated[
         str, Meta(description="The node that relays frames between the two; empty if they are connected directly.")
     ]
@@ -25,6 +27,9 @@ class LinkInfo(Struct, frozen=True):
     ]
     heard_seconds: Annotated[float | None, Meta(description="Seconds since the last data from the peer.")]
     node: str = ""
+    served_by: Annotated[
+        str, Meta(description="The node that serves the peer's data, because the peer is gone; empty: none.")
+    ] = ""
 
 
 class LinksReply(Struct, frozen=True):

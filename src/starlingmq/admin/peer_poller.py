@@ -7,6 +7,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from starlingmq.admin.cluster_health import served_elsewhere
 from starlingmq.admin.link_views import LinkInfo, LinksReply
 from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_bans import BanActions, BansReceived, BanUpdate
@@ -96,6 +97,7 @@ class PeerPoller:
         assert state is not None
         now = self._cluster.clock()
         names = self._cluster.names()
+        away = served_elsewhere(self._cluster)
         return LinksReply(
             [
                 LinkInfo(
@@ -107,6 +109,7 @@ class PeerPoller:
                     unacknowledged=status.unacknowledged,
                     round_trip_ms=self._milliseconds(status),
                     heard_seconds=None if status.heard_at is None else round(max(now - status.heard_at, 0.0), 3),
+                    served_by=away.get(status.member.name, "") if status.connected else "",
                 )
                 for status in state.status()
             ]

@@ -228,17 +228,41 @@ def overview(
 
 def node_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of the table ``NODES``."""
+    gone = gone_nodes(found)
     return [
         {
             **one["holds"],
             "node": one["node"],
             "version": one["version"],
-            "ready": "; ".join(one["ready"]["reasons"]) or one["ready"]["status"],
+            "ready": gone[one["node"]]
+            if one["node"] in gone
+            else "; ".join(one["ready"]["reasons"]) or one["ready"]["status"],
             "dropped": one["totals"]["dropped"],
             "turn": one["latency"]["turn"]["p99_ms"],
         }
         for one in found["nodes"]
     ]
+
+
+def gone_nodes(found: dict[str, Any]) -> dict[str, str]:
+    """The nodes that are gone, as the node says that was asked for ``overviews``, with what became of their data:
+    another node may answer for them."""
+    own: dict[str, Any] = next((one for one in found["nodes"] if one["node"] == found["node"]), {})
+    gone = (own.get("cluster") or {}).get("gone", ())
+    return {one["name"]: _gone(one.get("served_by")) for one in gone}
+
+
+def _gone(server: str | None) -> str:
+    return f"gone; {server} serves its data" if server else "gone"
+
+
+def _link_row(link: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
+    server = link.get("served_by")  # a node of an older version does not say it
+    name = link["node"]
+    return link | {
+        "node": f"{name} ({gone[name]})" if name in gone else name,
+        "connected": f"no; to {server}, which serves its data" if server else link["connected"],
+    }
 
 
 def links(
@@ -250,6 +274,9 @@ def links(
 ) -> None:
     """List the peer links between the nodes: round trip, queued messages, time since last heard."""
     found = ask("links", data_dir, config, node=node)
+    if not json_:
+        gone = {one["peer"]: _gone(one["served_by"]) for one in found["links"] if one.get("served_by")}
+        found["links"] = [_link_row(link, gone) for link in found["links"]]
     show(found, json_, "links", LINKS, "this broker is not a member of a cluster, or is its only member", wide)
 
 

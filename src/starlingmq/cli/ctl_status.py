@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask, warn_of
 from starlingmq.cli.ctl_cluster import EXIT_CODES, health_line
-from starlingmq.cli.ctl_look import NODES, node_rows
+from starlingmq.cli.ctl_look import NODES, gone_nodes, node_rows
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.tables import WideOption, duration, table
 from starlingmq.cli.version import version_line
@@ -36,17 +36,23 @@ def status(
 def version(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
     """Print the version of this command, and of the running nodes."""
     try:
-        nodes = {one["node"]: one["version"] for one in ask("overviews", data_dir, config)["nodes"]}
+        found = ask("overviews", data_dir, config)
+        nodes = {one["node"]: one["version"] for one in found["nodes"]}
+        gone = gone_nodes(found)
     except CommandError:  # the version of the command is known without a broker
         if data_dir is not None or config is not None:
             raise
-        nodes = {}
+        nodes, gone = {}, {}
     if json_:
-        print(json.dumps({"command": version_line(), "nodes": nodes}))
+        print(
+            json.dumps(
+                {"command": version_line(), "nodes": {name: told for name, told in nodes.items() if name not in gone}}
+            )
+        )
         return
     print(version_line())
     for name, told in nodes.items():
-        print(f"node {name}: {told}")
+        print(f"node {name}: {gone.get(name, told)}")
 
 
 def _own(found: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""What operators are told of nodes that are gone, and of those that serve their data."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from starlingmq.admin.cluster_health import cluster_health
+from starlingmq.cli import ctl_look
+from starlingmq.cli.ctl_look import gone_nodes, node_rows
+from starlingmq.net.peers.cluster_shell import Cluster
+
+NOW = 1_000_000.0
+
+
+def seen_by_n1(connected: dict[str, bool], servers: dict[str, str]) -> Cluster:
+    """``servers``: by the node whose data they serve, as etcd has it. Each node was lost ten seconds times its number
+    ago."""
+    numbers = {"n2": 2, "n3": 3}
+    others = [
+        SimpleNamespace(
+            member=SimpleNamespace(name=name, number=numbers[name], registered=True),
+            connected=there,
+            through=0,
+            queued=7,
+        )
+        for name, there in connected.items()
+    ]
+    state = SimpleNamespace(
+        status=lambda: others,
+        reports=SimpleNamespace(last_lost_at=lambda number: NOW - 10 * number),
+        members=SimpleNamespace(membership=SimpleNamespace(members=[None] * 3), available=True),
+        quorum=SimpleNamespace(enough=lambda: True),
+        serving=True,
+    )
+    registry = SimpleNamespace(served_elsewhere=lambda: list(servers.items()), origins_at_risk=list)
+    copies = SimpleNamespace(roles=SimpleNamespace(registry=registry))
+    config = SimpleNamespace(cluster=SimpleNamespace(owners="etcd"))
+    return cast(Cluster, SimpleNamespace(state=state, copies=copies, name="n1", config=config))
+
+
+@pytest.mark.parametrize(
+    ("connected", "servers", "gone"),
+    [
+        ({"n2": True, "n3": True}, {}, []),
+        ({"n2": True, "n3": False}, {}, [("n3", 30.0, "")]),
+        ({"n2": True, "n3": True}, {"n3": "n2"}, [("n3", 30.0, "n2")]),
+        ({"n2": False, "n3": False}, {"n3": "n2"}, [("n2", 20.0, ""), ("n3", 30.0, "")]),
+        ({"n2": True, "n3": False}, {"n2": "n1", "n3": "n2"}, [("n2", 20.0, "n1"), ("n3", 30.0, "")]),
+        ({"n2": True, "n3": True}, {"n2": "n1", "n3": "n1"}, [("n2", 20.0, "n1"), ("n3", 30.0, "n1")]),
+    ],
+)
+def test_a_node_that_was_lost_itself_serves_no_data_of_another_one(
+    connected: dict[str, bool], servers: dict[str, str], gone: list[Any]
+) -> None:
+    health = cluster_health(seen_by_n1(connected, servers), NOW)
+    assert [(one.name, one.seconds, one.served_by) for one in health.gone] == gone
+    assert health.summary.count("serves its data") == sum(server != "" for _, _, server in gone)
+    waiting = sum(7 for _, _, server in gone if not server)
+    assert ("messages wait for" in health.summary) == (waiting > 0) and (f"{waiting} messages" in health.summary) == (
+        waiting > 0
+    )
+
+
+def test_a_node_that_another_one_answers_for_is_gone_in_tables() -> None:
+    ready = {"status": "ok", "reasons": []}
+    gone = [{"name": "n3", "served_by": "n2"}]
+    nodes = [
+        {
+            "node": name,
+            "version": "1",
+            "ready": ready,
+            "holds": {},
+            "totals": {"dropped": 0},
+            "latency": {"turn": {"p99_ms": 1.0}},
+            "cluster": {"gone": gone if name == "n1" else []},
+        }
+        for name in ("n1", "n2", "n3")
+    ]
+    found = {"node": "n1", "nodes": nodes}
+    assert gone_nodes(found) == {"n3": "gone; n2 serves its data"}
+    assert [one["ready"] for one in node_rows(found)] == ["ok", "ok", "gone; n2 serves its data"]
+    assert gone_nodes({"node": "n1", "nodes": [nodes[0] | {"cluster": None}]}) == {}
+
+
+def test_a_link_to_a_node_that_is_gone_names_the_node_at_its_other_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def link(node: str, peer: str, served_by: str = "") -> dict[str, Any]:
+        return {
+            "node": node,
+            "peer": peer,
+            "connected": True,
+            "served_by": served_by,
+            "through": "",
+            "round_trip_ms": 1.0,
+            "queued": 0,
+            "queued_bytes": 0,
+            "unacknowledged": 0,
+            "heard_seconds": 0.1,
+        }
+
+    told = [link("n1", "n2"), link("n1", "n3", "n2"), link("n3", "n1")]
+    monkeypatch.setattr(ctl_look, "ask", lambda *words, **more: {"node": "n1", "links": told, "missing": []})
+    ctl_look.links()
+    _, *rows = [re.split(r"  +", line)[:3] for line in capsys.readouterr().out.splitlines()]
+    assert rows == [
+        ["n1", "n2", "yes"],
+        ["n1", "n3", "no; to n2, which serves its data"],
+        ["n3 (gone; n2 serves its data)", "n1", "yes"],
+    ]
