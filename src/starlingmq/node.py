@@ -20,7 +20,7 @@ from starlingmq.admin.service import AdminService
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.auth.automatic_bans import Ban, Kind
 from starlingmq.config.api_section import API_SCHEMES
-from starlingmq.config.restart_settings import needs_restart
+from starlingmq.config.restart_settings import in_force, needs_restart
 from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Notice
@@ -313,6 +313,7 @@ class Broker:
             self._cluster,
             actions.drain,
             lambda: self._tracing.current,
+            lambda: in_force(self._started_with, self.config),
         )
         actions.unready = lambda: readiness(local_node).reasons
         admin = AdminService(local_node, actions.by_name, actions.streams)

@@ -15,7 +15,7 @@ from starlingmq.admin.log_tail import LogTail
 from starlingmq.admin.node_rpc import ListPart, ListRequest, Missing, NodeRpc, Page
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
 from starlingmq.admin.typed_actions import Limit, NoArguments
-from starlingmq.config.restart_settings import needs_restart
+from starlingmq.config.restart_settings import in_force, needs_restart
 from starlingmq.config.settings import Config, load_config
 from starlingmq.net.control_socket import Report
 from starlingmq.net.peers.cluster_shell import Cluster
@@ -50,6 +50,7 @@ async def test_bans_of_operators_outlive_the_broker(
 
 async def test_a_reload_says_what_counts_later(serve: Serve, ask: Ask, tmp_path: Path) -> None:
     broker = await serve()
+    before = (await ask(broker, "GET", "/api/v1/config")).json()
     refused = await ask(broker, "POST", "/api/v1/reload")
     assert refused.status_code == 409 and "embedded in a program" in refused.json()["error"]
     other = load_config(None, ["limits.topic_levels=3", "node.name=another", "limits.write_buffer=100000"], {})
@@ -60,6 +61,12 @@ async def test_a_reload_says_what_counts_later(serve: Serve, ask: Ask, tmp_path:
     assert "limits.topic_levels" not in found["restart"]
     again = (await ask(broker, "POST", "/api/v1/reload")).json()["nodes"]
     assert again == told, "the settings in force are the same as before"
+    before["limits"]["topic_levels"], before["node"]["shutdown_timeout"] = 3, other.node.shutdown_timeout
+    assert (await ask(broker, "GET", "/api/v1/config")).json() == before
+    broker.load = lambda: broker._started_with
+    assert (await ask(broker, "POST", "/api/v1/reload")).json()["nodes"] == {
+        broker.config.node.name: found | {"restart": []}
+    }
     broken = tmp_path / "none"
     broker.load = lambda: load_config(str(broken), (), {})
     refused = await ask(broker, "POST", "/api/v1/reload")
@@ -71,6 +78,11 @@ def test_settings_that_need_a_restart_are_named_by_their_paths() -> None:
     assert needs_restart(before, before) == []
     after = load_config(None, ["storage.segment_size=8MiB", "mqtt.max_qos=1", "node.event_loop=asyncio"], {})
     assert needs_restart(before, after) == ["node.event_loop", "storage.segment_size"]
+    served = in_force(before, after)
+    assert needs_restart(before, served) == [] and served.mqtt.max_qos == 1
+    other = load_config(None, ["listeners=[nats://127.0.0.1:4333]", "nats.max_payload=2000"], {})
+    assert needs_restart(before, other) == ["listeners"]
+    assert in_force(before, other).listeners == before.listeners and in_force(before, other).nats.max_payload == 2000
 
 
 async def test_traffic_of_each_listener_and_latencies_are_counted(serve: Serve, join: Join, ask: Ask) -> None:

@@ -57,7 +57,7 @@ class SettingActions:
         }
 
     async def config(self, report: Report, request: NoArguments) -> Config:
-        return masked(self.local_node.config())
+        return masked(self.local_node.in_force())
 
     async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
         """Raises AdminError, and then nothing has changed."""

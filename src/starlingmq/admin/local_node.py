@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class LocalNode:
     """``config`` and ``listeners`` are functions, because both change: with a reload, and while the node drains.
 
+    ``config`` has the settings that were loaded last, ``in_force`` those of the start where they need a restart.
     ``reload`` reads the settings again and returns those that take effect only after a restart; it raises if they are
     invalid. ``apply`` uses these settings until the next reload. ``tracing`` returns the export of
     OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
@@ -45,6 +46,7 @@ class LocalNode:
     cluster: Cluster | None
     drain: DrainActions | None
     tracing: Callable[[], Tracing | None]
+    in_force: Callable[[], Config]
     lag: LoopLag = field(default_factory=LoopLag)
     serving: bool = False
     http_refusals: Counter[str] = field(default_factory=Counter)
