@@ -1,4 +1,4 @@
-"""What operators are told of nodes that are gone, and of those that serve their data."""
+"""Nodes that are gone, and the nodes that serve their data, as operators see them."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class RetainedSearch(OrderedRequest, frozen=True):
 
 
 class FoundPart(Struct, frozen=True):
-    """What one node has. ``places`` are those of the entries."""
+    """The entries of one node. ``places`` are those of the entries."""
 
     places: list[Place]
     total: int
