@@ -58,6 +58,14 @@ def test_root_changes_the_file_of_the_brokers_user_and_it_stays_that_users(
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (4321, 4322, 0o600)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes files of other users")
+def test_a_file_that_root_makes_belongs_to_the_owner_of_its_directory(tmp_path: Path) -> None:
+    os.chown(tmp_path, 4321, 4322)
+    assert passwd(str(tmp_path / "passwords"), "ann", "--stdin", password="right\n").returncode == 0
+    found = (tmp_path / "passwords").stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (4321, 4322, 0o600)
+
+
 @pytest.mark.parametrize(
     ("arguments", "password", "line"),
     [

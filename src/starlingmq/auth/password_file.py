@@ -81,18 +81,26 @@ class PasswordFile:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.writelines(lines)
                 file.flush()
+                _take_over_owner(file.fileno(), path)
                 os.fsync(file.fileno())
-            if path.exists():
-                before = path.stat()
-                os.chmod(written, before.st_mode & 0o640)  # a group that could read the file still can, others never
-                with suppress(PermissionError):
-                    os.chown(written, -1, before.st_gid)
-                with suppress(PermissionError):  # root writes the file of the broker's user
-                    os.chown(written, before.st_uid, -1)
             os.replace(written, path)
         except BaseException:
             os.unlink(written)
             raise
+
+
+def _take_over_owner(descriptor: int, path: Path) -> None:
+    """Owner, group and mode of the file that is replaced; root gives a new file to the owner of its directory."""
+    if path.exists():
+        before = path.stat()
+        os.fchmod(descriptor, before.st_mode & 0o640)  # a group that could read the file still can, others never
+    elif os.geteuid() == 0:
+        before = path.parent.stat()
+    else:
+        return
+    for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
+        with suppress(PermissionError):
+            os.fchown(descriptor, owner, group)
 
 
 def read_passwords(path: str | Path) -> PasswordFile:
