@@ -112,3 +112,11 @@ def test_a_link_to_a_node_that_is_gone_names_the_node_at_its_other_end(
         ["n1", "n3", "no; to n2, which serves its data"],
         ["n3 (gone; n2 serves its data)", "n1", "yes"],
     ]
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_node_that_accepts_no_clients_is_unavailable_and_says_why(connected: bool) -> None:
+    cluster = seen_by_n1({"n2": True, "n3": connected}, {})
+    health = cluster_health(cluster, NOW, ("memory is short",))
+    assert health.status == "unavailable" and health.summary.endswith("quorum holds; memory is short")
+    assert cluster_health(cluster, NOW).status == ("healthy" if connected else "degraded")
