@@ -20,6 +20,7 @@ SETTINGS: Final = "/etc/starlingmq/starlingmq.yaml"
 DATA: Final = "/var/lib/starlingmq"
 NEW_DEFAULT: Final = "# a later default\n"
 EXPOSURE_MOST: Final = 3.0  # of systemd-analyze security; 10 is a unit without any protection
+SERVES: Final = ("sh", "-c", "starlingmq ctl health && echo it serves")
 APT: Final = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
 
 
@@ -150,7 +151,7 @@ def test_an_upgrade_keeps_data_and_changed_settings(installed: Machine) -> None:
     installed.run(*APT, "/debs/starlingmq-new.deb")
     assert installed.run("dpkg-query", "-W", "-f", "${Version}", "starlingmq") == later()
     installed.wait_for(("systemctl", "is-active", "starlingmq"), "active")
-    installed.wait_for(("starlingmq", "ctl", "health"), "ok")
+    installed.wait_for(SERVES, "it serves")
     assert installed.run("tail", "-1", SETTINGS) == "# mine\n"
     assert installed.run("tail", "-1", f"{SETTINGS}.dpkg-dist") == NEW_DEFAULT
     assert installed.run("stat", "-c", "%a", "/etc/starlingmq").strip() == "751"
@@ -167,7 +168,7 @@ def test_after_an_upgrade_that_fails_the_old_broker_serves_its_data(installed: M
     assert installed.run("dpkg-query", "-W", "-f", "${Version} ${db:Status-Status}", "starlingmq") == (
         f"{debian_version()} installed"
     )
-    installed.wait_for(("starlingmq", "ctl", "health"), "ok")
+    installed.wait_for(SERVES, "it serves")
     assert installed.run("systemctl", "show", "-P", "MainPID", "starlingmq") != before, "it was stopped meanwhile"
     assert retained(installed, secret, "greenhouse") == "greenhouse 21.5\n"
 
@@ -176,7 +177,7 @@ def test_purging_empties_a_data_directory_that_is_a_file_system_of_its_own(insta
     installed.shell(f"systemctl stop starlingmq; mount -t tmpfs none {DATA}; chown starlingmq: {DATA}")
     try:
         installed.run("systemctl", "start", "starlingmq")
-        installed.wait_for(("starlingmq", "ctl", "health"), "ok")
+        installed.wait_for(SERVES, "it serves")
         installed.run("apt-get", "purge", "-y", "-qq", "starlingmq")
         assert installed.run("ls", "-A", DATA) == ""
     finally:
@@ -197,7 +198,7 @@ def test_removing_keeps_the_data_and_purging_leaves_nothing(installed: Machine) 
     assert installed.run("systemctl", "is-active", "starlingmq", expect=None).strip() in ("inactive", "failed")
     installed.shell(f"test -f {SETTINGS} && test -d {DATA}/journal && ! test -e /usr/lib/starlingmq")
     installed.run(*APT, "/debs/starlingmq-old.deb")
-    installed.wait_for(("starlingmq", "ctl", "health"), "ok")
+    installed.wait_for(SERVES, "it serves")
     assert retained(installed, secret, "greenhouse") == "greenhouse 21.5\n"
     installed.shell("touch /etc/starlingmq/cluster-secret /etc/starlingmq/api-tokens /etc/starlingmq/node.key")
     installed.run("apt-get", "purge", "-y", "-qq", "starlingmq")
