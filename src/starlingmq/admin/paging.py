@@ -12,8 +12,10 @@ import binascii
 import heapq
 import sys
 from collections.abc import Callable, Iterator
-from operator import attrgetter
-from typing import Final
+from operator import attrgetter, itemgetter
+from typing import Any, Final, TypeVar
+
+from msgspec import MsgspecError, json
 
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.printable import PAGE_MAX
@@ -22,6 +24,11 @@ from starlingmq.core.session.session import Session
 
 PIECE: Final = 1000  # sessions per turn of the event loop: well below a millisecond
 NUMBER: Final = attrgetter("number")
+PLACE: Final = itemgetter(0)
+WRONG_CURSOR: Final = "cursor: must be the value of next in the previous page"
+
+P = TypeVar("P")
+T = TypeVar("T")
 
 
 def number_after(cursor: str | None) -> int:
@@ -29,7 +36,7 @@ def number_after(cursor: str | None) -> int:
     if not cursor:
         return 0
     if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 20:
-        raise AdminError(400, "cursor: must be the value of next in the previous page")
+        raise AdminError(400, WRONG_CURSOR)
     return int(cursor)
 
 
@@ -42,7 +49,27 @@ def unpack(cursor: str | None) -> bytes:
     try:
         return base64.b64decode(cursor or "", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise AdminError(400, "cursor: must be the value of next in the previous page") from None
+        raise AdminError(400, WRONG_CURSOR) from None
+
+
+def place_of(cursor: str, kind: Any) -> Any:
+    """The place of a sorted list, of type ``kind``, behind which a page begins; None: its beginning. Raises
+    AdminError."""
+    if not cursor:
+        return None
+    try:
+        return json.decode(unpack(cursor), type=kind)
+    except MsgspecError:
+        raise AdminError(400, WRONG_CURSOR) from None
+
+
+def first_of(rows: list[tuple[P, T]], limit: int, descending: bool, more: bool) -> tuple[list[T], str | None]:
+    """The page of rows from several nodes, each with its place, and the cursor behind it. ``more``: a node may have
+    further rows."""
+    rows.sort(key=PLACE, reverse=descending)
+    page = rows[:limit]
+    following = pack(json.encode(page[-1][0])) if page and (more or len(rows) > limit) else None
+    return [entry for _, entry in page], following
 
 
 def limit_of(arguments: dict[str, str]) -> int:

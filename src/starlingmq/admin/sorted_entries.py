@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Mapping
-from operator import itemgetter
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from msgspec import Meta, MsgspecError, Struct, json
+from msgspec import Meta, Struct, json
 from msgspec.structs import asdict, replace
 
 from starlingmq.admin.group_actions import GroupFigures
@@ -21,9 +20,10 @@ from starlingmq.admin.list_pages import GroupInfo, LedGroups, LedGroupsRequest
 from starlingmq.admin.messages import RetainedInfo, encoded, info_of
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.paging import PIECE, number_after, pack, unpack
+from starlingmq.admin.paging import PIECE, PLACE, WRONG_CURSOR, first_of, number_after, pack, place_of
 from starlingmq.admin.printable import PAGE_MAX
 from starlingmq.admin.sessions import SubscriptionInfo, SubscriptionsRequest, named_subscriptions, subscription_info
+from starlingmq.admin.sorted_lists import SORT_TEXT_MAX, Value
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, typed
 from starlingmq.core.message import Message
 from starlingmq.core.observe.session_totals import of_clients
@@ -34,13 +34,9 @@ from starlingmq.net.driver import Driver
 
 EXAMINED_MAX: Final = 100_000  # entries for one page: a fraction of a second of one core
 RETAINED_AT_ONCE: Final = 250  # per turn of the event loop
-SORT_TEXT_MAX: Final = 200  # characters of a text that count for the order
-WRONG_CURSOR: Final = "cursor: must be the value of next in the previous page"
 
-Value = str | float
 Place = tuple[Value, str, int, int]
 """The value of the sort key, and a name and numbers that tell entries with the same value apart."""
-PLACE: Final = itemgetter(0)
 
 SubscriptionSort = Literal["filter", "client_id", "qos"]
 GroupSort = Literal["name", "filter", "strategy", "primary", "members", "waiting_here", "lag", "given", "redelivered"]
@@ -165,7 +161,7 @@ class Selection(Generic[T]):
         if sort not in keys:
             raise AdminError(400, f"sort: must be one of {', '.join(keys)}")
         self._key = keys[sort]
-        self._after = place_of(wanted.cursor)
+        self._after: Place | None = place_of(wanted.cursor, Place)
         if self._after is not None and isinstance(self._after[0], str) != (sort in TEXTS):
             raise AdminError(400, WRONG_CURSOR)
         self._descending = wanted.descending
@@ -321,20 +317,6 @@ def _page(
 ) -> tuple[list[T], int, bool, str | None]:
     """Entries, total, whether all were looked at, and the cursor behind the entries."""
     parts: list[FoundPart] = list(answers.results.values())
-    rows.sort(key=PLACE, reverse=request.descending)
-    page = rows[: request.limit]
-    more = len(rows) > len(page) or any(len(part.places) == request.limit for part in parts)
-    following = pack(json.encode(page[-1][0])) if more and page else None
-    total, complete = sum(part.total for part in parts), all(part.complete for part in parts)
-    return [entry for _, entry in page], total, complete, following
-
-
-def place_of(cursor: str) -> Place | None:
-    """Raises AdminError."""
-    if not cursor:
-        return None
-    try:
-        place: Place = json.decode(unpack(cursor), type=Place)
-    except MsgspecError:
-        raise AdminError(400, WRONG_CURSOR) from None
-    return place
+    more = any(len(part.places) == request.limit for part in parts)
+    entries, following = first_of(rows, request.limit, request.descending, more)
+    return entries, sum(part.total for part in parts), all(part.complete for part in parts), following

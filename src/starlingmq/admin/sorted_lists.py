@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
-from msgspec import Meta, MsgspecError, Struct, json
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from starlingmq.admin.node_rpc import Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.paging import in_pieces, pack, unpack
+from starlingmq.admin.paging import PLACE, first_of, in_pieces, place_of
 from starlingmq.admin.sessions import (
     ClientInfo,
     SessionInfo,
@@ -123,8 +122,6 @@ class SortedSessions(Struct, frozen=True):
     missing: list[Missing]
 
 
-PLACE: Final = itemgetter(0)
-
 E = TypeVar("E", ClientInfo, SessionInfo)
 F = TypeVar("F", ClientsFound, SessionsFound)
 
@@ -144,7 +141,8 @@ async def first_behind(
     key = keys.get(wanted.sort)
     if key is None:
         raise AdminError(400, f"sort: must be one of {', '.join(keys)}")
-    after, total = place_of(wanted.cursor), 0
+    after: Place | None = place_of(wanted.cursor, Place)
+    total = 0
     if after is not None and isinstance(after[0], str) != isinstance(key(Session("", 0)), str):
         raise AdminError(400, "cursor: must be the value of next in the previous page")
     select = heapq.nlargest if wanted.descending else heapq.nsmallest
@@ -210,20 +208,7 @@ class SortedLists:
             for node, one in answers.results.items()
             for place, entry in zip(one.places, one.entries, strict=True)
         ]
-        found.sort(key=PLACE, reverse=request.descending)
-        page = found[: request.limit]
-        more = len(found) > len(page) or any(len(one.entries) == request.limit for one in answers.results.values())
-        following = pack(json.encode(page[-1][0])) if more and page else None
+        more = any(len(one.entries) == request.limit for one in answers.results.values())
+        entries, following = first_of(found, request.limit, request.descending, more)
         total = sum(one.total for one in answers.results.values())
-        return Merged([entry for _, entry in page], total, following, answers.missing)
-
-
-def place_of(cursor: str) -> Place | None:
-    """Raises AdminError."""
-    if not cursor:
-        return None
-    try:
-        place: Place = json.decode(unpack(cursor), type=Place)
-    except MsgspecError:
-        raise AdminError(400, "cursor: must be the value of next in the previous page") from None
-    return place
+        return Merged(entries, total, following, answers.missing)
