@@ -87,8 +87,9 @@ def _tell_planners(spark: SparkSession) -> None:
     loader = __spec__.loader
     if isinstance(loader, zipimporter) and not is_remote():
         environment = spark.sparkContext.environment
-        places = [environment.get("PYTHONPATH", ""), loader.archive]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+        places = list(filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)))
+        if loader.archive not in places:
+            environment["PYTHONPATH"] = os.pathsep.join([*places, loader.archive])
 
 
 class StarlingSource(DataSource):
