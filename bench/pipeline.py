@@ -31,6 +31,7 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from tests.clients.paho_thread import disconnect
 
 from bench.beside import beside
 from bench.frames import publish
@@ -136,8 +137,7 @@ def baseline(spark: SparkSession, broker: Broker, rows: int) -> dict[str, Any]:
         frame.write.format("noop").mode("overwrite").save()
 
     took, (cpu,) = measured(query, os.getpid())
-    client.disconnect()
-    client.loop_stop()
+    disconnect(client)
     rates = {"rows_per_s": round(len(got) / (took - idle)), "rows_per_s_of_spark_cpu": round(len(got) / cpu)}
     numbers = [int(bytes(payload)) for _, payload, _ in got]
     options = {"servers": broker.address, "token": TOKEN, "stream": "baseline"}
