@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -40,6 +41,16 @@ def within(seconds: float) -> asyncio.Timeout:
     return asyncio.timeout(seconds * slowness())
 
 
+def print_tasks() -> None:
+    """Where each task of the running event loop waits: the stack of the thread tells only that it does."""
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:  # no event loop is running
+        return
+    for task in tasks:
+        task.print_stack(file=sys.stdout)
+
+
 class TimeOuts:
     """A pytest plug-in: the time-out of a test that expires on a busy machine is extended by what the load explains."""
 
@@ -54,6 +65,7 @@ class TimeOuts:
             if left > 0.1:
                 signal.setitimer(signal.ITIMER_REAL, left)
             else:
+                print_tasks()
                 pytest_timeout.timeout_sigalrm(item, settings)
 
         def cancel() -> None:

@@ -163,6 +163,18 @@ def test_every_file_is_reached() -> None:
     assert [name for name in modules() if name not in reached] == []
 
 
+def test_a_cancelled_task_ends() -> None:
+    """``asyncio.wait_for`` of Python 3.11 swallows a cancellation that arrives in the turn in which its result does, and
+    the task waits on; ``asyncio.timeout`` does not."""
+    found = [
+        f"{module}:{node.lineno}"
+        for module in modules()
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
+    ]
+    assert found == []
+
+
 def test_the_lock_of_the_javascript_client_names_no_registry() -> None:
     lock = json.loads((ROOT / "tests/js/package-lock.json").read_text(encoding="utf-8"))
     assert [name for name, package in lock["packages"].items() if "resolved" in package] == []

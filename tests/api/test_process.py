@@ -55,6 +55,41 @@ async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path
             await broker.stop()
 
 
+async def test_a_start_is_cancelled_in_the_turn_in_which_something_changes(tmp_path: Path) -> None:
+    with taken_port() as sock:
+        tree = {
+            "listeners": ["mqtt://127.0.0.1:0"],
+            "node": {"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1, "name": "one"},
+            "cluster": {
+                "enabled": True,
+                "listen": "127.0.0.1:0",
+                "etcd": {"endpoints": [f"127.0.0.1:{sock.getsockname()[1]}"]},
+            },
+        }
+        broker = Broker(from_tree(tree))
+        starting = asyncio.ensure_future(broker.start())
+        try:
+            async with within(PATIENCE):
+                while broker._cluster is None or broker._cluster.client is None:
+                    await asyncio.sleep(0)
+                await settle()
+                broker._cluster._changed.set()
+                await asyncio.sleep(0)
+                starting.cancel()
+                await asyncio.wait([starting])
+            assert starting.cancelled()
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await broker.stop()
+
+
+async def settle() -> None:
+    """Several turns of the event loop, so that every task waits for something from outside."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def test_a_real_process_is_asked_with_its_token_and_tells_no_secret(token_file: str) -> None:
     command = start(
         "serve",

@@ -78,7 +78,8 @@ class Child:
             return
         self.signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.ended.wait(), seconds + KILL_SECONDS)
+            async with asyncio.timeout(seconds + KILL_SECONDS):
+                await self.ended.wait()
         except TimeoutError:
             self.signal(signal.SIGKILL)
         await self._watch

@@ -164,7 +164,8 @@ class Client:
             link.set_reading(True)  # otherwise the end of the stream is never seen
             link.close()
             try:
-                await asyncio.wait_for(asyncio.shield(link.closed), CLOSE_PATIENCE)
+                async with asyncio.timeout(CLOSE_PATIENCE):
+                    await asyncio.shield(link.closed)
             except TimeoutError:
                 link.abort()
         self._finish(ConnectionLost("disconnected"))

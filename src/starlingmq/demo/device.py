@@ -159,7 +159,8 @@ class Device(Client):
     async def connect(self) -> None:
         if self._stays_away:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.called_back.wait(), self._stays_away)
+                async with asyncio.timeout(self._stays_away):
+                    await self.called_back.wait()
         await super().connect()
         if self._were_there and not self.session_present:
             self._counts["sessions lost"] += 1

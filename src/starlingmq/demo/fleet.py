@@ -185,7 +185,8 @@ class Fleet:
                 await client.subscribe("fleet/+/+/state", qos=1)
                 messages = client.messages()
                 while True:
-                    message = await asyncio.wait_for(anext(messages), STATES_QUIET)
+                    async with asyncio.timeout(STATES_QUIET):
+                        message = await anext(messages)
                     states[message.topic] = message.payload
         there = {f"{device.topic_prefix}/state": device.connected for device in self.devices}
         wrong = sum((states.get(topic) == ONLINE) != connected for topic, connected in there.items())

@@ -70,7 +70,8 @@ async def _run(urls: list[str]) -> None:
         tick = WorkersTick([each.answered for each in workers], sum(each.reconnected for each in workers))
         print(msgspec.json.encode(tick).decode(), flush=True)
         try:
-            await asyncio.wait_for(stop.wait(), TICK_SECONDS)
+            async with asyncio.timeout(TICK_SECONDS):
+                await stop.wait()
         except TimeoutError:
             continue
     for worker in workers:

@@ -120,7 +120,8 @@ class ControlServer:
             else:
                 await self._answer(reader, writer, task, called_off)
             with suppress(ConnectionError, TimeoutError):
-                await asyncio.wait_for(writer.drain(), REQUEST_SECONDS)
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await writer.drain()
         except asyncio.CancelledError:
             if not self._stopping:  # asyncio of Python 3.11 logs a cancelled handler as an error
                 raise

@@ -459,7 +459,8 @@ class Driver(ClientOwner):
 
     async def _wait_deserted(self, timeout: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._deserted.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._deserted.wait()
 
 
 def _settle_all(awaited: list[asyncio.Future[bool]], stored: bool) -> None:

@@ -122,12 +122,16 @@ class CopyPart:
 
     async def until_serving(self) -> None:
         """Wait until no node in step has more than this one."""
+        loop = asyncio.get_running_loop()
+        logging_at = loop.time() + STILL_WAITING
         while not self.serving:
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), STILL_WAITING)
+                async with asyncio.timeout_at(logging_at):
+                    await self._changed.wait()
             except TimeoutError:
                 log.warning("not serving yet: %s", self._waits_for())
+                logging_at = loop.time() + STILL_WAITING
 
     def _waits_for(self) -> str:
         if self.source is None:

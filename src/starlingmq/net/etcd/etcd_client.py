@@ -137,7 +137,8 @@ class EtcdClient:
         ):
             return
         try:
-            await asyncio.wait_for(self._granted.wait(), self.calls.timeout)
+            async with asyncio.timeout(self.calls.timeout):
+                await self._granted.wait()
         except TimeoutError:
             raise EtcdError("etcd has not granted a lease yet", elsewhere=True) from None
 
@@ -208,7 +209,8 @@ class EtcdClient:
         pause = 0.0
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._doubted.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._doubted.wait()
             self._doubted.clear()
             try:
                 ttl = await self._extend() if self.lease else 0

@@ -87,7 +87,8 @@ class EtcdProcess:
         with suppress(ProcessLookupError):
             self._process.terminate()
         try:
-            await asyncio.wait_for(asyncio.shield(self._process.wait()), STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                await asyncio.shield(self._process.wait())
         except TimeoutError:
             # The last member of a cluster that is being stopped does not exit either: no member can take over from it.
             log.info("etcd did not exit after SIGTERM; it is killed")

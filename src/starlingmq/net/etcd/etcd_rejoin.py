@@ -67,7 +67,8 @@ async def is_alive(peer_url: str) -> bool:
     """Whether a process listens there."""
     parts = urlsplit(peer_url)
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, parts.port), ASK_SECONDS)
+        async with asyncio.timeout(ASK_SECONDS):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
     except (OSError, TimeoutError):
         return False
     writer.close()

@@ -100,7 +100,8 @@ class EtcdServer:
     async def wait_ready(self, seconds: float) -> bool:
         """Whether it answers, knows a leader and is a voting member within that time."""
         try:
-            await asyncio.wait_for(self._answers.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._answers.wait()
         except TimeoutError:
             return False
         return not self.removed  # it may have ended since, as it may at any time

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("starlingmq")
 
 ASK_AGAIN: Final = 0.3  # seconds
-STILL_WAITING: Final = 5.0  # seconds after which a starting node logs what it waits for
+STILL_WAITING: Final = 5.0  # seconds between the log lines of a starting node that say what it waits for
 # added to a question's deadline: its outcome arrives within this time, unless the node is stuck
 GRACE_SECONDS: Final = 1.0
 
@@ -115,6 +115,8 @@ class Cluster:
             self._ask_for_copies()
         self.state.start(self.clock())
         self.request_turn()
+        loop = asyncio.get_running_loop()
+        logging_at = loop.time() + STILL_WAITING
         while not self.state.serving:
             if self.state.left:
                 raise ClusterError(f"this node cannot join the cluster: {self.state.members.problem}")
@@ -127,9 +129,11 @@ class Cluster:
                 )
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), STILL_WAITING)
+                async with asyncio.timeout_at(logging_at):
+                    await self._changed.wait()
             except TimeoutError:
                 log.warning("not serving yet: %s", self.waits_for())
+                logging_at = loop.time() + STILL_WAITING
         self._refuse_without_copies()
 
     def _ask_for_copies(self) -> None:
@@ -248,7 +252,8 @@ class Cluster:
         future = self._asked[asked] = asyncio.get_running_loop().create_future()
         self.request_turn()
         try:
-            return await asyncio.wait_for(future, seconds + GRACE_SECONDS)
+            async with asyncio.timeout(seconds + GRACE_SECONDS):
+                return await future
         except TimeoutError:
             return b"", "this node is overloaded or stopping"
         finally:
@@ -385,7 +390,8 @@ class Cluster:
     async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Waits for the condition. Returns whether it was met in time."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._until(condition), max(seconds, 0.0))
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await self._until(condition)
         return condition()
 
     async def _until(self, condition: Callable[[], bool]) -> None:

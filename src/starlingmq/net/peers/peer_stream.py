@@ -115,7 +115,8 @@ class PeerStream:
             failures = 1 if stood else min(failures + 1, 10)
             pause = min(BACK_OFF_MAX, BACK_OFF_FIRST * 2 ** (failures - 1)) * (0.5 + 0.5 * self._chance())
             try:
-                await asyncio.wait_for(self._hurry.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
             except TimeoutError:
                 continue
             # A node that has returned is dialled by all others: spread their attempts.

@@ -92,7 +92,8 @@ class ProcessWatch:
                 stood = False
             pause = BACK_OFF_FIRST if stood else min(BACK_OFF_MAX, 2 * pause)
             try:
-                await asyncio.wait_for(self._again.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._again.wait()
             except TimeoutError:
                 continue
 

@@ -231,7 +231,8 @@ class CopySource:
         copied = asyncio.Event()
         self.when_copied(self.lsn, copied.set)
         with suppress(TimeoutError):
-            await asyncio.wait_for(copied.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await copied.wait()
 
     def close(self) -> None:
         """No caller waits any more, and nothing more is sent."""
