@@ -164,8 +164,8 @@ def test_every_file_is_reached() -> None:
 
 
 def test_a_cancelled_task_ends() -> None:
-    """``asyncio.wait_for`` of Python 3.11 swallows a cancellation that arrives in the turn in which its result does, and
-    the task waits on; ``asyncio.timeout`` does not."""
+    """``asyncio.wait_for`` of Python 3.11 swallows a cancellation that arrives in the same turn as the result, and the
+    task goes on; ``asyncio.timeout`` does not."""
     found = [
         f"{module}:{node.lineno}"
         for module in modules()

@@ -53,11 +53,16 @@ async def test_a_batch_is_cut_into_tasks(broker: Broker) -> None:
     assert list(reader.read(InputPartition(None))) == [], "what Spark makes up where there is no partition"
     assert await asyncio.to_thread(plan, startingTimestamp="1000") == [("n1", 0, 10)]
     assert await asyncio.to_thread(plan, startingTimestamp="2100-01-01T00:00:00") == []
+    kafka = {"startingOffsets": '{"n1": -2}', "endingOffsets": '{"n1": -1}'}
+    assert await asyncio.to_thread(lambda: plan(**kafka)) == [("n1", 0, 10)]
+    assert await asyncio.to_thread(plan, startingOffsets='{"n1": -1}') == []
+    with pytest.raises(StreamError, match="excludedNodes: lists all nodes of stream"):
+        await asyncio.to_thread(plan, excludedNodes="n1")
     strange: dict[str, str] = {"startingOffsets": '{"n7": 1}'}
     with pytest.raises(StreamError, match="given for n7"):
         await asyncio.to_thread(plan, **strange)
     late: dict[str, str] = {"endingOffsets": '{"n1": 11}'}
-    with pytest.raises(StreamError, match="has only 10"):
+    with pytest.raises(StreamError, match="n1, which has offsets up to 10; -2 is the earliest"):
         await asyncio.to_thread(plan, **late)
 
 

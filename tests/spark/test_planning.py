@@ -132,7 +132,15 @@ def test_a_stream_that_is_another_one_fails_the_query_or_begins_again(stack: Exi
     start, _ = advance(reader(broker))
     broker.publish(NUMBERS[10:20])
     under_way = at(start, n1=20)
+    forgiving = reader(broker, failOnDataLoss="false", consumer="c")
     ask(broker.data, "delete", name="all")
+    for _ in range(2):
+        assert advance(forgiving, start) == (start, []), "the query waits for a stream of this name"
+    assert payloads(forgiving, start, under_way) == []
+    with pytest.raises(StreamError, match="there is no stream all on n1"):
+        advance(reader(broker), start)
+    with pytest.raises(StreamError, match="no stream all"):
+        payloads(reader(broker), start, under_way)
     ask(broker.data, "create", name="all", topics="#")
     broker.publish(NUMBERS[50:80])
     for planner in (reader(broker), reader(broker, consumer="c")):
@@ -142,7 +150,6 @@ def test_a_stream_that_is_another_one_fails_the_query_or_begins_again(stack: Exi
             advance(planner, start)
         with pytest.raises(LostRows, match="not the one that was read before"):
             payloads(planner, start, under_way)
-    forgiving = reader(broker, failOnDataLoss="false", consumer="c")
     assert payloads(forgiving, start, under_way) == [], "a batch that was planned before"
     forgiving.commit(under_way)
     assert ask(broker.data, "show", name="all")["consumers"] == [], "its progress is in another stream"

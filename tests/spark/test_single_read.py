@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +88,40 @@ def test_a_checkpoint_of_two_queries_is_continued_by_two(spark: SparkSession, tm
     (tmp_path / "checkpoint" / "dead_letter" / "offsets").mkdir(parents=True)
     (tmp_path / "checkpoint" / "dead_letter" / "offsets" / "0").write_bytes(b"")
     assert planned(spark, tmp_path).malformed is not None
+
+
+@pytest.mark.parametrize("dead_letter", [True, False])
+def test_a_directory_of_another_query_is_refused_before_a_row_is_left_out(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path, dead_letter: bool
+) -> None:
+    pipeline = tree(tmp_path, broker.address)
+    if not dead_letter:
+        del pipeline["dead_letter"]
+
+    def run(checkpoint: str) -> None:
+        file = written(tmp_path, pipeline | {"checkpoint": str(tmp_path / checkpoint)})
+        run_all(Pipeline(spark, read_pipeline(file), file))
+
+    def found() -> list[int]:
+        return sorted(row.n for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+    broker.publish([b'{"n": 1}', b'{"n": 2}'])
+    run("checkpoint")
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
+    broker.publish([b'{"n": 3}'])
+    run("checkpoint")
+    broker.publish([b'{"n": 4}'])
+    with pytest.raises(PipelineError, match=r"sink\.path: .*has files of query .* and the checkpoint is new"):
+        run("deleted")
+    with pytest.raises(PipelineError, match=r"sink\.path: .*batches up to 1, and the checkpoint has begun 1 of them"):
+        run("older")
+    for marker in tmp_path.glob("*/_starlingmq_query"):  # as in a directory of an earlier release
+        marker.unlink()
+    with pytest.raises(PipelineError, match=r"batches up to 1, and the checkpoint has begun none of them"):
+        run("deleted")
+    assert found() == [1, 2, 3]
+    run("checkpoint")
+    assert found() == [1, 2, 3, 4]
 
 
 @pytest.mark.long

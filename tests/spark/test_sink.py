@@ -103,6 +103,46 @@ def test_a_keyed_batch_that_is_split_elsewhere_doubles_nothing(spark: SparkSessi
     assert len(payloads(spark, broker)) == 4000
 
 
+def test_a_keyed_batch_that_is_another_one_is_refused_before_a_row_is_published(
+    spark: SparkSession, broker: StreamBroker
+) -> None:
+    key = {"idempotencyKey": "the-job"}
+    rows = numbers(spark, 100, 1)
+    publish(rows, sink(broker, **key, batchId="7"))
+    for changed, options, words in (
+        (rows, {"batchId": "6"}, "the broker has messages of a later batch than 6, .* use a new key"),
+        (rows, {"batchId": "6", "qos": "2"}, "published rows with QoS 1, and this one has rows with QoS 2 only"),
+        (rows, {"batchId": "7", "qos": "0"}, "published rows with QoS 1, and this one has rows with QoS 0 only"),
+        (rows, {"batchId": "7", "retain": "true"}, "the first 100 messages of the-job/0/1 differ"),
+        (rows.limit(50).coalesce(1), {"batchId": "7"}, "published 100 messages, this one has 50"),
+    ):
+        with pytest.raises(PySparkException, match=words):
+            publish(changed, sink(broker, **key, **options))
+    publish(rows.withColumn("qos", F.lit(1)), sink(broker, **key, batchId="7"))
+    assert sorted(map(int, payloads(spark, broker))) == list(range(100))
+
+
+def test_a_streaming_query_does_not_take_new_rows_for_old_ones_after_its_checkpoint_was_deleted(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path
+) -> None:
+    def run(checkpoint: str, key: str) -> None:
+        options = broker.options | {"stream": "in", "startingOffsets": "earliest", "maxRowsPerTrigger": "40"}
+        rows = spark.readStream.format("starlingmq").options(**options).load().withColumn("topic", F.lit("out/a"))
+        writer = rows.writeStream.format("starlingmq").options(**sink(broker, idempotencyKey=key))
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    broker.publish([b"%d" % number for number in range(100)], "in/a")
+    run("first", "the-job")
+    assert sorted(map(int, payloads(spark, broker))) == list(range(100))
+    broker.publish([b"%d" % number for number in range(100, 150)], "in/a")
+    with pytest.raises(PySparkException, match="the-job/0/1: the broker has messages of a later batch than 0"):
+        run("second", "the-job")
+    assert len(payloads(spark, broker)) == 100
+    run("first", "the-job")
+    assert sorted(map(int, payloads(spark, broker))) == list(range(150))
+
+
 def begin(spark: SparkSession, broker: StreamBroker, path: Path, **more: str) -> StreamingQuery:
     """From stream ``in`` to stream ``out``."""
     options = broker.options | {"stream": "in", "startingOffsets": "earliest", "rowsPerPartition": "500"} | more

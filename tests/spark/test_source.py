@@ -85,6 +85,16 @@ def test_payloads_are_decoded_and_what_can_not_be_is_kept(spark: SparkSession, b
     assert [row._malformed for row in rows if row._malformed] == ["no json", '{"id": "b", "v": "no number"}']
 
 
+def test_a_payload_has_one_json_value(spark: SparkSession, broker: StreamBroker) -> None:
+    one = [b'{"id": "a}b", "v": 1}', b' {"id": "a", "v": NaN} ', b'{"id": "c", "v": 4, "w": [{"x": 1}, {"x": [2]}]}\n']
+    more = [b'{"id": "a", "v": 1}{"id": "b", "v": 2}', b'{"id": "a", "v": 1}\n{"id": "b", "v": 2}']
+    more += [b'{"id": "a", "v": 1},{"id": "b", "v": 2}', b'{"id": "a", "v": NaN} {"id": "b"}', b'{"id": "a"} tail']
+    broker.publish([*one, *more])
+    rows = decode_json(read(spark, broker.options), "id string, v double").orderBy("offset").collect()
+    assert [row.id for row in rows if row._malformed is None] == ["a}b", "a", "c"]
+    assert [row._malformed.encode() for row in rows if row._malformed] == more
+
+
 def test_an_impossible_read_is_reported_in_one_line(spark: SparkSession, broker: StreamBroker) -> None:
     for option, value, words in (
         ("stream", "none", "there is no stream none on n1"),

@@ -15,10 +15,10 @@ from tests.harness import FakeClient
 from tests.storage.memory_engine import MemoryJournal
 from tests.storage.world import StoredWorld
 
-from starlingmq.client.producer import NotAccepted, ProducerState
+from starlingmq.client.producer import LaterEpoch, NotAccepted, ProducerError, ProducerState
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Subscribe, SubscribeRequest, encode
 from starlingmq.wire.packets import PUBREL
-from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
+from starlingmq.wire.producer_properties import ALSO, ALSO_MAX, DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 
@@ -126,10 +126,65 @@ def test_other_messages_under_the_same_numbers_are_found_out() -> None:
     assert publish(second, range(3), 0, text=b"other")[2] == Reason.PAYLOAD_FORMAT_INVALID
     digest = 0
     for number in range(3):
-        digest = digest_of(digest, TOPIC, b"0 %d " % number)
+        digest = digest_of(digest, TOPIC, b"0 %d " % number, False)
     third = world.connect("", properties={USER_PROPERTY: [(PRODUCER, "sink/0"), (EPOCH, "0")]})
     told = third.connack.properties[USER_PROPERTY]
     assert isinstance(told, list) and told[:2] == [(NEXT, "3"), (DIGEST, f"{digest:08x}")]
+
+
+def attempt(
+    world: StoredWorld, epoch: int, rows: Sequence[int], qos: int = 1, retain: bool = False, also: Sequence[str] = ()
+) -> ProducerState:
+    """Publish these rows as a sink does. Raises what the sink raises."""
+    sink = ProducerState("sink/0", epoch, qos, also=also)
+    client = world.open()
+    sink.connection_made()
+    for number in rows:
+        sink.offer(TOPIC, b"%d %d " % (epoch, number), retain, b"")
+    exchange(client, sink)
+    sink.finish()
+    exchange(client, sink)
+    assert sink.done
+    return sink
+
+
+def exchange(client: FakeClient, sink: ProducerState) -> None:
+    """Exchange packets until neither side has more to send."""
+    heard = len(client.output)
+    while data := sink.take():
+        client.send(data)
+        sink.receive(client.output[heard:])
+        heard = len(client.output)
+
+
+def test_what_the_broker_has_and_an_attempt_does_not_publish_is_an_error() -> None:
+    world = StoredWorld()
+    assert attempt(world, 3, range(5)).published == 5
+    assert attempt(world, 3, range(7)).published == 2
+    with pytest.raises(ProducerError, match="published 7 messages, this one has 4"):
+        attempt(world, 3, range(4))
+    with pytest.raises(LaterEpoch, match="sink/0: the broker has messages of a later batch than 2"):
+        attempt(world, 2, range(9))
+    with pytest.raises(ProducerError, match="the first 7 messages of sink/0 differ"):
+        attempt(world, 3, range(9), retain=True)
+    assert attempt(world, 4, range(2)).published == 2
+
+
+def test_a_producer_is_told_of_others() -> None:
+    world = StoredWorld()
+    attempt(world, 3, range(5))
+    client = world.connect(
+        "", properties={USER_PROPERTY: [(PRODUCER, "sink/1"), (EPOCH, "3"), (ALSO, "sink/0"), (ALSO, "sink/2")]}
+    )
+    told = client.connack.properties[USER_PROPERTY]
+    assert isinstance(told, list) and told[3:] == [(ALSO, "5 sink/0"), (ALSO, "0 sink/2")]
+    for epoch, number in ((2, "done"), (4, "0")):
+        pairs = [(PRODUCER, "sink/1"), (EPOCH, str(epoch)), (ALSO, "sink/0")]
+        told = world.connect("", properties={USER_PROPERTY: pairs}).connack.properties[USER_PROPERTY]
+        assert isinstance(told, list) and told[3:] == [(ALSO, f"{number} sink/0")]
+    other = world.connect("", username="other", properties={USER_PROPERTY: [*pairs[:1], (EPOCH, "3"), *pairs[2:]]})
+    told = other.connack.properties[USER_PROPERTY]
+    assert isinstance(told, list) and told[3:] == [(ALSO, "0 sink/0")], "a name belongs to a user"
 
 
 def test_another_node_is_not_published_to() -> None:
@@ -214,7 +269,12 @@ def test_a_producer_has_no_session_that_lasts() -> None:
         assert client.expect(Connack).reason == Reason.PROTOCOL_ERROR and client.closed
 
 
-@pytest.mark.parametrize("said", [[(PRODUCER, "a")], [(PRODUCER, "a"), (EPOCH, "-1")], [(PRODUCER, "a" * 257)]])
+MANY_OTHERS = [(PRODUCER, "a"), (EPOCH, "1"), *[(ALSO, "b")] * (ALSO_MAX + 1)]
+
+
+@pytest.mark.parametrize(
+    "said", [[(PRODUCER, "a")], [(PRODUCER, "a"), (EPOCH, "-1")], [(PRODUCER, "a" * 257)], MANY_OTHERS]
+)
 def test_a_producer_that_makes_no_sense_is_refused(said: list[tuple[str, str]]) -> None:
     client = StoredWorld().open()
     client.send(Connect(5, "c", properties={USER_PROPERTY: said}))
@@ -250,7 +310,7 @@ class Life:
         client = self.world.open()
         sink.connection_made()
         try:
-            self.talk(client, sink)
+            exchange(client, sink)
             while not sink.done:
                 for number in range(offered, min(rows, offered + chance.randint(1, 8))):
                     sink.offer(TOPIC, b"%d %d " % (sink.epoch, number), False, b"")
@@ -260,7 +320,7 @@ class Life:
                 if chance.random() < 0.3:
                     self.world.torn.tear = chance.randint(0, 5)
                 sink.pump()
-                self.talk(client, sink)
+                exchange(client, sink)
                 if chance.random() < 0.1:
                     client.drop()
                     return False
@@ -275,14 +335,6 @@ class Life:
         finally:
             self.world.torn.tear = -1
         return chance.random() < 0.8  # or the sink dies before it has said so, and all is tried again
-
-    def talk(self, client: FakeClient, sink: ProducerState) -> None:
-        """Exchange packets until neither side has more to send."""
-        heard = len(client.output)
-        while data := sink.take():
-            client.send(data)
-            sink.receive(client.output[heard:])
-            heard = len(client.output)
 
 
 def live(seed: int) -> int:

@@ -6,6 +6,9 @@ protocol.
     offer(topic, ...)        the next message of the epoch; the same messages in the same order at each attempt
     finish()                 no message follows; ``done`` when everything is acknowledged
 
+What the broker has, and this attempt does not publish, is an error, since it would be left out silently: messages after
+the last one, and a later epoch.
+
 Invariant: message n is sent only after all earlier messages were sent on this connection or are known to be at the
 broker; it is forgotten when it is acknowledged. Unacknowledged messages are sent again on the next connection. An
 attempt can therefore be interrupted anywhere and repeated, by this or another process, as long as it offers the same
@@ -17,22 +20,27 @@ All messages have one QoS: a QoS 2 message is counted later than a QoS 1 message
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from starlingmq.client.client_frames import Frames
 from starlingmq.client.errors import explain
 from starlingmq.wire.mqtt import ack_frame, decode, encode, publish_frame
 from starlingmq.wire.packets import CONNACK, DISCONNECT, PINGRESP, Connack, Connect, Disconnect, Pingreq
-from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
+from starlingmq.wire.producer_properties import ALSO, DIGEST, EPOCH, NEXT, NODE, PRODUCER, digest_of
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, RECEIVE_MAXIMUM, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 
 WINDOW: Final = 10_000  # messages in flight
-DONE: Final = 1 << 62  # above every number: the broker has the whole epoch
+DONE: Final = "done"  # instead of a number: the broker is at a later epoch
 
 
 class ProducerError(Exception):
     """The messages cannot be published, and a retry does not help. One line."""
+
+
+class LaterEpoch(ProducerError):
+    """The broker has messages of a later epoch."""
 
 
 class NotAccepted(Exception):
@@ -52,8 +60,11 @@ class ProducerState:
         password: bytes | None = None,
         window: int = WINDOW,
         node: str = "",
+        also: Sequence[str] = (),
     ) -> None:
-        """``node``: the node to publish to; "": the first one that answers, and only that one afterwards."""
+        """``node``: the node to publish to; "": the first one that answers, and only that one afterwards. ``also``:
+        producers of the same user and epoch; ``others`` are those of them of which the broker has messages.
+        """
         self.name = name
         self.node = node
         self.epoch = epoch
@@ -61,6 +72,8 @@ class ProducerState:
         self.connected = False
         self.skipped = 0  # messages that the broker already had
         self.published = 0
+        self.others: set[str] = set()
+        self._also = tuple(also)
         self._credentials = (username, password)
         self._window_max = self._window = window
         self._packet_max = 0
@@ -93,7 +106,8 @@ class ProducerState:
 
     def connection_made(self) -> None:
         username, password = self._credentials
-        properties: Properties = {USER_PROPERTY: [(PRODUCER, self.name), (EPOCH, str(self.epoch))]}
+        also = [(ALSO, name) for name in self._also]
+        properties: Properties = {USER_PROPERTY: [(PRODUCER, self.name), (EPOCH, str(self.epoch)), *also]}
         self._frames = Frames()
         self._out = [encode(Connect(5, "", True, 0, username, password, None, properties), 5)]
         self._flushed = False
@@ -138,8 +152,9 @@ class ProducerState:
             if connack.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED, Reason.BANNED):
                 raise ProducerError(text)
             raise NotAccepted(text)
-        pairs = connack.properties.get(USER_PROPERTY)
-        said = dict(pair for pair in pairs if isinstance(pair, tuple)) if isinstance(pairs, list) else {}
+        found = connack.properties.get(USER_PROPERTY)
+        pairs = [pair for pair in found if isinstance(pair, tuple)] if isinstance(found, list) else []
+        said = dict(pairs)
         if NEXT not in said or DIGEST not in said:
             raise ProducerError(
                 "the broker does not support producers, so duplicates cannot be detected; use a StarlingMQ broker"
@@ -155,7 +170,14 @@ class ProducerState:
         self._window = min(self._window_max, window if isinstance(window, int) else 65_535)
         packet_max = connack.properties.get(MAXIMUM_PACKET_SIZE, 0)
         self._packet_max = packet_max if isinstance(packet_max, int) else 0
-        self._known = DONE if said[NEXT] == "done" else int(said[NEXT])
+        if said[NEXT] == DONE:
+            raise LaterEpoch(
+                f"{self.name}: the broker has messages of a later batch than {self.epoch}, so those of this one that "
+                "are missing cannot be determined"
+            )
+        others = [value.partition(" ") for name, value in pairs if name == ALSO]
+        self.others = {name for number, _, name in others if number != "0"}
+        self._known = int(said[NEXT])
         self._known_digest = int(said[DIGEST], 16)
         if self._known < self._first:
             raise ProducerError(
@@ -181,7 +203,7 @@ class ProducerState:
 
     def offer(self, topic: bytes, payload: bytes, retain: bool, properties: bytes) -> None:
         """Raises ProducerError."""
-        self._digest = digest_of(self._digest, topic, payload)
+        self._digest = digest_of(self._digest, topic, payload, retain)
         if self._first < self._known:
             self._first += 1
             self.skipped += 1
@@ -195,7 +217,13 @@ class ProducerState:
             self._pump()
 
     def finish(self) -> None:
+        """Raises ProducerError."""
         self._finished = True
+        if self._known > self.offered:
+            raise ProducerError(
+                f"{self.name}: an earlier attempt published {self._known} messages, this one has {self.offered}; a "
+                "retry must publish the same messages in the same order"
+            )
         self.pump()
 
     def _pump(self) -> None:

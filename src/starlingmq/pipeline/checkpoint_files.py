@@ -66,14 +66,18 @@ class CheckpointFiles:
 
     def begun(self) -> int:
         """Return the last batch that may have begun; -1 if none has. Raises CheckpointError."""
+        return max(self.numbers(OFFSETS), default=-1)
+
+    def numbers(self, directory: str) -> list[int]:
+        """Return the batches of one of Spark's logs, compacted ones as their last. Raises CheckpointError."""
         try:
-            path = self._path(OFFSETS)
+            path = self._path(directory)
             if not self._manager.exists(path):
-                return -1
+                return []
             names = [str(status.getPath().getName()) for status in self._manager.list(path)]
         except Py4JJavaError as error:
             raise self._error(error) from None
-        return max((int(name) for name in names if name.isdecimal()), default=-1)
+        return [int(number) for name in names if (number := name.removesuffix(".compact")).isdecimal()]
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{name}" if name else self._root)

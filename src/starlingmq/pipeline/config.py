@@ -285,12 +285,15 @@ def _check_places(pipeline: PipelineConfig) -> None:
         raise ConfigError("dead_letter.path: is in sink.path; use a directory outside of it")
     if letters is not None and _inside(result, letters.path):
         raise ConfigError("sink.path: is in dead_letter.path; use a directory outside of it")
-    below = _inside(pipeline.checkpoint, result if sink.format == "delta" else "")
-    if below and not below.startswith("_"):
-        raise ConfigError(
-            "checkpoint: is in sink.path, where VACUUM would delete it; use a directory outside of it, or one in it "
-            "that begins with _"
-        )
+    for where, path in (("sink.path", result), ("dead_letter.path", "" if letters is None else letters.path)):
+        below = _inside(pipeline.checkpoint, path)
+        if below and not below.startswith("_"):
+            raise ConfigError(
+                f"checkpoint: is in {where}, where readers and VACUUM would take it for data; use a directory outside "
+                "of it, or one in it that begins with _"
+            )
+        if _inside(path, pipeline.checkpoint):
+            raise ConfigError(f"{where}: is in checkpoint; use a directory outside of it")
 
 
 def _inside(path: str, directory: str) -> str:

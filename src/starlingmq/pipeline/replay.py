@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from starlingmq.client.endpoint import Tls, parse_url
-from starlingmq.client.producer import ProducerError, ProducerState
+from starlingmq.client.producer import ProducerState
 from starlingmq.core.routing.topics import valid_topic
 from starlingmq.spark.row_publishing import Lane, PublishError
 from starlingmq.spark.sink import properties_of
@@ -91,10 +91,7 @@ class Replay:
         if lane is None:
             lane = self._lanes[row.qos] = await self._open(row.qos)
         pairs = [{"name": pair.name, "value": pair.value} for pair in row.properties]
-        try:
-            lane.state.offer(topic, bytes(row.payload), row.retain, properties_of(pairs, None))
-        except ProducerError as error:
-            raise PublishError(f"{self._endpoint}: {error}") from None
+        lane.offer(topic, bytes(row.payload), row.retain, properties_of(pairs, None))
         self.published += 1
         if self.published % FLUSH_ROWS == 0:
             await lane.push()

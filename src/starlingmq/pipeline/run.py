@@ -40,6 +40,7 @@ from starlingmq.pipeline.config import (
     source_column,
     sql_line,
 )
+from starlingmq.pipeline.file_target import FileTarget, TakenDirectory
 from starlingmq.pipeline.jdbc import into_database
 from starlingmq.pipeline.kafka import into_kafka
 from starlingmq.pipeline.keyed_rows import create_table, merging
@@ -82,6 +83,7 @@ OUR_ERRORS: Final = (
         "IcebergError",
         "CommitConflict",
         "CatalogAway",
+        "TakenDirectory",
     ),
 )
 OURS: Final = re.compile(f"(?:{'|'.join(OUR_ERRORS)}): (.*)")
@@ -255,7 +257,7 @@ class Pipeline:
     def _explained(self, where: str, make: Callable[[], T]) -> T:
         try:
             return make()
-        except (*OF_SPARK, OptionError) as error:
+        except (*OF_SPARK, OptionError, TakenDirectory) as error:
             raise PipelineError(f"{self.path}: {where}: {error_line(error)}") from None
 
     def _step(self, index: int, sql: str) -> DataFrame:
@@ -314,16 +316,34 @@ class Pipeline:
 
     def start(self) -> list[StreamingQuery]:
         """Start its queries: the pipeline, and the dead letters unless it writes them too. Raises PipelineError."""
-        letter = self.config.dead_letter
+        letter, sink = self.config.dead_letter, self.config.sink
+        files = [("sink.path", sink.path)] if sink.format in FILES else []
         if letter is not None and self.both is not None:
-            return [self._begin(self.config.name, self._writer_of_both(self.both, letter), "result")]
-        queries = [self._begin(self.config.name, self._writer(), "result")]
+            both = [*files, ("dead_letter.path", letter.path)]
+            return [self._begin(self.config.name, self._writer_of_both(self.both, letter), "result", both)]
+        queries = [self._begin(self.config.name, self._writer(), "result", files)]
         if letter is not None and self.malformed is not None:
             writer = self.malformed.writeStream.format(letter.format).option("path", letter.path)
-            queries.append(self._begin(f"{self.config.name}_dead_letter", writer, "dead_letter"))
+            files = [("dead_letter.path", letter.path)]
+            queries.append(self._begin(f"{self.config.name}_dead_letter", writer, "dead_letter", files))
         return queries
 
-    def _begin(self, name: str, writer: DataStreamWriter, part: str) -> StreamingQuery:
+    def _begin(self, name: str, writer: DataStreamWriter, part: str, files: list[tuple[str, str]]) -> StreamingQuery:
+        """``files``: setting and directory of the files that it writes."""
+        checkpoint = self._explained("checkpoint", partial(self._files, part))
+        targets = [(where, self._explained(where, partial(FileTarget, self.spark, path))) for where, path in files]
+        for where, target in targets:
+            self._explained(where, partial(target.check, checkpoint))
+        query = self._started(name, writer, part)
+        try:
+            for where, target in targets:
+                self._explained(where, partial(target.claim, str(query.id)))
+        except PipelineError:
+            query.stop()
+            raise
+        return query
+
+    def _started(self, name: str, writer: DataStreamWriter, part: str) -> StreamingQuery:
         trigger = self.config.trigger
         checkpoint = self._checkpoint(part)
         writer = writer.queryName(name).option("checkpointLocation", checkpoint)

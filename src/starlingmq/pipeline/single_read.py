@@ -21,7 +21,9 @@ from pyspark.sql import functions as F
 
 from starlingmq.pipeline.checkpoint_files import CheckpointFiles
 from starlingmq.pipeline.config import FILES, ROWS, PipelineConfig
+from starlingmq.pipeline.file_target import FileTarget
 from starlingmq.spark.payloads import MALFORMED, WHOLE
+from starlingmq.spark.sink import QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,9 +86,12 @@ class FileBatches:
         self._sink = _class(spark, FILE_SINK)
         self._format = _class(spark, f"org.apache.spark.sql.execution.datasources.{FILE_FORMATS[format]}")
         self._scala = _class(spark, "org.apache.spark.api.python.PythonUtils")
+        self._target = FileTarget(spark, path)
 
     def write(self, batch: DataFrame, number: int) -> None:
+        """Raises TakenDirectory: another query has written there since this one was started."""
         frame: Any = batch
+        self._target.claim(str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)))
         parts, options = self._scala.toSeq(self._parts), self._scala.toScalaMap(self._options)
         sink = self._sink(frame._jdf.sparkSession(), self._path, self._format(), parts, options)
         sink.addBatch(number, frame._jdf)

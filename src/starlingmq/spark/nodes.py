@@ -50,6 +50,10 @@ class LostRows(StreamError):
     """Rows to be read have been deleted or are damaged."""
 
 
+class StreamMissing(StreamError):
+    """The node has no stream of this name."""
+
+
 class StreamReplaced(LostRows):
     """The stream is not the one that was read before."""
 
@@ -109,7 +113,7 @@ def explained(error: Exception, address: str) -> Exception:
         if problem.code == REPLACED:
             return StreamReplaced(f"{address}: {problem.message}")
         if problem.code == MISSING:
-            return StreamError(f"{address}: {problem.message}")
+            return StreamMissing(f"{address}: {problem.message}")
     return StreamError(f"{address}: {text}")
 
 
@@ -124,6 +128,7 @@ class NodeBook:
         self.addresses: dict[str, str] = {}
         self.away: set[str] = set()
         self.silent: set[str] = set()
+        self.without: set[str] = set()  # nodes on which the stream was deleted, as the log says
         self._open: dict[str, NodeConnection] = {}
 
     def close(self) -> None:
@@ -219,7 +224,8 @@ class NodeBook:
 
     def bounds(self, expected: Iterable[str] = ()) -> dict[str, Bounds]:
         """Return the readable range of each node that has the stream. Waits for nodes that are ``expected``; any other
-        node that does not answer is ``away``; nodes in ``excludedNodes`` are omitted. Raises StreamError.
+        node that does not answer is ``away``; nodes in ``excludedNodes`` are omitted. Empty while a stream that has
+        been read is deleted, unless ``failOnDataLoss``. Raises StreamError.
         """
         return self.patiently(lambda: self._bounds_now(expected))
 
@@ -242,6 +248,12 @@ class NodeBook:
         if not found:
             if missing := self.missing():
                 raise NodeAway(f"{', '.join(sorted(missing))} may have the stream and does not answer")
+            if not set(self.addresses) - set(self.options.excluded_nodes):
+                raise StreamError(
+                    f"excludedNodes: lists all nodes of stream {self.options.stream}, so no node is left; remove one"
+                )
+            if awaited and not self.options.fail_on_loss:
+                return found
             known = ", ".join(self.addresses)
             raise StreamError(
                 f"there is no stream {self.options.stream} on {known}; create it with starlingmq ctl stream create"

@@ -24,7 +24,7 @@ def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> Da
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED}
     text = F.col("payload").cast("string")
     decoded = rows.withColumn("_decoded", F.from_json(text, whole, options))
-    strange = F.col("_decoded").isNull() | ~F.is_valid_utf8(text)  # Spark replaces invalid bytes
+    strange = F.col("_decoded").isNull() | ~F.is_valid_utf8(text) | _has_more(text)  # Spark replaces invalid bytes
     malformed = F.when(strange, text).otherwise(F.col(f"_decoded.{MALFORMED}"))
     decoded = decoded.withColumn(MALFORMED, malformed)
     if into:
@@ -34,10 +34,23 @@ def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> Da
     return decoded.select(*columns, *kept, F.col(MALFORMED))
 
 
+def _has_more(text: Column) -> Column:
+    """Whether something follows the first JSON value, which ``from_json`` leaves out without an error.
+
+    In brackets several values are an array of several, or no array; so is a value that ``from_json`` accepts beyond
+    JSON, such as NaN: then what follows a closing bracket decides.
+    """
+    count = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    return (count > 1) | (count.isNull() & text.rlike(r"[}\]]\s*[^\s,}\]]"))
+
+
 def malformed_because(format: str, schema: str) -> Column:
     """Return why the column ``payload`` of a malformed row is not JSON or CSV of this schema."""
     text = F.col("payload").cast("string")
     found = F.when(~F.is_valid_utf8(text), "the payload is not UTF-8").when(F.trim(text) == "", "the payload is empty")
     if format == "json":
+        found = found.when(
+            _has_more(text) & F.try_parse_json(text).isNotNull(), "the payload has more than one JSON value"
+        )
         found = found.when(F.try_parse_json(text).isNull(), "the payload is not JSON")
     return found.otherwise(F.lit(f"the payload does not fit the schema {schema}"))

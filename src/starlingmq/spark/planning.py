@@ -18,6 +18,7 @@ log = logging.getLogger("starlingmq.spark")
 
 Offsets = dict[str, int]
 FROM_THE_BEGINNING: Final = 0.0  # for a node in ``waiting``
+FIRST, LAST = -2, -1  # an offset in an option, as in Kafka's source: the earliest, the latest
 
 
 def ids(bounds: dict[str, Bounds]) -> dict[str, str]:
@@ -36,7 +37,8 @@ def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> StreamPosition:
 
 def _begin_time(options: Options, node: str) -> float:
     if options.since is None:
-        return time.time() if options.starting == LATEST else FROM_THE_BEGINNING
+        where = options.starting if isinstance(options.starting, str) else options.starting.get(node, FIRST)
+        return time.time() if where in (LATEST, LAST) else FROM_THE_BEGINNING
     return options.since.get(node, FROM_THE_BEGINNING) if isinstance(options.since, dict) else options.since
 
 
@@ -71,12 +73,18 @@ def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) 
         return {node: each.first for node, each in bounds.items()}
     if where == LATEST:
         return {node: each.next for node, each in bounds.items()}
-    offsets = cast(Offsets, where)
-    _check_nodes("offsets", set(offsets), bounds, away)
-    for node in set(offsets) & set(bounds):
+    given = cast(Offsets, where)
+    _check_nodes("offsets", set(given), bounds, away)
+    offsets = {node: offset for node, offset in given.items() if offset >= 0}
+    for node in set(given) & set(bounds):
         last = bounds[node].next
-        if not 0 <= offsets[node] <= last:
-            raise StreamError(f"offset {offsets[node]} is given for node {node}, which has only {last} so far")
+        if given[node] == LAST:
+            offsets[node] = last
+        elif given[node] != FIRST and not 0 <= given[node] <= last:
+            raise StreamError(
+                f"offset {given[node]} is given for node {node}, which has offsets up to {last}; {FIRST} is the "
+                f"earliest one that it has, {LAST} the end"
+            )
     return {node: each.first for node, each in bounds.items()} | offsets
 
 
@@ -98,8 +106,10 @@ class NextBatch:
         for node, offset in start.offsets.items():
             if node in bounds:
                 self._go_on(node, offset, bounds[node])
-            elif node not in self.options.excluded_nodes:
+            elif node not in self.options.excluded_nodes and node not in book.without:
                 self._forgiven(f"stream {self.options.stream} has been deleted on node {node}")
+                book.without.add(node)
+        book.without -= bounds.keys()
         for node in bounds.keys() - start.offsets.keys():
             self._begin(node, bounds[node])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,7 +15,7 @@ from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Endpoint, Tls
 from starlingmq.client.errors import ConnectFailed
 from starlingmq.client.link import Link
-from starlingmq.client.producer import NotAccepted, ProducerError, ProducerState
+from starlingmq.client.producer import LaterEpoch, NotAccepted, ProducerError, ProducerState
 from starlingmq.spark.placing import AssignedNode
 from starlingmq.spark.secret_reference import secret_text
 from starlingmq.spark.sink_options import SinkOptions
@@ -26,6 +26,12 @@ CONNECT_SECONDS: Final = 10.0
 PROBE: Final = "who-is-there"  # a producer that publishes nothing
 PROBE_SECONDS: Final = 3.0
 FLUSH_ROWS: Final = 500  # offered per write
+
+EVERY_QOS: Final = (0, 1, 2)
+LATER_BATCH: Final = (
+    "a checkpoint was deleted, or an older copy of it restored, batchId is lower than before, or two writes have the "
+    "same idempotencyKey: use a new key, or, without one, a new checkpoint"
+)
 
 Message = tuple[bytes, bytes, int, bool, bytes]  # topic, payload, QoS, retain, properties
 
@@ -63,11 +69,22 @@ class Lane:
                 self._endpoints.rotate(-1)
                 await asyncio.sleep(AGAIN_SECONDS)
             except ProducerError as error:
-                raise PublishError(f"{self.endpoint}: {error}") from None
+                raise self._failed(error) from None
 
     @property
     def endpoint(self) -> Endpoint:
         return self._endpoints[0]
+
+    def _failed(self, error: ProducerError) -> PublishError:
+        hint = f"; {LATER_BATCH}" if isinstance(error, LaterEpoch) else ""
+        return PublishError(f"{self.endpoint}: {error}{hint}")
+
+    def offer(self, topic: bytes, payload: bytes, retain: bool, properties: bytes) -> None:
+        """Raises PublishError."""
+        try:
+            self.state.offer(topic, payload, retain, properties)
+        except ProducerError as error:
+            raise self._failed(error) from None
 
     def _given_up(self) -> PublishError:
         node = self.state.node
@@ -113,7 +130,10 @@ class Lane:
 
     async def finish(self) -> None:
         """Wait until everything is acknowledged. Raises PublishError."""
-        self.state.finish()
+        try:
+            self.state.finish()
+        except ProducerError as error:
+            raise self._failed(error) from None
         await self._until(lambda: self.state.done)
         self.close()
 
@@ -146,7 +166,7 @@ class Lane:
                 await asyncio.sleep(AGAIN_SECONDS)
                 await self.connected()
             except ProducerError as error:
-                raise PublishError(f"{self.endpoint}: {error}") from None
+                raise self._failed(error) from None
 
     # Calls from the link
 
@@ -177,7 +197,8 @@ def lane_of(options: SinkOptions, node: AssignedNode, tls: Tls, name: str, epoch
     endpoints = [options.endpoint(url) for url in node.urls]
     user = options.user or endpoints[0].username
     password = (secret_text(options.password) or endpoints[0].password or "").encode() if user else None
-    state = ProducerState(f"{name}/{qos}", epoch, qos, user, password, options.window, node.name)
+    others = [f"{name}/{other}" for other in EVERY_QOS if other != qos]
+    state = ProducerState(f"{name}/{qos}", epoch, qos, user, password, options.window, node.name, others)
     return Lane(state, endpoints, tls, options.node_timeout)
 
 
@@ -200,6 +221,21 @@ async def names_at(options: SinkOptions, urls: Sequence[str]) -> dict[str, str]:
     return {url: name for url, name in zip(urls, found, strict=True) if name}
 
 
+def refuse_other_qos(lanes: Mapping[int, Lane], name: str) -> None:
+    """Raises PublishError: an earlier attempt at this batch had rows with a QoS that none of these rows has. So it was
+    another batch, or its rows had another QoS and would be published again.
+    """
+    for lane in lanes.values():
+        for qos in EVERY_QOS:
+            if qos not in lanes and f"{name}/{qos}" in lane.state.others:
+                mine = ", ".join(str(each) for each in sorted(lanes))
+                raise PublishError(
+                    f"{lane.endpoint}: {name}: an earlier attempt published rows with QoS {qos}, and this one has rows "
+                    f"with QoS {mine} only; a retry must publish the same rows with the same QoS, other rows need "
+                    "another idempotencyKey"
+                )
+
+
 async def publish(
     options: SinkOptions, node: AssignedNode, name: str, epoch: int, rows: Iterator[Message]
 ) -> tuple[int, dict[str, str]]:
@@ -214,15 +250,15 @@ async def publish(
                 if lane is None:
                     lane = lanes[qos] = lane_of(options, node, tls, name, epoch, qos)
                     await lane.connected()
-                try:
-                    lane.state.offer(topic, payload, retain, properties)
-                except ProducerError as error:
-                    raise PublishError(f"{lane.endpoint}: {error}") from None
+                    if options.one_qos:
+                        refuse_other_qos(lanes, name)
+                lane.offer(topic, payload, retain, properties)
                 count += 1
                 if count % FLUSH_ROWS == 0:
                     await lane.push()
             for lane in lanes.values():
                 await lane.finish()
+            refuse_other_qos(lanes, name)
         finally:
             for lane in lanes.values():
                 lane.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -55,8 +55,12 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     delete_retained: bool = False
     window: int = WINDOW
     node_timeout: float = NODE_TIMEOUT_SECONDS
+    one_qos: bool = False  # the rows have no column ``qos``
     excluded_nodes: tuple[str, ...] = ()  # nodes, by URL or name, that will not return
     checkpoint: str = ""  # the query's checkpoint; "" in batch, or if Spark does not provide it
+
+    def for_columns(self, names: Sequence[str]) -> SinkOptions:
+        return msgspec.structs.replace(self, one_qos="qos" not in names)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ class StarlingSource(DataSource):
 
         options = read_sink_options(cast(Mapping[str, str], self.options))
         check_columns(schema, options)
-        return options
+        return options.for_columns(schema.names)
 
 
 def rows_of(partition: InputPartition, options: Options) -> Iterator[Any]:

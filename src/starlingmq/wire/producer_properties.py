@@ -10,8 +10,11 @@ EPOCH: Final = "starlingmq-epoch"
 NEXT: Final = "starlingmq-next"
 DIGEST: Final = "starlingmq-digest"
 NODE: Final = "starlingmq-node"
+ALSO: Final = "starlingmq-also"
+ALSO_MAX: Final = 4  # properties of this name in a CONNECT
 
 
-def digest_of(digest: int, topic: bytes, payload: bytes) -> int:
+def digest_of(digest: int, topic: bytes, payload: bytes, retain: bool) -> int:
     """Extend the digest over earlier messages by one message."""
-    return crc32(payload, crc32(topic, crc32(b"%d %d " % (len(topic), len(payload)), digest)))
+    head = b"%d %d retain " if retain else b"%d %d "
+    return crc32(payload, crc32(topic, crc32(head % (len(topic), len(payload)), digest)))

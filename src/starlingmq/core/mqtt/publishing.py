@@ -85,7 +85,7 @@ class Publishing(Qos2Receiving):
             if first & 8 and trail is not None:
                 trail.waits().repeated[packet.packet_id] = None
         if client.production is not None:
-            client.production.came(packet.topic, packet.payload)
+            client.production.came(packet.topic, packet.payload, packet.retain)
         if ctx.refusing and packet.qos != 0:
             self._not_now(client, message, packet.packet_id)
             return

@@ -6,8 +6,11 @@ Within an epoch messages are numbered from 0, and a repeated epoch has the same 
 uses User Properties of MQTT 5, and adds nothing to a PUBLISH or to forwarded messages::
 
     CONNECT   starlingmq-producer: NAME, starlingmq-epoch: E
-    CONNACK   starlingmq-next: N, starlingmq-digest: D    N messages of E have arrived, and D is the digest over them
+              starlingmq-also: OTHER                      as often as ALSO_MAX: other producers of this user
+    CONNACK   starlingmq-next: N, starlingmq-digest: D    N messages of E have arrived, and D is the digest over them;
+                                                          N is "done" if the producer is at a later epoch
               starlingmq-node: NAME                       the name of this node: other nodes do not know
+              starlingmq-also: N OTHER                    N of each of those, for the same epoch
 
 The first PUBLISH on this connection is then number N of epoch E, the next one N+1. The rule for each::
 
@@ -18,9 +21,10 @@ The first PUBLISH on this connection is then number N of epoch E, the next one N
     a later one                    refused: 0x83 (2: PUBCOMP 0x92)   published: those between are lost
 
 A later number means that the one before it was refused: no number may be skipped, for it would count as published. An
-epoch above the producer's begins with number 0; one below it is complete. At QoS 2 a message counts when it is routed,
-at PUBREL. The state of a producer is stored in the journal record of the message itself, so no crash can separate the
-two; and CONNACK waits until the state that it tells is stored.
+epoch above the producer's begins with number 0. Messages of an epoch below it are acknowledged and not published:
+they are of an attempt that is late. At QoS 2 a message counts when it is routed, at PUBREL. The state of a producer
+is in the journal record of the message itself, so no crash can separate the two; and CONNACK waits until the state
+that it tells is stored.
 
 A producer has no persistent session, because messages that are sent again on its next connection would get other
 numbers. A name belongs to one user. It is removed ``limits.producer_expiry`` after its last connection or message.
@@ -35,7 +39,7 @@ from starlingmq.core.message import Message
 from starlingmq.core.ready import FACT_DELETE, PRODUCER_PUT, Write
 from starlingmq.core.session.production import STATE, Producer, Production
 from starlingmq.core.session.session import Client
-from starlingmq.wire.producer_properties import DIGEST, EPOCH, NEXT, NODE, PRODUCER
+from starlingmq.wire.producer_properties import ALSO, ALSO_MAX, DIGEST, EPOCH, NEXT, NODE, PRODUCER
 from starlingmq.wire.properties import USER_PROPERTY, Properties
 from starlingmq.wire.reasons import ProtocolError
 
@@ -104,8 +108,10 @@ class Producers:
         next = producer.next if here else 0
         digest = producer.digest if here else 0
         client.production = Production(producer, epoch, next, digest)
-        told = "done" if epoch < producer.epoch else str(next)
-        agreed[USER_PROPERTY] = [(NEXT, told), (DIGEST, f"{digest:08x}"), (NODE, self.node)]
+        told = [(NEXT, progress(producer, epoch)), (DIGEST, f"{digest:08x}"), (NODE, self.node)]
+        for other in others_of(properties):
+            told.append((ALSO, f"{progress(self.by_key.get(key_of(client, other)), epoch)} {other}"))
+        agreed[USER_PROPERTY] = told
 
     def publish(self, production: Production, number: int, digest: int, message: Message) -> None:
         """The message is routed. The state is stored together with it."""
@@ -137,6 +143,24 @@ class Producers:
                 self.ctx.write(Write(FACT_DELETE, topic=PRODUCER_FACT + producer.key))
 
 
+def progress(producer: Producer | None, epoch: int) -> str:
+    """How many messages of this epoch have arrived, as CONNACK says it."""
+    if producer is None or producer.epoch < epoch:
+        return "0"
+    return str(producer.next) if producer.epoch == epoch else "done"
+
+
+def others_of(properties: Properties) -> list[str]:
+    """The other producers that a CONNECT asks for."""
+    pairs = properties.get(USER_PROPERTY)
+    names: list[str] = []
+    if isinstance(pairs, list):
+        for pair in pairs:
+            if isinstance(pair, tuple) and pair[0] == ALSO:
+                names.append(pair[1])
+    return names
+
+
 def named_by(properties: Properties) -> tuple[str, int] | None:
     """Name and epoch of the producer whose CONNECT has these properties; None for other clients. Raises
     ProtocolError."""
@@ -156,6 +180,9 @@ def named_by(properties: Properties) -> tuple[str, int] | None:
         raise ProtocolError(
             f"{PRODUCER} may have at most {NAME_BYTES_MAX} bytes, and needs the property {EPOCH}, a number"
         )
+    others = others_of(properties)
+    if len(others) > ALSO_MAX or any(len(other.encode()) > NAME_BYTES_MAX for other in others):
+        raise ProtocolError(f"at most {ALSO_MAX} properties {ALSO}, with at most {NAME_BYTES_MAX} bytes each")
     return name, number
 
 

@@ -53,10 +53,10 @@ class Production:
         self.digest = digest
         self.held = {}
 
-    def came(self, topic: bytes, payload: bytes) -> None:
+    def came(self, topic: bytes, payload: bytes, retain: bool) -> None:
         """A PUBLISH has arrived, whatever its outcome."""
         self.number += 1
-        self.digest = digest_of(self.digest, topic, payload)
+        self.digest = digest_of(self.digest, topic, payload, retain)
 
     def hold(self, packet_id: int) -> None:
         self.held[packet_id] = (self.number, self.digest)

@@ -253,7 +253,8 @@ class Cluster:
         self.request_turn()
         try:
             async with asyncio.timeout(seconds + GRACE_SECONDS):
-                return await future
+                await future
+            return future.result()
         except TimeoutError:
             return b"", "this node is overloaded or stopping"
         finally:
