@@ -249,12 +249,12 @@ class Cluster:
         state = self.state
         assert state is not None
         asked = state.operator_rpc.ask(number, question, self.clock(), seconds)
-        future = self._asked[asked] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[bytes, str]] = asyncio.get_running_loop().create_future()
+        self._asked[asked] = future
         self.request_turn()
         try:
             async with asyncio.timeout(seconds + GRACE_SECONDS):
-                await future
-            return future.result()
+                return await future
         except TimeoutError:
             return b"", "this node is overloaded or stopping"
         finally:
