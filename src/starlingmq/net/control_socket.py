@@ -31,6 +31,7 @@ log = logging.getLogger("starlingmq")
 NAME: Final = "control.sock"
 REQUEST_BYTES_MAX: Final = 64 << 10
 REQUEST_SECONDS: Final = 10.0
+REFUSAL_SECONDS: Final = 1.0
 CONNECTIONS_MAX: Final = 8
 PATH_BYTES_MAX: Final = 100  # the limit of the system is 107
 
@@ -114,9 +115,10 @@ class ControlServer:
         self._open[task] = called_off
         try:
             if not _may_ask(writer):
-                _write(writer, {"error": "the control socket is only for the user that the broker runs as"})
+                await _refuse(reader, writer, "the control socket is only for the user that the broker runs as")
             elif crowded or self._stopping:
-                _write(writer, {"error": "the broker is stopping" if self._stopping else "too many requests at once"})
+                why = "the broker is stopping" if self._stopping else "too many requests at once"
+                await _refuse(reader, writer, why)
             else:
                 await self._answer(reader, writer, task, called_off)
             with suppress(ConnectionError, TimeoutError):
@@ -230,6 +232,17 @@ async def _hung_up(reader: asyncio.StreamReader, called_off: threading.Event) ->
         while await reader.read(1024):
             pass
     called_off.set()
+
+
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, why: str) -> None:
+    """Answer without a look at the request. It has to be read: the system discards the answer if a connection is closed
+    with bytes that nobody has read."""
+    _write(writer, {"error": why})
+    with suppress(OSError, TimeoutError):
+        writer.write_eof()
+        async with asyncio.timeout(REFUSAL_SECONDS):
+            while await reader.read(REQUEST_BYTES_MAX):
+                pass
 
 
 def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:

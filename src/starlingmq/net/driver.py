@@ -445,6 +445,7 @@ class Driver(ClientOwner):
             self._timer.cancel()
         self.state.shut_down(self.clock())
         self._schedule()
+        await asyncio.sleep(0)  # for this turn
         await self._wait_deserted(timeout)
         for client in list(self.clients):
             if client.transport is not None:
@@ -452,6 +453,7 @@ class Driver(ClientOwner):
         self._hook_calls.cancel()
         _settle_all(self._awaited, False)
         await self._wait_deserted(CUT_SECONDS)
+        await asyncio.sleep(0)  # for the turn of the connections that are cut
         await self._hook_calls.wait()
 
     def end(self) -> None:

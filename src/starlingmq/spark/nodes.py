@@ -50,7 +50,7 @@ class LostRows(StreamError):
     """Rows to be read have been deleted or are damaged."""
 
 
-class StreamMissing(StreamError):
+class NoSuchStream(StreamError):
     """The node has no stream of this name."""
 
 
@@ -113,7 +113,7 @@ def explained(error: Exception, address: str) -> Exception:
         if problem.code == REPLACED:
             return StreamReplaced(f"{address}: {problem.message}")
         if problem.code == MISSING:
-            return StreamMissing(f"{address}: {problem.message}")
+            return NoSuchStream(f"{address}: {problem.message}")
     return StreamError(f"{address}: {text}")
 
 

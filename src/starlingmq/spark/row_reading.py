@@ -20,7 +20,7 @@ from starlingmq.spark.nodes import (
     NodeAway,
     NodeBook,
     StreamError,
-    StreamMissing,
+    NoSuchStream,
     StreamReplaced,
 )
 from starlingmq.spark.read_options import Options
@@ -97,7 +97,7 @@ def read_part(part: RowPartition, options: Options) -> Iterator[pa.RecordBatch]:
                         yield batch
                 if offset == before:
                     raise NodeAway(f"the stream ends at offset {offset}, before {part.end}, which was readable earlier")
-            except (StreamReplaced, StreamMissing) as error:
+            except (StreamReplaced, NoSuchStream) as error:
                 if not part.forgive:
                     raise LostRows(f"{error}; {FAIL_OR}") from None
                 _lost(part, options, part.end - offset, part.end)

@@ -396,6 +396,7 @@ class Cluster:
         return condition()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
+        await asyncio.sleep(0)  # for a turn that was requested
         while not condition():
             self._changed.clear()
             await self._changed.wait()
