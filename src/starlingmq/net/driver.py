@@ -445,24 +445,25 @@ class Driver(ClientOwner):
             self._timer.cancel()
         self.state.shut_down(self.clock())
         self._schedule()
-        await asyncio.sleep(0)  # for this turn
-        await self._wait_deserted(timeout)
+        await _turn_and(self._deserted, timeout)
         for client in list(self.clients):
             if client.transport is not None:
                 client.transport.abort()
         self._hook_calls.cancel()
         _settle_all(self._awaited, False)
-        await self._wait_deserted(CUT_SECONDS)
-        await asyncio.sleep(0)  # for the turn of the connections that are cut
+        await _turn_and(self._deserted, CUT_SECONDS)
         await self._hook_calls.wait()
 
     def end(self) -> None:
         self._scheduled = True  # no turn follows: the store is closed
 
-    async def _wait_deserted(self, timeout: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._deserted.wait()
+
+async def _turn_and(deserted: asyncio.Event, timeout: float) -> None:
+    """Wait for the turn that is scheduled, then until no connection is left."""
+    await asyncio.sleep(0)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await deserted.wait()
 
 
 def _settle_all(awaited: list[asyncio.Future[bool]], stored: bool) -> None:
