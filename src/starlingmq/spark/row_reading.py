@@ -19,8 +19,8 @@ from starlingmq.spark.nodes import (
     LostRows,
     NodeAway,
     NodeBook,
-    StreamError,
     NoSuchStream,
+    StreamError,
     StreamReplaced,
 )
 from starlingmq.spark.read_options import Options
