@@ -27,6 +27,7 @@ it.
 PACKAGES: Final = ("wire", "core")
 
 IN_EACH_TURN: Final = "the cluster runs it in each turn of the event loop"
+IN_EACH_STORED_TURN: Final = "runs in each turn of the event loop in which something is stored"
 FOR_EACH_MESSAGE: Final = "runs for each message that goes to another node"
 FOR_EACH_SESSION: Final = "runs for each session that connects or disconnects"
 
@@ -102,6 +103,17 @@ MODULES: Final = {
     "net/driver.py": "is the turn of the event loop",
     "net/hook_calls.py": "runs for each message that a hook is asked about",
     "net/message_loading.py": "runs for each batch of stored messages that is sent",
+    "storage/checkpointer.py": IN_EACH_STORED_TURN,
+    "storage/durable_store.py": IN_EACH_STORED_TURN,
+    "storage/file_calls.py": IN_EACH_STORED_TURN,
+    "storage/journal_gc.py": "runs for each stored message that is sent",
+    "storage/retention_sweep.py": IN_EACH_STORED_TURN,
+    "storage/unsaved_changes.py": IN_EACH_STORED_TURN,
+    "storage/journal_writer.py": IN_EACH_STORED_TURN,
+    "storage/segment/segment_file.py": IN_EACH_STORED_TURN,
+    "storage/segment/segment_index.py": IN_EACH_STORED_TURN,
+    "storage/segment/segment_journal.py": IN_EACH_STORED_TURN,
+    "storage/streams/stream_logs.py": "runs in each turn with messages of streams",
     "storage/turn_operations.py": "runs for each stored message",
     "storage/records.py": "runs for each stored message",
     "storage/segment/segment_encoding.py": "runs for each message that is written to a stream",

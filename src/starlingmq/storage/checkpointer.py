@@ -39,7 +39,7 @@ from starlingmq.storage.unsaved_changes import UnsavedChanges
 
 CHECKPOINT_BYTES: Final = 64 << 20  # bytes of journal between two checkpoints, which a start has to replay
 CHECKPOINT_SECONDS: Final = 300.0
-CHECKPOINT_AGAIN: Final = 5.0  # seconds after a failed checkpoint
+CHECKPOINT_AGAIN = 5.0  # seconds after a failed checkpoint
 
 
 class Checkpointer:

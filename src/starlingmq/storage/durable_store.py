@@ -14,6 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message
 from starlingmq.core.observe.counters import Histogram
@@ -40,6 +42,7 @@ PIECE: Final = 200  # sessions or values per turn
 FLUSH_SECONDS: Final = 2.0  # for followers to store the last checkpoint, which they would otherwise receive as a whole
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DurableStore:
     keeps = True
 

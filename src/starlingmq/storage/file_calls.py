@@ -12,10 +12,13 @@ import threading
 import time
 from contextlib import suppress
 
+from mypy_extensions import mypyc_attr
+
 PIECE = 4096  # an unreadable area of a disk is skipped in steps of this size
 LARGE = 1 << 20  # from this size on, the last descriptor of a deleted file is closed in a thread
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FileCalls:
     """The real file system, clock and random source."""
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Literal
 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.observe.counters import Histogram
@@ -26,7 +26,7 @@ from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
 
 log = logging.getLogger("starlingmq.storage")
 
-RETRY_SECONDS: Final = 1.0
+RETRY_SECONDS = 1.0
 
 Durability = Literal["memory", "process", "power"]
 

@@ -22,12 +22,13 @@ class RetentionSweep:
         self.retention = retention
         self.clock = clock
         self.piece = piece
+        self._keeps_all = retention == FOR_EVER
         self._retired = 0  # below this offset no message waits
         self._retired_at = clock()
 
     def due(self) -> bool:
         """Whether a message has waited for too long, or too much waits."""
-        if self.retention == FOR_EVER:
+        if self._keeps_all:
             return False
         now = self.clock()
         if now - self._retired_at < RETIRE_SECONDS:
@@ -37,7 +38,7 @@ class RetentionSweep:
 
     def run(self, state: BrokerState) -> Iterator[None]:
         """Drop messages that have waited for too long. The next checkpoint begins when that is in the journal."""
-        if self.retention == FOR_EVER:
+        if self._keeps_all:
             return
         cutoff = self.retention.cutoff(self.journal.segments(), self.clock())
         if cutoff <= self._retired:

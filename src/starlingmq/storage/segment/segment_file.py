@@ -38,30 +38,6 @@ class SegmentFile:
     has an open descriptor (``fd``, else -1) and its index only while it is used: see SegmentSet.
     """
 
-    __slots__ = (
-        "created",
-        "damaged",
-        "doubted",
-        "fd",
-        "files",
-        "first",
-        "gone",
-        "index",
-        "indexed",
-        "listed",
-        "modified",
-        "next",
-        "path",
-        "pins",
-        "salt",
-        "sealed",
-        "size",
-        "synced_next",
-        "synced_size",
-        "torn",
-        "written",
-    )
-
     def __init__(self, files: FileCalls, path: str, first: int, salt: int, created: float) -> None:
         self.files = files
         self.path = path

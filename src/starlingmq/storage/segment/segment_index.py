@@ -19,8 +19,6 @@ _VERSION = 1
 class SparseIndex:
     """Offset and position of about one record for every STRIDE bytes, in order; the first record is one of them."""
 
-    __slots__ = ("offsets", "positions")
-
     def __init__(self, offsets: array[int] | None = None, positions: array[int] | None = None) -> None:
         self.offsets = array("Q") if offsets is None else offsets
         self.positions = array("Q") if positions is None else positions
