@@ -56,6 +56,9 @@ async def test_a_batch_is_cut_into_tasks(broker: Broker) -> None:
     kafka = {"startingOffsets": '{"n1": -2}', "endingOffsets": '{"n1": -1}'}
     assert await asyncio.to_thread(lambda: plan(**kafka)) == [("n1", 0, 10)]
     assert await asyncio.to_thread(plan, startingOffsets='{"n1": -1}') == []
+    backwards = {"startingOffsets": '{"n1": 6}', "endingOffsets": '{"n1": 4}'}
+    with pytest.raises(StreamError, match="endingOffsets: 4 on node n1 is before its start, 6"):
+        await asyncio.to_thread(lambda: plan(**backwards))
     with pytest.raises(StreamError, match="excludedNodes: lists all nodes of stream"):
         await asyncio.to_thread(plan, excludedNodes="n1")
     strange: dict[str, str] = {"startingOffsets": '{"n7": 1}'}

@@ -18,8 +18,9 @@ from starlingmq.bulk.reader import StreamMissing, StreamReader, Trimmed
 from starlingmq.core.message import Message
 from starlingmq.core.routing.topics import matches
 from starlingmq.storage.records import encode_message
+from starlingmq.storage.streams.stream_definition import Definition
 from starlingmq.storage.streams.stream_files import StreamDirectory
-from starlingmq.storage.streams.stream_logs import Definition, StreamLog
+from starlingmq.storage.streams.stream_logs import StreamLog
 from starlingmq.wire.properties import CONTENT_TYPE, CORRELATION_DATA, USER_PROPERTY, encode_property_bytes
 
 ALL = TopicFilter([])

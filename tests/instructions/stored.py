@@ -14,7 +14,8 @@ from tests.storage.memory_engine import MemoryKv
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.store import Store
-from starlingmq.storage.streams.stream_logs import Definition, StreamLog, StreamLogs
+from starlingmq.storage.streams.stream_definition import Definition
+from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
 
 
 class Stored(Cell):

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
 
 from starlingmq.pipeline.config import DeadLetterConfig, DecodeConfig
-from starlingmq.pipeline.run import dead_letters, with_whole
+from starlingmq.pipeline.decoding import dead_letters, with_whole
 from starlingmq.spark.binary_payloads import BinaryFormat, decode_binary, decoded_array, decoder, read_format
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED

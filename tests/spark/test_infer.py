@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from starlingmq.cli.main import main
 from starlingmq.pipeline.config import DecodeConfig
+from starlingmq.pipeline.decoding import decoded
 from starlingmq.pipeline.inference import Inference, PayloadSample, as_yaml, infer
-from starlingmq.pipeline.run import decoded
 from starlingmq.spark.payloads import MALFORMED
 from tests.spark.brokers import TOKEN, StreamBroker
 from tests.spark.sparkplug_payloads import sparkplug

@@ -299,8 +299,25 @@ KEY = {"key": ["a"], "order_by": ["b"]}
             "dead_letter.path: is in sink.path",
         ),
         ({"sink": {"format": "delta", "path": "x"}, "checkpoint": "x/c"}, "checkpoint: is in sink.path, where"),
-        ({"sink": {"path": "x"}, "checkpoint": "x"}, "checkpoint: is in sink.path, where"),
+        ({"sink": {"path": "x"}, "checkpoint": "x"}, "checkpoint: is sink.path"),
         ({"sink": {"path": "x/result"}, "checkpoint": "x"}, "sink.path: is in checkpoint"),
+        (
+            {"sink": {"path": "file:/t/x"}, "dead_letter": {"path": "//t/x"}, **JSON},
+            "dead_letter.path: is in sink.path",
+        ),
+        (
+            {"sink": {"path": "FILE:///t/x"}, "dead_letter": {"path": "file://localhost/t/x"}, **JSON},
+            "dead_letter.path: is in sink.path",
+        ),
+        (
+            {"sink": {"path": "s3a://b//x"}, "dead_letter": {"path": "S3A://b/y/../x"}, **JSON},
+            "dead_letter.path: is in sink.path",
+        ),
+        ({"sink": {"path": "/proc/self/x"}, "checkpoint": f"/proc/{os.getpid()}/x"}, "checkpoint: is sink.path"),
+        (
+            {"decode": {"format": "csv", "schema": "n int", "options": {"Mode": "DROPMALFORMED"}}},
+            "decode.options.Mode: not allowed",
+        ),
         ({"sink": None}, "hot.yaml: sink: required"),
         ({"dead_letter": {}, **JSON}, "hot.yaml: dead_letter.path: required"),
     ],

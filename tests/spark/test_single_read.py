@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from starlingmq.pipeline.config import read_pipeline
@@ -122,6 +123,58 @@ def test_a_directory_of_another_query_is_refused_before_a_row_is_left_out(
     assert found() == [1, 2, 3]
     run("checkpoint")
     assert found() == [1, 2, 3, 4]
+
+
+def test_a_directory_that_begins_later_has_a_whole_log(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path
+) -> None:
+    pipeline = tree(tmp_path, broker.address)
+    letters = pipeline.pop("dead_letter")
+
+    def run(number: int) -> None:
+        broker.publish([b'{"n": %d}' % number, b"bad %d" % number])
+        file = written(tmp_path, pipeline)
+        run_all(Pipeline(spark, read_pipeline(file), file))
+
+    for number in range(12):
+        run(number)
+        if number in (2, 4):
+            pipeline["sink"] = {"path": str(tmp_path / f"out{number}")}
+    pipeline["dead_letter"] = letters
+    for number in range(12, 22):
+        run(number)
+    assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "out4")).where("n >= 0").collect()) == [
+        *range(5, 22)
+    ]
+    found = spark.read.parquet(str(tmp_path / "dead")).collect()
+    assert sorted(bytes(row.payload) for row in found) == [b"bad %d" % number for number in range(12, 22)]
+
+
+def test_foreign_files_are_not_hidden(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "out"))
+    with pytest.raises(PipelineError, match=r"sink\.path: .*which no query wrote"):
+        planned(spark, tmp_path).start()
+
+
+def test_settings_of_a_batch_under_way_are_not_changed(
+    spark: SparkSession, broker: StreamBroker, tmp_path: Path
+) -> None:
+    broker.publish([b'{"n": "1"}', b'{"n": 2}', b"bad"])
+    stops = tree(tmp_path, broker.address, steps=[{"sql": "SELECT raise_error('stop') FROM rows"}])
+    file = written(tmp_path, stops)
+    query = Pipeline(spark, read_pipeline(file), file).start()[0]
+    with pytest.raises(PySparkException, match="stop"):
+        query.awaitTermination()
+    changed = tree(tmp_path, broker.address, decode={"format": "json", "schema": "n string"})
+    with pytest.raises(PipelineError, match="decode, dead_letter: batch 0 was not completed with the earlier settings"):
+        file = written(tmp_path, changed)
+        Pipeline(spark, read_pipeline(file), file).start()
+    for settings in (tree(tmp_path, broker.address), changed):
+        file = written(tmp_path, settings)
+        run_all(Pipeline(spark, read_pipeline(file), file))
+    assert [row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()] == [2]
+    letters = spark.read.parquet(str(tmp_path / "dead")).orderBy("offset").collect()
+    assert [bytes(row.payload) for row in letters] == [b'{"n": "1"}', b"bad"]
 
 
 @pytest.mark.long

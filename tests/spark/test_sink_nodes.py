@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -36,24 +36,63 @@ class Query:
         self._checkpoint = checkpoint
         (checkpoint / "offsets").mkdir(parents=True)
 
-    def attempt(self, batch: int, servers: list[StreamBroker], **more: str) -> None:
-        """Raises what the first task that fails raises, with those before it done."""
+    def attempt(
+        self, batch: int, servers: list[StreamBroker], split: Sequence[range] | None = None, **more: str
+    ) -> None:
+        """``split``: the rows of each partition. Raises what the first task that fails raises, with those before it
+        done.
+        """
+        if split is None:
+            first = batch * PARTITIONS * EACH
+            split = [range(first + part * EACH, first + (part + 1) * EACH) for part in range(PARTITIONS)]
         (self._checkpoint / "offsets" / str(batch)).touch()
         urls = ",".join(broker.url for broker in servers)
         given = {"servers": urls, "checkpointLocation": str(self._checkpoint), "nodeTimeout": "2", "window": "3"} | more
         writer = StreamWriter(read_sink_options(given))
         done: list[WriterCommitMessage | None] = []
-        for partition in range(PARTITIONS):
+        for partition, numbers in enumerate(split):
             self._context._partitionId = partition
             self._context._localProperties = {QUERY_ID: "the-query", BATCH_ID: str(batch)}
-            first = (batch * PARTITIONS + partition) * EACH
-            rows = {"topic": ["out/a"] * EACH, "payload": [b"%d" % (first + row) for row in range(EACH)]}
-            done.append(writer.write(iter([pa.RecordBatch.from_pydict(rows)])))
+            rows = {"topic": ["out/a"] * len(numbers), "payload": [b"%d" % number for number in numbers]}
+            batches = [pa.RecordBatch.from_pydict(rows)] if numbers else []
+            done.append(writer.write(iter(batches)))
         writer.commit(done, batch)
 
 
 def published(*brokers: StreamBroker) -> list[tuple[str, int]]:
     return sorted((broker.name, int(payload)) for broker in brokers for _, payload in rows_of(broker.options))
+
+
+def test_a_batch_that_is_split_elsewhere_is_an_error(context: TaskContext, tmp_path: Path) -> None:
+    broker = StreamBroker(tmp_path / "n1", "n1")
+    query = Query(context, tmp_path / "checkpoint")
+    try:
+        query.attempt(0, [broker], [range(4), range(4, 8), range(0)])
+        query.attempt(0, [broker], [range(4), range(4, 8), range(0)])
+        for split in ([range(8), range(0)], [range(8)]):
+            with pytest.raises(PublishError, match="the-query/1: an earlier attempt published rows of this partition"):
+                query.attempt(0, [broker], split)
+        with pytest.raises(PublishError, match="the-query/0: an earlier attempt published rows of this partition"):
+            query.attempt(0, [broker], [range(0), range(4, 8)])
+        query.attempt(1, [broker], [range(8, 12)])
+        with pytest.raises(PublishError, match="the broker has messages of a later batch than 0"):
+            query.attempt(0, [broker], [range(4), range(4, 8), range(0)])
+    finally:
+        broker.stop()
+
+
+def test_a_node_that_gets_no_rows_is_not_waited_for(context: TaskContext, tmp_path: Path) -> None:
+    n1, n2 = brokers = [StreamBroker(tmp_path / name, name) for name in ("n1", "n2")]
+    query = Query(context, tmp_path / "checkpoint")
+    try:
+        query.attempt(0, brokers, [range(4)])
+        n2.kill()
+        query.attempt(0, brokers, [range(4)])
+        query.attempt(1, brokers, [range(4, 8), range(0)])
+        assert published(n1) == [("n1", number) for number in range(8)]
+    finally:
+        for broker in brokers:
+            broker.stop()
 
 
 def test_rows_wait_for_the_node_that_knows_them(context: TaskContext, tmp_path: Path) -> None:

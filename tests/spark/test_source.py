@@ -89,6 +89,8 @@ def test_a_payload_has_one_json_value(spark: SparkSession, broker: StreamBroker)
     one = [b'{"id": "a}b", "v": 1}', b' {"id": "a", "v": NaN} ', b'{"id": "c", "v": 4, "w": [{"x": 1}, {"x": [2]}]}\n']
     more = [b'{"id": "a", "v": 1}{"id": "b", "v": 2}', b'{"id": "a", "v": 1}\n{"id": "b", "v": 2}']
     more += [b'{"id": "a", "v": 1},{"id": "b", "v": 2}', b'{"id": "a", "v": NaN} {"id": "b"}', b'{"id": "a"} tail']
+    more += [b'{"id": "a"},{"id": "b"', b'{"id": "a"},tail', b'{"id": "a"},', b'{"id": "a"}}', b'{"id": "a"}], "x": 3']
+    more += [b'{"id": "a"}]', b'{"id": "a", "v": NaN},{"id": "b"}']
     broker.publish([*one, *more])
     rows = decode_json(read(spark, broker.options), "id string, v double").orderBy("offset").collect()
     assert [row.id for row in rows if row._malformed is None] == ["a}b", "a", "c"]

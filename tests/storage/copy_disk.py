@@ -9,7 +9,8 @@ from tests.storage.crash_engines import CrashJournal, CrashKv, Machine
 from starlingmq.storage.copies.copy_facts import CopyFacts
 from starlingmq.storage.copies.copy_frames import Defined
 from starlingmq.storage.kv import Batch, Kv
-from starlingmq.storage.streams.stream_logs import Definition, StreamLog
+from starlingmq.storage.streams.stream_definition import Definition
+from starlingmq.storage.streams.stream_logs import StreamLog
 
 
 class Disk:

@@ -23,7 +23,8 @@ from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.journal_writer import Durability
 from starlingmq.storage.keys import META_AS_OF
 from starlingmq.storage.recovery import Recovered, restore
-from starlingmq.storage.streams.stream_logs import Definition, StreamLog, StreamLogs
+from starlingmq.storage.streams.stream_definition import Definition
+from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
 from starlingmq.wire.mqtt import Connack, Connect, Packet, encode
 
 POWER_FAILS = 0.7  # of the crashes, with ``power``; in the others the process dies

@@ -34,7 +34,7 @@ from starlingmq.storage.copies.copy_receiver import CopyReceiver, begin_empty, p
 from starlingmq.storage.keys import META_AS_OF, META_COPY
 from starlingmq.storage.rocks.rocks_engines import RocksKv
 from starlingmq.storage.segment.segment_journal import SegmentJournal
-from starlingmq.storage.streams.stream_logs import Definition
+from starlingmq.storage.streams.stream_definition import Definition
 
 SEGMENT = 4096
 

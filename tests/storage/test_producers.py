@@ -98,7 +98,7 @@ def test_a_repeated_publication_is_acknowledged_and_delivered_once() -> None:
     assert publish(client, range(5, 9), 7) == [0] * 4, "one that was slow says it as well: only the last is new"
     assert world.dropped["published_again"] == 3
     late, here = join(world, 6)
-    assert here == "done" and publish(late, range(2), 6) == [0, 0]
+    assert here == "done" and publish(late, range(2), 6) == [Reason.PAYLOAD_FORMAT_INVALID] * 2
     later, here = join(world, 8)
     assert here == "0" and publish(later, range(2), 8) == [0, 0]
     assert came(world) == [b"7 %d " % n for n in range(9)] + [b"8 0 ", b"8 1 "]
@@ -168,6 +168,32 @@ def test_what_the_broker_has_and_an_attempt_does_not_publish_is_an_error() -> No
     with pytest.raises(ProducerError, match="the first 7 messages of sink/0 differ"):
         attempt(world, 3, range(9), retain=True)
     assert attempt(world, 4, range(2)).published == 2
+
+
+def test_an_attempt_that_is_overtaken_learns_of_it() -> None:
+    for qos in (1, 2):
+        world = StoredWorld()
+        slow = ProducerState("sink/0", 1, qos, window=2)
+        client = world.open()
+        slow.connection_made()
+        for number in range(5):
+            slow.offer(TOPIC, b"1 %d " % number, False, b"")
+        exchange_once(client, slow)
+        attempt(world, 2, range(3), qos)
+        with pytest.raises((ProducerError, NotAccepted)):
+            exchange(client, slow)
+        client = world.open()
+        slow.connection_lost()
+        slow.connection_made()
+        with pytest.raises(LaterEpoch):
+            exchange(client, slow)
+
+
+def exchange_once(client: FakeClient, sink: ProducerState) -> None:
+    """CONNECT and CONNACK only."""
+    heard = len(client.output)
+    client.send(sink.take())
+    sink.receive(client.output[heard:])
 
 
 def test_a_producer_is_told_of_others() -> None:

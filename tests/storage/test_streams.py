@@ -20,7 +20,8 @@ from starlingmq.core.routing.topics import matches
 from starlingmq.storage.records import decode_message, encode_message
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.streams.stream_consumers import Consumer, read_consumers
-from starlingmq.storage.streams.stream_logs import Definition, StreamLog
+from starlingmq.storage.streams.stream_definition import Definition
+from starlingmq.storage.streams.stream_logs import StreamLog
 from starlingmq.wire.mqtt import PUBREL, Ack, Disconnect, Publish
 from starlingmq.wire.reasons import Reason
 

@@ -44,7 +44,7 @@ from starlingmq.bulk.reader import Replaced, StreamMissing, StreamReader, Trimme
 from starlingmq.config.streams_section import NAME_PATTERN
 from starlingmq.core.routing.topics import valid_filter
 from starlingmq.net.control_socket import NAME, reachable
-from starlingmq.storage.streams.stream_logs import identity
+from starlingmq.storage.streams.stream_definition import identity
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,8 @@ from starlingmq.bulk.columns import DAMAGED, DONE, SHORT, Columns, TopicFilter, 
 from starlingmq.storage.records import RecordError
 from starlingmq.storage.segment.segment_format import HEADER_SIZE, Scan, decode_header, index_name, log_name, parse_name
 from starlingmq.storage.segment.segment_index import decode_index
+from starlingmq.storage.streams.stream_definition import Definition, identity
 from starlingmq.storage.streams.stream_files import POSITION_BYTES
-from starlingmq.storage.streams.stream_logs import Definition, identity
 
 CHUNK_BYTES: Final = 4 << 20  # bytes of a file per read
 BATCH_ROWS: Final = 65536

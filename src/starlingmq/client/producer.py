@@ -89,6 +89,11 @@ class ProducerState:
         self._frames = Frames()
 
     @property
+    def known(self) -> int:
+        """Messages of this epoch that the broker has, as it last reported."""
+        return self._known
+
+    @property
     def offered(self) -> int:
         return self._first + len(self._sent) + len(self._waiting)
 
@@ -268,7 +273,7 @@ class ProducerState:
         topic = self._sent[index][0].decode()
         text = f"message {self._first + index} of {self.name}, to {topic}, was refused: {explain(reason)}"
         if reason == Reason.PAYLOAD_FORMAT_INVALID:
-            raise ProducerError(f"{text}: another message has already been published with this number")
+            raise ProducerError(f"{text}: another message was published with this number, or a later batch has begun")
         if reason in (Reason.NOT_AUTHORIZED, Reason.TOPIC_NAME_INVALID, Reason.RETAIN_NOT_SUPPORTED):
             raise ProducerError(text)
         raise NotAccepted(text)

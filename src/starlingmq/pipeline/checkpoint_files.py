@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from starlingmq.spark.option_error import OptionError
 
 PACKAGE: Final = "org.apache.spark.sql.execution.streaming.checkpointing"
+COMMITS: Final = "commits"  # of completed batches, in Spark's checkpoint
 OFFSETS: Final = "offsets"  # Spark writes a file in this directory before it begins a batch
 
 
@@ -53,8 +54,9 @@ class CheckpointFiles:
     def write_file(self, name: str, content: bytes) -> None:
         """Write it atomically: a reader finds this content or the previous one, complete. Raises CheckpointError."""
         try:
-            self._manager.mkdirs(self._path(""))
-            out = self._manager.createAtomic(self._path(name), True)
+            path = self._path(name)
+            self._manager.mkdirs(path.getParent())
+            out = self._manager.createAtomic(path, True)
             try:
                 out.write(content)
             except Py4JJavaError:
@@ -70,14 +72,18 @@ class CheckpointFiles:
 
     def numbers(self, directory: str) -> list[int]:
         """Return the batches of one of Spark's logs, compacted ones as their last. Raises CheckpointError."""
+        names = self.names(directory)
+        return [int(number) for name in names if (number := name.removesuffix(".compact")).isdecimal()]
+
+    def names(self, directory: str) -> list[str]:
+        """Return what is in a directory, "" for the root. Raises CheckpointError."""
         try:
             path = self._path(directory)
             if not self._manager.exists(path):
                 return []
-            names = [str(status.getPath().getName()) for status in self._manager.list(path)]
+            return [str(status.getPath().getName()) for status in self._manager.list(path)]
         except Py4JJavaError as error:
             raise self._error(error) from None
-        return [int(number) for name in names if (number := name.removesuffix(".compact")).isdecimal()]
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{name}" if name else self._root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -21,6 +22,7 @@ COMPACTED: Final = ("delta", "iceberg")
 ICEBERG_PARTITION: Final = re.compile(r"(?P<transform>year|month|day|hour)\((?P<of>[^()]+)\)")
 SERVERS: Final = "kafka.bootstrap.servers"
 ONE_ATTEMPT: Final = {"spark.task.maxFailures": "1", "spark.speculation": "false"}  # of each task, with kafka
+OF_DECODING: Final = ("mode", "columnnameofcorruptrecord", "comment")
 FILES: Final = ("parquet", "json", "csv", "orc")
 Name = Annotated[str, Meta(pattern=NAME)]
 
@@ -281,35 +283,48 @@ def _check_places(pipeline: PipelineConfig) -> None:
     """
     sink, letters = pipeline.sink, pipeline.dead_letter
     result = sink.path if sink.format in (*FILES, "archive", "delta") else ""
-    if letters is not None and _inside(letters.path, result):
+    if letters is not None and inside(letters.path, result):
         raise ConfigError("dead_letter.path: is in sink.path; use a directory outside of it")
-    if letters is not None and _inside(result, letters.path):
+    if letters is not None and inside(result, letters.path):
         raise ConfigError("sink.path: is in dead_letter.path; use a directory outside of it")
     for where, path in (("sink.path", result), ("dead_letter.path", "" if letters is None else letters.path)):
-        below = _inside(pipeline.checkpoint, path)
-        if below and not below.startswith("_"):
+        below = inside(pipeline.checkpoint, path)
+        if below == "/":
+            raise ConfigError(f"checkpoint: is {where}; use another directory")
+        if below and sink.format == "delta" and not below.startswith("_"):
             raise ConfigError(
-                f"checkpoint: is in {where}, where readers and VACUUM would take it for data; use a directory outside "
-                "of it, or one in it that begins with _"
+                f"checkpoint: is in {where}, where VACUUM would delete it; use a directory outside of it, or one in it "
+                "that begins with _"
             )
-        if _inside(path, pipeline.checkpoint):
+        if inside(path, pipeline.checkpoint):
             raise ConfigError(f"{where}: is in checkpoint; use a directory outside of it")
 
 
-def _inside(path: str, directory: str) -> str:
+def inside(path: str, directory: str) -> str:
     """Return the part of the path below a directory, "/" for the directory itself; "" if it is elsewhere."""
     if not path or not directory:
         return ""
-    inner, outer = (each.removeprefix("file://") for each in (path, directory))
-    if "://" not in inner and "://" not in outer:
-        inner, outer = os.path.abspath(inner), os.path.abspath(outer)
-    inner, outer = inner.rstrip("/") + "/", outer.rstrip("/") + "/"
+    inner, outer = (_place(each).rstrip("/") + "/" for each in (path, directory))
     return (inner.removeprefix(outer) or "/") if inner.startswith(outer) else ""
+
+
+def _place(path: str) -> str:
+    """Return one spelling for all of a directory's: a local path without links, or scheme and path of a store."""
+    scheme, colon, rest = path.partition(":")
+    if colon and scheme.lower() == "file":
+        path = "/" + rest.removeprefix("//localhost").lstrip("/")
+    elif "://" in path:
+        scheme, _, rest = path.partition("://")
+        return f"{scheme.lower()}://" + posixpath.normpath("/" + rest).lstrip("/")
+    return os.path.realpath(path)
 
 
 def _check_decode(decode: DecodeConfig) -> None:
     if (decode.format in ("raw", "sparkplug")) == bool(decode.schema):
         raise ConfigError("decode.schema: required for all formats but raw and sparkplug, and not allowed for these")
+    for name in decode.options:
+        if name.lower() in OF_DECODING:
+            raise ConfigError(f"decode.options.{name}: not allowed, because it hides payloads that cannot be decoded")
     if decode.state != "none" and decode.format != "sparkplug":
         raise ConfigError(f"decode.state: only for sparkplug, not for {decode.format}")
     registry, framed = decode.registry, decode.framing == "confluent"

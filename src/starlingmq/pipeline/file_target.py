@@ -7,6 +7,7 @@ refused::
     written by another query                      as after its checkpoint was deleted: a query has another id then
     batches that the checkpoint has not begun     an older copy of the checkpoint was restored, or, in a directory of an
                                                   earlier release, which has no id, the checkpoint was deleted
+    files without a log                           readers of the directory would not see them any more
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from starlingmq.config.section_types import ConfigError
-from starlingmq.pipeline.checkpoint_files import CheckpointFiles
+from starlingmq.pipeline.checkpoint_files import COMMITS, CheckpointFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OWNER: Final = "_starlingmq_query"  # the id of the query; readers of the directory pass over names with _
 LOG: Final = "_spark_metadata"
+EMPTY: Final = b"v1"  # a batch without files in that log
+MERGED: Final = 10  # batches in a merged file of that log, which Spark calls compact
 OF_SPARK: Final = "metadata"  # Spark's file in a checkpoint, with the id of its query
 
 
@@ -35,9 +38,10 @@ class _Metadata(msgspec.Struct):
 
 
 class FileTarget:
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        """Raises CheckpointError: there is no such file system."""
+    def __init__(self, spark: SparkSession, path: str, own: str = "") -> None:
+        """``own``: a directory of the pipeline in it. Raises CheckpointError: there is no such file system."""
         self._path = path
+        self._own = own
         self._files = CheckpointFiles(spark, path)
 
     def check(self, checkpoint: CheckpointFiles) -> None:
@@ -51,6 +55,23 @@ class FileTarget:
         begun = checkpoint.begun()
         if written > begun:
             raise self._taken(f"batches up to {written}, and the checkpoint has begun {begun + 1 or 'none'} of them")
+        if written < 0:
+            strange = [name for name in self._files.names("") if name[0] not in "._" and name != self._own]
+            if strange:
+                raise TakenDirectory(
+                    f"{self._path}: has {strange[0]}, which no query wrote and readers of the directory would not see "
+                    "any more; use another directory"
+                )
+            self._begin_at(max(checkpoint.numbers(COMMITS), default=-1) + 1)
+
+    def _begin_at(self, number: int) -> None:
+        """Say in Spark's log that the batches before this one have no files here: readers, and Spark when it merges
+        the log, look for them."""
+        merged = number - number % MERGED
+        if merged:
+            self._files.write_file(f"{LOG}/{merged - 1}.compact", EMPTY)
+        for before in range(merged, number):
+            self._files.write_file(f"{LOG}/{before}", EMPTY)
 
     def claim(self, query: str) -> None:
         """The query of this id writes the directory from now on. Raises TakenDirectory, CheckpointError."""

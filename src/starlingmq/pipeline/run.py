@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive, ArchiveError
@@ -28,39 +28,42 @@ from starlingmq.pipeline.config import (
     ONE_ATTEMPT,
     ROWS,
     DeadLetterConfig,
-    DecodeConfig,
     PipelineConfig,
-    RegistryConfig,
     SourceConfig,
     StatefulConfig,
     StreamTableConfig,
     TableConfig,
     WatermarkConfig,
+    inside,
     secret,
     source_column,
     sql_line,
 )
+from starlingmq.pipeline.decoding import dead_letters, decoded, with_whole
 from starlingmq.pipeline.file_target import FileTarget, TakenDirectory
 from starlingmq.pipeline.jdbc import into_database
 from starlingmq.pipeline.kafka import into_kafka
 from starlingmq.pipeline.keyed_rows import create_table, merging
 from starlingmq.pipeline.object_store import arrow_environment
 from starlingmq.pipeline.packages import resolve
-from starlingmq.pipeline.single_read import MARK, BatchWriter, BothWriter, FileBatches, single_read
+from starlingmq.pipeline.single_read import (
+    MARK,
+    BatchWriter,
+    BothWriter,
+    FileBatches,
+    OpenBatch,
+    config_of_letters,
+    same_letters,
+    single_read,
+)
 from starlingmq.pipeline.stateful import read_processor, with_state
-from starlingmq.spark import decode_json, register
-from starlingmq.spark.binary_payloads import FORMATS as BINARY_FORMATS
-from starlingmq.spark.binary_payloads import decode_binary, read_format
+from starlingmq.spark import register
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
-from starlingmq.spark.payloads import MALFORMED, REASON, WHOLE, malformed_because
+from starlingmq.spark.payloads import MALFORMED
 from starlingmq.spark.read_options import read_options
-from starlingmq.spark.schema_registry import RegistryOptions
-from starlingmq.spark.secret_reference import SecretReference
 from starlingmq.spark.sink import QUERY_ID, check_columns
 from starlingmq.spark.sink_options import read_sink_options
-from starlingmq.spark.sparkplug import decode_sparkplug
-from starlingmq.spark.sparkplug_state import decode_sparkplug_with_state
 
 T = TypeVar("T")
 UNFIT: Final[dict[str, tuple[type[DataType], ...]]] = {  # types that a sink cannot store
@@ -257,7 +260,7 @@ class Pipeline:
     def _explained(self, where: str, make: Callable[[], T]) -> T:
         try:
             return make()
-        except (*OF_SPARK, OptionError, TakenDirectory) as error:
+        except (*OF_SPARK, OptionError, TakenDirectory, OpenBatch) as error:
             raise PipelineError(f"{self.path}: {where}: {error_line(error)}") from None
 
     def _step(self, index: int, sql: str) -> DataFrame:
@@ -331,7 +334,7 @@ class Pipeline:
     def _begin(self, name: str, writer: DataStreamWriter, part: str, files: list[tuple[str, str]]) -> StreamingQuery:
         """``files``: setting and directory of the files that it writes."""
         checkpoint = self._explained("checkpoint", partial(self._files, part))
-        targets = [(where, self._explained(where, partial(FileTarget, self.spark, path))) for where, path in files]
+        targets = [(where, self._target(where, path)) for where, path in files]
         for where, target in targets:
             self._explained(where, partial(target.check, checkpoint))
         query = self._started(name, writer, part)
@@ -342,6 +345,10 @@ class Pipeline:
             query.stop()
             raise
         return query
+
+    def _target(self, where: str, path: str) -> FileTarget:
+        own = inside(self.config.checkpoint, path).partition("/")[0]
+        return self._explained(where, partial(FileTarget, self.spark, path, own))
 
     def _started(self, name: str, writer: DataStreamWriter, part: str) -> StreamingQuery:
         trigger = self.config.trigger
@@ -405,7 +412,7 @@ class Pipeline:
         letters = FileBatches(self.spark, letter.path, letter.format, (), {}).write
         steps = [(step.name, step.sql) for step in self.config.steps]
         both = BothWriter(result, letters, lambda batch: dead_letters(batch, decode, letter), steps)
-        self._explained("checkpoint", lambda: self._files("result").write_file(MARK, b""))
+        self._explained("checkpoint", lambda: same_letters(self._files("result"), config_of_letters(self.config)))
         return rows.writeStream.outputMode(sink.mode).foreachBatch(both.write)
 
 
@@ -422,66 +429,6 @@ def archiving(path: str) -> Callable[[DataFrame, int], None]:
             archive.compact(batch.sparkSession, lambda done, of: None)
 
     return write
-
-
-def decoded(rows: DataFrame, decode: DecodeConfig, mode: str = "append") -> DataFrame:
-    """Add columns of decoded payloads, and ``_malformed`` for those that cannot be decoded."""
-    if decode.format == "raw":
-        return rows
-    if decode.format == "json":
-        return decode_json(rows, decode.schema)
-    if decode.format == "sparkplug":
-        return (
-            decode_sparkplug(rows) if decode.state == "none" else decode_sparkplug_with_state(rows, decode.state, mode)
-        )
-    if decode.format in BINARY_FORMATS:
-        wanted = cast(StructType, StructType.fromDDL(decode.schema))
-        registry = registry_options(decode.registry)
-        form = read_format(decode.format, wanted, decode.schema_file, decode.message, decode.framing, registry)
-        return decode_binary(rows, form)
-    fields = cast(StructType, StructType.fromDDL(decode.schema))
-    whole = StructType([*fields.fields, StructField(MALFORMED, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, **decode.options}
-    # from_csv takes its schema as text only
-    ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in whole.fields)
-    found = rows.withColumn("_decoded", F.from_csv(F.col("payload").cast("string"), ddl, options))
-    columns = [F.col(f"_decoded.`{field.name}`").alias(field.name) for field in whole.fields]
-    text = F.col("payload").cast("string")  # Spark reads an empty line as a row of nulls
-    strange = (F.trim(text) == "") | ~F.is_valid_utf8(text)
-    columns[-1] = F.when(strange, text).otherwise(columns[-1]).alias(MALFORMED)
-    kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
-    return found.select(*columns[:-1], *kept, columns[-1])
-
-
-def registry_options(registry: RegistryConfig | None) -> RegistryOptions | None:
-    if registry is None:
-        return None
-    file = os.path.abspath(registry.password_file) if registry.password_file else ""
-    password = SecretReference("decode.registry.password", file, registry.password_env)
-    return RegistryOptions(
-        url=registry.url, user=registry.user, password=password, ca=registry.tls_ca, timeout=registry.timeout
-    )
-
-
-def with_whole(rows: DataFrame, decode: DecodeConfig, mode: str = "append") -> DataFrame:
-    """Return decoded rows; those that cannot be decoded have the row of the source in ``WHOLE``."""
-    whole = F.struct(*[F.col(name) for name in rows.columns])
-    found = decoded(rows.withColumn(WHOLE, whole), decode, mode)
-    return found.withColumn(WHOLE, F.when(F.col(MALFORMED).isNotNull(), F.col(WHOLE)))
-
-
-def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig) -> DataFrame:
-    """Return, of the rows of ``with_whole``, those whose payload cannot be decoded, with all columns of the source and
-    the reason. CSV has no binary and array types: there the payload is base64, and properties are JSON.
-    """
-    found = rows.where(F.col(MALFORMED).isNotNull() & F.col(WHOLE).isNotNull())
-    if decode.format in (*BINARY_FORMATS, "sparkplug"):
-        found = found.select(f"{WHOLE}.*", F.col(MALFORMED).alias(REASON))
-    else:
-        found = found.select(f"{WHOLE}.*").withColumn(REASON, malformed_because(decode.format, decode.schema))
-    if letter.format != "csv":
-        return found
-    return found.withColumns({"payload": F.base64("payload"), "properties": F.to_json("properties")})
 
 
 def error_line(error: Exception) -> str:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
 from pyspark.sql import functions as F
 
-from starlingmq.pipeline.checkpoint_files import CheckpointFiles
+from starlingmq.config.section_types import ConfigError
+from starlingmq.pipeline.checkpoint_files import COMMITS, CheckpointFiles
 from starlingmq.pipeline.config import FILES, ROWS, PipelineConfig
 from starlingmq.pipeline.file_target import FileTarget
 from starlingmq.spark.payloads import MALFORMED, WHOLE
@@ -110,6 +111,32 @@ def _class(spark: SparkSession, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+class OpenBatch(ConfigError):
+    """The batch that was not completed has been decoded with other settings; one line."""
+
+
+def config_of_letters(config: PipelineConfig) -> bytes:
+    """Return what decides which payloads are dead letters, and where they go."""
+    decode, letter = config.decode, config.dead_letter
+    chosen = (decode.format, decode.schema, decode.schema_file, decode.message, decode.framing, decode.state)
+    return repr((chosen, sorted(decode.options.items()), letter)).encode()
+
+
+def same_letters(checkpoint: CheckpointFiles, chosen: bytes) -> None:
+    """Store beside the checkpoint what decides about dead letters. Raises OpenBatch if it has changed since a batch
+    began that was not completed: its dead letters may be written, and its rows would be lost or written as well.
+    """
+    begun, completed = checkpoint.begun(), max(checkpoint.numbers(COMMITS), default=-1)
+    known = checkpoint.read_file(MARK)
+    if known and known != chosen and begun > completed:
+        raise OpenBatch(
+            f"decode, dead_letter: batch {begun} was not completed with the earlier settings, and its dead letters may "
+            "be written; run it once with the earlier settings, then change them"
+        )
+    if known != chosen:
+        checkpoint.write_file(MARK, chosen)
 
 
 class BothWriter:

@@ -37,11 +37,15 @@ def decode_json(rows: DataFrame, schema: StructType | str, into: str = "") -> Da
 def _has_more(text: Column) -> Column:
     """Whether something follows the first JSON value, which ``from_json`` leaves out without an error.
 
-    In brackets several values are an array of several, or no array; so is a value that ``from_json`` accepts beyond
-    JSON, such as NaN: then what follows a closing bracket decides.
+    One value is one of two in an array with another one; whatever follows it makes them more, fewer, or no array. NaN
+    and infinity, which ``from_json`` accepts, are numbers for this.
     """
-    count = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
-    return (count > 1) | (count.isNull() & text.rlike(r"[}\]]\s*[^\s,}\]]"))
+
+    def count(value: Column) -> Column:
+        return F.json_array_length(F.concat(F.lit("["), value, F.lit(",0]")))
+
+    plain = F.regexp_replace(text, "[+-]?(NaN|Infinity|INF)", "0")
+    return F.coalesce(count(text), count(plain), F.lit(0)) != 2
 
 
 def malformed_because(format: str, schema: str) -> Column:

@@ -44,14 +44,14 @@ def _begin_time(options: Options, node: str) -> float:
 
 def begin_offsets(book: NodeBook, bounds: dict[str, Bounds]) -> Offsets:
     if book.options.since is None:
-        return offsets_at(book.options.starting, bounds, book.away)
+        return offsets_at(book.options.starting, bounds, book.away | set(book.options.excluded_nodes))
     return {node: each.first for node, each in bounds.items()} | _seek(book, bounds, book.options.since)
 
 
 def end_offsets(book: NodeBook, bounds: dict[str, Bounds]) -> Offsets:
     """Return the end of a batch query. Raises StreamError."""
     if book.options.until is None:
-        return offsets_at(book.options.ending, bounds, set())
+        return offsets_at(book.options.ending, bounds, set(book.options.excluded_nodes), LATEST)
     return {node: each.next for node, each in bounds.items()} | _seek(book, bounds, book.options.until)
 
 
@@ -67,8 +67,10 @@ def _check_nodes(what: str, given: set[str], bounds: dict[str, Bounds], away: se
         raise StreamError(f"{what} are given for {', '.join(strangers)}, but the stream is on {', '.join(bounds)}")
 
 
-def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) -> Offsets:
-    """Return the offsets given by an option. Raises StreamError for nodes that do not exist."""
+def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str], otherwise: str = EARLIEST) -> Offsets:
+    """Return the offsets given by an option; ``otherwise``: for nodes that it does not name. Raises StreamError for
+    nodes that do not exist.
+    """
     if where == EARLIEST:
         return {node: each.first for node, each in bounds.items()}
     if where == LATEST:
@@ -85,7 +87,7 @@ def offsets_at(where: str | Offsets, bounds: dict[str, Bounds], away: set[str]) 
                 f"offset {given[node]} is given for node {node}, which has offsets up to {last}; {FIRST} is the "
                 f"earliest one that it has, {LAST} the end"
             )
-    return {node: each.first for node, each in bounds.items()} | offsets
+    return offsets_at(otherwise, bounds, away) | offsets
 
 
 class NextBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ from starlingmq.spark.secret_reference import secret_text
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.reasons import MqttError
 
+log = logging.getLogger("starlingmq.spark")
+
 AGAIN_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
 PROBE: Final = "who-is-there"  # a producer that publishes nothing
@@ -34,6 +37,16 @@ LATER_BATCH: Final = (
 )
 
 Message = tuple[bytes, bytes, int, bool, bytes]  # topic, payload, QoS, retain, properties
+
+
+class PartitionRows(msgspec.Struct, frozen=True, kw_only=True):
+    """``published``: rows that were new to the broker. ``repeated``: it had some from an earlier attempt. ``met``: the
+    node name reported at each URL.
+    """
+
+    published: int
+    repeated: bool
+    met: dict[str, str]
 
 
 class PublishError(Exception):
@@ -52,6 +65,7 @@ class Lane:
         self._node_timeout = node_timeout
         self._link: Link | None = None
         self._changed = asyncio.Event()
+        self.refused = False  # by what the broker said, which another attempt does not change
         self._failure: Exception | None = None  # the error that ended the connection
 
     async def connected(self) -> None:
@@ -76,6 +90,7 @@ class Lane:
         return self._endpoints[0]
 
     def _failed(self, error: ProducerError) -> PublishError:
+        self.refused = True
         hint = f"; {LATER_BATCH}" if isinstance(error, LaterEpoch) else ""
         return PublishError(f"{self.endpoint}: {error}{hint}")
 
@@ -236,11 +251,44 @@ def refuse_other_qos(lanes: Mapping[int, Lane], name: str) -> None:
                 )
 
 
+async def refuse_rows_of_before(options: SinkOptions, node: AssignedNode, tls: Tls, name: str, epoch: int) -> None:
+    """Raises PublishError: an earlier attempt at this batch had rows in this partition, which now has none. A node that
+    does not answer is not waited for, since nothing is published to it.
+    """
+    brief = msgspec.structs.replace(options, node_timeout=PROBE_SECONDS)
+    lane = lane_of(brief, node, tls, name, epoch, options.qos)
+    try:
+        await lane.connected()
+    except PublishError as error:
+        if lane.refused:
+            raise
+        log.warning("whether %s had rows at an earlier attempt is not known: %s", name, error)
+        return
+    finally:
+        lane.close()
+    if lane.state.known or lane.state.others:
+        raise PublishError(
+            f"{lane.endpoint}: {name}: an earlier attempt published rows of this partition, which has none now; a "
+            "retry must have the same rows in the same partitions, other rows need another idempotencyKey"
+        )
+
+
+def check_partition(options: SinkOptions, node: AssignedNode, name: str, epoch: int) -> None:
+    """Check that a partition which a repeated batch does not have had no rows at an earlier attempt. Raises
+    PublishError.
+    """
+
+    async def check() -> None:
+        with trusting(options) as tls:
+            await refuse_rows_of_before(options, node, tls, name, epoch)
+
+    asyncio.run(check())
+
+
 async def publish(
     options: SinkOptions, node: AssignedNode, name: str, epoch: int, rows: Iterator[Message]
-) -> tuple[int, dict[str, str]]:
-    """Publish the rows of a partition. Returns how many were new to the broker, and the name of the node at its URL.
-    Raises PublishError."""
+) -> PartitionRows:
+    """Publish the rows of a partition. Raises PublishError."""
     lanes: dict[int, Lane] = {}
     with trusting(options) as tls:
         count = 0
@@ -259,8 +307,14 @@ async def publish(
             for lane in lanes.values():
                 await lane.finish()
             refuse_other_qos(lanes, name)
+            if not lanes and options.repeatable:
+                await refuse_rows_of_before(options, node, tls, name, epoch)
         finally:
             for lane in lanes.values():
                 lane.close()
     met = {str(lane.endpoint): lane.state.node for lane in lanes.values() if lane.state.node}
-    return sum(lane.state.published for lane in lanes.values()), met
+    return PartitionRows(
+        published=sum(lane.state.published for lane in lanes.values()),
+        repeated=any(lane.state.skipped for lane in lanes.values()),
+        met=met,
+    )

@@ -37,7 +37,7 @@ from starlingmq.core.routing.topics import valid_topic
 from starlingmq.spark.checkpoint import Checkpoint
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.placing import Placement
-from starlingmq.spark.row_publishing import Message, names_at, publish
+from starlingmq.spark.row_publishing import Message, PartitionRows, check_partition, names_at, publish
 from starlingmq.spark.sink_options import SinkOptions
 from starlingmq.wire.properties import (
     CONTENT_TYPE,
@@ -76,12 +76,12 @@ class RowError(Exception):
 
 
 class RowsWritten(WriterCommitMessage):
-    """``published``: rows that were new to the broker. ``met``: the node name reported at each URL."""
+    """``name``: of the query or the write."""
 
-    def __init__(self, partition: int, published: int, met: dict[str, str]) -> None:
+    def __init__(self, partition: int, name: str, rows: PartitionRows) -> None:
         self.partition = partition
-        self.published = published
-        self.met = met
+        self.name = name
+        self.rows = rows
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -192,8 +192,18 @@ def write(
     partition = context.partitionId()
     rows = (message for batch in batches for message in messages_of(batch, options))
     node = placement.assign(epoch, partition, options.urls, options.excluded_nodes)
-    published, met = asyncio.run(publish(options, node, f"{name}/{partition}", epoch, rows))
-    return RowsWritten(partition, published, met)
+    return RowsWritten(partition, name, asyncio.run(publish(options, node, f"{name}/{partition}", epoch, rows)))
+
+
+def check_next(
+    options: SinkOptions, placement: Placement, epoch: int, written: list[WriterCommitMessage | None]
+) -> None:
+    """Check, when a batch is written that was begun before, that it had no more partitions then. Raises PublishError,
+    NowhereError.
+    """
+    for name in {each.name for each in written if isinstance(each, RowsWritten) and each.rows.repeated}:
+        node = placement.assign(epoch, len(written), options.urls, options.excluded_nodes)
+        check_partition(options, node, f"{name}/{len(written)}", epoch)
 
 
 def in_one_partition(batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
@@ -223,6 +233,9 @@ class BatchWriter(DataSourceArrowWriter):
             iterator = in_one_partition(iterator, context.partitionId())
         return write(self.options, self.placement, self.name, self.options.batch, iterator)
 
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        check_next(self.options, self.placement, self.options.batch, messages)
+
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Created on the driver: before each batch, and after it for ``commit``."""
@@ -249,10 +262,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Everything is acknowledged; store the names of the nodes that did so."""
-        met = {url: name for each in messages if isinstance(each, RowsWritten) for url, name in each.met.items()}
+        check_next(self.options, self.placement, batchId, messages)
+        met = {url: name for each in messages if isinstance(each, RowsWritten) for url, name in each.rows.met.items()}
         placement = self.placement.with_names(met)
         if placement is not self.placement:
             Checkpoint(self.options.checkpoint).write(placement)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Published rows remain published, and are skipped when the batch is retried."""
+        """PartitionRows rows remain published, and are skipped when the batch is retried."""

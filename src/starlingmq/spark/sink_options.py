@@ -55,6 +55,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     delete_retained: bool = False
     window: int = WINDOW
     node_timeout: float = NODE_TIMEOUT_SECONDS
+    repeatable: bool = False  # other attempts, of this query or with this key, have the same name
     one_qos: bool = False  # the rows have no column ``qos``
     excluded_nodes: tuple[str, ...] = ()  # nodes, by URL or name, that will not return
     checkpoint: str = ""  # the query's checkpoint; "" in batch, or if Spark does not provide it
@@ -70,6 +71,12 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     def endpoint(self, url: str) -> Endpoint:
         """Return the endpoint of such a URL, with the user from ``servers``."""
         return next((each for each in map(parse_url, self.servers) if str(each) == url), parse_url(url))
+
+
+def _node(name: str) -> str:
+    """Return the name of a node, or its URL as ``urls`` has it, also of HOST:PORT."""
+    name = name.strip()
+    return str(parse_url(name if "://" in name else f"mqtt://{name}")) if ":" in name else name
 
 
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -113,6 +120,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         delete_retained=read_flag(options, "deleteRetained", False),
         window=min(65_535, read_number(options, "window", WINDOW)),
         node_timeout=float(read_number(options, "nodeTimeout", int(NODE_TIMEOUT_SECONDS))),
-        excluded_nodes=tuple(name.strip() for name in options.get("excludedNodes", "").split(",") if name.strip()),
+        excluded_nodes=tuple(_node(name) for name in options.get("excludedNodes", "").split(",") if name.strip()),
+        repeatable=bool(options.get("idempotencyKey") or options.get(CHECKPOINT)),
         checkpoint=options.get(CHECKPOINT, ""),
     )

@@ -116,7 +116,13 @@ class StarlingSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from starlingmq.spark.sink import StreamWriter
 
-        return StreamWriter(self._sink(schema, overwrite))
+        options = self._sink(schema, overwrite)
+        if not options.checkpoint:
+            raise OptionError(
+                "checkpointLocation: set this option of the writer, since the sink stores beside the checkpoint which "
+                "node gets which rows; it does not see the setting spark.sql.streaming.checkpointLocation"
+            )
+        return StreamWriter(options)
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
         if overwrite:
@@ -151,6 +157,9 @@ class BatchReader(DataSourceReader):
             start = begin_at(book, bounds)
             batch = NextBatch(book, start, bounds)
             end = StreamPosition(offsets=end_offsets(book, bounds), streams=start.streams)
+            for node, first in start.offsets.items():
+                if isinstance(self.options.ending, dict) and end.offsets.get(node, first) < first:
+                    raise StreamError(f"endingOffsets: {end.offsets[node]} on node {node} is before its start, {first}")
             return parts(book, StreamPosition(offsets=batch.begins, streams=start.streams), end)
         finally:
             book.close()

@@ -18,13 +18,14 @@ The first PUBLISH on this connection is then number N of epoch E, the next one N
     the next one                   published, and recorded           the same
     an earlier one                 acknowledged, not published       not published
     ... the last one, but another  refused: 0x99                     not published
+    one of an earlier epoch        refused: 0x99                     not published
     a later one                    refused: 0x83 (2: PUBCOMP 0x92)   published: those between are lost
 
 A later number means that the one before it was refused: no number may be skipped, for it would count as published. An
-epoch above the producer's begins with number 0. Messages of an epoch below it are acknowledged and not published:
-they are of an attempt that is late. At QoS 2 a message counts when it is routed, at PUBREL. The state of a producer
-is in the journal record of the message itself, so no crash can separate the two; and CONNACK waits until the state
-that it tells is stored.
+epoch above the producer's begins with number 0. Messages of an epoch below it are of an attempt that is late, or that
+another one has overtaken: nobody may take them for published. At QoS 2 a message counts when it is routed, at PUBREL.
+The state of a producer is in the journal record of the message itself, so no crash can separate the two; and CONNACK
+waits until the state that it tells is stored.
 
 A producer has no persistent session, because messages that are sent again on its next connection would get other
 numbers. A name belongs to one user. It is removed ``limits.producer_expiry`` after its last connection or message.

@@ -14,7 +14,7 @@ STATE_SIZE: Final = STATE.size
 NEW: Final = 0
 AGAIN: Final = 1
 AHEAD: Final = 2  # an earlier number is missing
-OTHER: Final = 3  # another message had its number
+OTHER: Final = 3  # another message had its number, or a later epoch has begun
 
 
 class Producer:
@@ -65,7 +65,7 @@ class Production:
         """The outcome for this message: NEW, AGAIN, AHEAD or OTHER."""
         producer = self.producer
         if self.epoch < producer.epoch:
-            return AGAIN
+            return OTHER if qos != 0 else AGAIN
         next = producer.next if self.epoch == producer.epoch else 0
         if number == next or (number > next and qos == 0):
             return NEW

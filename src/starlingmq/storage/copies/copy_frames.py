@@ -32,7 +32,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from starlingmq.storage.copies.copy_facts import Life
-from starlingmq.storage.streams.stream_logs import Definition
+from starlingmq.storage.streams.stream_definition import Definition
 
 T = TypeVar("T")
 

@@ -16,8 +16,9 @@ from starlingmq.names import NAME_BYTES_MAX, plain_name
 from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.segment.segment_journal import SegmentInfo
 from starlingmq.storage.streams.stream_consumers import Consumer
+from starlingmq.storage.streams.stream_definition import identity
 from starlingmq.storage.streams.stream_files import StreamActionError, check_topics, definition_of
-from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs, identity
+from starlingmq.storage.streams.stream_logs import StreamLog, StreamLogs
 from starlingmq.storage.streams.stream_views import (
     ConsumerForgotten,
     ConsumerLag,

@@ -31,7 +31,8 @@ from starlingmq.core.routing.topics import valid_filter
 from starlingmq.storage.maintenance.file_copy import sync_directory
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.streams.stream_consumers import read_consumers
-from starlingmq.storage.streams.stream_logs import FILES_MIN, Definition, StreamLog, identity
+from starlingmq.storage.streams.stream_definition import Definition, identity
+from starlingmq.storage.streams.stream_logs import FILES_MIN, StreamLog
 
 POSITION_BYTES: Final = 16
 SEGMENT_MIN: Final = 64 << 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -23,6 +23,7 @@ from starlingmq.storage.segment.segment_journal import SegmentInfo
 from starlingmq.storage.segment.segment_sync import RecordsLost
 from starlingmq.storage.store_image import StreamPut
 from starlingmq.storage.streams.stream_consumers import Consumers
+from starlingmq.storage.streams.stream_definition import Definition
 
 logger = logging.getLogger("starlingmq.storage")
 
@@ -61,29 +62,6 @@ class NoPosition:
 
     def close(self) -> None:
         pass
-
-
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """The definition of a stream. ``retention_time`` in seconds and ``retention_size`` in bytes of files, 0: no bound.
-    ``created`` in Unix seconds. ``id`` is random: a stream of the same name that is created again has another one, and
-    so has one that was restored. ``begin``: its first offset. ``earlier``: ids that it had before a restore, each with
-    the offset at which its rows end; up to there they are this stream's rows too."""
-
-    name: str
-    number: int
-    topics: tuple[str, ...]
-    retention_time: float = 0.0
-    retention_size: int = 0
-    when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
-    created: float = 0.0
-    id: str = ""
-    begin: int = 0
-    earlier: dict[str, int] = {}
-
-
-def identity(definition: Definition) -> str:
-    """The stream's id; streams of earlier versions have none, and their number is as unique in practice."""
-    return definition.id or f"{definition.number:x}"
 
 
 class StreamLog:
