@@ -130,7 +130,7 @@ sim: setup-run ## whole clusters in virtual time with drawn faults (SEEDS=1000; 
 chaos-storage: setup-run ## kill a broker under load again and again, with every journal and durability (ROUNDS=50)
 	$(PY) -m tests.storage.killing --rounds $(ROUNDS) $(ARGS)
 
-chaos: system-cluster setup-run ## a cluster that is broken on purpose under clients that go from node to node; a report (MINUTES=10, SEED=n, LOAD=n busy processes beside)
+chaos: system-cluster setup-run ## a cluster that is broken on purpose under clients that go from node to node; a report (MINUTES=10, SEED=n, LOAD=n busy processes beside, ARGS="--owners shares --etcd-away 0.33")
 	$(PY) -m tests.cluster.chaos --minutes $(MINUTES) --nodes $(NODES) --load $(LOAD) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, etcds, links (ROUNDS=50, NODES=3, SEED=n)

@@ -8,6 +8,9 @@ in order.
 ``--minutes N`` has it go on for so long with clients that are at home nowhere (``tests.cluster.roaming``) and rolling
 restarts, and writes a report.
 
+``--owners shares`` keeps the owners of client ids in the memory of the nodes; all etcds are stopped for ``--etcd-away``
+of the time then, a third without it, and other faults happen meanwhile.
+
 ``--load N`` adds N processes that compute without pause (``tests.busy``): slowness is a fault too, which must cost time
 and nothing else.
 """
@@ -24,12 +27,11 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tests.busy import Busy
-from tests.cluster.chaos_etcds import freeze_all_etcds
+from tests.cluster.chaos_etcds import FAULT, EtcdsAway
 from tests.cluster.chaos_report import Report, Timeline
 from tests.cluster.load import Load
 from tests.cluster.losses import GivenUp, Losses, lines_of
@@ -44,7 +46,7 @@ REST_SECONDS: Final = 1.0  # between two, at most
 OVERLAP: Final = 0.3  # share of faults after which the next one does not wait until all serve again
 PATIENCE: Final = 45.0  # seconds until what roaming clients wait for counts as lost
 ASK_SECONDS: Final = 0.5  # between two looks at what nodes have given up
-ALL_ETCDS_WEIGHT: Final = 8  # of about 45: a third of the time
+ETCD_AWAY: Final = {"etcd": 0.0, "shares": 1 / 3}  # share of the time that no etcd answers, by cluster.owners
 BACK_SECONDS: Final = 90.0  # until all serve after a fault; a start may have much to read
 
 
@@ -54,8 +56,7 @@ class Chaos:
     def __init__(
         self, cluster: Cluster, draw: random.Random, roaming: bool, last_words: Callable[[Node], None]
     ) -> None:
-        """``last_words`` asks a node for what it would take along. With owners in shares, all etcds stand still for a
-        third of the time."""
+        """``last_words`` asks a node for what it would take along."""
         self.cluster = cluster
         self.draw = draw
         self.last_words = last_words
@@ -83,9 +84,6 @@ class Chaos:
                 "restart a node": (6, self.restart_node),
                 "drain a node": (3, self.drain),
             }
-        if cluster.more.get("owners") == "shares":
-            away = partial(freeze_all_etcds, cluster, draw)
-            self.faults["freeze all etcds"] = (ALL_ETCDS_WEIGHT, away)
 
     async def fault(self) -> tuple[str, str]:
         """One that is drawn: what it is, and whom it met."""
@@ -252,7 +250,9 @@ class Run:
         talk: bool,
         seconds: float = 0.0,
         slower: float = 1.0,
+        etcd_away: float = 0.0,
     ) -> None:
+        """``etcd_away``: the share of the time that no etcd answers."""
         self.cluster = cluster
         self.rounds = rounds
         self.seconds = seconds
@@ -263,6 +263,8 @@ class Run:
         self.rate = rate
         self.talk = talk
         self.slower = slower
+        self.etcd_away = etcd_away
+        self.etcds: EtcdsAway | None = None
         self.counts: Counter[str] = Counter()
         self.given_up = GivenUp()
         self.losses: Losses | None = None
@@ -281,9 +283,11 @@ class Run:
             else Load(nodes, self.rate, patience=BACK_SECONDS * self.slower)
         )
         timeline = self.timeline = Timeline(lambda: (self.load.acks, self.load.delivered))
+        etcds = self.etcds = EtcdsAway(self.cluster, self.etcd_away, self.seed, timeline.fault)
         watching = [asyncio.create_task(timeline.run()), asyncio.create_task(self._ask())]
         try:
             async with self.load as load:
+                watching.append(asyncio.create_task(etcds.run()))
                 number = 0
                 while not self._over(number):
                     number += 1
@@ -291,6 +295,7 @@ class Run:
         finally:
             for task in watching:
                 task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
             if isinstance(self.load, RoamingLoad):
                 self._judge(self.load, timeline)
         assert not self.findings, "\n".join(self.findings)
@@ -328,8 +333,10 @@ class Run:
         pace = (load.acks - before) / (time.monotonic() - since)
         self.tell(f"{number:4}  {what}: {whom}; {back}; {load.acks:,} acknowledged ({pace:,.0f}/s)")
         if checked or self._over(number):
+            assert self.etcds is not None
             try:
-                await self._check(load)
+                async with self.etcds.present():
+                    await self._check(load)
             except AssertionError as error:
                 if not isinstance(load, RoamingLoad):
                     raise
@@ -378,9 +385,13 @@ class Run:
             f"      all is there: {load.acks:,} acknowledged ({load.acks / spent:,.0f}/s over {spent:,.0f} s), "
             f"{load.delivered:,} delivered, {load.promised:,} after a SUBACK, {load.refused:,} refused, "
             f"{load.lost:,} connections lost, {load.unheard:,} late after a refusal unheard; "
+            f"no etcd for {self._away():.0f} % of the time; "
             f"whole after {took:.1f} s, settled in {time.monotonic() - since:.1f} s"
         )
         load.go_on()
+
+    def _away(self) -> float:
+        return 0.0 if self.etcds is None else 100 * self.etcds.away_share()
 
     def tell(self, line: str) -> None:
         if self.talk:
@@ -410,13 +421,16 @@ def run(
     slower: float = 1.0,
     owners: str = "etcd",
     copies: int = 1,
+    etcd_away: float | None = None,
 ) -> Load:
     """One run; the load that it bore. ``slower``: how many times as long everything may take, for what else the machine
-    does; ``owners`` and ``copies``: the settings. Raises AssertionError, after the report was written."""
+    does; ``owners`` and ``copies``: the settings; ``etcd_away``: None: as much as clients need not notice. Raises
+    AssertionError, after the report was written."""
     settings, storage = draw_settings(random.Random(seed))
     settings |= {"owners": owners, "copies": copies}
     with Cluster(directory, nodes, settings, storage) as cluster:
-        trial = Run(cluster, rounds, seed, rate, talk, seconds, slower)
+        away = ETCD_AWAY[owners] if etcd_away is None else etcd_away
+        trial = Run(cluster, rounds, seed, rate, talk, seconds, slower, away)
         trial.tell(", ".join(f"{key} {value}" for key, value in (settings | storage).items()))
         error = ""
         try:
@@ -426,8 +440,12 @@ def run(
             raise
         finally:
             if report is not None and trial.timeline is not None:
-                facts = {"nodes": nodes, "seed": seed, "seconds": round(time.monotonic() - trial.began)}
+                facts: dict[str, Any] = {"nodes": nodes, "seed": seed, "seconds": round(time.monotonic() - trial.began)}
+                if trial.etcds is not None and trial.etcds.count:
+                    facts["share of the time without etcd"] = round(trial.etcds.away_share(), 2)
                 write_report(report, facts | settings | storage, trial, error)
+        if trial.etcds is not None and trial.etcds.count:
+            trial.counts[FAULT] += trial.etcds.count
         trial.tell(", ".join(f"{count} x {what}" for what, count in trial.counts.most_common()))
         return load
 
@@ -456,6 +474,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="so long, in place of rounds; clients roam")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside the cluster, for all the time")
     parser.add_argument("--owners", choices=["etcd", "shares"], default="etcd", help="the setting cluster.owners")
+    parser.add_argument(
+        "--etcd-away",
+        type=float,
+        help="share of the time that no etcd answers; a third with --owners shares, otherwise 0",
+    )
     parser.add_argument("--copies", type=int, default=1, help="the setting cluster.copies")
     parser.add_argument("--report", type=Path, help="a directory for the report; with --minutes build/chaos")
     parser.add_argument("--dir", type=Path, help="a new directory for what the nodes keep and say; it stays")
@@ -482,6 +505,7 @@ def main() -> int:
                     busy.slower,
                     arguments.owners,
                     arguments.copies,
+                    arguments.etcd_away,
                 )
         except AssertionError as error:
             print(f"seed {seed}: {error}", file=sys.stderr)
