@@ -65,6 +65,75 @@ def test_a_batch_without_an_answer_is_not_done_again_if_it_was() -> None:
     assert len(made) == 0
 
 
+def late_writer() -> RetainedWriter:
+    """Messages a and b were accepted at 1.0 and 2.0, when the revision 5 was known; it is 9.0 now."""
+    made = RetainedWriter(KEYS, 0.02, 1e6, 10.0, lambda value: float(value))
+    made.be(MARK_KEY)
+    made.begin(0, 3)
+    made.durable = 1000
+    made.add(b"a", 1, b"1.0", 1.0, 5)
+    made.add(b"b", 2, b"2.0", 2.0, 5)
+    return made
+
+
+def record(topic: bytes, value: bytes, revision: int) -> tuple[KeyValue, ...]:
+    return (KeyValue(KEYS + topic, value, 1, revision),)
+
+
+def test_a_message_that_is_late_does_not_replace_a_later_one() -> None:
+    made = late_writer()
+    (look,) = made.take_requests(9.0)
+    assert [each.key for each in look.success] == [KEYS + b"a", KEYS + b"b"] and not look.compares
+    assert made.take_requests(9.0) == [], "one request at a time"
+    assert made.answered(TxnAnswer(look.tag, True, 8, (record(b"a", b"1.5", 7), record(b"b", b"1.5", 8))), 9.0) is None
+    (write,) = made.take_requests(9.0)
+    assert [each.key for each in write.success] == [KEYS + b"b", MARK_KEY]
+    assert [(each.key, each.operand) for each in write.compares] == [(MARK_KEY, 3), (KEYS + b"b", 8)]
+    done = made.answered(TxnAnswer(write.tag, True, 9), 9.0)
+    assert done is not None and done.done == {b"a": 1, b"b": 2} and made.mark == 2
+    assert (made.written, made.superseded) == (1, 1) and len(made) == 0
+
+
+def test_a_record_that_was_known_is_replaced_whatever_its_clock_says() -> None:
+    made = late_writer()
+    (look,) = made.take_requests(9.0)
+    made.answered(TxnAnswer(look.tag, True, 8, (record(b"a", b"50.0", 5), ())), 9.0)
+    (write,) = made.take_requests(9.0)
+    assert [each.key for each in write.success] == [KEYS + b"a", KEYS + b"b", MARK_KEY]
+    assert [each.operand for each in write.compares] == [3, 5, 0]
+
+
+def test_a_topic_that_is_written_after_the_look_is_looked_at_again() -> None:
+    made = late_writer()
+    (look,) = made.take_requests(9.0)
+    made.answered(TxnAnswer(look.tag, True, 8, ((), ())), 9.0)
+    (write,) = made.take_requests(9.0)
+    there = KeyValue(MARK_KEY, b"0", 1, 3)
+    done = made.answered(TxnAnswer(write.tag, False, 9, ((there,),)), 9.0)
+    assert done is not None and done.done == {}
+    (again,) = made.take_requests(9.0)
+    made.answered(TxnAnswer(again.tag, True, 9, (record(b"a", b"1.5", 9), ())), 9.0)
+    (write,) = made.take_requests(9.0)
+    assert [each.key for each in write.success] == [KEYS + b"b", MARK_KEY]
+
+
+def test_a_look_without_an_answer_is_repeated_and_nothing_is_written_before() -> None:
+    made = late_writer()
+    (look,) = made.take_requests(9.0)
+    assert made.answered(TxnAnswer(look.tag, False, 0, error="no answer"), 9.0) is None
+    assert made.take_requests(9.0) == []
+    (again,) = made.take_requests(made.wake_at())
+    assert again.success == look.success and again.tag != look.tag
+
+
+def test_messages_of_which_none_is_to_be_written_are_done_with_the_mark() -> None:
+    made = late_writer()
+    (look,) = made.take_requests(9.0)
+    made.answered(TxnAnswer(look.tag, True, 8, (record(b"a", b"3.0", 7), record(b"b", b"3.0", 8))), 9.0)
+    (write,) = made.take_requests(9.0)
+    assert write.success == (Put(MARK_KEY, b"2"),) and len(write.compares) == 1
+
+
 def fetched(value: bytes, revision: int) -> KeyValue:
     return KeyValue(MARK_KEY, value, 1, revision)
 

@@ -90,7 +90,11 @@ class RetainedSync(Subsystem):
         self._holders = CopyHolders(self.copies, connected, self._send, config.retained_copies)
         quota = config.etcd.quota
         self.writer = RetainedWriter(
-            self._keys, config.retained_window, quota / CHANGES_PART, config.etcd.compaction_retention
+            self._keys,
+            config.retained_window,
+            quota / CHANGES_PART,
+            config.etcd.compaction_retention,
+            self._published_at,
         )
         self._amendments = EtcdCas("retained amend")
         self._quota = quota
@@ -233,23 +237,22 @@ class RetainedSync(Subsystem):
         for sequence, topic, message in self._restored:
             if self._overlay.get(topic) != sequence or topic in self._retaining.changed:
                 pass  # replaced by a later message of this node
-            elif sequence <= self.writer.mark or self._superseded(topic, message):
+            elif sequence <= self.writer.mark:
                 self._uncover(topic)
             else:
-                self.writer.add(topic, sequence, self._encoded(topic, message))
+                at = inf if message is None else message.published_at
+                self.writer.add(topic, sequence, self._encoded(topic, message), at)
             if sequence <= self.writer.mark:
                 self._undelete(topic, sequence)
         if self._restored:
             self._store_up_to(self._restored[-1][0])
         self._restored = []
 
-    def _superseded(self, topic: bytes, message: Message | None) -> bool:
-        """Whether another client has published to the topic since: a message that was not written before this node went
-        down must not replace that one. This compares clocks of nodes: a message that waits for a restart is older by
-        more than the clocks differ."""
-        data = self._held.get(topic, (None, 0))[0]
-        value = None if data is None or message is None else self._decoded(topic, data)
-        return value is not None and message is not None and value.published_at > message.published_at
+    def _published_at(self, data: bytes) -> float:
+        try:
+            return decode_value(data).published_at
+        except RetainedError:
+            return 0.0
 
     def _changed(self, topic: bytes, data: bytes | None, revision: int) -> None:
         if self.state != "following":
@@ -367,7 +370,8 @@ class RetainedSync(Subsystem):
         if retaining.changed:
             for topic, change in retaining.take().items():
                 self._overlay[topic] = change.sequence
-                self.writer.add(topic, change.sequence, self._encoded(topic, change.message))
+                at = self._ctx.now if change.message is None else change.message.published_at
+                self.writer.add(topic, change.sequence, self._encoded(topic, change.message), at, self._position)
         self.writer.last = max(self.writer.last, retaining.last)
         self._store_up_to(self.writer.last)
 

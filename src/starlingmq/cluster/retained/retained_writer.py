@@ -3,6 +3,8 @@
 ::
 
     add --> gathering --window--> going --batch--> outstanding --answer--> done
+              |                     |  ^
+              |                     '--' look, if it is late
               '-- replaced by a later one of the same topic --'
 
 Invariants:
@@ -15,12 +17,17 @@ Invariants:
 - Messages that are going are not replaced, they are written as they are: so topics that change all the time are written
   as often as others. At most two messages of a topic are here.
 - Nothing is written before it is stored here (``durable``).
+- A message that has waited (``LATE_SECONDS``: etcd was away or slow) does not replace one that another node has
+  accepted after it. The writer looks at the topic's record first, and compares its revision when it writes. A record
+  that was known here when the message was accepted is earlier; of others, the clocks of the nodes decide.
 
 Pure: requests out, answers in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
@@ -31,19 +38,26 @@ BATCH_BYTES: Final = 512 * 1024  # etcd's default limit is 1.5 MiB
 ENTRY_BYTES: Final = 200  # etcd's overhead for each change, beside key and value
 RETRY_SECONDS: Final = 0.1  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 2.0
+LATE_SECONDS: Final = 0.25
 TAG: Final = "retained write "
+LOOK_TAG: Final = "retained look "
 UNKNOWN: Final = -1
 
 
 class RetainedEntry:
-    """``value`` None: the topic retains nothing from ``sequence`` on."""
+    """``value`` None: the topic retains nothing from ``sequence`` on. ``at``: when it was accepted, ``known``: the
+    revision up to which this node knew etcd's records then. ``found``: the revision of the record at the last look."""
 
-    __slots__ = ("key", "sequence", "value")
+    __slots__ = ("at", "found", "key", "known", "sequence", "superseded", "value")
 
-    def __init__(self, key: bytes, sequence: int, value: bytes | None) -> None:
+    def __init__(self, key: bytes, sequence: int, value: bytes | None, at: float, known: int) -> None:
         self.key = key
         self.sequence = sequence
         self.value = value
+        self.at = at
+        self.known = known
+        self.found = UNKNOWN
+        self.superseded = False
 
 
 class Written:
@@ -62,15 +76,26 @@ class RetainedWriter:
     last: int  # sequence of the last message, retained or not
     batches: int
     written: int  # messages
+    superseded: int  # messages that were not written, because another node had accepted a later one
 
-    def __init__(self, keys: bytes, window: float, budget: float, seconds: float) -> None:
-        """``keys``: prefix of the keys of topics. At most ``budget`` bytes are written within ``seconds``."""
+    def __init__(
+        self,
+        keys: bytes,
+        window: float,
+        budget: float,
+        seconds: float,
+        published_at: Callable[[bytes], float] = lambda value: 0.0,
+    ) -> None:
+        """``keys``: prefix of the keys of topics. At most ``budget`` bytes are written within ``seconds``.
+        ``published_at``: of a record; 0.0: unknown."""
         self.mark = 0
         self.durable = 0
         self.last = 0
         self.batches = 0
         self.written = 0
+        self.superseded = 0
         self.coalesced = 0
+        self._published_at = published_at
         self._keys = keys
         self._mark_key = b""
         self._mark_revision = UNKNOWN
@@ -85,6 +110,7 @@ class RetainedWriter:
         self._asked = False  # a batch is wanted even without messages
         self._tag = ""
         self._tags = 0
+        self._looking: list[RetainedEntry] = []  # what the outstanding request looks at
         self._batch_mark = 0
         self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
@@ -101,12 +127,12 @@ class RetainedWriter:
         self._mark_revision = revision
         self.mark = max(self.mark, mark)
 
-    def add(self, topic: bytes, sequence: int, value: bytes | None) -> None:
-        """Sequences have to rise from call to call."""
+    def add(self, topic: bytes, sequence: int, value: bytes | None, at: float = inf, known: int = 0) -> None:
+        """Sequences have to rise from call to call. ``at`` inf: it replaces whatever etcd has."""
         self.last = max(self.last, sequence)
         if self._gathering.pop(topic, None) is not None:
             self.coalesced += 1
-        self._gathering[topic] = RetainedEntry(self._keys + topic, sequence, value)
+        self._gathering[topic] = RetainedEntry(self._keys + topic, sequence, value, at, known)
 
     def ask(self) -> None:
         """Writes the mark even without messages: a watcher that sees it has seen everything before."""
@@ -129,25 +155,48 @@ class RetainedWriter:
         self._earn(now)
         if self._left < 0.0:
             return []
-        return self._batch()
+        entries = self._next_entries()
+        late = [entry for entry in entries if entry.found == UNKNOWN and now > entry.at + LATE_SECONDS]
+        return self._look(late) if late else self._batch(entries)
 
-    def _batch(self) -> list[Txn]:
-        operations: list[Operation] = []
+    def _next_entries(self) -> list[RetainedEntry]:
+        """Those of the next batch."""
+        entries: list[RetainedEntry] = []
         size = 0
-        mark = self.mark
         for entry in self._going.values():
-            if entry.sequence > self.durable or len(operations) >= BATCH_OPERATIONS or size >= BATCH_BYTES:
+            if entry.sequence > self.durable or len(entries) >= BATCH_OPERATIONS or size >= BATCH_BYTES:
                 break
-            if entry.value is None:
-                operations.append(Delete(entry.key))
-            else:
-                operations.append(Put(entry.key, entry.value))
-                size += len(entry.value)
-            size += len(entry.key) + ENTRY_BYTES
-            mark = entry.sequence
-        if len(operations) == len(self._going) and not self._gathering and self.last <= self.durable:
+            entries.append(entry)
+            size += _size_of(entry)
+        return entries
+
+    def _look(self, late: list[RetainedEntry]) -> list[Txn]:
+        self._looking = late
+        self._tags += 1
+        self._tag = f"{LOOK_TAG}{self._tags}"
+        return [Txn(self._tag, (), tuple([Get(entry.key) for entry in late]))]
+
+    def _looked(self, answer: TxnAnswer) -> None:
+        for entry, found in zip(self._looking, answer.found, strict=True):
+            entry.found = found[0].mod_revision if found else 0
+            later = entry.found > entry.known and self._published_at(found[0].value) > entry.at
+            entry.superseded = later
+
+    def _batch(self, entries: list[RetainedEntry]) -> list[Txn]:
+        operations: list[Operation] = []
+        compares = [Compare(self._mark_key, "mod_revision", "=", self._mark_revision)]
+        size = 0
+        for entry in entries:
+            if entry.superseded:
+                continue
+            if entry.found != UNKNOWN:
+                compares.append(Compare(entry.key, "mod_revision", "=", entry.found))
+            operations.append(Delete(entry.key) if entry.value is None else Put(entry.key, entry.value))
+            size += _size_of(entry)
+        mark = entries[-1].sequence if entries else self.mark
+        if len(entries) == len(self._going) and not self._gathering and self.last <= self.durable:
             mark = max(mark, self.last)
-        if not operations and not self._asked and mark == self.mark:
+        if not entries and not self._asked and mark == self.mark:
             return []
         self._asked = False
         self._left -= size + ENTRY_BYTES
@@ -156,8 +205,7 @@ class RetainedWriter:
         self._tag = f"{TAG}{self._tags}"
         self.batches += 1
         operations.append(Put(self._mark_key, b"%d" % mark))
-        compare = Compare(self._mark_key, "mod_revision", "=", self._mark_revision)
-        return [Txn(self._tag, (compare,), tuple(operations), (Get(self._mark_key),))]
+        return [Txn(self._tag, tuple(compares), tuple(operations), (Get(self._mark_key),))]
 
     def _earn(self, now: float) -> None:
         """Limits the bytes written within etcd's compaction period: etcd keeps overwritten values until it compacts."""
@@ -170,6 +218,14 @@ class RetainedWriter:
         if not self._tag or answer.tag != self._tag:
             return None
         self._tag = ""
+        if self._looking:
+            if answer.error:
+                self._retry.failed(now)
+            else:
+                self._retry.succeeded()
+                self._looked(answer)
+            self._looking = []
+            return None
         if answer.error:
             self._asked = True  # at least the mark, to find out whether this batch was done
             self._retry.failed(now)
@@ -179,6 +235,9 @@ class RetainedWriter:
             self._mark_revision = answer.revision
             return self._done(self._batch_mark, answer.revision, True)
         self._asked = True
+        for entry in self._going.values():  # another node has written one of these topics since, or the batch was done
+            entry.found = UNKNOWN
+            entry.superseded = False
         found: tuple[KeyValue, ...] = answer.found[-1]
         if not found:
             self._mark_revision = 0
@@ -194,8 +253,9 @@ class RetainedWriter:
                 break
             done[topic] = entry.sequence
         for topic in done:
-            del self._going[topic]
-        self.written += len(done)
+            superseded = self._going.pop(topic).superseded
+            self.superseded += superseded
+            self.written += not superseded
         return Written(revision, done, last)
 
     def wake_at(self) -> float:
@@ -210,3 +270,7 @@ class RetainedWriter:
         if self._left < 0.0:
             when = max(when, self._left_at - self._left / self._rate)
         return when
+
+
+def _size_of(entry: RetainedEntry) -> int:
+    return len(entry.key) + ENTRY_BYTES + (0 if entry.value is None else len(entry.value))
