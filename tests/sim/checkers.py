@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 GROUP = b"$share/"
 GROUPS = (b"$share/g/a/#", b"$share/h/#")
 """All shared groups of all worlds."""
+ELSEWHERE_SECONDS = 1.0
+"""Of two retained messages that two nodes take so close to each other, either may be the last one."""
 
 
 @dataclass(slots=True)
@@ -195,8 +197,9 @@ class Books:
         """``kept``: what the cluster retains at the end (topic -> payload); ``lost``: topics that no node can show;
         ``written``: all values that etcd ever had, if they are known.
 
-        Of the values that one node accepted the last counts; between nodes, the last one in etcd. But no acknowledged
-        value just disappears, and where nothing fails etcd has it soon.
+        Of the values that one node accepted the last counts; between nodes, the last one in etcd, and one that waited
+        for etcd gives way to a later one. But no acknowledged value just disappears, and where nothing fails etcd has
+        it soon.
         """
         if self.lossy:
             return []
@@ -204,10 +207,8 @@ class Books:
         retained = [sent for sent in self.sent.values() if sent.retain and not sent.node.gone]
         for sent in [sent for sent in retained if sent.acknowledged_at]:
             others = [other for other in retained if other.topic == sent.topic and other is not sent]
-            # It may have been given up for one that its own node took later, and, had that node not written it when it
-            # crashed, for one of any node.
-            crashed = any(crash > sent.at for crash in sent.node.crashes)
-            later = [o for o in others if o.ended_at > sent.at and (crashed or o.node is sent.node)]
+            # It may have been given up for a later one: of its own node, or, if it waited for etcd, of any.
+            later = [other for other in others if other.ended_at > sent.at]
             if written is not None and not any(o.delete or o.payload in written for o in [sent, *later]):
                 found.append(f"{sent.payload!r} of {sent.node.host} was acknowledged and never retained")
             last = self.sent.get(kept.get(sent.topic, b""))
@@ -226,8 +227,10 @@ class Books:
         for other in others:
             if other is last or not other.acknowledged_at:
                 continue
-            slack = 0.0 if other.node is last.node else 1.0 if calm else inf
-            if other.at > last.ended_at + slack:
+            elsewhere = other.node is not last.node
+            if elsewhere and not calm and (last.delete or other.delete):
+                continue  # nothing tells how old a deletion is
+            if other.at > last.ended_at + elsewhere * ELSEWHERE_SECONDS:
                 return False
         return True
 

@@ -110,7 +110,7 @@ class RetainedWriter:
         self._asked = False  # a batch is wanted even without messages
         self._tag = ""
         self._tags = 0
-        self._looking: list[RetainedEntry] = []  # what the outstanding request looks at
+        self._looking: list[RetainedEntry] = []  # entries of the outstanding request, if that is a look
         self._batch_mark = 0
         self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
