@@ -280,6 +280,24 @@ def test_a_claim_at_the_leader_costs_frames_with_its_deputy_only() -> None:
     assert frames == [(pair.leader, pair.deputy), (pair.deputy, pair.leader)]
 
 
+def test_a_claim_at_the_deputy_is_answered_with_the_change_that_it_has_to_keep() -> None:
+    fleet = share_fleet(3)
+    client_id = fleet.led_by(0)
+    shares = fleet[0].cluster.shares
+    assert shares is not None
+    pair = shares.table.of(client_id)
+    deputy = next(place for place, node in enumerate(fleet.nodes) if node.cluster.number == pair.deputy)
+    fleet.carried.clear()
+    lasting(fleet, deputy, client_id)
+    frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
+    claim, answer, acknowledgement = (pair.deputy, pair.leader), (pair.leader, pair.deputy), (pair.deputy, pair.leader)
+    assert frames == [claim, answer, acknowledgement]
+    kept = fleet[deputy].cluster.shares
+    assert kept is not None and [key.node for key in kept.books.books[share_of(client_id)].read(client_id)] == [
+        pair.deputy
+    ]
+
+
 def test_a_node_with_other_owners_does_not_join_and_says_what_to_do() -> None:
     fleet = share_fleet(2)
     fleet.config = {}

@@ -9,7 +9,8 @@ Laws:
 
 - Only a SERVING share executes requests: claims, changes of wills, reads. The others wait in their order.
 - A request is answered once the deputy has taken everything that the answer depends on. The same holds for news of a
-  will that another node has changed.
+  will that another node has changed. The deputy's own requests are answered at once: it takes the answer after all that
+  was sent to it before.
 - With the next table all requests that were not answered are forgotten: their nodes make them again, and read again
   what is known of their wills.
 - ASKING ends with the whole book of the last pair that had one, or with the answers of all nodes in the table. Members
@@ -238,7 +239,7 @@ class ShareLeader:
             led.position = self._links.send(led.pair.deputy, KeyChanged(led.share, client_id, *key))
 
     def _answer(self, led: LedShare, node: int, answer: Answer) -> None:
-        if led.pair.deputy:
+        if led.pair.deputy not in (0, node):
             self._held.setdefault(led.pair.deputy, deque()).append((led.position, node, answer))
         else:
             self._links.send(node, answer)
