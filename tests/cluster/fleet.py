@@ -28,7 +28,7 @@ class NodeWorld(World):
         super().__init__(start=fleet.now, **settings)
         self.fleet = fleet
         self.name = name
-        config = msgspec.convert({"name": "test"} | fleet.config, ClusterConfig)
+        config = msgspec.convert({"name": "test", "owners": "etcd"} | fleet.config, ClusterConfig)
         self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
         migrations = self.cluster.takeovers.migrations
         elsewhere = migrations.ports.heard_elsewhere

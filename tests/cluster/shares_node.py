@@ -86,7 +86,7 @@ class ShareNode:
         self.lives += 1
         self.alive = True
         ports = OwnershipPorts(lambda _: 0, lambda name: name in self.wanted, lambda _: False)
-        self.ownership = Ownership("test", ports, True)
+        self.ownership = Ownership("test", ports)
         view: Any = NodeView(self.world, self.number)
         election: Any = Leadership(self.world, self.number, self.lives)
         holdings: Any = self
@@ -94,8 +94,8 @@ class ShareNode:
         self.shares.answer_to(self.ownership.answered)  # type: ignore[arg-type]  # it gets answers to transactions only
         self.session = self.world.etcd.session(f"n{self.number}")
         me = MemberInfo(f"n{self.number}", self.number, self.lives, "")
+        self.shares.enter(NodeLife(me, 1, {}, in_shares=True), self.world.now)
         self.ownership.enter(self.number, self.lives)
-        self.shares.enter(NodeLife(me, 1, {}), self.world.now)
 
     def crash(self, durable: bool) -> None:
         self._written_before += self.shares.keeper.written

@@ -36,7 +36,14 @@ class Town:
         self.sessions[key] = self.etcd.session(key)
         self.sessions[key].keep_alive(self.now)
         members = self.members[key] = Members(
-            "c", name, address or f"{name}:1", "1", settle=SETTLE, owners=owners, marks=self.marks
+            "c",
+            name,
+            address or f"{name}:1",
+            "1",
+            settle=SETTLE,
+            owners=owners,
+            marks=self.marks,
+            owners_of_new="shares",
         )
         self.changes[key] = []
         self.requests[key] = []

@@ -7,6 +7,7 @@ from collections import Counter
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
+from starlingmq.admin.share_views import view_shares
 from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_channel import FRAMES_UNDER_WAY, RESEND_SECONDS, ShareChannel
@@ -309,3 +310,34 @@ def test_a_node_with_other_owners_does_not_join_and_says_what_to_do() -> None:
         "and start them with the same setting"
     ]
     assert len(fleet[0].cluster.status()) == 1, "it is not even a joining member"
+
+
+def test_nodes_without_the_setting_have_shares_beside_a_node_that_does() -> None:
+    fleet = share_fleet(1)
+    fleet.config = {"owners": "auto"}
+    for _ in range(2):
+        fleet.begin()
+        fleet.advance(20.0)
+    assert [view_shares(node.cluster, "").owners for node in fleet.nodes] == ["shares"] * 3
+    lasting(fleet, 1, "c").drop()
+    assert lasting(fleet, 2, "c").connack.session_present
+    assert fleet.etcd.store.get(fleet[0].cluster.ownership.prefix, prefix=True) == ()
+
+
+def test_nodes_without_the_setting_keep_owners_in_etcd_beside_a_node_that_does() -> None:
+    fleet = Fleet(1, config={"owners": "etcd"})
+    fleet.config = {"owners": "auto"}
+    for _ in range(2):
+        fleet.begin()
+        fleet.advance(20.0)
+    assert [node.cluster.serving for node in fleet.nodes] == [True] * 3
+    assert [view_shares(node.cluster, "").owners for node in fleet.nodes] == ["etcd"] * 3
+    first = lasting(fleet, 1, "c")
+    subscribe(first, b"t", 1)
+    first.drop()
+    publish(fleet.connect(2, "publisher"), b"t", b"1")
+    again = lasting(fleet, 2, "c")
+    fleet.advance(1.0)
+    assert published(again.receive()) == [b"1"]
+    (key,) = fleet.etcd.store.get(fleet[0].cluster.ownership.key("c"), prefix=True)
+    assert key.key.endswith(b"/3"), "the session is at the third node"

@@ -160,7 +160,7 @@ class Conditions:
             text = f"{one.name} is gone; {left}"
             yield Condition("node", one.name, "warning", text, health.next)
         if not cluster.state.members.available:
-            needed = self._local_node.config().cluster.owners == "etcd"
+            needed = cluster.state.members.owners == "etcd"
             text = ETCD_AWAY if needed else "etcd does not answer"
             yield Condition("etcd", "", "critical" if needed else "warning", text, ETCD_NEXT)
         if not health.quorum or health.status == "unavailable":

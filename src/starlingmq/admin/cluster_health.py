@@ -77,7 +77,7 @@ def cluster_health(cluster: Cluster, now: float, unready: tuple[str, ...] = ()) 
     if state.serving or gone:
         parts.append("quorum holds" if quorum else "no quorum")
     if not state.members.available:
-        parts.append(ETCD_AWAY if cluster.config.cluster.owners == "etcd" else "etcd does not answer")
+        parts.append(ETCD_AWAY if state.members.owners == "etcd" else "etcd does not answer")
     if not state.serving:
         parts.append(f"this node refuses clients: {cluster.waits_for()}")
         status_word: Literal["healthy", "degraded", "unavailable"] = "unavailable"

@@ -67,6 +67,7 @@ from starlingmq.cluster.membership.member_follower import MemberFollower
 from starlingmq.cluster.membership.members import ENDED, Members
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.quorum import Quorum
+from starlingmq.cluster.membership.registry import OWNERS_DEFAULT
 from starlingmq.cluster.membership.serving import ServingDecision
 from starlingmq.cluster.operator_rpc import OperatorRpc
 from starlingmq.cluster.pending_work import PendingWork
@@ -126,6 +127,7 @@ class ClusterState:
             first,
             config.owners,
             CopyMarks(config.name, copied),
+            OWNERS_DEFAULT,
         )
         view = self.view = ClusterView(self.members)
         ready = self._ready = ClusterReady()
@@ -152,7 +154,7 @@ class ClusterState:
             self.groups,
             self.qos2,
             self.operator_rpc,
-            self.shares,
+            self._shares,
             subsystems,
         )
         broker.peers.control = self._hear
@@ -182,12 +184,12 @@ class ClusterState:
         self.isolation = Isolation(broker, config.isolation_timeout, rate)
         refuse_all = self.takeovers.refuse_all
         self._serving = ServingDecision(broker, config, view, self._ready, self.isolation, refuse_all, now)
-        if self.shares is not None:
-            self._serving.is_prepared = self.shares.is_prepared
+        if self._shares is not None:
+            self._serving.is_prepared = self._shares.is_prepared
         self._heartbeats = Heartbeats(broker.ctx, view, self._sender, self.node_directory, self._serving)
         self.qos2 = Qos2Adapter(broker, config, view.is_connected)
-        if self.shares is not None:
-            self.shares.on_begin = (self.qos2.remembers_since, self.wills.taken.begin)
+        if self._shares is not None:
+            self._shares.on_begin = (self.qos2.remembers_since, self.wills.taken.begin)
         self.operator_rpc = OperatorRpc(view.is_connected)
 
     def _make_takeovers(self) -> None:
@@ -197,7 +199,7 @@ class ClusterState:
             lambda client_id: self.takeovers.is_wanted(client_id),
             lambda client_id: self.wills.is_known(client_id),
         )
-        self.ownership = Ownership(config.name, ports, config.owners == "shares")
+        self.ownership = Ownership(config.name, ports)
         self.wills = ClusterWills(
             broker,
             config,
@@ -223,18 +225,18 @@ class ClusterState:
         self._subacks = SubackWait(broker, view, self._publishers, self.takeovers.suback_hold.hold)
         self.owner_key_gc = OwnerKeyGc(self.ownership, self.takeovers.has)
         self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership, self.owner_key_gc)
-        self.shares: Shares | None = None
-        if config.owners == "shares":
+        self._shares: Shares | None = None
+        if config.owners != OWNERS_DEFAULT:
             holdings = Holdings(self.takeovers, self.ownership, self.wills)
             patience, is_gone = config.takeover_timeout, self._lost_nodes.is_gone
-            self.shares = Shares(view, config.name, patience, self.leader, self.ownership, holdings, is_gone)
-            self.shares.answer_to(self._sessions.answered, self.wills.answered)
+            self._shares = Shares(view, config.name, patience, self.leader, self.ownership, holdings, is_gone)
+            self._shares.answer_to(self._sessions.answered, self.wills.answered)
 
     def _in_order(self) -> tuple[Subsystem, ...]:
         """The one list of all subsystems; the module's docstring has the reasons for its order."""
         return (
             self._leadership,
-            *(() if self.shares is None else (self.shares,)),
+            *(() if self._shares is None else (self._shares,)),
             self._connections,
             self._routes,
             self._inbox,
@@ -424,9 +426,9 @@ class ClusterState:
             return ready.take() if ready.now else ready
         for each in self._with_requests:
             ready.requests += each.take_requests(now)
-        if self.shares is not None:
-            ready.requests = self.shares.divert(ready.requests)
-            for target, frame in self.shares.take_owner_frames(now):
+        if self._shares is not None:
+            ready.requests = self._shares.divert(ready.requests)
+            for target, frame in self._shares.take_owner_frames(now):
                 self._sender.send_if_known(target, frame)
         ready.called, ready.outcomes = self.operator_rpc.take_called(), self.operator_rpc.take_outcomes()
         self._due_at = self._find_due(now)
@@ -450,6 +452,11 @@ class ClusterState:
         return soonest
 
     # Status
+
+    @property
+    def shares(self) -> Shares | None:
+        """None: this node is in no cluster that keeps the owners of client ids in shares, or in none yet."""
+        return self._shares if self._shares is not None and self._shares.used else None
 
     def presence(self) -> MemberPresence:
         """For the copies of this process: which members are there."""

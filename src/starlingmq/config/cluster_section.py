@@ -191,14 +191,15 @@ class ClusterConfig(Section, frozen=True):
         Meta(description="How long a SUBSCRIBE waits until the connected nodes have the route before it is refused."),
     ] = 5.0
     owners: Annotated[
-        Literal["etcd", "shares"],
+        Literal["auto", "etcd", "shares"],
         Meta(
             description="Where the owner of each client id is kept. etcd: each CONNECT writes to etcd, so no client "
-            "can connect while etcd is unavailable. shares (experimental): in the memory of the nodes, each of which "
-            "leads a part of the client ids; etcd is written when nodes come and go. The same on all nodes. To change "
-            "from etcd to shares, stop all nodes before the first one starts again; do not change back."
+            "can connect while etcd is unavailable. shares: in the memory of the nodes, each of which leads a part of "
+            "the client ids; etcd is written when nodes come and go (experimental). auto: as the members of the "
+            "cluster have it, and etcd in a new cluster. To change from etcd to shares, stop all nodes and start them "
+            "with shares; do not change back."
         ),
-    ] = "etcd"
+    ] = "auto"
     takeover_timeout: Annotated[
         PositiveDuration,
         Meta(

@@ -11,6 +11,8 @@ from starlingmq.cluster.etcd.etcd_requests import Compare, Get, KeyChange, KeyVa
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 
 OWNERS_DEFAULT: Final = "etcd"
+OWNERS_AUTO: Final = "auto"  # as the other nodes have it
+OWNERS_SHARES: Final = "shares"
 
 
 class Keys:
@@ -134,6 +136,18 @@ class Registry:
                     f"{theirs}, or stop all nodes and start them with the same setting"
                 )
         return ""
+
+    def owners_of_members(self, name: str) -> str:
+        """The ``cluster.owners`` of the nodes that are there, without the node of that name; if there is none, of the
+        registered nodes; "": there is none either. A change to shares that some of them have made is not taken back."""
+        parsed = self.parsed
+        there = [
+            owners
+            for other, owners in parsed.owners.items()
+            if other != name and (other in parsed.online or other in parsed.joining)
+        ]
+        found = there or [parsed.owners[other] for other in parsed.registered]
+        return OWNERS_SHARES if OWNERS_SHARES in found else found[0] if found else ""
 
     def _parse(self) -> None:
         found = Parsed()

@@ -6,6 +6,8 @@ present incarnations. A node with an earlier version gets the table from the oth
 way in the earlier version are forgotten, and asked again. So no node accepts the answer of a leader that it does not
 count as one.
 
+It does nothing in a cluster that keeps owners in etcd, as a node with ``cluster.owners: auto`` learns when it enters.
+
 ::
 
     table_keeper     the table in etcd              share_leader     the shares that this node leads
@@ -63,6 +65,8 @@ LOOK_SECONDS: Final = 0.25  # between two looks at whether the leaders are conne
 
 
 class Shares(Subsystem):
+    used: bool  # this node is in a cluster that keeps owners in shares
+
     def __init__(
         self,
         view: ClusterView,
@@ -86,6 +90,7 @@ class Shares(Subsystem):
         self.gateway = OwnerGateway(ownership, self.send)
         self.will_gateway = WillGateway(all_wills(cluster), self.send)
         self._held = HeldKeys(holdings)
+        self.used = False
         self._me = 0
         self._incarnation = 0
         self._taking_part = False
@@ -129,6 +134,10 @@ class Shares(Subsystem):
     # Events
 
     def enter(self, life: NodeLife, now: float) -> None:
+        if not life.in_shares:
+            return
+        self.used = True
+        self._ownership.divide()
         self._me, self._incarnation = life.me.number, life.me.incarnation
         self.gateway.newest = self._holdings.newest()
 
@@ -149,6 +158,8 @@ class Shares(Subsystem):
 
     def received(self, node: int, incarnation: int, frame: ShareFrame) -> None:
         """A frame for this incarnation."""
+        if not self.used:
+            return
         if frame.table:
             table = decode_table(frame.table)
             if table is not None:
@@ -206,7 +217,7 @@ class Shares(Subsystem):
         """Whether this node has the books of all shares that it leads, or whose deputy it is. A node that starts does
         not serve before: then the next node of a rolling restart can go."""
         if not self._taking_part:
-            return False
+            return not self.used
         for share, pair in enumerate(self.table.pairs):
             if pair.leader == self._me and self.leader.state(share) is not LeadState.SERVING:
                 return False
@@ -256,10 +267,12 @@ class Shares(Subsystem):
     # A turn
 
     def registered(self, now: float) -> None:
-        if not self._begun:
+        if self.used and not self._begun:
             self._begin(NEVER)
 
     def begin_turn(self, now: float) -> None:
+        if not self.used:
+            return
         self._look_at_nodes()
         self._follow_table()
         self._pump()
@@ -314,10 +327,14 @@ class Shares(Subsystem):
 
     def divert(self, requests: list[Request]) -> list[Request]:
         """Takes the requests of this turn about owner keys and wills; returns those to etcd."""
+        if not self.used:
+            return requests
         return self.will_gateway.divert(self.gateway.divert(requests))
 
     def take_owner_frames(self, now: float) -> list[tuple[int, ShareFrame]]:
         """The frames of this turn, after its requests."""
+        if not self.used:
+            return []
         self._pump()
         frames = list(self._words.items())
         self._words = {}

@@ -74,18 +74,16 @@ class Ownership:
     claims: int
     prefix: bytes  # of all owner keys
     answered_at: float  # when etcd last answered a request of this module
-    in_shares: bool
+    in_shares: bool  # settled by ``divide``
     newest: int  # the newest revision that etcd has answered with: no epoch of this node is newer
     # (client id, node, epoch) of keys that were to be deleted and have been claimed since
     rewritten: list[tuple[str, int, int]]
 
-    def __init__(self, cluster: str, ports: OwnershipPorts, in_shares: bool = False) -> None:
-        """``in_shares``: the transactions are answered by the leaders of shares (cluster.shares), so each concerns one
-        client id."""
+    def __init__(self, cluster: str, ports: OwnershipPorts) -> None:
         self._ports = ports
-        self.in_shares = in_shares
-        self._per_txn = 1 if in_shares else CLAIMS_PER_TXN
-        self._under_way_max = IN_SHARES_UNDER_WAY if in_shares else TXNS_UNDER_WAY
+        self.in_shares = False
+        self._per_txn = CLAIMS_PER_TXN
+        self._under_way_max = TXNS_UNDER_WAY
         self.transactions = 0
         self.claims = 0
         self.prefix = f"/starlingmq/{cluster}/owners/".encode()
@@ -106,6 +104,13 @@ class Ownership:
         self._owned: dict[str, Owned] = {}  # answers that were not taken yet
         self._tags = 0
         self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
+
+    def divide(self) -> None:
+        """Before ``enter``: the transactions are answered by the leaders of shares (cluster.shares), so each concerns
+        one client id."""
+        self.in_shares = True
+        self._per_txn = 1
+        self._under_way_max = IN_SHARES_UNDER_WAY
 
     def enter(self, node: int, incarnation: int) -> None:
         """This node's number is known."""

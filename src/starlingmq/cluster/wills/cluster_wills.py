@@ -40,7 +40,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.etcd.etcd_cas import PER_TXN, EtcdCas
+from starlingmq.cluster.etcd.etcd_cas import EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer, WatchEvent, WatchLost
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
@@ -59,7 +59,7 @@ from starlingmq.cluster.wills.will_records import (
     wills_of,
 )
 from starlingmq.cluster.wills.will_registration import WillRegistration
-from starlingmq.cluster.wills.will_settlement import GETS_PER_TXN, WillSettlements
+from starlingmq.cluster.wills.will_settlement import WillSettlements
 from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
@@ -97,11 +97,8 @@ class ClusterWills(Subsystem):
         self._cluster = config.name
         self._wills = self._ctx.cluster.share_wills()
         self.table = WillTable(broker, ownership)
-        per_txn, under_way, gets = PER_TXN, 1, GETS_PER_TXN
-        if ownership.in_shares:
-            per_txn, under_way, gets = 1, IN_SHARES_UNDER_WAY, 1
-        own = EtcdCas("wills amend", per_txn, under_way)
-        self.registration = WillRegistration(self.table, self._wills, config.takeover_timeout, self._settled, own)
+        self._own = EtcdCas("wills amend")
+        self.registration = WillRegistration(self.table, self._wills, config.takeover_timeout, self._settled, self._own)
         self.taken = TakenWills(ownership, self.table, self.registration)
         self.foreign = LeaderWills(config.name, gone, leading, config.member_timeout)
         self.settling = WillSettlements(
@@ -110,11 +107,9 @@ class ClusterWills(Subsystem):
             connected,
             self.taken.is_unpublished,
             self.taken.is_published,
-            EtcdCas("wills settle", per_txn, under_way),
-            gets,
         )
         self._taken_away = TakenAway(self.settling)
-        self._in_shares = ownership.in_shares
+        self._in_shares = False
         self._me = 0
         self._members: dict[int, None] = {}
         # client ids of which this node may have taken a will when another node asked for their sessions -> its epoch
@@ -129,6 +124,10 @@ class ClusterWills(Subsystem):
             self.give_up(facts)
             facts = {}
         self._me = me
+        if life.in_shares:
+            self._in_shares = True
+            self._own.divide(IN_SHARES_UNDER_WAY)
+            self.settling.divide(IN_SHARES_UNDER_WAY)
         self.registration.enter(wills_of(self._cluster, me))
         self.taken.enter(me)
         self.foreign.enter(me)

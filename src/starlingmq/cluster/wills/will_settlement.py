@@ -137,8 +137,6 @@ class WillSettlements:
         connected: Callable[[int], bool],
         unpublished: Callable[[str], bool],
         published: Callable[[str, int], bool],
-        changes: EtcdCas | None = None,
-        gets_per_txn: int = GETS_PER_TXN,
     ) -> None:
         """Of the wills that this node has taken, by name (``taken_name``): ``unpublished``, whether this node still has
         to publish one; ``published``, whether it has published the one with that id. Neither holds for a copy of which
@@ -159,12 +157,17 @@ class WillSettlements:
         self._tags = 0
         self._retry_at = 0.0
         self._now = 0.0
-        self._amendments = EtcdCas("wills settle") if changes is None else changes
-        self._gets_per_txn = gets_per_txn
+        self._amendments = EtcdCas("wills settle")
+        self._gets_per_txn = GETS_PER_TXN
         self._notices: list[str] = []
 
     def enter(self, me: int) -> None:
         self._me = me
+
+    def divide(self, under_way_max: int) -> None:
+        """The leaders of shares answer (cluster.shares), so each transaction concerns one client id."""
+        self._gets_per_txn = 1
+        self._amendments.divide(under_way_max)
 
     def settle(self, client_id: str, node: int, epoch: int, user: str | None, clean: bool, will: int) -> bool:
         """Whether nothing that the client left at ``node`` before ``epoch`` will be published from now on. To be called
