@@ -61,6 +61,8 @@ class EtcdsAway:
         stopped: dict[int, psutil.Process] = {}
         kill = self._draw.random() < KILLED
         self.count += 1
+        for node in self._cluster.nodes:
+            node.no_etcd.begins()
         try:
             while time.monotonic() < began + seconds:
                 self._stop_new(stopped, kill)
@@ -70,6 +72,8 @@ class EtcdsAway:
             for etcd in stopped.values():
                 with suppress(psutil.NoSuchProcess):
                     etcd.resume()
+            for node in self._cluster.nodes:
+                node.no_etcd.ends()
             self._away += time.monotonic() - began
             self._on_fault(began, FAULT, f"{len(stopped)} processes")
 

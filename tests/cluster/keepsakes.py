@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 KEEPER_SECONDS: Final = 0.2  # between two values of a topic
 DELAY: Final = 4  # seconds of a will, where it has one
 BACK_SECONDS: Final = 2.0  # in which a client that cancels its will has to be back
-REGISTERED_SECONDS: Final = 1.0  # until etcd has a will that was accepted, on a busy machine
+REGISTERED_SECONDS: Final = 1.0  # until etcd, or the leader of its share, has a will that was accepted
+UNSETTLED_SECONDS: Final = 5.0  # the same where etcd was away or another node was killed before
+BACK_AGAIN_SECONDS: Final = 40.0  # until a node that was killed, or etcd, has found its place again
 KILLS_SECONDS: Final = 30.0  # kills of a node further away are not shown
 LARGE: Final = 3000  # bytes, of every fourth value: more than fits beside its key
 LISTEN_SECONDS: Final = 0.5  # for retained messages, after the last one
@@ -77,10 +80,13 @@ def clock(at: float) -> str:
 
 @dataclass
 class WillLife:
-    """A will that ``node`` has accepted; times are seconds by the monotonic clock."""
+    """A will that ``node`` has accepted; times are seconds by the monotonic clock. ``asked``: its client sent CONNECT,
+    ``since``: it read CONNACK. ``nodes``: all nodes."""
 
     node: Node
     since: float
+    asked: float
+    nodes: Sequence[Node]
     end: str = "its client is there"
     ended_at: float = inf
     cancelled_by: Node | None = None
@@ -89,8 +95,17 @@ class WillLife:
         self.end, self.ended_at, self.cancelled_by = how, at, by
 
     def may_be_missed(self) -> bool:
-        """Its node was killed before etcd may have had it: CONNACK does not wait for etcd."""
-        return self.node.trouble.was_killed(self.since, self.since + REGISTERED_SECONDS)
+        """Its node was killed before etcd, or the leader of its share, may have had it: CONNACK does not wait for that.
+        The client may have read CONNACK after the node was killed."""
+        unsettled = self._are_owners_unsettled()
+        seconds = UNSETTLED_SECONDS if unsettled else REGISTERED_SECONDS
+        return self.node.trouble.was_killed(self.asked, self.since + seconds)
+
+    def _are_owners_unsettled(self) -> bool:
+        """Whether etcd was away or another node was killed: leaders of shares are replaced."""
+        begin, end = self.asked - BACK_AGAIN_SECONDS, self.since + REGISTERED_SECONDS
+        others = [node for node in self.nodes if node is not self.node]
+        return self.node.no_etcd.met(begin, end) or any(node.trouble.met(begin, end) for node in others)
 
     def may_come_although_cancelled(self) -> bool:
         """Its node could not tell etcd at once. Only another node tells etcd before it answers."""
@@ -147,13 +162,14 @@ class Mourner(Person):
         later: Properties = {WILL_DELAY_INTERVAL: delay} if delay else {}
         payload = b"%s 2 %d" % (self.name.encode(), number)
         will = Will(b"will/" + self.name.encode(), payload, 2, properties=later)
+        asked = time.monotonic()
         peer.send(Connect(self.version, self.name, False, will=will, properties=properties))
         connack = await self.next(peer)
         assert isinstance(connack, Connack), connack
         if connack.reason:
             del self.expected[number]
             return
-        life = self.lives[number] = WillLife(node, time.monotonic())
+        life = self.lives[number] = WillLife(node, time.monotonic(), asked, self.load.nodes)
         earlier, until = self.open
         self.open = (0, 0.0)
         if earlier:

@@ -53,6 +53,7 @@ class Node:
         self.frozen = False
         self.process: subprocess.Popen[bytes] | None = None
         self.trouble = Trouble()
+        self.no_etcd = Trouble()  # when no etcd answered, as far as a fault did that
         self._out: IO[bytes] | None = None
         self._said = 0
 

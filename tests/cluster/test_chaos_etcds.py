@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from math import inf
 from typing import Any, cast
 
 import pytest
 from tests.cluster import chaos_etcds
 from tests.cluster.chaos_etcds import FAULT, EtcdsAway
 from tests.cluster.real import Cluster
+from tests.cluster.trouble import Trouble
 
 SHARE = 0.5
 
@@ -34,6 +37,7 @@ class FakeNode:
     def __init__(self, number: int, fates: list[str]) -> None:
         self._number = number
         self._fates = fates
+        self.no_etcd = Trouble()
 
     def etcd(self) -> FakeEtcd:
         killed = sum(fate == f"{pid} is killed" for fate in self._fates for pid in range(self._number, 100, 10))
@@ -115,6 +119,10 @@ async def test_a_run_that_ends_leaves_none_standing_still(monkeypatch: pytest.Mo
         await asyncio.sleep(0)
     await stopped(running)
     assert trial.fates[3:] == ["1 runs", "2 runs", "3 runs"]
+    now = time.monotonic()
+    assert trial.etcds._cluster.nodes[0].no_etcd.met(0.0, now) and not trial.etcds._cluster.nodes[0].no_etcd.met(
+        now, inf
+    )
 
 
 async def test_without_a_share_of_the_time_they_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
