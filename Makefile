@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
+.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
 
 help: ## what can be asked for
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -97,6 +97,12 @@ bench-million: setup-test ## as many idle connections as this machine holds, and
 
 bench-copies: setup-test ## the cost of copies: CPU of a message, latency of PUBACK, catching up, takeover (ARGS="--rate 2000")
 	$(PY) -m bench.copies $(ARGS)
+
+bench-owners: setup-test ## CONNECT in a cluster of three and at a node alone, with owners in shares and in etcd (ARGS="--rounds 1000 --owners shares")
+	$(PY) -m bench.owners $(ARGS)
+
+bench-comeback: setup-test ## 20,000 clients of three nodes come back at once, with owners in shares and in etcd (ARGS="--clients 5000 --owners shares")
+	$(PY) -m bench.comeback $(ARGS)
 
 bench-pipeline: setup-test ## measure streams into Spark: rows/s, freshness, what reading costs publishers (ARGS="--rows 500000")
 	$(PY) -m bench.pipeline $(ARGS)
