@@ -25,7 +25,7 @@ CLAIMS_PER_TXN: Final = 60  # and releases; two operations each; etcd's default 
 # claims in one
 TXNS_UNDER_WAY: Final = 8
 SMALL_UNDER_WAY: Final = 2
-IN_SHARES_UNDER_WAY: Final = 4096
+IN_SHARES_UNDER_WAY: Final = 512  # of a storm of claims, no turn takes so many that heartbeats wait
 RETRY_SECONDS: Final = 0.1  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 2.0
 TAG: Final = "owners-"

@@ -68,7 +68,7 @@ from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
 
 NAMES_PER_TURN: Final = 200  # handled for each of the possible reasons
-IN_SHARES_UNDER_WAY: Final = 1000  # changes at the leaders of shares, each of which is one message
+IN_SHARES_UNDER_WAY: Final = 512  # changes at the leaders of shares, each of which is one message
 WILL_TAKEN: Final = "the other nodes took this node for gone and published the will of the client"
 
 
