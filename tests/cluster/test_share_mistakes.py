@@ -121,7 +121,7 @@ MISTAKES = {
         (Patch(Shares, "_follow_table", _believes_that_it_still_leads), Patch(ShareLeader, "_answer", _answers_alone)),
         0,
     ),
-    "a new leader begins with nothing": Planted((Patch(ShareBooks, "led_before", _begins_with_nothing),), 1),
+    "a new leader begins with nothing": Planted((Patch(ShareBooks, "led_before", _begins_with_nothing),), 2),
     "a claim is answered from memory of an earlier life": Planted(
         (
             Patch(ShareNode, "start", _keeps_the_books_of_its_earlier_life),
@@ -134,12 +134,12 @@ MISTAKES = {
             Patch(Reassignment, "_keep", _passes_over_the_deputy),
             Patch(ShareBooks, "led_before", _begins_with_nothing),
         ),
-        1,
+        0,
     ),
     "a deputy hears of no claim": Planted((Patch(ShareLeader, "_keep", _tells_no_deputy),), 1),
-    "a leader serves before its deputy has a copy": Planted((Patch(ShareLeader, "_copy", _serves_without_a_copy),), 2),
+    "a leader serves before its deputy has a copy": Planted((Patch(ShareLeader, "_copy", _serves_without_a_copy),), 22),
     "a request is not made again with the next table": Planted((Patch(OwnerGateway, "set_table", _asks_once),), 0),
-    "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 1),
+    "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 4),
     "a release deletes a later key": Planted((Patch(OwnerBook, "release", _releases_any_epoch),), 0),
 }
 
