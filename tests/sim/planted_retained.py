@@ -10,7 +10,7 @@ from tests.planting import set_in_init
 
 from starlingmq.cluster.retained.large_retained import LargeRetained
 from starlingmq.cluster.retained.retained_sync import RetainedSync
-from starlingmq.cluster.retained.retained_writer import RetainedWriter
+from starlingmq.cluster.retained.retained_writer import RetainedEntry, RetainedWriter
 from starlingmq.core.context import Context
 from starlingmq.core.ready import FACT_PUT
 from starlingmq.core.routing.retained_outbox import DELETED_FACT, RetainedOutbox
@@ -19,8 +19,8 @@ from starlingmq.core.routing.retained_outbox import DELETED_FACT, RetainedOutbox
 def a_batch_does_not_look_whether_it_was_done() -> Any:
     batch = RetainedWriter._batch
 
-    def blind(self: RetainedWriter) -> Any:
-        return [replace(txn, compares=()) for txn in batch(self)]
+    def blind(self: RetainedWriter, entries: list[RetainedEntry]) -> Any:
+        return [replace(txn, compares=()) for txn in batch(self, entries)]
 
     return patch.object(RetainedWriter, "_batch", blind)
 
