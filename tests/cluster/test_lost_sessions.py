@@ -18,6 +18,7 @@ from starlingmq.wire.mqtt import (
     Suback,
     Subscribe,
     SubscribeRequest,
+    encode,
 )
 from starlingmq.wire.packets import Pingreq
 from starlingmq.wire.reasons import Reason
@@ -405,3 +406,30 @@ def test_a_session_is_not_lost_by_a_claim_whose_client_has_gone(back: int, earli
     assert client.connack.session_present
     publish(fleet.connect(2, "p"), b"t", b"one", 1)
     assert published(client.receive()) == [b"one"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_survives_a_reset_that_could_not_be_stored(version: int) -> None:
+    """Another node, which cannot be reached, has claimed the client id and has nothing of the session: the session here
+    is the only one, though CONNACK says session present 0. That CONNACK is replaced, because the disk fails."""
+    fleet = Fleet(3)
+    client = lasting(fleet, 0, version=version)
+    subscribe(client, b"t", 1)
+    client.drop()
+    publish(fleet.connect(2, "p"), b"t", b"queued")
+    home, other, _ = [node.cluster.number for node in fleet.nodes]
+    fleet.mute = {(other, home)}
+    gone = connecting(fleet, 1, version)
+    fleet.advance(0.5, 0.05)
+    gone.drop()
+    cut_off(fleet, 1)
+    fleet.mute = set()
+    client = lasting(fleet, 0, version=version)
+    assert not client.connack.session_present
+    refused = fleet[0].state.refusal.answer(client.client, encode(client.connack, version))
+    assert refused and refused != encode(client.connack, version)
+    client.drop()
+    fleet.heal()
+    fleet.speak()
+    fleet.advance(4.0, 0.05)
+    assert b"queued" in published(lasting(fleet, 2, version=version).receive())

@@ -162,7 +162,8 @@ class StorageFailure:
 
     def _connack(self, client: Client, session: Session, frame: bytes, body: int) -> bytes:
         """The session of this CONNACK has to be stored. A new one is undone, so that no client is told later of a
-        session that it does not know."""
+        session that it does not know. One that needs a reset is kept: it may be the client's only session, with all its
+        messages, and says session present 0 again."""
         if frame[body + 1] != 0:
             return frame
         present = frame[body] != 0
@@ -171,7 +172,7 @@ class StorageFailure:
         client.output_stopped = True
         self.ctx.notice("not_stored", client, "its session could not be stored")
         self.ending.close(client, "storage failed")
-        if not present and client.version != 3 and not session.ended:
+        if not present and client.version != 3 and not session.ended and not session.needs_reset:
             self.ending.end(session)
         client.last_words = True
         code = int(Reason.QUOTA_EXCEEDED) if client.version == 5 else 3
