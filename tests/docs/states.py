@@ -246,7 +246,7 @@ def takeover() -> str:
     said: list[tuple[str, str, str]] = []
     fleet = Fleet(3)
     names = {2: "former owner", 1: "new owner", 3: "every other node"}
-    methods = {name: getattr(Migrations, name) for name in ("send", "send_now")}
+    methods = {name: getattr(Migrations, name) for name in ("send",)}
 
     def listening(name: str) -> Callable[[Migrations, int, TransferFrame], None]:
         def listen(migrations: Migrations, node: int, message: TransferFrame) -> None:

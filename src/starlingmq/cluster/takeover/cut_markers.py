@@ -28,6 +28,9 @@ What could go wrong, and why it does not. A chain H -> B -> A, and node P publis
    node that gets state later has claimed later, with a higher epoch than A's.
 4. P is restarted, and A asks again. The holders are named again as they are known then.
 
+The markers of one turn go in one message to each node. P waits with its own half of them until it has put them into all
+streams, and nothing enters at P in between: so each marker is at the same place for all nodes, P included.
+
 Where each holder hands the session over to A, the marker has its short name in place of the client id
 (``short_names``): both know it, and a holder that has handed over everything needs no marker.
 """
@@ -51,6 +54,7 @@ class CutMarkers:
     _fresh: dict[InboundSession, None]  # inbound sessions without a version yet
     _recipients: dict[InboundSession, tuple[tuple[int, ...] | None, bool]]  # in this turn
     _later: dict[int, list[Barrier | ShortBarrier]]  # node -> its requests that wait until this node has its routes
+    _due: list[tuple[list[int], Mark | ShortMark]]  # this turn's markers, and the nodes that they go to
 
     def __init__(
         self, migrations: Migrations, delivery: InboundDelivery, source: TakeoverSource, orphaned: OrphanedSessions
@@ -63,6 +67,7 @@ class CutMarkers:
         self._asked = {}
         self._fresh = {}
         self._later = {}
+        self._due = []
         self._recipients = {}
 
     # Asking
@@ -87,6 +92,7 @@ class CutMarkers:
         self._recipients.clear()
         for node in list(self._later):
             self._put_late(node)
+        self._send()
 
     def _want_of(self, node: int, inbound: InboundSession) -> None:
         if node not in inbound.marks:
@@ -179,10 +185,21 @@ class CutMarkers:
         else:
             mark = Mark(node, barrier.entries, barrier.clean, barrier.users)
         targets = migrations.members if barrier.holders is None else dict.fromkeys([node, *barrier.holders])
-        for target in targets:
-            if target != migrations.me:
-                migrations.send_now(target, mark)
-        self.came(migrations.me, mark)
+        self._due.append(([target for target in targets if target != migrations.me], mark))
+
+    def _send(self) -> None:
+        """Puts the markers of this turn into this node's messages, in one message to each node: at the same place for
+        all nodes, this one included."""
+        migrations = self._migrations
+        while self._due:
+            due, self._due = self._due, []
+            for targets, mark in due:
+                for target in targets:
+                    migrations.send(target, mark)
+            for target in {target: None for targets, _ in due for target in targets}:
+                migrations.flush(target)
+            for _, mark in due:
+                self.came(migrations.me, mark)
 
     def _put_late(self, node: int) -> None:
         known = self._migrations.ports.known(node)

@@ -312,10 +312,6 @@ class Migrations:
         if size > BATCH_BYTES:
             self.flush(node)
 
-    def send_now(self, node: int, frame: TransferFrame) -> None:
-        """Sends a frame ahead of all messages that enter here afterwards."""
-        self.broker.peers.send(node, pack([encode(frame)]))
-
     def flush(self, node: int) -> None:
         batch = self._outbox.pop(node, None)
         self._sizes.pop(node, None)

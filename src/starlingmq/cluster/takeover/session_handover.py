@@ -127,7 +127,7 @@ class SessionHandover:
         elif action in (OutboundAction.SEND_PASSED, OutboundAction.ASK):
             migrations.send(outbound.target, Passed(client_id, epoch, nodes, False))
         elif action is OutboundAction.SEND_DONE:
-            migrations.send(outbound.target, Passed(client_id, epoch, nodes, True))
+            migrations.send(outbound.target, Passed(client_id, epoch, [], True))  # that says it of all nodes
         elif action is OutboundAction.REMOVE:
             migrations.remove_outbound(outbound)
         elif action is OutboundAction.END:
