@@ -8,30 +8,46 @@ transaction. The new owner knows all of these that are not complete, and uses sh
 
 from __future__ import annotations
 
+from typing import Final
 from zlib import crc32
+
+EPOCH_BITS: Final = 64
 
 
 def short(client_id: str) -> int:
     return crc32(client_id.encode()) & 0xFFFF
 
 
-def pack_names(named: list[tuple[int, int]]) -> list[int]:
-    """(epoch, short client id) each, as one list: epochs as the difference from the one before."""
-    packed: list[int] = []
+def pack_names(named: list[tuple[int, int]]) -> bytes:
+    """(epoch, short client id) each: a varint of the difference from the epoch before, and two bytes."""
+    packed = bytearray()
     last = 0
     for epoch, name in sorted(named):
-        packed.append(epoch - last)
-        packed.append(name)
+        step = epoch - last
+        while step >= 128:
+            packed.append(step & 127 | 128)
+            step >>= 7
+        packed.append(step)
+        packed += name.to_bytes(2, "big")
         last = epoch
-    return packed
+    return bytes(packed)
 
 
-def unpack_names(packed: list[int]) -> list[tuple[int, int]]:
+def unpack_names(packed: bytes) -> list[tuple[int, int]]:
+    """The names before the first that is malformed."""
     named: list[tuple[int, int]] = []
-    epoch = 0
-    for at in range(0, len(packed) - 1, 2):
-        epoch += packed[at]
-        named.append((epoch, packed[at + 1]))
+    epoch = at = 0
+    while at < len(packed):
+        shift = 0
+        while at < len(packed) and packed[at] >= 128 and shift < EPOCH_BITS:
+            epoch += (packed[at] & 127) << shift
+            shift += 7
+            at += 1
+        if at + 3 > len(packed) or packed[at] >= 128:
+            break
+        epoch += packed[at] << shift
+        named.append((epoch, int.from_bytes(packed[at + 1 : at + 3], "big")))
+        at += 3
     return named
 
 

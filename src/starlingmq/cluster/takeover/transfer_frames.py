@@ -146,14 +146,14 @@ class ShortBarrier(msgspec.Struct, array_like=True, tag=10):
     route_epoch: int
     version: int
     holders: list[int]
-    names: list[int]
+    names: bytes
 
 
 class ShortMark(msgspec.Struct, array_like=True, tag=11):
     """``Mark`` for sessions that its receivers know, by their short names."""
 
     owner: int
-    names: list[int]
+    names: bytes
 
 
 class Unknown(msgspec.Struct, array_like=True, tag=8):
