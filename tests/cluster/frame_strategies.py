@@ -55,6 +55,7 @@ bodies: st.SearchStrategy[peer_frames.Body] = st.one_of(
         numbers,
         records,
         st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
+        st.booleans(),
     ),
     st.builds(peer_frames.RouteApplied, numbers, numbers, numbers),
     st.builds(peer_frames.SyncRequest, numbers, numbers, numbers),

@@ -117,6 +117,8 @@ class Node:
             table[key] = value
             if not value:
                 del table[key]
+        if self.waiting and self.number % 2:  # the others learn it from heartbeats
+            self.routes.confirm(self.waiting[-1])
         for target, body in self.routes.take_out():
             self.world.send(self, target, body)
         self.disk += self.routes.take_facts()

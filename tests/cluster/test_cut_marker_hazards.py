@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 from tests.cluster import test_takeover, test_takeover_crashes
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.mistakes import Mistake, acknowledged, each_mistake, each_scene, numbers
 from tests.cluster.test_takeover import LASTING, PUBACK, lasting, publish, published, subscribe
 
+from starlingmq.cluster.links.peer_frames import Envelope, RouteRecords, RouteSnapshot
 from starlingmq.cluster.membership import members
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.outbound import OutboundSession
+from starlingmq.cluster.takeover.transfer_frames import Barrier, ShortBarrier
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.migration_state import OPEN
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Subscribe, SubscribeRequest
@@ -165,6 +167,41 @@ def a_node_that_joins_twice_sends_its_markers_again() -> None:
     )
 
 
+def a_marker_waits_for_the_routes_of_the_new_owner() -> None:
+    """A third node is asked for its marker before the routes of the new owner have reached it. What it sends until it
+    has them goes to the former owner only."""
+    fleet = Fleet(3)
+    new, _, third = numbers(fleet)
+    publisher, client = fleet.connect(2, "p"), lasting(fleet, 1)
+    subscribe(client, b"t", 1)
+    client.drop()
+    carry = fleet.carry
+
+    def carry_no_routes(source: NodeWorld, hop: int, envelope: Envelope) -> None:
+        is_way = (envelope.source, envelope.target) == (new, third)
+        if not (is_way and isinstance(envelope.body, RouteRecords | RouteSnapshot)):
+            carry(source, hop, envelope)
+
+    fleet.carry = carry_no_routes  # type: ignore[method-assign]
+    client = lasting(fleet, 0)
+    assert client.connack.session_present
+    fleet.advance(0.2)
+    publish(publisher, b"t", b"before")
+    fleet.advance(0.2)
+    assert published(client.receive()) == [b"before"]
+    fleet.carry = carry  # type: ignore[method-assign]
+    fleet.advance(4.0)
+    publish(publisher, b"t", b"after", packet_id=2)
+    assert published(client.receive()) == [b"after"]
+    assert not any(node.cluster.takeovers.migrations.busy() for node in fleet.nodes), "the move is not complete"
+
+
+def puts_at_once(self: CutMarkers, node: int, barrier: Barrier | ShortBarrier) -> None:
+    barrier.version = 0
+    put(self, node, barrier)
+
+
+put = CutMarkers.put
 moved = test_takeover.test_a_client_that_reconnects_elsewhere_finds_its_session_and_its_queue
 marks_hold = test_takeover_crashes.test_marks_of_a_session_that_leaves_hold_after_a_crash
 
@@ -185,6 +222,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "markers that arrive before their takeover are ignored": Mistake(
         CutMarkers, "_came_for", lambda *_: None, a_marker_counts_that_arrives_before_its_takeover
+    ),
+    "a marker does not wait for routes": Mistake(
+        CutMarkers, "put", puts_at_once, a_marker_waits_for_the_routes_of_the_new_owner
     ),
     "markers count for messages to their own owner": Mistake(
         OutboundSession,

@@ -8,10 +8,11 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.cluster import test_cut_marker_hazards
+from tests.cluster import takeover_world, test_cut_marker_hazards
 from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import Mistake, each_mistake, each_scene, numbers
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
+from tests.sim.world import World
 
 from starlingmq.cluster.links.peer_frames import Data
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
@@ -163,6 +164,14 @@ def two_sessions_with_one_short_name_move_together() -> None:
         assert published(client.receive()) == [b"one"]
 
 
+def a_random_world() -> None:
+    World.owners = "shares"
+    try:
+        takeover_world.run(0)
+    finally:
+        World.owners = "etcd"
+
+
 before_its_session = test_cut_marker_hazards.a_marker_counts_that_arrives_before_its_session
 
 
@@ -184,6 +193,7 @@ def neighbours(self: CutMarkers, inbound: InboundSession) -> tuple[int, ...] | N
 
 
 MISTAKES: dict[str, Mistake] = {
+    "a marker too few": Mistake(CutMarkers, "_holders", first_only, a_random_world),
     "every node hears of it": Mistake(CutMarkers, "_holders", lambda *_: None, a_move_concerns_two_nodes),
     "a former owner hears nothing of it": Mistake(CutMarkers, "_holders", first_only, a_move_concerns_two_nodes),
     "another node hears of it instead": Mistake(

@@ -149,8 +149,10 @@ def test_a_joining_node_may_be_gone_and_come_back() -> None:
 
 def test_changes_come_out_once_and_only_those_of_others() -> None:
     one, two = begin(1), begin(2)
+    one.member(2)
     exchange(one, two)
     assert one.originate([(b"a", 1), (b"b", 2), (b"a", 1)]) == 2
+    one.confirm(2)
     assert one.take_changes() == []
     for _ in range(2):
         for _, body in one.take_out():
@@ -162,14 +164,67 @@ def test_changes_come_out_once_and_only_those_of_others() -> None:
 
 def test_new_records_are_sent_to_all_at_once_and_applied_by_all_when_the_last_says_so() -> None:
     one, two = begin(1), begin(2)
+    one.member(2)
     exchange(one, two)
     one.originate([(b"a", 1)])
+    one.confirm(1)
     assert one.take_out() == [(None, RouteRecords(1, 1, (RouteRecord(b"a", 1),), ((1, 1),)))]
     assert one.applied_by([]) == 1
     assert one.applied_by([2]) == 0
     one.received(2, RouteApplied(1, 1), 0.0)
     assert one.applied_by([2]) == 1
     assert one.applied_by([2, 3]) == 0
+
+
+def carried(one: RouteTable, two: RouteTable) -> Sent:
+    """What the second node answers to all that the first one sends now."""
+    for _, body in one.take_out():
+        two.received(one.me, body, 0.0)
+    two.take_changes()
+    return two.take_out()
+
+
+def test_records_that_nothing_waits_for_are_not_confirmed() -> None:
+    one, two = begin(1), begin(2)
+    one.member(2)
+    exchange(one, two)
+    one.originate([(b"a", 1)])
+    assert one.pending()
+    assert carried(one, two) == []
+    assert two.vector()[1] == (1, 1) and not one.pending()
+
+
+def test_records_are_confirmed_when_something_begins_to_wait_for_them() -> None:
+    one, two = begin(1), begin(2)
+    one.member(2)
+    exchange(one, two)
+    one.originate([(b"a", 1)])
+    assert carried(one, two) == []
+    for _ in range(2):
+        one.confirm(1)
+    assert one.pending()
+    assert carried(one, two) == [(1, RouteApplied(1, 1))]
+    assert not one.pending() and carried(one, two) == []
+    one.received(2, RouteApplied(1, 1), 0.0)
+    one.originate([(b"b", 1)])
+    one.confirm(1)  # that is known
+    assert carried(one, two) == []
+
+
+def test_records_that_come_late_are_confirmed_then() -> None:
+    one, two = begin(1), begin(2)
+    one.member(2)
+    exchange(one, two)
+    one.originate([(b"a", 1)])
+    lost = one.take_out()
+    one.originate([(b"b", 1)])
+    one.confirm(2)
+    assert carried(one, two) == [(1, SyncRequest(1, 0))]
+    two.received(1, lost[0][1], 0.0)
+    two.take_changes()
+    assert two.take_out() == [(1, RouteApplied(1, 1))]
+    one.received(2, SyncRequest(1, 1), 0.0)
+    assert carried(one, two) == [(1, RouteApplied(1, 2))]
 
 
 def test_a_gap_is_asked_for_at_once_and_once() -> None:

@@ -213,6 +213,7 @@ class ClusterState:
             view.is_connected,
             view.is_expected,
             view.applied_by,
+            view.confirm,
             view.known_of,
             self._publishers.awaited,
             view.name_of,

@@ -85,6 +85,11 @@ class ClusterView:
         """The version of this node's routes that the given node has applied."""
         return 0 if self.routes is None else self.routes.applied_by((number,))
 
+    def confirm(self, version: int) -> None:
+        """Something waits for ``applied_by`` to reach this version."""
+        if self.routes is not None:
+            self.routes.confirm(version)
+
     def known_of(self, number: int) -> tuple[int, int]:
         """Epoch and version of that node's routes, as far as they are here."""
         return (0, 0) if self.routes is None else self.routes.vector().get(number, (0, 0))

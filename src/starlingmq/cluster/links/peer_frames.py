@@ -78,6 +78,7 @@ class RouteRecords:
     records: tuple[RouteRecord, ...]
     # the sender's (epoch, first version) pairs, where the records span several epochs
     history: tuple[tuple[int, int], ...] = ()
+    quiet: bool = False  # nothing at the sender waits for RouteApplied: the receiver's heartbeats say it soon enough
 
 
 @dataclass(frozen=True, slots=True)

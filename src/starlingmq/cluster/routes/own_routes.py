@@ -67,6 +67,8 @@ class OwnRoutes:
     table: dict[bytes, int]
     history: list[State]
     sent_version: int  # version up to which the records were sent to all
+    awaited_version: int  # something here waits until other nodes have applied the routes up to this version
+    _asked_version: int  # version up to which all nodes were asked to confirm
 
     def __init__(self, me: int, incarnation: int, found: RecoveredRoutes, log_length: int, facts: list[Fact]) -> None:
         self.epoch = incarnation
@@ -76,7 +78,7 @@ class OwnRoutes:
         self._chunks = found.chunks
         self._log_length = log_length
         self.version = found.log_first + len(found.log) - 1
-        self.sent_version = self.version
+        self.sent_version = self.awaited_version = self._asked_version = self.version
         self.history = [*found.history, (incarnation, self.version + 1)][-HISTORY_LENGTH:]
         self._facts = facts
         self._answers: dict[int, RouteAnswer] = {}
@@ -92,8 +94,9 @@ class OwnRoutes:
         records = [(key, value) for key, value in current.items() if table.get(key, 0) != value]
         records += [(key, 0) for key in table if current.get(key, 0) == 0]
         self.originate(records)
-        if len(self.history) == 1:
-            self.sent_version = self.version  # no node has a state of this epoch: all will ask for a snapshot
+        self.awaited_version = self.version
+        if len(self.history) == 1:  # no node has a state of this epoch: all will ask for a snapshot
+            self.sent_version = self._asked_version = self.version
 
     def originate(self, records: list[tuple[bytes, int]]) -> int:
         """Assigns versions to the records that differ from the table. Takes 2 us per record: pass many records in
@@ -160,17 +163,32 @@ class OwnRoutes:
     def member_gone(self, number: int) -> None:
         self._answers.pop(number, None)
 
+    def confirm(self, version: int) -> None:
+        """Nodes that have applied the routes up to this version have to say so at once."""
+        self.awaited_version = max(self.awaited_version, version)
+
+    def _is_unasked(self) -> bool:
+        return self._asked_version < self.awaited_version <= self.sent_version
+
     def pending(self) -> bool:
-        return self.sent_version < self.version or len(self._answers) != 0
+        return self.sent_version < self.version or len(self._answers) != 0 or self._is_unasked()
 
     def take_out(self, limit: int, out: list[tuple[int | None, Body]]) -> None:
         """Frames of about ``limit`` records together: first new records, then one frame for each asking node in
-        turn."""
+        turn. What was sent when nothing waited for it is confirmed after a frame without records."""
         while self.sent_version < self.version and limit > 0:
             body = self._records(self.sent_version + 1)
+            quiet = body.first > self.awaited_version
             self.sent_version += len(body.records)
             limit -= len(body.records)
+            if quiet:
+                body = RouteRecords(body.epoch, body.first, body.records, body.history, True)
+            else:
+                self._asked_version = self.sent_version
             out.append((None, body))
+        if self._is_unasked():
+            self._asked_version = self.sent_version
+            out.append((None, self._records(self.sent_version + 1)))
         while self._answers and limit > 0:
             target = next(iter(self._answers))
             answer = self._answers.pop(target)

@@ -44,6 +44,7 @@ class PeerRoutes:
     moved_at: float  # when it was last asked, or delivered something new
     gap: bool  # records arrived that start after the current state
     changed: bool  # since the last check
+    to_confirm: State  # the newest state that the node has asked to be told of, once it is applied here; UNKNOWN: none
     lacking_since: float  # since when other nodes have newer routes of it and nothing has arrived; NEVER: they have not
     borrowed_at: float  # when one of those nodes was last asked
 
@@ -60,6 +61,7 @@ class PeerRoutes:
         self.moved_at = NEVER
         self.gap = False
         self.changed = False
+        self.to_confirm = UNKNOWN
         self.lacking_since = NEVER
         self.borrowed_at = NEVER
         self._prefix = table_prefix(number)
@@ -92,6 +94,8 @@ class PeerRoutes:
         count = len(body.records)
         end = (body.epoch, body.first + count - 1)
         self.newest_known = max(self.newest_known, end)
+        if not body.quiet:
+            self.to_confirm = max(self.to_confirm, end)
         if end > self.state and self._inbox_records + count <= INBOX_RECORDS:
             self._inbox.append(body)
             self._inbox_records += count
@@ -118,6 +122,7 @@ class PeerRoutes:
         if len(self._pieces) == self._count:
             self._ready = collected
             self._ready_state = state
+            self.to_confirm = max(self.to_confirm, state)
             self._forget_pieces()
         self.newest_known = max(self.newest_known, state)
         return True

@@ -58,6 +58,9 @@ class RouteExchange(Subsystem):
         routes = self._view.routes
         if routes is None:
             return ()
+        held = self._broker.subscribing.held
+        if held:
+            routes.confirm(held[-1].version)
         retaining = self._ctx.cluster.retained
         retained = 0 if retaining is None else retaining.last
         frames: list[tuple[int | None, Body]] = []

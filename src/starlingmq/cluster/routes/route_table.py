@@ -89,6 +89,11 @@ class RouteTable:
         """Own routes that have changed. Returns the own version; ``applied_by`` tells when it is in effect."""
         return self._own.originate(records)
 
+    def confirm(self, version: int) -> None:
+        """Something here waits for ``applied_by`` to reach this version."""
+        if self.applied_by(self._members) < version:
+            self._own.confirm(version)
+
     def nodes(self) -> list[int]:
         """The nodes whose routes are kept."""
         return list(self._peers)
@@ -153,6 +158,8 @@ class RouteTable:
         peer = self._peer(number)
         if isinstance(body, RouteRecords):
             peer.received_records(body)
+            if peer.to_confirm != UNKNOWN and not peer.busy():
+                self._owed[number] = peer  # it is here already
         elif isinstance(body, RouteSnapshot):
             if peer.received_piece(body, body.of and source):
                 peer.moved_at = now
@@ -269,7 +276,8 @@ class RouteTable:
             peer.changed = False
             peer.moved_at = self._now
             peer.lacking_since = NEVER
-            self._owed[peer.number] = peer
+            if peer.to_confirm != UNKNOWN:
+                self._owed[peer.number] = peer
             if peer.state >= peer.newest_known:
                 peer.asked = False
         if peer.gap and not peer.busy():
@@ -282,6 +290,8 @@ class RouteTable:
         out: list[tuple[int | None, Body]] = []
         for number, peer in self._owed.items():
             out.append((number, RouteApplied(peer.state[0], peer.state[1])))
+            if peer.state >= peer.to_confirm:
+                peer.to_confirm = UNKNOWN
         for number, peer in self._asks.items():
             out.append((number, SyncRequest(peer.state[0], peer.state[1])))
         for peer, lender in self._borrows.items():

@@ -1,9 +1,10 @@
 """Cut markers: the point in the messages of each node after which the new owner delivers them (docs/SESSIONS.md).
 
-1. The new owner asks each node for its cut marker (``Barrier``), once that node has applied the routes of the inbound
-   session.
-2. The node puts the marker (``Mark``) into its message streams to the new owner and to the *holders*: the nodes that
-   may have state of an earlier owner. So they and the new owner divide its messages at the same place.
+1. The new owner asks each node for its cut marker (``Barrier``): at once if it knows the holders (see below), otherwise
+   when that node has applied the routes of the inbound session. Until then the last answers may come.
+2. The node, once it has applied those routes, puts the marker (``Mark``) into its message streams to the new owner and
+   to the *holders*: the nodes that may have state of an earlier owner. So they and the new owner divide its messages at
+   the same place.
 
 Law: a node that takes messages for a session of an epoch below the new owner's is one of the holders that the
 ``Barrier`` names, or the ``Barrier`` names none, and the marker goes to all nodes. Why the new owner A knows them all:
@@ -80,12 +81,7 @@ class CutMarkers:
     def ask(self, version: int, route_epoch: int) -> None:
         """This node's routes have this version now, and include those of the inbound sessions: asks for the markers."""
         if self._fresh:
-            fresh, self._fresh = self._fresh, {}
-            for inbound in fresh:
-                if not inbound.finished:
-                    inbound.version = version
-                    for node in self._migrations.members:
-                        self._want_of(node, inbound)
+            self._ask_fresh(version, route_epoch)
         for node, wanted in self._unasked.items():
             if wanted and self._migrations.connected(node):
                 self._ask_node(node, wanted, version, route_epoch)
@@ -93,6 +89,24 @@ class CutMarkers:
         for node in list(self._later):
             self._put_late(node)
         self._send()
+
+    def _ask_fresh(self, version: int, route_epoch: int) -> None:
+        """Asks at once for the markers of inbound sessions whose holders are known."""
+        migrations = self._migrations
+        fresh, self._fresh = self._fresh, {}
+        ready: dict[int, list[InboundSession]] = {}
+        for inbound in fresh:
+            if inbound.finished:
+                continue
+            inbound.version = version
+            is_ready = self._recipients_of(inbound)[0] is not None
+            for node in migrations.members:
+                if is_ready and node not in inbound.marks and migrations.connected(node):
+                    ready.setdefault(node, []).append(inbound)
+                else:
+                    self._want_of(node, inbound)
+        for node, inbound_sessions in ready.items():
+            self._request(node, inbound_sessions, route_epoch)
 
     def _want_of(self, node: int, inbound: InboundSession) -> None:
         if node not in inbound.marks:
@@ -106,14 +120,17 @@ class CutMarkers:
             if inbound.version > applied:
                 break
             ready.append(inbound)
-        if not ready:
-            return
-        asked = self._asked.setdefault(node, {})
         for inbound in ready:
             del wanted[inbound]
-            asked[inbound] = None
+        if ready:
+            self._request(node, ready, route_epoch)
+        if wanted:
+            self._migrations.ports.confirm(next(reversed(wanted)).version)
+
+    def _request(self, node: int, ready: list[InboundSession], route_epoch: int) -> None:
+        self._asked.setdefault(node, {}).update(dict.fromkeys(ready))
         for barrier in self._barriers(ready, route_epoch):
-            if own:
+            if node == self._migrations.me:
                 self.put(node, barrier)
             else:
                 self._migrations.send(node, barrier)
@@ -203,6 +220,9 @@ class CutMarkers:
 
     def _put_late(self, node: int) -> None:
         known = self._migrations.ports.known(node)
+        first = self._later[node][0]
+        if known < (first.route_epoch, first.version):
+            return
         waiting = self._later.pop(node)
         for barrier in waiting:
             if known >= (barrier.route_epoch, barrier.version):

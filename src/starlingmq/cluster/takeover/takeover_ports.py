@@ -14,6 +14,7 @@ class TakeoverPorts:
     connected: Callable[[int], bool]  # whether the node is connected
     heard_elsewhere: Callable[[int], bool]  # whether connected nodes report that they hear this node
     applied: Callable[[int], int]  # the version of this node's routes that the given node has applied
+    confirm: Callable[[int], None]  # asks all nodes to say when they have applied that version
     known: Callable[[int], tuple[int, int]]  # the (epoch, version) of the given node's routes that this node has
     publishers: Callable[[], Iterable[int] | None]  # nodes that may publish by the routes they have; None: unknown
     name_of: Callable[[int], str]  # the name of a node

@@ -191,11 +191,12 @@ def _put_route_records(body: RouteRecords, field: pb.RouteRecords) -> None:
     field.records = _records(body.records)
     for epoch, first in body.history:
         field.history.add(epoch=epoch, first=first)
+    field.quiet = body.quiet
 
 
 def _to_route_records(message: pb.RouteRecords) -> RouteRecords:
     history = tuple((start.epoch, start.first) for start in message.history)
-    return RouteRecords(message.epoch, message.first, _to_records(message.records), history)
+    return RouteRecords(message.epoch, message.first, _to_records(message.records), history, message.quiet)
 
 
 def _put_snapshot(body: RouteSnapshot, field: pb.RouteSnapshot) -> None:

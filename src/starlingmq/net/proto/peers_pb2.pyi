@@ -207,16 +207,18 @@ class EpochStart(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
 
 class RouteRecords(_message.Message):
-    __slots__ = ("epoch", "first", "records", "history")
+    __slots__ = ("epoch", "first", "records", "history", "quiet")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    QUIET_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     first: int
     records: bytes
     history: _containers.RepeatedCompositeFieldContainer[EpochStart]
-    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., records: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[EpochStart, _Mapping[str, object]]]] = ...) -> None: ...
+    quiet: bool
+    def __init__(self, epoch: _Optional[int] = ..., first: _Optional[int] = ..., records: _Optional[bytes] = ..., history: _Optional[_Iterable[_Union[EpochStart, _Mapping[str, object]]]] = ..., quiet: _Optional[bool] = ...) -> None: ...
 
 class RouteApplied(_message.Message):
     __slots__ = ("epoch", "version", "retained")
