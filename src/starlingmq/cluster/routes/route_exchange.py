@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
+from typing import Final
 
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_frames import Body, RouteApplied
@@ -13,6 +15,8 @@ from starlingmq.cluster.subsystem import Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+
+FADE_SECONDS: Final = 0.25  # filters that have moved away wait for so long for other records to go with
 
 
 class RouteExchange(Subsystem):
@@ -25,6 +29,7 @@ class RouteExchange(Subsystem):
         assert interest is not None
         self._interest = interest
         self._summaries = FilterSummaries(config.route_summary_min)
+        self._fade_at = inf
 
     def look(self, now: float) -> None:
         routes = self._view.routes
@@ -43,7 +48,10 @@ class RouteExchange(Subsystem):
         if routes is None:
             return
         summaries, table = self._summaries, routes.table(self._view.number)
-        if interest.changed:
+        if interest.fading and self._fade_at == inf:
+            self._fade_at = now + FADE_SECONDS
+        if interest.changed or now >= self._fade_at:
+            self._fade_at = inf
             changes = [(key, interest.value(key)) for key in interest.take()]
             routes.originate(summaries.translate(changes, table))
         records = summaries.step(table, interest.take_unwanted(), self._ctx.counters.forwards_received)
@@ -75,8 +83,11 @@ class RouteExchange(Subsystem):
                 self._ctx.write(Write(FACT_DELETE if fact is None else FACT_PUT, topic=key, value=fact or b""))
 
     def has_input(self) -> bool:
-        return bool(self._interest.changed)
+        return bool(self._interest.changed) or (bool(self._interest.fading) and self._fade_at == inf)
 
     def is_pending(self) -> bool:
         routes = self._view.routes
         return routes is not None and (routes.pending() or self._summaries.pending())
+
+    def wake_at(self, now: float) -> float:
+        return self._fade_at

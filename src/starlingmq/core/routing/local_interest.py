@@ -28,6 +28,8 @@ def _weight(key: bytes, session: Session, subscription: Subscription) -> int:
 
 class LocalInterest:
     changed: dict[bytes, None]  # keys that changed since the last take
+    # the same for filters that have moved to another node with their sessions: nobody is in a hurry to hear of it
+    fading: dict[bytes, None]
     # other nodes know some of these filters as a summary, so they also send messages without a subscriber here
     summarises: bool
     _unwanted: list[bytes]
@@ -36,6 +38,7 @@ class LocalInterest:
 
     def __init__(self) -> None:
         self.changed = {}
+        self.fading = {}
         self.summarises = False
         self._unwanted = []
         self._counts = {}
@@ -52,7 +55,12 @@ class LocalInterest:
 
     def remove(self, key: bytes, session: Session, subscription: Subscription) -> None:
         """``session.expiry`` is the value when the subscription was added, or last ``reconsider``ed."""
+        is_new = key not in self.changed
         self._count(key, -_weight(key, session, subscription))
+        has_moved = session.moving is not None and session.moving.target != 0
+        if is_new and has_moved and not key.startswith(_SHARE):
+            del self.changed[key]
+            self.fading[key] = None
 
     def reconsider(self, session: Session, before: int) -> None:
         """A session's expiry has changed from ``before``: its subscriptions may have become durable, or not durable."""
@@ -107,5 +115,7 @@ class LocalInterest:
 
     def take(self) -> list[bytes]:
         changed = self.changed
+        changed.update(self.fading)
         self.changed = {}
+        self.fading = {}
         return list(changed)
