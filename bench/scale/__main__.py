@@ -1,5 +1,5 @@
 """``python -m bench.scale``: count in simulated clusters, fit the model, compare it with larger ones, write
-docs/SCALE.md.
+docs/SCALE.md. ``--count NODES CLIENTS`` counts in one cluster, and prints the work for each kind of action.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bench.scale import page, picture
 from bench.scale.costs import CostsError, costs_of
 from bench.scale.results import Scale
 from bench.scale.simulated import PHASES, Counted, Counting
+from starlingmq import compiled
 
 FITTED = ((3, 1_000), (3, 10_000), (5, 3_000), (7, 5_000), (10, 3_000))
 HELD = ((3, 100_000), (10, 100_000), (30, 100_000))
@@ -33,13 +34,31 @@ def count(sizes: tuple[tuple[int, int], ...], progress: Progress) -> list[Counte
     return found
 
 
+def count_one(nodes: int, clients: int, owners: str) -> None:
+    """Print the work for one action of each kind, total over the nodes; for phases of idleness, for one second."""
+    counted = Counting(nodes, clients, lambda what: print(what, file=sys.stderr), owners).count()
+    print(f"{nodes} nodes, {clients:,} clients, owners: {owners}, {'compiled' if compiled() else 'interpreted'}")
+    for name, work in counted.work.items():
+        each = [work.bytes, work.frames, work.beats, work.puts, work.cpu_us]
+        size, frames, beats, puts, cpu_us = [total / work.times for total in each]
+        print(
+            f"{name + ':':<20}{size:8,.0f} bytes{frames:8.1f} frames{beats:10,.0f} of heartbeats"
+            f"{puts:6.1f} etcd writes{cpu_us:10,.0f} us of CPU"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.scale", description="What a cluster costs by its size.")
     parser.add_argument("--results", type=Path, default=Path("out/bench/results.json"), help="of python -m bench")
     parser.add_argument("--largest", type=int, default=100_000, help="clients of the largest clusters (100000)")
+    parser.add_argument("--count", type=int, nargs=2, metavar=("NODES", "CLIENTS"), help="count in this cluster only")
+    parser.add_argument("--owners", choices=("etcd", "shares"), default="etcd", help="cluster.owners, with --count")
     parser.add_argument("--redraw", action="store_true", help="write the page and the picture from the data as it is")
     options = parser.parse_args()
     console = Console()
+    if options.count:
+        count_one(*options.count, options.owners)
+        return
     if not options.redraw:
         try:
             costs = costs_of(options.results)

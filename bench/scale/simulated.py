@@ -57,11 +57,11 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 class CountingFleet(Fleet):
     """Counts the frames that it carries, and stores none."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, owners: str) -> None:
         self.frames = self.bytes = self.beats = 0
         self.by_number: dict[int, NodeWorld] = {}
         self.quick = QuickEtcd()
-        super().__init__(count, self.quick)
+        super().__init__(count, self.quick, {"owners": owners})
 
     def carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
         if isinstance(envelope.body, Heartbeat):
@@ -113,10 +113,11 @@ class Device:
 
 
 class Counting:
-    def __init__(self, nodes: int, clients: int, told: Callable[[str], None]) -> None:
+    def __init__(self, nodes: int, clients: int, told: Callable[[str], None], owners: str = "etcd") -> None:
+        """``owners``: the setting ``cluster.owners``."""
         self.told = told
         self.nodes = nodes
-        self.fleet = CountingFleet(nodes)
+        self.fleet = CountingFleet(nodes, owners)
         self.fleet.advance(REST)
         self.devices = [Device(number, number % nodes) for number in range(clients)]
         self.work: dict[str, Work] = {}
