@@ -246,14 +246,15 @@ def takeover() -> str:
     said: list[tuple[str, str, str]] = []
     fleet = Fleet(3)
     names = {2: "former owner", 1: "new owner", 3: "every other node"}
-    methods = {name: getattr(Migrations, name) for name in ("send",)}
+    methods = {name: getattr(Migrations, name) for name in ("send", "send_to_all")}
 
-    def listening(name: str) -> Callable[[Migrations, int, TransferFrame], None]:
-        def listen(migrations: Migrations, node: int, message: TransferFrame) -> None:
-            if node != migrations.me:
-                done = ", done" if isinstance(message, Passed) and message.done else ""
-                told(names[migrations.me], names[node], type(message).__name__ + done)
-            methods[name](migrations, node, message)
+    def listening(name: str) -> Callable[[Migrations, int | list[int], TransferFrame], None]:
+        def listen(migrations: Migrations, to: int | list[int], message: TransferFrame) -> None:
+            for node in [to] if isinstance(to, int) else to:
+                if node != migrations.me:
+                    done = ", done" if isinstance(message, Passed) and message.done else ""
+                    told(names[migrations.me], names[node], type(message).__name__ + done)
+            methods[name](migrations, to, message)
 
         return listen
 

@@ -92,7 +92,7 @@ class ClusterView:
 
     def known_of(self, number: int) -> tuple[int, int]:
         """Epoch and version of that node's routes, as far as they are here."""
-        return (0, 0) if self.routes is None else self.routes.vector().get(number, (0, 0))
+        return (0, 0) if self.routes is None else self.routes.state_of(number)
 
     # Status
 

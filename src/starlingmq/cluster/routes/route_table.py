@@ -113,6 +113,13 @@ class RouteTable:
                 vector[number] = peer.state
         return vector
 
+    def state_of(self, number: int) -> State:
+        """The same for one node; UNKNOWN: nothing of it is applied here."""
+        if number == self.me:
+            return self._own.state()
+        peer = self._peers.get(number)
+        return peer.state if peer is not None and peer.loaded() else UNKNOWN
+
     def applied_by(self, nodes: Iterable[int]) -> int:
         """The own version that all of these nodes have applied; the current own version for no nodes."""
         lowest = self._own.version

@@ -211,8 +211,7 @@ class CutMarkers:
         while self._due:
             due, self._due = self._due, []
             for targets, mark in due:
-                for target in targets:
-                    migrations.send(target, mark)
+                migrations.send_to_all(targets, mark)
             for target in {target: None for targets, _ in due for target in targets}:
                 migrations.flush(target)
             for _, mark in due:

@@ -7,6 +7,7 @@ only these are processed.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from math import inf
 from typing import Final
@@ -305,7 +306,15 @@ class Migrations:
         if node == self.me:
             self._own.append(frame)
             return
+        self._add(node, encode(frame))
+
+    def send_to_all(self, nodes: Iterable[int], frame: TransferFrame) -> None:
+        """Sends a frame to other nodes in this turn."""
         encoded = encode(frame)
+        for node in nodes:
+            self._add(node, encoded)
+
+    def _add(self, node: int, encoded: bytes) -> None:
         self._outbox.setdefault(node, []).append(encoded)
         size = self._sizes.get(node, 0) + len(encoded)
         self._sizes[node] = size
