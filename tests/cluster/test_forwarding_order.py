@@ -32,3 +32,21 @@ def test_a_qos_0_message_does_not_overtake_messages_that_an_earlier_life_sent_an
     state.loaded(session, {3: early}, state.ctx.now)
     reader = ForwardReader(b"".join(peer.client.frames), number, state.ctx.now)
     assert [reader.next().message.topic, reader.next().message.topic] == [b"early", b"late"]
+
+
+def test_frames_for_a_node_do_not_overtake_earlier_ones_that_were_not_stored() -> None:
+    """The disk fails in one turn and works in the next: the frames of both wait for their commits."""
+    fleet = Fleet(2)
+    state, other = fleet[0].state, fleet[1].cluster.number
+    client, refusal = state.ctx.cluster.links[other].client, state.refusal
+    assert client is not None
+    client.frames.clear()
+    client.waiting, refusal.refused_turns = 2, 1
+    client.waiting -= 1
+    assert refusal.answer(client, b"first") == b""
+    refusal.over()
+    assert not refusal.turn_answered(), "frames of a later turn are still to come"
+    client.waiting -= 1
+    assert refusal.released(client, b"second") == b""
+    assert client.frames == [b"first", b"second"]
+    assert refusal.released(client, b"third") == b"third"

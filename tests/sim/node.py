@@ -420,6 +420,8 @@ class Process:
             return
         if refused:
             data = self.state.refuse(client, data, self.schedule.now)
+        elif client.link:
+            data = self.state.refusal.released(client, data)
         self._write(client, data)
 
     def _write(self, client: Client, data: bytes) -> None:

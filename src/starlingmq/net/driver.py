@@ -378,6 +378,10 @@ class Driver(ClientOwner):
             return
         if refused:
             data = self.state.refuse(client, data, self.clock())
+        elif client.link:
+            data = self.state.refusal.released(client, data)
+            if not data:
+                self._schedule()
         if data:
             self.state.ctx.counters.bytes_sent += len(data)
             client.bytes_out += len(data)

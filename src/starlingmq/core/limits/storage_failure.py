@@ -110,6 +110,17 @@ class StorageFailure:
             self.delivery.wait(session)
         return b"".join(said)
 
+    def released(self, client: Client, frames: bytes) -> bytes:
+        """The frames to send now for a link whose writes are stored: none while earlier frames for that node are
+        postponed. They would overtake those, which the node would then take for known ones."""
+        links = self.delivery.links_postponed
+        for postponed, _ in links:
+            if postponed is client:
+                links.append((client, frames))
+                self._go_on()
+                return b""
+        return frames
+
     def _instead(self, client: Client, session: Session, frame: bytes, body: int, owed: dict[int, None]) -> bytes:
         kind = frame[0] >> 4
         if kind == PUBLISH:
@@ -203,6 +214,9 @@ class StorageFailure:
     def _go_on(self) -> bool:
         if not self._is_over or self.refused_turns != 0:
             return False
+        for client, _ in self.delivery.links_postponed:
+            if client.waiting != 0 and not client.gone:
+                return False  # ``released`` gets later frames for that node, and goes on
         self._is_over = False
         if self.ctx.refusing:
             return False  # it has failed again: this waits until the next time
