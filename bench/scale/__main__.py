@@ -57,7 +57,8 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     if options.count:
-        count_one(*options.count, options.owners)
+        nodes, clients = options.count
+        count_one(nodes, clients, options.owners)
         return
     if not options.redraw:
         try:
