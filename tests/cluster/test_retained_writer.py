@@ -103,6 +103,25 @@ def test_a_record_that_was_known_is_replaced_whatever_its_clock_says() -> None:
     assert [each.operand for each in write.compares] == [3, 5, 0]
 
 
+def test_a_record_of_an_earlier_message_of_this_node_is_replaced_whatever_its_clock_says() -> None:
+    made = RetainedWriter(KEYS, 0.02, 1e6, 10.0, lambda value: float(value))
+    made.be(MARK_KEY)
+    made.begin(0, 3)
+    made.durable = 1000
+    made.add(b"a", 1, b"2.0", 2.0, 5)
+    (write,) = made.take_requests(2.0)
+    made.add(b"a", 2, b"1.0", 1.0, 5)  # at QoS 2 the time is that of PUBLISH, the order that of PUBREL
+    made.answered(TxnAnswer(write.tag, True, 7), 2.0)
+    made.add(b"b", 3, b"1.0", 1.0, 5)  # before the watch tells of revision 7
+    (look,) = made.take_requests(9.0)
+    assert [each.key for each in look.success] == [KEYS + b"a", KEYS + b"b"]
+    made.answered(TxnAnswer(look.tag, True, 7, (record(b"a", b"2.0", 7), record(b"b", b"6.0", 6))), 9.0)
+    (write,) = made.take_requests(9.0)
+    assert [each.key for each in write.success] == [KEYS + b"a", KEYS + b"b", MARK_KEY]
+    made.answered(TxnAnswer(write.tag, True, 8), 9.0)
+    assert made.superseded == 0
+
+
 def test_a_topic_that_is_written_after_the_look_is_looked_at_again() -> None:
     made = late_writer()
     (look,) = made.take_requests(9.0)

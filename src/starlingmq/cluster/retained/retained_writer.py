@@ -19,7 +19,8 @@ Invariants:
 - Nothing is written before it is stored here (``durable``).
 - A message that has waited (``LATE_SECONDS``: etcd was away or slow) does not replace one that another node has
   accepted after it. The writer looks at the topic's record first, and compares its revision when it writes. A record
-  that was known here when the message was accepted is earlier; of others, the clocks of the nodes decide.
+  that was known here when the message was accepted is earlier, and so is one that this node has written from an earlier
+  message; of others, the clocks of the nodes decide.
 
 Pure: requests out, answers in.
 """
@@ -99,6 +100,7 @@ class RetainedWriter:
         self._keys = keys
         self._mark_key = b""
         self._mark_revision = UNKNOWN
+        self._revision = 0  # of the last write that is done, which is before all that is accepted from now on
         self._window = window
         self._budget = budget
         self._rate = budget / seconds
@@ -128,10 +130,12 @@ class RetainedWriter:
         self.mark = max(self.mark, mark)
 
     def add(self, topic: bytes, sequence: int, value: bytes | None, at: float = inf, known: int = 0) -> None:
-        """Sequences have to rise from call to call. ``at`` inf: it replaces whatever etcd has."""
+        """Sequences have to rise from call to call. ``at`` inf: it replaces whatever etcd has. ``known`` 0: an earlier
+        incarnation has accepted it."""
         self.last = max(self.last, sequence)
         if self._gathering.pop(topic, None) is not None:
             self.coalesced += 1
+        known = max(known, self._revision) if known else 0
         self._gathering[topic] = RetainedEntry(self._keys + topic, sequence, value, at, known)
 
     def ask(self) -> None:
@@ -256,6 +260,10 @@ class RetainedWriter:
             superseded = self._going.pop(topic).superseded
             self.superseded += superseded
             self.written += not superseded
+            following = self._gathering.get(topic)
+            if following is not None and not superseded:
+                following.known = max(following.known, revision)
+        self._revision = max(self._revision, revision)
         return Written(revision, done, last)
 
     def wake_at(self) -> float:
