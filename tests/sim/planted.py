@@ -358,7 +358,7 @@ FOUND: dict[Mistake, tuple[int, str]] = {
     a_node_that_is_heard_but_deaf_counts: (0, ""),
     nobody_has_to_be_there: (0, ""),
     a_joining_member_counts: (5, "somebody_joins_apart"),
-    what_others_have_of_third_nodes_does_not_matter: (516, ""),
+    what_others_have_of_third_nodes_does_not_matter: (68, "subscribed_while_cut"),
     records_are_applied_over_a_gap: (6, ""),
     a_snapshot_adds_and_takes_nothing_away: (147, ""),
     the_cursor_moves_when_it_is_sent: (58, ""),
