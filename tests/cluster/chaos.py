@@ -17,7 +17,6 @@ and nothing else.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import signal
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.busy import Busy
+from tests.cluster import chaos_arguments
 from tests.cluster.chaos_etcds import FAULT, EtcdsAway
 from tests.cluster.chaos_report import Report, Timeline
 from tests.cluster.load import Load
@@ -398,17 +398,6 @@ class Run:
             print(line, flush=True)
 
 
-def draw_settings(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of cluster and storage: as they are by default, or so that bounds are met all the time."""
-    cluster = {
-        "link_window": draw.choice(["8MiB", "64KiB", "4KiB"]),
-        "route_log": draw.choice([100_000, 2]),
-        "resend_interval": draw.choice(["2s", "500ms"]),
-    }
-    storage = {"journal": draw.choice(["segment", "rocksdb"]), "durability": draw.choice(["process", "power"])}
-    return cluster, storage
-
-
 def run(
     directory: Path,
     nodes: int,
@@ -426,7 +415,7 @@ def run(
     """One run; the load that it bore. ``slower``: how many times as long everything may take, for what else the machine
     does; ``owners`` and ``copies``: the settings; ``etcd_away``: None: as much as clients need not notice. Raises
     AssertionError, after the report was written."""
-    settings, storage = draw_settings(random.Random(seed))
+    settings, storage = chaos_arguments.draw_settings(random.Random(seed))
     settings |= {"owners": owners, "copies": copies}
     with Cluster(directory, nodes, settings, storage) as cluster:
         away = ETCD_AWAY[owners] if etcd_away is None else etcd_away
@@ -466,23 +455,7 @@ def write_report(directory: Path, facts: dict[str, Any], trial: Run, error: str)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.chaos", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50, help="faults")
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=None, help="draws the same faults again (not their times)")
-    parser.add_argument("--rate", type=int, default=2000, help="messages a second at most")
-    parser.add_argument("--minutes", type=float, default=0.0, help="so long, in place of rounds; clients roam")
-    parser.add_argument("--load", type=int, default=0, help="busy processes beside the cluster, for all the time")
-    parser.add_argument("--owners", choices=["etcd", "shares"], default="etcd", help="the setting cluster.owners")
-    parser.add_argument(
-        "--etcd-away",
-        type=float,
-        help="share of the time that no etcd answers; a third with --owners shares, otherwise 0",
-    )
-    parser.add_argument("--copies", type=int, default=1, help="the setting cluster.copies")
-    parser.add_argument("--report", type=Path, help="a directory for the report; with --minutes build/chaos")
-    parser.add_argument("--dir", type=Path, help="a new directory for what the nodes keep and say; it stays")
-    arguments = parser.parse_args()
+    arguments = chaos_arguments.parser(__doc__).parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     length = f"{arguments.minutes:g} minutes" if arguments.minutes else f"{arguments.rounds} rounds"
     beside = f", {arguments.load} busy processes beside" if arguments.load else ""

@@ -177,7 +177,7 @@ def test_new_records_are_sent_to_all_at_once_and_applied_by_all_when_the_last_sa
 
 
 def carried(one: RouteTable, two: RouteTable) -> Sent:
-    """What the second node answers to all that the first one sends now."""
+    """The frames of the second node in reply to all that the first one sends now."""
     for _, body in one.take_out():
         two.received(one.me, body, 0.0)
     two.take_changes()

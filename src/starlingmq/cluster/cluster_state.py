@@ -127,7 +127,6 @@ class ClusterState:
             first,
             config.owners,
             CopyMarks(config.name, copied),
-            OWNERS_DEFAULT,
         )
         view = self.view = ClusterView(self.members)
         ready = self._ready = ClusterReady()
@@ -228,9 +227,8 @@ class ClusterState:
         self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership, self.owner_key_gc)
         self._shares: Shares | None = None
         if config.owners != OWNERS_DEFAULT:
-            holdings = Holdings(self.takeovers, self.ownership, self.wills)
-            patience, is_gone = config.takeover_timeout, self._lost_nodes.is_gone
-            self._shares = Shares(view, config.name, patience, self.leader, self.ownership, holdings, is_gone)
+            holds, gone = Holdings(self.takeovers, self.ownership, self.wills), self._lost_nodes.is_gone
+            self._shares = Shares(view, config.name, config.takeover_timeout, self.leader, self.ownership, holds, gone)
             self._shares.answer_to(self._sessions.answered, self.wills.answered)
 
     def _in_order(self) -> tuple[Subsystem, ...]:

@@ -236,7 +236,7 @@ async def _hung_up(reader: asyncio.StreamReader, called_off: threading.Event) ->
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, why: str) -> None:
     """Answer without a look at the request. It has to be read: the system discards the answer if a connection is closed
-    with bytes that nobody has read."""
+    with unread bytes."""
     _write(writer, {"error": why})
     with suppress(OSError, TimeoutError):
         writer.write_eof()

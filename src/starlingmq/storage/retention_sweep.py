@@ -22,13 +22,12 @@ class RetentionSweep:
         self.retention = retention
         self.clock = clock
         self.piece = piece
-        self._keeps_all = retention == FOR_EVER
         self._retired = 0  # below this offset no message waits
         self._retired_at = clock()
 
     def due(self) -> bool:
         """Whether a message has waited for too long, or too much waits."""
-        if self._keeps_all:
+        if not self.retention.seconds and not self.retention.size:
             return False
         now = self.clock()
         if now - self._retired_at < RETIRE_SECONDS:
@@ -38,7 +37,7 @@ class RetentionSweep:
 
     def run(self, state: BrokerState) -> Iterator[None]:
         """Drop messages that have waited for too long. The next checkpoint begins when that is in the journal."""
-        if self._keeps_all:
+        if not self.retention.seconds and not self.retention.size:
             return
         cutoff = self.retention.cutoff(self.journal.segments(), self.clock())
         if cutoff <= self._retired:

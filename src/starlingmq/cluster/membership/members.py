@@ -93,8 +93,7 @@ class Members:
         self._settle = settle
         self._last = last_incarnation
         self._first = first
-        self.owners = owners
-        self._follows = owners == OWNERS_AUTO
+        self.owners, self._follows = owners, owners == OWNERS_AUTO
         self._owners_of_new = owners_of_new
         self._keys = Keys(cluster)
         self._registry = Registry(self._keys)

@@ -28,7 +28,7 @@ def _weight(key: bytes, session: Session, subscription: Subscription) -> int:
 
 class LocalInterest:
     changed: dict[bytes, None]  # keys that changed since the last take
-    # the same for filters that have moved to another node with their sessions: nobody is in a hurry to hear of it
+    # the same for filters that have moved to another node with their sessions: other nodes may hear of it later
     fading: dict[bytes, None]
     # other nodes know some of these filters as a summary, so they also send messages without a subscriber here
     summarises: bool

@@ -23,7 +23,7 @@ The first PUBLISH on this connection is then number N of epoch E, the next one N
 
 A later number means that the one before it was refused: no number may be skipped, for it would count as published. An
 epoch above the producer's begins with number 0. Messages of an epoch below it are of an attempt that is late, or that
-another one has overtaken: nobody may take them for published. At QoS 2 a message counts when it is routed, at PUBREL.
+another one has overtaken, and must not count as published. At QoS 2 a message counts when it is routed, at PUBREL.
 The state of a producer is in the journal record of the message itself, so no crash can separate the two; and CONNACK
 waits until the state that it tells is stored.
 
