@@ -1,4 +1,4 @@
-"""What a run of chaos is asked for, and what it draws."""
+"""The command line of a run of chaos, and the settings that it draws."""
 
 from __future__ import annotations
 
