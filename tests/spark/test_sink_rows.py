@@ -46,3 +46,10 @@ def test_a_row_that_is_no_message_is_said_in_a_line(row: dict[str, Any], words: 
 
 def test_a_null_topic_is_the_one_of_the_option() -> None:
     assert messages({"topic": None}, topic="b") == [(b"b", b"x", False)]
+
+
+def test_an_excluded_node_has_a_name_or_an_address_in_any_spelling() -> None:
+    given = {"servers": "mqtt://h:1883", "excludedNodes": "n2, h:1883,MQTT://H:1884, rack:a:7"}
+    found = read_sink_options(given).excluded_nodes
+    assert {"n2", "mqtt://h:1883", "rack:a:7"} < set(found)
+    assert [name for name in found if name.startswith("mqtt://") and name.endswith("1884")]

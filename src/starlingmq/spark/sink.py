@@ -269,4 +269,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
             Checkpoint(self.options.checkpoint).write(placement)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """PartitionRows rows remain published, and are skipped when the batch is retried."""
+        """Published rows remain published, and are skipped when the batch is retried."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -73,10 +74,15 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in map(parse_url, self.servers) if str(each) == url), parse_url(url))
 
 
-def _node(name: str) -> str:
-    """Return the name of a node, or its URL as ``urls`` has it, also of HOST:PORT."""
-    name = name.strip()
-    return str(parse_url(name if "://" in name else f"mqtt://{name}")) if ":" in name else name
+def _excluded(text: str) -> tuple[str, ...]:
+    """Return the given names of nodes, and those that are an address also as ``urls`` has it."""
+    found: list[str] = []
+    for name in filter(None, map(str.strip, text.split(","))):
+        found.append(name)
+        if ":" in name:
+            with suppress(ValueError):
+                found.append(str(parse_url(name if "://" in name else f"mqtt://{name}")))
+    return tuple(dict.fromkeys(found))
 
 
 def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -120,7 +126,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         delete_retained=read_flag(options, "deleteRetained", False),
         window=min(65_535, read_number(options, "window", WINDOW)),
         node_timeout=float(read_number(options, "nodeTimeout", int(NODE_TIMEOUT_SECONDS))),
-        excluded_nodes=tuple(_node(name) for name in options.get("excludedNodes", "").split(",") if name.strip()),
+        excluded_nodes=_excluded(options.get("excludedNodes", "")),
         repeatable=bool(options.get("idempotencyKey") or options.get(CHECKPOINT)),
         checkpoint=options.get(CHECKPOINT, ""),
     )
