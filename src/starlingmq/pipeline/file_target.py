@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OWNER: Final = "_starlingmq_query"  # the id of the query; readers of the directory pass over names with _
 LOG: Final = "_spark_metadata"
 EMPTY: Final = b"v1"  # a batch without files in that log
-MERGED: Final = 10  # batches in a merged file of that log, which Spark calls compact
+MERGED: Final = "spark.sql.streaming.fileSink.log.compactInterval"  # batches after which Spark merges that log
 OF_SPARK: Final = "metadata"  # Spark's file in a checkpoint, with the id of its query
 
 
@@ -42,6 +42,7 @@ class FileTarget:
         """``own``: a directory of the pipeline in it. Raises CheckpointError: there is no such file system."""
         self._path = path
         self._own = own
+        self._merged = int(spark.conf.get(MERGED, "10") or "10")
         self._files = CheckpointFiles(spark, path)
 
     def check(self, checkpoint: CheckpointFiles) -> None:
@@ -67,7 +68,7 @@ class FileTarget:
     def _begin_at(self, number: int) -> None:
         """Say in Spark's log that the batches before this one have no files here: readers, and Spark when it merges
         the log, look for them."""
-        merged = number - number % MERGED
+        merged = number - number % self._merged
         if merged:
             self._files.write_file(f"{LOG}/{merged - 1}.compact", EMPTY)
         for before in range(merged, number):

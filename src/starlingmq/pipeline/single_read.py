@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import json
 from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
 from pyspark.sql import functions as F
 
@@ -120,8 +121,10 @@ class OpenBatch(ConfigError):
 def config_of_letters(config: PipelineConfig) -> bytes:
     """Return what decides which payloads are dead letters, and where they go."""
     decode, letter = config.decode, config.dead_letter
-    chosen = (decode.format, decode.schema, decode.schema_file, decode.message, decode.framing, decode.state)
-    return repr((chosen, sorted(decode.options.items()), letter)).encode()
+    registry = "" if decode.registry is None else decode.registry.url
+    chosen = [decode.format, decode.schema, decode.schema_file, decode.message, decode.framing, decode.state, registry]
+    where = [] if letter is None else [letter.path, letter.format]
+    return json.encode([chosen, decode.options, where], order="sorted")
 
 
 def same_letters(checkpoint: CheckpointFiles, chosen: bytes) -> None:
