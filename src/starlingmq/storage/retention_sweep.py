@@ -25,9 +25,12 @@ class RetentionSweep:
         self._retired = 0  # below this offset no message waits
         self._retired_at = clock()
 
+    def _keeps_all(self) -> bool:
+        return self.retention.seconds == 0.0 and self.retention.size == 0
+
     def due(self) -> bool:
         """Whether a message has waited for too long, or too much waits."""
-        if not self.retention.seconds and not self.retention.size:
+        if self._keeps_all():
             return False
         now = self.clock()
         if now - self._retired_at < RETIRE_SECONDS:
@@ -37,7 +40,7 @@ class RetentionSweep:
 
     def run(self, state: BrokerState) -> Iterator[None]:
         """Drop messages that have waited for too long. The next checkpoint begins when that is in the journal."""
-        if not self.retention.seconds and not self.retention.size:
+        if self._keeps_all():
             return
         cutoff = self.retention.cutoff(self.journal.segments(), self.clock())
         if cutoff <= self._retired:
