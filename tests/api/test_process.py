@@ -25,18 +25,23 @@ def taken_port() -> socket.socket:
     return sock
 
 
+def without_etcd(place: Path, taken: socket.socket) -> Broker:
+    """A node of a cluster whose etcd does not answer."""
+    tree = {
+        "listeners": ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"],
+        "node": {"data_dir": str(place / "data"), "shutdown_timeout": 0.1, "name": "one"},
+        "cluster": {
+            "enabled": True,
+            "listen": "127.0.0.1:0",
+            "etcd": {"endpoints": [f"127.0.0.1:{taken.getsockname()[1]}"]},
+        },
+    }
+    return Broker(from_tree(tree))
+
+
 async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path: Path) -> None:
     with taken_port() as sock:
-        tree = {
-            "listeners": ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"],
-            "node": {"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1, "name": "one"},
-            "cluster": {
-                "enabled": True,
-                "listen": "127.0.0.1:0",
-                "etcd": {"endpoints": [f"127.0.0.1:{sock.getsockname()[1]}"]},
-            },
-        }
-        broker = Broker(from_tree(tree))
+        broker = without_etcd(tmp_path, sock)
         starting = asyncio.ensure_future(broker.start())
         try:
             async with within(PATIENCE):
@@ -57,16 +62,7 @@ async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path
 
 async def test_a_start_is_cancelled_in_the_turn_in_which_something_changes(tmp_path: Path) -> None:
     with taken_port() as sock:
-        tree = {
-            "listeners": ["mqtt://127.0.0.1:0"],
-            "node": {"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1, "name": "one"},
-            "cluster": {
-                "enabled": True,
-                "listen": "127.0.0.1:0",
-                "etcd": {"endpoints": [f"127.0.0.1:{sock.getsockname()[1]}"]},
-            },
-        }
-        broker = Broker(from_tree(tree))
+        broker = without_etcd(tmp_path, sock)
         starting = asyncio.ensure_future(broker.start())
         try:
             async with within(PATIENCE):

@@ -65,12 +65,18 @@ def test_a_batch_without_an_answer_is_not_done_again_if_it_was() -> None:
     assert len(made) == 0
 
 
-def late_writer() -> RetainedWriter:
-    """Messages a and b were accepted at 1.0 and 2.0, when the revision 5 was known; it is 9.0 now."""
+def dated_writer() -> RetainedWriter:
+    """Of records that are their own times."""
     made = RetainedWriter(KEYS, 0.02, 1e6, 10.0, lambda value: float(value))
     made.be(MARK_KEY)
     made.begin(0, 3)
     made.durable = 1000
+    return made
+
+
+def late_writer() -> RetainedWriter:
+    """Messages a and b were accepted at 1.0 and 2.0, when the revision 5 was known; it is 9.0 now."""
+    made = dated_writer()
     made.add(b"a", 1, b"1.0", 1.0, 5)
     made.add(b"b", 2, b"2.0", 2.0, 5)
     return made
@@ -104,10 +110,7 @@ def test_a_record_that_was_known_is_replaced_whatever_its_clock_says() -> None:
 
 
 def test_a_record_of_an_earlier_message_of_this_node_is_replaced_whatever_its_clock_says() -> None:
-    made = RetainedWriter(KEYS, 0.02, 1e6, 10.0, lambda value: float(value))
-    made.be(MARK_KEY)
-    made.begin(0, 3)
-    made.durable = 1000
+    made = dated_writer()
     made.add(b"a", 1, b"2.0", 2.0, 5)
     (write,) = made.take_requests(2.0)
     made.add(b"a", 2, b"1.0", 1.0, 5)  # at QoS 2 the time is that of PUBLISH, the order that of PUBREL
