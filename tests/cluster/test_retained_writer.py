@@ -100,6 +100,18 @@ def test_a_message_that_is_late_does_not_replace_a_later_one() -> None:
     assert (made.written, made.superseded) == (1, 1) and len(made) == 0
 
 
+def test_a_message_is_not_late_because_of_the_window() -> None:
+    made = RetainedWriter(KEYS, 1.0, 1e6, 10.0)
+    made.be(MARK_KEY)
+    made.begin(0, 3)
+    made.durable = 1000
+    made.add(b"a", 1, b"1.0", 1.0, 5)
+    assert written_by(made, 2.2) == {b"a": b"1.0", b"\x001": b"1"}
+    made = late_writer()
+    (look,) = made.take_requests(2.5)
+    assert [each.key for each in look.success] == [KEYS + b"a", KEYS + b"b"]
+
+
 def test_a_record_that_was_known_is_replaced_whatever_its_clock_says() -> None:
     made = late_writer()
     (look,) = made.take_requests(9.0)

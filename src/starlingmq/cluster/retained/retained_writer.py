@@ -17,10 +17,10 @@ Invariants:
 - Messages that are going are not replaced, they are written as they are: so topics that change all the time are written
   as often as others. At most two messages of a topic are here.
 - Nothing is written before it is stored here (``durable``).
-- A message that has waited (``LATE_SECONDS``: etcd was away or slow) does not replace one that another node has
-  accepted after it. The writer looks at the topic's record first, and compares its revision when it writes. A record
-  that was known here when the message was accepted is earlier, and so is one that this node has written from an earlier
-  message; of others, the clocks of the nodes decide.
+- A message that has waited (``LATE_SECONDS`` beyond the window: etcd was away or slow) does not replace one that
+  another node has accepted after it. The writer looks at the topic's record first, and compares its revision when it
+  writes. A record that was known here when the message was accepted is earlier, and so is one that this node has
+  written from an earlier message; of others, the clocks of the nodes decide.
 
 Pure: requests out, answers in.
 """
@@ -160,7 +160,8 @@ class RetainedWriter:
         if self._left < 0.0:
             return []
         entries = self._next_entries()
-        late = [entry for entry in entries if entry.found == UNKNOWN and now > entry.at + LATE_SECONDS]
+        since = now - LATE_SECONDS - self._window
+        late = [entry for entry in entries if entry.found == UNKNOWN and entry.at < since]
         return self._look(late) if late else self._batch(entries)
 
     def _next_entries(self) -> list[RetainedEntry]:
