@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import hypothesis
+import msgspec.inspect
 import pytest
 
 from compiling.modules import PACKAGE, ROOT, compiled_parts
@@ -57,8 +60,22 @@ NOT_COMPILED: Final = (
 )
 """Tests that read sources, or of code that is never compiled: running them interpreted is enough."""
 
+LIVED: Final = (
+    "cluster",
+    "sim",
+    "storage/test_copies.py",
+    "storage/test_producers.py",
+    "storage/test_seeds.py",
+    "storage/test_segment_crashes.py",
+    "storage/test_streams.py",
+)
+"""These tests live whole clusters, or brokers that crash, in virtual time: minutes interpreted, seconds compiled. Those
+that patch the code, which cannot be done to compiled code, remain interpreted: they live the same clusters with and
+without each planted mistake, and storage/test_planted.py does so with the lives of brokers.
+"""
+
 WORLDS: Final = "_worlds"
-"""The end of the name of a file that lives whole clusters in virtual time: minutes interpreted, seconds compiled."""
+"""The end of the name of another file that does so."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,8 +93,27 @@ def own_announcements(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def types_of_settings_are_read_once() -> Iterator[None]:
+    """A process reads them at its start, which takes longer than the rest of a configuration; tests have hundreds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(msgspec.inspect, "type_info", cache(msgspec.inspect.type_info))
+        yield
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(TimeOuts())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """All that is collected stays to the end: the garbage collector need not search it, neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -92,7 +128,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    assert all((here / name).exists() for name in (*WHOLE, *NOT_COMPILED)), "a test has moved"
+    assert all((here / name).exists() for name in (*WHOLE, *LIVED, *NOT_COMPILED)), "a test has moved"
     interpreted_parts = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_dir()} - compiled_parts()
     cold = interpreted_parts.union(NOT_COMPILED).difference(WHOLE)
     boundaries = held_by()
@@ -110,7 +146,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if place == "security" or not boundaries.isdisjoint([(file, ""), (file, name)]):
             item.add_marker(pytest.mark.security)
         patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
-        if not places.isdisjoint(WHOLE) or (item.path.stem.endswith(WORLDS) and not patches):
+        lived = not places.isdisjoint(LIVED) or item.path.stem.endswith(WORLDS)
+        if places.isdisjoint(cold) and (not places.isdisjoint(WHOLE) or (lived and not patches)):
             item.add_marker(pytest.mark.whole)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     # Long tests first, so that none is left at the end; those with Spark are one lot, the longest.
