@@ -66,13 +66,26 @@ async def serving(
             served.source = begin_copies(store, "n1", generation, (), clock)
         return store
 
+    peers: list[Peer] = []
+    open_peer = Peer.open
+
+    async def open_and_note(address: str, version: int = 5) -> Peer:
+        peers.append(await open_peer(address, version))
+        return peers[-1]
+
     monkeypatch.setattr("starlingmq.node.open_store", open_with_copies)
     config = load_config(
         None,
         [f"node.data_dir={path}", f"storage.segment_size={SEGMENT}", "mqtt.sys_interval=0.05", *settings],
     )
-    async with within(PATIENCE), Broker(config, listeners=["mqtt://127.0.0.1:0"]) as served.broker:
-        yield served
+    with monkeypatch.context() as patch:
+        patch.setattr(Peer, "open", open_and_note)
+        try:
+            async with within(PATIENCE), Broker(config, listeners=["mqtt://127.0.0.1:0"]) as served.broker:
+                yield served
+        finally:
+            for peer in peers:
+                await peer.close()
 
 
 class FollowerProcess:
