@@ -62,16 +62,24 @@ NOT_COMPILED: Final = (
 
 LIVED: Final = (
     "cluster",
+    "core/test_filter_tree.py",
+    "core/test_long_work.py",
+    "core/test_qos.py",
+    "core/test_retained.py",
+    "core/test_sessions.py",
     "sim",
     "storage/test_copies.py",
     "storage/test_producers.py",
     "storage/test_seeds.py",
+    "storage/test_segment_crash_points.py",
     "storage/test_segment_crashes.py",
+    "storage/test_segment_damage.py",
     "storage/test_streams.py",
 )
-"""These tests live whole clusters, or brokers that crash, in virtual time: minutes interpreted, seconds compiled. Those
-that patch the code, which cannot be done to compiled code, remain interpreted: they live the same clusters with and
-without each planted mistake, and storage/test_planted.py does so with the lives of brokers.
+"""These tests live whole clusters or brokers that crash in virtual time, or take thousands of drawn steps beside a twin:
+minutes interpreted, seconds compiled. Those that patch the code, which cannot be done to compiled code, remain
+interpreted: they live the same clusters with and without each planted mistake, and storage/test_planted.py does so with
+the lives of brokers.
 """
 
 WORLDS: Final = "_worlds"
