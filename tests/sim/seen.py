@@ -27,7 +27,7 @@ EVERYTHING = (
     "group messages sent at once",
     "retained messages replayed",
 )
-"""The events that two hundred worlds have to contain."""
+"""The events that eighty worlds have to contain."""
 
 WITH_COPIES = ("disks lost", "old disks", "lost nodes served elsewhere")
 

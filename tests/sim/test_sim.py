@@ -26,10 +26,11 @@ def test_seeds_that_found_something(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_two_hundred_worlds() -> None:
+@pytest.mark.parametrize("worlds", [80, pytest.param(200, marks=pytest.mark.long)])
+def test_many_worlds(worlds: int) -> None:
     seen = Seen()
     acknowledged = data_frames = 0
-    for seed in range(1_000_000, 1_000_200):
+    for seed in range(1_000_000, 1_000_000 + worlds):
         world = run(seed)
         seen += world.seen
         acknowledged += world.books.acknowledged_count
