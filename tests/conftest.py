@@ -67,6 +67,7 @@ LIVED: Final = (
     "core/test_qos.py",
     "core/test_retained.py",
     "core/test_sessions.py",
+    "core/test_sharded_dict.py",
     "sim",
     "storage/test_copies.py",
     "storage/test_producers.py",
@@ -76,8 +77,8 @@ LIVED: Final = (
     "storage/test_segment_damage.py",
     "storage/test_streams.py",
 )
-"""These tests live whole clusters or brokers that crash in virtual time, or take thousands of drawn steps beside a twin:
-minutes interpreted, seconds compiled. Those that patch the code, which cannot be done to compiled code, remain
+"""These tests live whole clusters or brokers that crash in virtual time, or take thousands of drawn steps beside a
+twin: minutes interpreted, much less compiled. Those that patch the code, which cannot be done to compiled code, remain
 interpreted: they live the same clusters with and without each planted mistake, and storage/test_planted.py does so with
 the lives of brokers.
 """
