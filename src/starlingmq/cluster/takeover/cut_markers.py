@@ -105,8 +105,11 @@ class CutMarkers:
                     ready.setdefault(node, []).append(inbound)
                 else:
                     self._want_of(node, inbound)
+        together: dict[tuple[InboundSession, ...], list[int]] = {}  # the nodes whose markers the same sessions want
         for node, inbound_sessions in ready.items():
-            self._request(node, inbound_sessions, route_epoch)
+            together.setdefault(tuple(inbound_sessions), []).append(node)
+        for wanting, nodes in together.items():
+            self._request(nodes, list(wanting), route_epoch)
 
     def _want_of(self, node: int, inbound: InboundSession) -> None:
         if node not in inbound.marks:
@@ -123,17 +126,19 @@ class CutMarkers:
         for inbound in ready:
             del wanted[inbound]
         if ready:
-            self._request(node, ready, route_epoch)
+            self._request([node], ready, route_epoch)
         if wanted:
             self._migrations.ports.confirm(next(reversed(wanted)).version)
 
-    def _request(self, node: int, ready: list[InboundSession], route_epoch: int) -> None:
-        self._asked.setdefault(node, {}).update(dict.fromkeys(ready))
+    def _request(self, nodes: list[int], ready: list[InboundSession], route_epoch: int) -> None:
+        migrations = self._migrations
+        for node in nodes:
+            self._asked.setdefault(node, {}).update(dict.fromkeys(ready))
+        others = [node for node in nodes if node != migrations.me]
         for barrier in self._barriers(ready, route_epoch):
-            if node == self._migrations.me:
-                self.put(node, barrier)
-            else:
-                self._migrations.send(node, barrier)
+            migrations.send_to_all(others, barrier)
+            if len(others) != len(nodes):
+                self.put(migrations.me, barrier)
 
     def _barriers(self, ready: list[InboundSession], route_epoch: int) -> list[Barrier | ShortBarrier]:
         """The requests for the markers of these sessions: one for all that the same nodes hold."""
