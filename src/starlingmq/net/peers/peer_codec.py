@@ -38,8 +38,17 @@ from starlingmq.cluster.links.peer_frames import (
     ShareFrame,
     SyncRequest,
 )
-from starlingmq.cluster.routes.record_bytes import RouteRecordError, pack_records, unpack_records
-from starlingmq.net.peers.data_codec import encode_ack, encode_data, join, split_usual
+from starlingmq.cluster.routes.record_bytes import RouteRecordError, unpack_records
+from starlingmq.net.peers.frequent_codec import (
+    encode_ack,
+    encode_applied,
+    encode_data,
+    encode_records,
+    encode_share,
+    join,
+    packed,
+    split_usual,
+)
 from starlingmq.net.proto import peers_pb2 as pb
 
 __all__ = ["BODIES", "FrameError", "decode", "encode", "join", "split"]
@@ -60,6 +69,12 @@ def encode(envelope: Envelope) -> bytes:
         return encode_data(envelope, body)
     if isinstance(body, DataAck):
         return encode_ack(envelope, body)
+    if isinstance(body, ShareFrame):
+        return encode_share(envelope, body)
+    if isinstance(body, RouteRecords) and not body.history:
+        return encode_records(envelope, body)
+    if isinstance(body, RouteApplied):
+        return encode_applied(envelope, body)
     message = pb.Envelope(
         source=envelope.source,
         incarnation=envelope.incarnation,
@@ -95,6 +110,8 @@ def split(data: bytes) -> list[Envelope]:
         messages = pb.Dialler.FromString(data).envelopes
     except DecodeError as error:
         raise FrameError(f"a message of {len(data)} bytes is malformed") from error
+    except RouteRecordError as error:
+        raise FrameError(str(error)) from error
     return [envelope for envelope in map(_envelope, messages) if envelope is not None]
 
 
@@ -188,7 +205,7 @@ def _to_member(message: pb.MemberInfo) -> MemberInfo:
 def _put_route_records(body: RouteRecords, field: pb.RouteRecords) -> None:
     field.epoch = body.epoch
     field.first = body.first
-    field.records = _records(body.records)
+    field.records = packed(body.records)
     for epoch, first in body.history:
         field.history.add(epoch=epoch, first=first)
     field.quiet = body.quiet
@@ -205,22 +222,12 @@ def _put_snapshot(body: RouteSnapshot, field: pb.RouteSnapshot) -> None:
     field.chunk = body.chunk
     field.last = body.last
     field.of = body.of
-    field.records = _records(body.records)
+    field.records = packed(body.records)
 
 
 def _to_snapshot(message: pb.RouteSnapshot) -> RouteSnapshot:
     records = _to_records(message.records)
     return RouteSnapshot(message.epoch, message.version, message.chunk, message.last, records, message.of)
-
-
-_last_records: list[tuple[tuple[RouteRecord, ...], bytes]] = []
-
-
-def _records(records: tuple[RouteRecord, ...]) -> bytes:
-    """The same records go to all nodes in turn."""
-    if not _last_records or _last_records[0][0] is not records:
-        _last_records[:] = [(records, pack_records(records))]
-    return _last_records[0][1]
 
 
 def _to_records(data: bytes) -> tuple[RouteRecord, ...]:
