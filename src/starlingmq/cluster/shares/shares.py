@@ -184,7 +184,7 @@ class Shares(Subsystem):
         elif isinstance(message, WillNews):
             self.will_gateway.news(message)
         elif isinstance(message, KeyChanged):
-            self.books.keep(node, message)
+            self._keep(node, message)
         elif isinstance(message, WillsKept):
             self.books.keep_wills(node, message)
         elif isinstance(message, WillHint):
@@ -199,6 +199,11 @@ class Shares(Subsystem):
             self.books.settled(node, message.shares)
         else:
             self._look_at_earlier(message)
+
+    def _keep(self, leader: int, change: KeyChanged) -> None:
+        self.books.keep(leader, change)
+        if change.ticket:
+            self.send(change.node, OwnerAnswer(change.ticket, change.epoch, change.found))
 
     def _look_at_earlier(self, message: Earlier) -> None:
         for client_id, epoch in message.keys:
