@@ -36,7 +36,7 @@ from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.member_changes import MemberChange, Seen, differences
 from starlingmq.cluster.membership.member_transactions import READ, MemberTransaction, MemberTransactions
-from starlingmq.cluster.membership.registry import OWNERS_AUTO, OWNERS_DEFAULT, Keys, Registry
+from starlingmq.cluster.membership.registry import OWNERS_AUTO, OWNERS_DEFAULT, OWNERS_OF_NEW, Keys, Registry
 
 RETRY_SECONDS: Final = 0.25  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 4.0
@@ -75,7 +75,7 @@ class Members:
         first: int = 0,
         owners: str = OWNERS_DEFAULT,
         marks: CopyMarks | None = None,
-        owners_of_new: str = OWNERS_DEFAULT,
+        owners_of_new: str = OWNERS_OF_NEW,
     ) -> None:
         """``settle``: seconds after which no node relies any longer on earlier statements of others; above
         ``member_timeout``. ``last_incarnation``: the previous incarnation of this node, under whatever number, so that

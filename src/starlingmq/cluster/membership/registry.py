@@ -10,7 +10,8 @@ from typing import Any, Final
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, KeyChange, KeyValue
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 
-OWNERS_DEFAULT: Final = "etcd"
+OWNERS_DEFAULT: Final = "etcd"  # of a version whose entries do not tell it
+OWNERS_OF_NEW: Final = "shares"  # of a new cluster
 OWNERS_AUTO: Final = "auto"  # as the other nodes have it
 OWNERS_SHARES: Final = "shares"
 
