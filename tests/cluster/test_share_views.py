@@ -9,6 +9,7 @@ from tests.cluster.test_takeover import lasting
 
 from starlingmq.admin.share_metrics import share_metrics
 from starlingmq.admin.share_views import SharesView, view_shares
+from starlingmq.cluster.shares.share_channel import ACKNOWLEDGE_SECONDS
 from starlingmq.cluster.shares.share_messages import Claim
 from starlingmq.cluster.shares.share_table import SHARES, share_of
 
@@ -19,6 +20,7 @@ def busy_fleet() -> ShareFleet:
     fleet = share_fleet(3)
     for number in range(CLIENTS):
         lasting(fleet, number % 3, f"c{number}")
+    fleet.advance(2 * ACKNOWLEDGE_SECONDS, ACKNOWLEDGE_SECONDS)
     return fleet
 
 

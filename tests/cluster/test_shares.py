@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
@@ -10,9 +11,9 @@ from tests.cluster.test_takeover import lasting, publish, published, subscribe
 from starlingmq.admin.share_views import view_shares
 from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
-from starlingmq.cluster.shares.share_channel import FRAMES_UNDER_WAY, RESEND_SECONDS, ShareChannel
+from starlingmq.cluster.shares.share_channel import ACKNOWLEDGE_SECONDS, FRAMES_UNDER_WAY, RESEND_SECONDS, ShareChannel
 from starlingmq.cluster.shares.share_leader import LeadState
-from starlingmq.cluster.shares.share_messages import Ask, Claim, Message
+from starlingmq.cluster.shares.share_messages import Ask, Claim, Message, OwnerAnswer
 from starlingmq.cluster.shares.share_table import (
     NO_TABLE,
     SHARES,
@@ -159,8 +160,34 @@ def test_the_messages_of_a_turn_are_one_frame() -> None:
         sender.add(message)
     (frame,) = sender.take_frames(0.0)
     assert receiver.received(frame) == claims(1, 2, 3)
-    (answer,) = receiver.take_frames(0.0)
+    assert receiver.take_frames(0.0) == [] and receiver.wake_at() == ACKNOWLEDGE_SECONDS
+    (answer,) = receiver.take_frames(ACKNOWLEDGE_SECONDS)
     assert sender.received(answer) == [] and sender.taken == 3 and sender.idle()
+    assert receiver.wake_at() == inf and receiver.take_frames(1.0) == []
+
+
+def test_a_frame_that_goes_back_acknowledges_and_nothing_else_does() -> None:
+    sender, receiver = ShareChannel(1), ShareChannel(1)
+    sender.add(claims(1)[0])
+    receiver.received(sender.take_frames(0.0)[0])
+    assert receiver.take_frames(0.0) == []
+    receiver.add(OwnerAnswer(1, 5, ()))
+    (answer,) = receiver.take_frames(0.001)
+    assert sender.received(answer) == [OwnerAnswer(1, 5, ())] and sender.taken == 1
+    assert receiver.take_frames(1.0) == [answer], "repeated, and no acknowledgement beside it"
+
+
+def test_what_is_waited_for_and_half_of_what_may_be_under_way_are_acknowledged_at_once() -> None:
+    sender, receiver = ShareChannel(1), ShareChannel(1)
+    sender.add(claims(1)[0])
+    receiver.received(sender.take_frames(0.0)[0])
+    receiver.owe()
+    assert len(receiver.take_frames(0.0)) == 1
+    for number in range(FRAMES_UNDER_WAY // 2):
+        assert receiver.take_frames(0.0) == []
+        sender.add(Ask((number,)))
+        receiver.received(sender.take_frames(0.0)[0])
+    assert len(receiver.take_frames(0.0)) == 1
 
 
 def test_a_lost_frame_is_repeated_and_a_doubled_one_is_taken_once() -> None:
@@ -175,9 +202,9 @@ def test_a_lost_frame_is_repeated_and_a_doubled_one_is_taken_once() -> None:
     assert receiver.received(first) == claims(1)
     assert receiver.received(first) == []
     assert receiver.received(second) == claims(2)
-    (answer,) = receiver.take_frames(1.0)
+    (answer,) = receiver.take_frames(0.1 + RESEND_SECONDS)
     sender.received(answer)
-    assert sender.idle() and sender.taken == 2
+    assert sender.idle() and sender.taken == 2, "repeated frames are acknowledged at once"
 
 
 def test_a_slow_receiver_bounds_what_is_under_way() -> None:
@@ -291,12 +318,28 @@ def test_a_claim_at_the_deputy_is_answered_with_the_change_that_it_has_to_keep()
     fleet.carried.clear()
     lasting(fleet, deputy, client_id)
     frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
-    claim, answer, acknowledgement = (pair.deputy, pair.leader), (pair.leader, pair.deputy), (pair.deputy, pair.leader)
-    assert frames == [claim, answer, acknowledgement]
+    assert frames == [(pair.deputy, pair.leader), (pair.leader, pair.deputy)]
     kept = fleet[deputy].cluster.shares
     assert kept is not None and [key.node for key in kept.books.books[share_of(client_id)].read(client_id)] == [
         pair.deputy
     ]
+
+
+def test_a_claim_of_another_node_is_answered_by_the_deputy_when_it_has_the_key() -> None:
+    fleet = share_fleet(3)
+    client_id = fleet.led_by(0)
+    shares = fleet[0].cluster.shares
+    assert shares is not None
+    pair = shares.table.of(client_id)
+    places = {node.cluster.number: place for place, node in enumerate(fleet.nodes)}
+    (other,) = set(places) - {pair.leader, pair.deputy}
+    fleet.carried.clear()
+    lasting(fleet, places[other], client_id)
+    frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
+    assert frames == [(other, pair.leader), (pair.leader, pair.deputy), (pair.deputy, other)]
+    kept = fleet[places[pair.deputy]].cluster.shares
+    assert kept is not None
+    assert [key.node for key in kept.books.books[share_of(client_id)].read(client_id)] == [other]
 
 
 def test_a_node_with_other_owners_does_not_join_and_says_what_to_do() -> None:

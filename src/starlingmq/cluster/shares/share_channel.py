@@ -8,6 +8,8 @@ Laws:
 - With another version both sides begin again, and everything that was not taken is forgotten: those who wait for
   something ask again.
 - All messages of a turn go in one frame, up to FRAME_BYTES.
+- A frame is acknowledged with the next frame of the other direction. Without one, that is at once if something waits
+  for it (``owe``) or half of the frames that may be under way have come, and after ACKNOWLEDGE_SECONDS otherwise.
 
 Pure: messages in, frames out; the other way round for the receiver.
 """
@@ -24,6 +26,7 @@ from starlingmq.cluster.shares.share_messages import Message, ShareMessageError,
 FRAME_BYTES: Final = 128 * 1024
 FRAMES_UNDER_WAY: Final = 8
 RESEND_SECONDS: Final = 0.5  # after the last frame or acknowledgement
+ACKNOWLEDGE_SECONDS: Final = 0.05
 
 
 class ShareChannel:
@@ -37,7 +40,9 @@ class ShareChannel:
         self._under_way: deque[tuple[ShareFrame, int]] = deque()  # (frame, number of its last message)
         self._sent = 0
         self._received = 0
-        self._owes = False  # an acknowledgement, or a word about the version
+        self._owes = False  # an acknowledgement at once, or a word about the version
+        self._unacknowledged = 0  # frames of the other node that were taken since the last frame to it
+        self._acknowledge_at = inf
         self._resend_at = inf
 
     def add(self, message: Message) -> int:
@@ -47,7 +52,7 @@ class ShareChannel:
         return self.added
 
     def owe(self) -> None:
-        """The other node has to hear this node's version."""
+        """The other node waits to hear what this one has taken."""
         self._owes = True
 
     def resend(self) -> None:
@@ -66,7 +71,7 @@ class ShareChannel:
         return self._owes or bool(self._waiting and not self.full())
 
     def wake_at(self) -> float:
-        return self._resend_at
+        return min(self._resend_at, self._acknowledge_at)
 
     def received(self, frame: ShareFrame) -> list[Message]:
         """Takes a frame of this version. Returns its messages if it is the next one."""
@@ -75,14 +80,17 @@ class ShareChannel:
             self._resend_at = 0.0 if self._resend_at == 0.0 else inf
         if frame.sequence == 0:
             return []
-        self._owes = True
         if frame.sequence != self._received + 1:
+            self._owes = True
             return []
         try:
             messages = unpack(frame.messages)
         except ShareMessageError:
             messages = []  # of a newer version of the software: it asks again in the next version of the table
         self._received += 1
+        self._unacknowledged += 1
+        if self._unacknowledged >= FRAMES_UNDER_WAY // 2:
+            self._owes = True
         return messages
 
     def take_frames(self, now: float) -> list[ShareFrame]:
@@ -92,9 +100,13 @@ class ShareChannel:
             self._resend_at = inf
         while self._waiting and not self.full():
             frames.append(self._next())
-        if self._owes and not frames:
+        if (self._owes or now >= self._acknowledge_at) and not frames:
             frames.append(ShareFrame(self.version, 0, self._received, b""))
         self._owes = False
+        if frames:
+            self._unacknowledged, self._acknowledge_at = 0, inf
+        elif self._unacknowledged and self._acknowledge_at == inf:
+            self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
         if self._under_way and (frames or self._resend_at == inf):
             self._resend_at = now + RESEND_SECONDS
         return frames

@@ -10,8 +10,8 @@ Laws:
 - Only a SERVING share executes requests: claims, changes of wills, reads. The others wait in their order.
 - A request is answered once the deputy has taken everything that the answer depends on. The same holds for news of a
   will that another node has changed. The deputy's own requests are answered at once: it takes the answer after all that
-  was sent to it before. For the same reason the deputy answers the claims of other nodes: the answer is sent to it with
-  the key, and it passes it on when it has the key, which saves a message on the way of a CONNECT.
+  was sent to it before. For the same reason the deputy answers claims: the answer is sent to it with the key, and it
+  passes it on when it has the key, which saves a message on the way of a CONNECT.
 - With the next table all requests that were not answered are forgotten: their nodes make them again, and read again
   what is known of their wills.
 - ASKING ends with the whole book of the last pair that had one, or with the answers of all nodes in the table. Members
@@ -105,7 +105,6 @@ class ShareLeader:
         self.granted = 0
         self._books = books
         self._links = links
-        self._me = 0
         self._table: ShareTable | None = None
         self._members: dict[int, None] = {}
         self._led: dict[int, LedShare] = {}
@@ -127,7 +126,7 @@ class ShareLeader:
         restarted = self._table is None or any(
             self._table.nodes.get(node, incarnation) != incarnation for node, incarnation in table.nodes.items()
         )
-        self._table, self._me = table, me
+        self._table = table
         self._led, self._held, self._to_copy = {}, {}, {}
         self._to_settle = me != 0
         unswept, self._to_sweep = self._to_sweep, deque()
@@ -218,12 +217,10 @@ class ShareLeader:
             self._answer(led, node, OwnerAnswer(message.ticket, newest, found))
 
     def _grant(self, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...]) -> None:
-        """The deputy answers the claims of other nodes."""
-        if led.pair.deputy and key.node != self._me:
-            self._keep(led, claim.client_id, key, claim.ticket, found)
-        else:
-            self._keep(led, claim.client_id, key)
-            self._answer(led, key.node, OwnerAnswer(claim.ticket, key.epoch, found))
+        """The deputy answers, if there is one."""
+        self._keep(led, claim.client_id, key, claim.ticket, found)
+        if not led.pair.deputy:
+            self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found))
 
     def _change_wills(self, led: LedShare, node: int, change: WillChange, table: ShareTable) -> None:
         book = led.book

@@ -2,8 +2,8 @@
 
 ::
 
-    Claim, Release, Read   from a node to the leader of the share          OwnerAnswer   back to that node; that to the
-                           claim of another node comes from the deputy
+    Claim, Release, Read   from a node to the leader of the share          OwnerAnswer   back to that node; to a Claim,
+                           from the deputy
     Copy, KeyChanged       from the leader to the deputy                   Ask           from a new leader to all
     Statement              from each node to a new leader                  Settled       from a new leader to all
     Earlier                from the leader to a node that has restarted
@@ -57,7 +57,7 @@ class OwnerAnswer(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
 class KeyChanged(msgspec.Struct, array_like=True, tag=5, frozen=True):
     """A key is written; ``epoch`` 0: deleted. ``ticket``: of the claim that has written it, which the deputy answers
-    with ``found`` once it has the key; 0: the leader answers."""
+    with ``found`` once it has the key; 0: there is none."""
 
     share: int
     client_id: str
