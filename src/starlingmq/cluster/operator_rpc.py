@@ -161,7 +161,9 @@ class OperatorRpc(Subsystem):
         self._outcomes.append(Outcome(number, waiting.node, b"", problem, now - waiting.asked_at))
 
     def wake_at(self, now: float) -> float:
-        return min([waiting.deadline for waiting in self._waiting.values()], default=inf)
+        if not self._waiting:
+            return inf
+        return min([waiting.deadline for waiting in self._waiting.values()])
 
     def has_input(self) -> bool:
         """Whether there is output."""

@@ -116,6 +116,13 @@ class Subsystem:
         return inf
 
 
+def sooner(one: float, other: float) -> float:
+    """The earlier of two times; 0.0 is never."""
+    if one == 0.0 or 0.0 < other < one:
+        return other
+    return one
+
+
 def overriding(subsystems: Sequence[Subsystem], method: Callable[[type[Subsystem]], object]) -> tuple[Subsystem, ...]:
     """The subsystems that override a method, in order. ``method`` takes the method from a class."""
     default = method(Subsystem)

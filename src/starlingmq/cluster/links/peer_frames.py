@@ -3,8 +3,9 @@
 An envelope names its source and its target, so that any node can relay it (docs/CLUSTER.md, Frames). Every frame except
 ``Data`` may be lost, duplicated or late. Nodes are identified by their numbers.
 
-``Envelope``, ``Data`` and ``DataAck`` are created for each message that crosses. They are not dataclasses, because
-mypyc does not compile the constructor of a dataclass. They are not changed after their creation either.
+``Envelope``, ``Data`` and ``DataAck`` are created for each message that crosses, route records and ``ShareFrame`` for
+each client that connects. They are not dataclasses, because mypyc does not compile the constructor of a dataclass. They
+are not changed after their creation either.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
 class RouteRecord:
     """A node's own route for one filter or shared group.
 
@@ -21,8 +21,20 @@ class RouteRecord:
     filter 1: wanted, 2: wanted durably (by a persistent session at QoS 1 or 2). For a group: its members on that node.
     """
 
-    key: bytes
-    value: int
+    __slots__ = ("key", "value")
+
+    def __init__(self, key: bytes, value: int) -> None:
+        self.key = key
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RouteRecord) and self.key == other.key and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash((self.key, self.value))
+
+    def __repr__(self) -> str:
+        return f"RouteRecord(key={self.key!r}, value={self.value})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +83,55 @@ class Heartbeat:
     changed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class RouteRecords:
-    epoch: int
-    first: int  # version of the first of ``records``; the others follow
-    records: tuple[RouteRecord, ...]
-    # the sender's (epoch, first version) pairs, where the records span several epochs
-    history: tuple[tuple[int, int], ...] = ()
-    quiet: bool = False  # nothing at the sender waits for RouteApplied: the receiver's heartbeats say it soon enough
+    """``first``: version of the first of ``records``; the others follow. ``history``: the sender's pairs of epoch and
+    first version, where the records span several epochs. ``quiet``: nothing at the sender waits for RouteApplied, so
+    the receiver's heartbeats say it soon enough."""
+
+    __slots__ = ("epoch", "first", "history", "quiet", "records")
+
+    def __init__(
+        self,
+        epoch: int,
+        first: int,
+        records: tuple[RouteRecord, ...],
+        history: tuple[tuple[int, int], ...] = (),
+        quiet: bool = False,
+    ) -> None:
+        self.epoch = epoch
+        self.first = first
+        self.records = records
+        self.history = history
+        self.quiet = quiet
+
+    def _all(self) -> tuple[object, ...]:
+        return self.epoch, self.first, self.records, self.history, self.quiet
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RouteRecords) and self._all() == other._all()
+
+    def __repr__(self) -> str:
+        return f"RouteRecords(epoch={self.epoch}, first={self.first}, records={self.records})"
 
 
-@dataclass(frozen=True, slots=True)
 class RouteApplied:
-    epoch: int
-    version: int
-    retained: int = 0  # sequence of the last retained message that the sender had accepted before
+    """``retained``: sequence of the last retained message that the sender had accepted before."""
+
+    __slots__ = ("epoch", "retained", "version")
+
+    def __init__(self, epoch: int, version: int, retained: int = 0) -> None:
+        self.epoch = epoch
+        self.version = version
+        self.retained = retained
+
+    def _all(self) -> tuple[int, int, int]:
+        return self.epoch, self.version, self.retained
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RouteApplied) and self._all() == other._all()
+
+    def __repr__(self) -> str:
+        return f"RouteApplied(epoch={self.epoch}, version={self.version}, retained={self.retained})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,16 +287,30 @@ class OperatorReply:
     answer: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
 class ShareFrame:
     """Messages about the owners of client ids (cluster.shares). Each side numbers its frames in each version of the
-    table of shares."""
+    table of shares.
 
-    version: int  # of the table, at the sender
-    sequence: int  # 0: without messages
-    taken: int  # the last frame of the receiver that the sender has taken
-    messages: bytes = field(repr=False)
-    table: bytes = field(default=b"", repr=False)  # the table itself, for a node with an earlier one
+    ``version``: of the table, at the sender. ``sequence`` 0: without messages. ``taken``: the last frame of the
+    receiver that the sender has taken. ``table``: the table itself, for a node with an earlier one."""
+
+    __slots__ = ("messages", "sequence", "table", "taken", "version")
+
+    def __init__(self, version: int, sequence: int, taken: int, messages: bytes, table: bytes = b"") -> None:
+        self.version = version
+        self.sequence = sequence
+        self.taken = taken
+        self.messages = messages
+        self.table = table
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShareFrame):
+            return False
+        numbers = self.version == other.version and self.sequence == other.sequence and self.taken == other.taken
+        return numbers and self.messages == other.messages and self.table == other.table
+
+    def __repr__(self) -> str:
+        return f"ShareFrame(version={self.version}, sequence={self.sequence}, taken={self.taken})"
 
 
 Body = (

@@ -70,8 +70,12 @@ class LeaseFence:
 
     def wake_at(self, now: float) -> float:
         """When ``take_requests`` has to be called without an event; ``inf``: never."""
-        due = [lost_at + self._silence for lost_at in self._lost_at.values()]
-        return min([when for when in (*due, self._retry_at) if when > now], default=inf)
+        soonest = self._retry_at if self._retry_at > now else inf
+        for lost_at in self._lost_at.values():
+            when = lost_at + self._silence
+            if now < when < soonest:
+                soonest = when
+        return soonest
 
     def take_requests(self, members: Members, quorum: Quorum, now: float) -> list[Request]:
         for member in members.membership.members if self._lost_at else ():

@@ -303,7 +303,9 @@ class LargeRetained:
 
     def wake_at(self) -> float:
         """When ``look`` has to be called without an event; ``inf``: never."""
-        return min([fetching.deadline for fetching in self._fetching.values()], default=inf)
+        if not self._fetching:
+            return inf
+        return min([fetching.deadline for fetching in self._fetching.values()])
 
 
 def _id(value: RetainedValue) -> tuple[int, int]:

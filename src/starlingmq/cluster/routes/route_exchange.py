@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -73,7 +72,9 @@ class RouteExchange(Subsystem):
         retained = 0 if retaining is None else retaining.last
         frames: list[tuple[int | None, Body]] = []
         for target, body in routes.take_out():
-            frames.append((target, replace(body, retained=retained) if isinstance(body, RouteApplied) else body))
+            frames.append(
+                (target, RouteApplied(body.epoch, body.version, retained) if isinstance(body, RouteApplied) else body)
+            )
         self._store(routes)
         return frames
 

@@ -42,7 +42,7 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_cas import EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer, WatchEvent, WatchLost
-from starlingmq.cluster.subsystem import NodeLife, Subsystem
+from starlingmq.cluster.subsystem import NodeLife, Subsystem, sooner
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.leader_wills import LeaderWills
@@ -460,10 +460,11 @@ class ClusterWills(Subsystem):
         return self.table.has_steps()
 
     def wake_at(self, now: float) -> float:
-        soonest = [self.registration.wake_at(), self.taken.wake_at(), self.foreign.wake_at(), self.settling.wake_at()]
+        soonest = sooner(self.registration.wake_at(), self.taken.wake_at())
+        soonest = sooner(sooner(soonest, self.foreign.wake_at()), self.settling.wake_at())
         for name in self.table.held:
-            soonest.append(self.table.entry(name).held_at_most(now))
-        return min([when for when in soonest if when], default=inf)
+            soonest = sooner(soonest, self.table.entry(name).held_at_most(now))
+        return soonest or inf
 
 
 def _is_settled(will: Will, settled: RegisteredWill) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate
 from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Put, Txn, TxnAnswer
+from starlingmq.cluster.subsystem import sooner
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
@@ -212,9 +213,10 @@ class LeaderWills:
 
     def wake_at(self) -> float:
         """When ``take_requests`` has to be called without an event; 0.0: never."""
-        soonest = [self._next_due()]
-        soonest += [since + self._patience for node, since in self._gone_since.items() if node not in self._loaded]
+        soonest = self._next_due()
+        for node, since in self._gone_since.items():
+            if node not in self._loaded:
+                soonest = min(soonest, since + self._patience)
         if self._loads and not self._load:
-            soonest.append(self._retry_at)
-        when = min([when for when in soonest if when])
-        return 0.0 if when == inf else when
+            soonest = sooner(soonest, self._retry_at)
+        return 0.0 if soonest == inf else soonest

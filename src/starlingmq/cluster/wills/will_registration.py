@@ -27,6 +27,7 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_cas import CasResult, CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Request, Txn, TxnAnswer, Watch, WatchEvent
+from starlingmq.cluster.subsystem import sooner
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import SETTLED, RegisteredWill, WillValueError, decode_will, encode_will
 from starlingmq.cluster.wills.will_table import WillTable
@@ -205,7 +206,7 @@ class WillRegistration:
 
     def wake_at(self) -> float:
         """When ``take_changes`` or ``read_more`` has to be called without an event; 0.0: never."""
-        soonest = [self._amendments.wake_at()]
+        soonest = self._amendments.wake_at()
         if not self._read and not self._page:
-            soonest.append(self._retry_at)
-        return min([when for when in soonest if when], default=0.0)
+            soonest = sooner(soonest, self._retry_at)
+        return soonest

@@ -52,6 +52,7 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_cas import CasResult, CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Put, Txn, TxnAnswer
+from starlingmq.cluster.subsystem import sooner
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED, UNREPORTED
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
@@ -462,9 +463,9 @@ class WillSettlements:
 
     def wake_at(self) -> float:
         """When ``take_requests`` has to be called without an event; 0.0: never."""
-        soonest = [self._amendments.wake_at()]
+        soonest = self._amendments.wake_at()
         if self._to_ask:
-            soonest.append(self._retry_at)
+            soonest = sooner(soonest, self._retry_at)
         if self._again:
-            soonest.append(self._again[0].again_at)
-        return min([when for when in soonest if when], default=0.0)
+            soonest = sooner(soonest, self._again[0].again_at)
+        return soonest
