@@ -4,7 +4,7 @@ The rule: a module is compiled if it runs for each message, for each packet or i
 
 - Every module of a package in PACKAGES is compiled, at any depth. A new file there is compiled automatically.
 - Of the other packages, the modules in MODULES are compiled, each for the given reason. An entry that names a
-  directory stands for every module below it.
+  directory stands for every module below it, except those in INTERPRETED.
 - Everything else runs interpreted, which keeps the compile short.
 
 A name that matches no file is an error, so moving a module requires a change of its entry. An ``__init__.py`` is never
@@ -52,12 +52,18 @@ MODULES: Final = {
     "cluster/routes/filter_summaries.py": "the same",
     "cluster/routes/own_routes.py": "runs for each subscription, whose route goes to the other nodes",
     "cluster/routes/peer_routes.py": "runs for each subscription of another node",
+    "cluster/groups/group_primaries.py": IN_EACH_TURN,
+    "cluster/groups/group_pull.py": IN_EACH_TURN,
+    "cluster/groups/group_supply.py": IN_EACH_TURN,
     "cluster/groups/queue_groups.py": FOR_EACH_MESSAGE,
     "cluster/membership/quorum.py": IN_EACH_TURN,
     "cluster/balance/rebalance.py": IN_EACH_TURN,
     "cluster/links/relay.py": FOR_EACH_MESSAGE,
     "cluster/retained/replay_notices.py": "inherits from a compiled class",
+    "cluster/retained/large_retained.py": IN_EACH_TURN,
+    "cluster/retained/retained_expiry.py": IN_EACH_TURN,
     "cluster/retained/retained_sync.py": "runs for each retained message",
+    "cluster/retained/retained_writer.py": IN_EACH_TURN,
     "cluster/routes/record_bytes.py": "runs for each route of another node",
     "cluster/routes/route_facts.py": FOR_EACH_MESSAGE,
     "cluster/routes/route_table.py": FOR_EACH_MESSAGE,
@@ -89,7 +95,6 @@ MODULES: Final = {
     "cluster/wills/taken_away.py": FOR_EACH_SESSION,
     "cluster/wills/taken_wills.py": FOR_EACH_SESSION,
     "cluster/wills/will_entry.py": FOR_EACH_SESSION,
-    "cluster/wills/will_records.py": FOR_EACH_SESSION,
     "cluster/wills/will_registration.py": FOR_EACH_SESSION,
     "cluster/wills/will_settlement.py": FOR_EACH_SESSION,
     "cluster/wills/will_table.py": FOR_EACH_SESSION,
@@ -102,10 +107,6 @@ MODULES: Final = {
     "net/tls_handshake_socket.py": "inherits from a compiled class",
     "net/peers/frequent_codec.py": FOR_EACH_MESSAGE,
     "net/peers/peer_codec.py": "encodes and decodes the frames of other nodes",
-    "cluster/retained/retained_writer.py": IN_EACH_TURN,
-    "cluster/groups/group_primaries.py": IN_EACH_TURN,
-    "cluster/groups/group_pull.py": IN_EACH_TURN,
-    "cluster/groups/group_supply.py": IN_EACH_TURN,
     "net/peers/peer_connection.py": FOR_EACH_MESSAGE,
     "net/peers/peer_socket.py": "reads and writes the sockets of other nodes",
     "net/peers/peer_stream.py": FOR_EACH_MESSAGE,
@@ -129,6 +130,14 @@ MODULES: Final = {
     "storage/segment/segment_encoding.py": "runs for each message that is written to a stream",
 }
 
+STRUCTS_WITH_OPTIONS: Final = "defines msgspec.Structs with class options, which mypyc discards"
+
+INTERPRETED: Final = {
+    "cluster/shares/share_messages.py": STRUCTS_WITH_OPTIONS,
+    "cluster/takeover/transfer_frames.py": STRUCTS_WITH_OPTIONS,
+}
+"""Modules of the directories above that are not compiled, each for the given reason."""
+
 
 class MissingModule(Exception):
     """The list names a module that does not exist."""
@@ -138,12 +147,18 @@ def hot_modules(root: Path = ROOT) -> list[str]:
     """Return the paths of all compiled modules, relative to the root, sorted."""
     found: set[Path] = set()
     for name in (*PACKAGES, *MODULES):
-        path = root / PACKAGE / name
-        here = [path] if path.is_file() else [below for below in path.rglob("*.py") if below.name != "__init__.py"]
-        if not here:
-            raise MissingModule(f"compiling/modules.py names {name}, which is not in {PACKAGE}: has it moved?")
-        found.update(here)
+        found.update(_modules_of(root, name))
+    for name in INTERPRETED:
+        found.difference_update(_modules_of(root, name))
     return sorted(str(path.relative_to(root)) for path in found)
+
+
+def _modules_of(root: Path, name: str) -> list[Path]:
+    path = root / PACKAGE / name
+    found = [path] if path.is_file() else [below for below in path.rglob("*.py") if below.name != "__init__.py"]
+    if not found:
+        raise MissingModule(f"compiling/modules.py names {name}, which is not in {PACKAGE}: has it moved?")
+    return found
 
 
 def compiled_parts() -> set[str]:
