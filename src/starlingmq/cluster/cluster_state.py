@@ -52,7 +52,7 @@ from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer
 from starlingmq.cluster.etcd.leadership import Leadership
 from starlingmq.cluster.groups.queue_groups import QueueGroups
-from starlingmq.cluster.links.frame_receiver import FrameReceiver
+from starlingmq.cluster.links.frame_receiver import ONLY_CLAIMS, ONLY_MESSAGES, FrameReceiver
 from starlingmq.cluster.links.frame_sender import FrameSender
 from starlingmq.cluster.links.heartbeats import Heartbeats
 from starlingmq.cluster.links.peer_connections import PeerConnections
@@ -159,6 +159,7 @@ class ClusterState:
         broker.peers.control = self._hear
         self._has_events = self._unfinished = True  # an event since the last turn; the last turn left work
         self._has_messages = self._has_heard = False  # since the last turn, from other nodes; for a subsystem
+        self._has_claims = False  # since the last turn, of other nodes
         self._quiet = False  # this turn had nothing to do
         self._due_at = 0.0  # when the next turn has work without an event
 
@@ -291,8 +292,11 @@ class ClusterState:
     def received(self, envelope: Envelope, now: float) -> None:
         """A frame has arrived, for this node or to be relayed."""
         had_events, self._has_events = self._has_events, True
-        if self._receiver.received(envelope, now):
+        brought = self._receiver.received(envelope, now)
+        if brought == ONLY_MESSAGES:
             self._has_events, self._has_messages = had_events, True
+        elif brought == ONLY_CLAIMS:
+            self._has_events, self._has_claims = had_events, True
 
     def _hear(self, number: int, payload: bytes) -> None:
         """Handles a payload that another node sent in order with its messages."""
@@ -422,21 +426,34 @@ class ClusterState:
         self._sender.send_data(now)
         ready = self._ready
         if self._quiet:
+            if self._has_claims:
+                self._answer_claims(now)
             return ready.take() if ready.now else ready
         for each in self._with_requests:
             ready.requests += each.take_requests(now)
         if self._shares is not None:
             ready.requests = self._shares.divert(ready.requests)
-            for target, frame in self._shares.take_owner_frames(now):
-                self._sender.send_if_known(target, frame)
+            self._send_owner_frames(self._shares, now)
         ready.called, ready.outcomes = self.operator_rpc.take_called(), self.operator_rpc.take_outcomes()
         self._due_at = self._find_due(now)
         self._unfinished = self.view.routes is None or self.pending_work.is_unfinished()
         return ready.take()
 
+    def _answer_claims(self, now: float) -> None:
+        """In a turn without other work."""
+        assert self._shares is not None
+        self._send_owner_frames(self._shares, now)
+        self._due_at = min(self._due_at, self._shares.wake_at(now))
+        self._unfinished = self._shares.is_pending()
+
+    def _send_owner_frames(self, shares: Shares, now: float) -> None:
+        self._has_claims = False
+        for target, frame in shares.take_owner_frames(now):
+            self._sender.send_if_known(target, frame)
+
     def pending(self) -> bool:
         """Whether the next turn has work that does not wait for anything."""
-        return not self._quiet and self.pending_work.is_pending()
+        return self._unfinished if self._quiet else self.pending_work.is_pending()
 
     def wake_at(self) -> float:
         """When ``turn`` has to be called without an event; 0.0: never."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.groups.queue_groups import QueueGroups
 from starlingmq.cluster.links.frame_sender import FrameSender
@@ -29,6 +31,10 @@ from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.subsystem import Subsystem, overriding
 from starlingmq.core.context import Context
+
+NEEDS_TURN: Final = 0
+ONLY_MESSAGES: Final = 1  # for the inbox (``PeerInbox``)
+ONLY_CLAIMS: Final = 2  # of other nodes, to shares that this node leads or whose deputy it is
 
 
 class FrameReceiver:
@@ -59,27 +65,27 @@ class FrameReceiver:
         self._shares = shares
         self._notified_of_restarts = overriding(subsystems, lambda kind: kind.node_restarted)
 
-    def received(self, envelope: Envelope, now: float) -> bool:
-        """Returns whether it brought messages for the inbox (``PeerInbox``) and nothing else."""
+    def received(self, envelope: Envelope, now: float) -> int:
+        """Returns what it brought: NEEDS_TURN, ONLY_MESSAGES or ONLY_CLAIMS."""
         view = self._view
         quorum, relay, routes = view.quorum, view.relay, view.routes
         if quorum is None or relay is None or routes is None or envelope.source == view.number:
-            return False
+            return NEEDS_TURN
         if isinstance(envelope.body, Heartbeat) and envelope.target == view.number:
             beat = view.heartbeats.read(envelope.source, envelope.incarnation, envelope.body)
             envelope = envelope.with_body(beat)
         changes = quorum.changes
         if not quorum.took(envelope, now):
-            return False
+            return NEEDS_TURN
         if envelope.target != view.number:
             hop = relay.pass_on(envelope)
             if hop is not None:
                 self.frames_relayed += 1
                 self._sender.pass_on(hop, envelope.passed_on())
-            return False
+            return NEEDS_TURN
         transport = view.transports.get(envelope.source)
         if transport is None:
-            return False
+            return NEEDS_TURN
         begins = envelope.incarnation > transport.link.target_incarnation
         if begins:
             restarted = transport.link.target_incarnation != 0
@@ -87,19 +93,20 @@ class FrameReceiver:
             if restarted:
                 for each in self._notified_of_restarts:
                     each.node_restarted(envelope.source)
-        self._take(transport, envelope, quorum, routes, now)
-        return isinstance(envelope.body, Data) and not begins and quorum.changes == changes
+        brought = self._take(transport, envelope, quorum, routes, now)
+        return NEEDS_TURN if begins or quorum.changes != changes else brought
 
     def _take(
         self, transport: PeerTransport, envelope: Envelope, quorum: Quorum, routes: RouteTable, now: float
-    ) -> None:
+    ) -> int:
         body = envelope.body
         source, target = envelope.incarnation, envelope.target_incarnation
         if isinstance(body, Data):
             blob = transport.link.received(body, source, target)
             if blob is not None:
                 transport.received(blob, source, body.sequence, now - body.waited)
-        elif isinstance(body, DataAck):
+            return ONLY_MESSAGES
+        if isinstance(body, DataAck):
             transport.acknowledged(transport.link.acknowledged(body, source, target, now), now)
         elif isinstance(body, HandshakeCall):
             self._qos2.called(envelope.source, body)
@@ -115,7 +122,7 @@ class FrameReceiver:
                 self._groups.received(envelope.source, source, body, now)
         elif isinstance(body, ShareFrame):
             if target == self._view.incarnation and self._shares is not None:
-                self._shares.received(envelope.source, source, body)
+                return ONLY_CLAIMS if self._shares.received(envelope.source, source, body) else NEEDS_TURN
         elif isinstance(body, Heartbeat) and body.since != 0:
             pass  # it could not be read
         elif isinstance(body, Heartbeat):
@@ -129,6 +136,7 @@ class FrameReceiver:
             routes.received(envelope.source, body, now)
             if isinstance(body, RouteApplied):
                 self._note_retained(envelope.source, body.retained)
+        return NEEDS_TURN
 
     def _note_retained(self, number: int, sequence: int) -> None:
         """Retained messages of that node up to ``sequence`` were published before the event that its frame reports."""

@@ -156,10 +156,11 @@ class Shares(Subsystem):
     def answered(self, answer: Answer, now: float) -> None:
         self.keeper.answered(answer, now)
 
-    def received(self, node: int, incarnation: int, frame: ShareFrame) -> None:
-        """A frame for this incarnation."""
+    def received(self, node: int, incarnation: int, frame: ShareFrame) -> bool:
+        """A frame for this incarnation. Returns whether ``take_owner_frames`` is all that is left to do about it: it
+        brought only requests of other nodes, and changes for their deputy."""
         if not self.used:
-            return
+            return False
         if frame.table:
             table = decode_table(frame.table)
             if table is not None:
@@ -171,8 +172,14 @@ class Shares(Subsystem):
         elif frame.version > version and not frame.table:
             self._words[node] = ShareFrame(version, 0, 0, b"")
         elif frame.version == version and self._taking_part and self.table.lists(node, incarnation):
+            only_requests = True
             for message in self._channel(node).received(frame):
+                only_requests = only_requests and isinstance(
+                    message, (Claim, Release, KeyChanged, WillChange, WillsKept)
+                )
                 self._take(node, message)
+            return only_requests and not (self._local or self.leader.is_pending())
+        return False
 
     def _take(self, node: int, message: Message) -> None:
         if isinstance(message, (Claim, Release, Read, WillChange, WillRead, WillsOf)):
@@ -187,10 +194,12 @@ class Shares(Subsystem):
             self._keep(node, message)
         elif isinstance(message, WillsKept):
             self.books.keep_wills(node, message)
+            self._channel(node).owe()
         elif isinstance(message, WillHint):
             self.books.hinted(node, message.change)
         elif isinstance(message, Copy):
             self.books.copied(node, message)
+            self._channel(node).owe()
         elif isinstance(message, Ask):
             self._asked.append((node, message.shares))
         elif isinstance(message, Statement):
@@ -357,5 +366,7 @@ class Shares(Subsystem):
         return self.leader.is_pending() or any(each.has_output() for each in self._channels.values())
 
     def wake_at(self, now: float) -> float:
-        soonest = min([channel.wake_at() for channel in self._channels.values()], default=inf)
-        return min(soonest, self.keeper.wake_at() if self._me else inf)
+        soonest = self.keeper.wake_at() if self._me else inf
+        for channel in self._channels.values():
+            soonest = min(soonest, channel.wake_at())
+        return soonest
