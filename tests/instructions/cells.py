@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.instructions.cell import Cell, OverSockets, Paced, WastefulClock
+from tests.instructions.connecting import Connecting
 from tests.instructions.crossing import Crossing
 from tests.instructions.peers import NatsPublisher, NatsSubscriber, Peer, Publisher, Subscriber
 from tests.instructions.stored import Audited, AuditedPaced, Stored, StoredPaced
@@ -59,6 +60,8 @@ CELLS: Final[dict[str, Callable[[], Cell]]] = {
 WITHOUT_BOUNDS: Final[dict[str, Callable[[], Cell]]] = {
     "QoS 0, one message a turn, to another worker": lambda: Crossing(pairs(20, 0, 1), 10, 20),
     "QoS 1, one message a turn, to another worker": lambda: Crossing(pairs(20, 1, 1), 10, 20),
+    "CONNECT in a cluster, back": lambda: Connecting(30, 3, 0),
+    "CONNECT in a cluster, moved": lambda: Connecting(30, 3, 1),
 }
 """Only for ``--profile``."""
 

@@ -52,7 +52,13 @@ class Etcd:
 
 class Worker:
     def __init__(self, name: str, sockets: str, model: EtcdModel, time: Time) -> None:
-        cluster = {"enabled": True, "listen": "127.0.0.1:0", "secret": "s" * 32, "one_machine": True}
+        cluster = {
+            "enabled": True,
+            "listen": "127.0.0.1:0",
+            "secret": "s" * 32,
+            "one_machine": True,
+            "owners": "shares",
+        }
         settings = {"node": {"name": name}, "cluster": cluster | {"socket_dir": sockets}}
         self.time = time
         self.etcd = Etcd(model, name, time)
@@ -66,19 +72,21 @@ class Worker:
         self.cluster.request_turn = self.driver.request_turn
         state.start(self.time())
 
-    def is_joined(self) -> bool:
+    def is_joined(self, nodes: int) -> bool:
         state = self.cluster.state
-        return state is not None and state.serving and [peer.connected for peer in state.status()] == [True]
+        if state is None or not state.serving or len(state.status()) != nodes - 1:
+            return False
+        return all(peer.connected for peer in state.status())
 
 
 class Crossing(OverSockets):
     """Publishers are connected to the first worker, subscribers to the second one."""
 
-    def __init__(self, peers: list[Peer], rounds: int, messages: int) -> None:
+    def __init__(self, peers: list[Peer], rounds: int, messages: int, nodes: tuple[str, ...] = ("one", "two")) -> None:
         self.time = Time()
         self.directory = tempfile.TemporaryDirectory(prefix="cell-")
         self.model = EtcdModel(Random(1))
-        self.workers = [Worker(name, self.directory.name, self.model, self.time) for name in ("one", "two")]
+        self.workers = [Worker(name, self.directory.name, self.model, self.time) for name in nodes]
         super().__init__(peers, rounds, messages)
 
     def _begin(self) -> None:
@@ -88,7 +96,7 @@ class Crossing(OverSockets):
         for worker in self.workers:
             await worker.start()
         for _ in range(STEPS_MAX):
-            if all(worker.is_joined() for worker in self.workers):
+            if all(worker.is_joined(len(self.workers)) for worker in self.workers):
                 return
             self._pass(STEP_SECONDS)
             await asyncio.sleep(0.0002)
