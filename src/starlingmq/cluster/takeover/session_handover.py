@@ -56,11 +56,11 @@ class SessionHandover:
         if session.ended:
             self.step(outbound, OutboundEvent.ENDED)
             return False
-        if session.window is not None:
+        if _has_window(session):
             sent = self._send(outbound, mover.take_window(session), now)
             if sent:
                 migrations.queue_pace.hand_over(outbound.target, 0)
-            if session.window is not None:
+            if _has_window(session):
                 return sent
         if outbound.state is OutboundState.WINDOW:
             self.step(outbound, OutboundEvent.WINDOW_EMPTY)
@@ -76,7 +76,7 @@ class SessionHandover:
         outbound = pace.next(target) if pace.room(target) > 0 else None
         while outbound is not None:
             session = outbound.session
-            if session.ended or session.window is not None:
+            if session.ended or _has_window(session):
                 migrations.with_output[outbound] = None
             else:
                 taken = mover.take_queue(session, pace.room(target))
@@ -174,6 +174,11 @@ class SessionHandover:
         migrations.changed(inbound)
         self._delivery.attach(inbound)
         self._target.send_former_filters(inbound)
+
+
+def _has_window(session: Session) -> bool:
+    """A function, because compiled code takes what was not None for not None after any call."""
+    return session.window is not None
 
 
 def _part(outgoing: Outgoing, now: float) -> Part:
