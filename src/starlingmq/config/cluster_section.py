@@ -193,11 +193,11 @@ class ClusterConfig(Section, frozen=True):
     owners: Annotated[
         Literal["auto", "etcd", "shares"],
         Meta(
-            description="Where the owner of each client id is kept. etcd: each CONNECT writes to etcd, so no client "
-            "can connect while etcd is unavailable. shares: in the memory of the nodes, each of which leads a part of "
-            "the client ids; etcd is written when nodes come and go (experimental). auto: as the members of the "
-            "cluster have it, and etcd in a new cluster. To change from etcd to shares, stop all nodes and start them "
-            "with shares; do not change back."
+            description="Where the owner of each client id is kept. shares: in the memory of the nodes, each of which "
+            "leads a part of the client ids; etcd is written when nodes come and go, and clients connect without it. "
+            "etcd: each CONNECT writes to etcd, so no client can connect while etcd is unavailable. auto: as the "
+            "members of the cluster have it, and shares in a new cluster. To change from etcd to shares, stop all "
+            "nodes and start them with shares; do not change back."
         ),
     ] = "auto"
     takeover_timeout: Annotated[
