@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import msgspec
 
+from starlingmq.cluster.qos2.stay_values import StayValue, decode_stay, encode_stay
 from starlingmq.core.message import Message
 from starlingmq.core.session.qos import Inbound
 from starlingmq.core.timers import TimerWheel
@@ -48,19 +49,6 @@ NOTHING: Final[Answer] = (UNKNOWN, 0)
 
 _encode: Any = msgspec.msgpack.encode
 _decode_message: Any = msgspec.msgpack.Decoder(tuple[float, bytes, bytes, int, bool, bytes, float, str, float]).decode
-
-
-class Qos2EntryValue(msgspec.Struct, array_like=True):
-    """A stay as a fact for the store. ``owned``: the user is known. It is a field of its own because msgspec cannot see
-    union types such as ``str | None`` in a compiled class."""
-
-    ended_at: float
-    completed: bytes
-    owned: bool = False
-    owner: str = ""
-
-
-_decode_stay: Any = msgspec.msgpack.Decoder(Qos2EntryValue).decode
 
 
 class Qos2Entry:
@@ -138,7 +126,7 @@ class Qos2Store:
         found: dict[bytes, Qos2Entry] = {}
         for key, value in facts.items():
             if key.startswith(STAY):
-                known = _decode_stay(value)
+                known = decode_stay(value)
                 ended_at, completed = known.ended_at, known.completed
                 inbound = Inbound()
                 for at in range(0, len(completed), 2):
@@ -272,7 +260,7 @@ def _handshake_key(stay: Qos2Entry, packet_id: int) -> bytes:
 
 
 def _stay_fact(stay: Qos2Entry) -> bytes:
-    return bytes(_encode(Qos2EntryValue(stay.ended_at, _completed(stay), stay.owner is not None, stay.owner or "")))
+    return encode_stay(StayValue(stay.ended_at, _completed(stay), stay.owner is not None, stay.owner or ""))
 
 
 def _completed(stay: Qos2Entry) -> bytes:
