@@ -128,7 +128,7 @@ class Planted(NamedTuple):
 MISTAKES = {
     "two leaders: one believes that it still leads, and asks no deputy": Planted(
         (Patch(Shares, "_follow_table", _believes_that_it_still_leads), Patch(ShareLeader, "_grant", _grants_alone)),
-        0,
+        2,
     ),
     "a new leader begins with nothing": Planted((Patch(ShareBooks, "led_before", _begins_with_nothing),), 2),
     "a claim is answered from memory of an earlier life": Planted(
@@ -136,7 +136,7 @@ MISTAKES = {
             Patch(ShareNode, "start", _keeps_the_books_of_its_earlier_life),
             Patch(ShareBooks, "led_before", _any_book),
         ),
-        0,
+        6,
     ),
     "a deputy is passed over": Planted(
         (
@@ -148,8 +148,8 @@ MISTAKES = {
     "a deputy hears of no claim": Planted((Patch(ShareLeader, "_grant", _tells_no_deputy),), 1),
     "a deputy answers a claim and forgets it": Planted((Patch(Shares, "_keep", _answers_before_it_has_the_key),), 1),
     "a leader serves before its deputy has a copy": Planted((Patch(ShareLeader, "_copy", _serves_without_a_copy),), 22),
-    "a request is not made again with the next table": Planted((Patch(OwnerGateway, "set_table", _asks_once),), 0),
-    "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 4),
+    "a request is not made again with the next table": Planted((Patch(OwnerGateway, "set_table", _asks_once),), 1),
+    "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 1),
     "a release deletes a later key": Planted((Patch(OwnerBook, "release", _releases_any_epoch),), 1),
 }
 
