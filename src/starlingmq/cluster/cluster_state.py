@@ -118,15 +118,7 @@ class ClusterState:
         settle = SETTLE_TIMEOUTS * config.member_timeout
         last, first = last_epoch(facts), first_number(facts)
         self.members = Members(
-            config.name,
-            name,
-            address,
-            version,
-            settle,
-            last,
-            first,
-            config.owners,
-            CopyMarks(config.name, copied),
+            config.name, name, address, version, settle, last, first, config.owners, CopyMarks(config.name, copied)
         )
         view = self.view = ClusterView(self.members)
         ready = self._ready = ClusterReady()
@@ -158,8 +150,8 @@ class ClusterState:
         )
         broker.peers.control = self._hear
         self._has_events = self._unfinished = True  # an event since the last turn; the last turn left work
-        self._has_messages = self._has_heard = False  # since the last turn, from other nodes; for a subsystem
-        self._has_claims = False  # since the last turn, of other nodes
+        self._has_messages = self._has_claims = False  # since the last turn, of other nodes
+        self._has_heard = False  # the same, for a subsystem
         self._quiet = False  # this turn had nothing to do
         self._due_at = 0.0  # when the next turn has work without an event
 
@@ -426,8 +418,10 @@ class ClusterState:
         self._sender.send_data(now)
         ready = self._ready
         if self._quiet:
-            if self._has_claims:
-                self._answer_claims(now)
+            if self._has_claims and self._shares is not None:
+                self._send_owner_frames(self._shares, now)
+                self._due_at = min(self._due_at, self._shares.wake_at(now))
+                self._unfinished = self._shares.is_pending()
             return ready.take() if ready.now else ready
         for each in self._with_requests:
             ready.requests += each.take_requests(now)
@@ -435,16 +429,10 @@ class ClusterState:
             ready.requests = self._shares.divert(ready.requests)
             self._send_owner_frames(self._shares, now)
         ready.called, ready.outcomes = self.operator_rpc.take_called(), self.operator_rpc.take_outcomes()
-        self._due_at = self._find_due(now)
+        due_at = self.members.wake_at() or inf
+        self._due_at = due_at if self.view.quorum is None else min(due_at, self.pending_work.due_at(now))
         self._unfinished = self.view.routes is None or self.pending_work.is_unfinished()
         return ready.take()
-
-    def _answer_claims(self, now: float) -> None:
-        """In a turn without other work."""
-        assert self._shares is not None
-        self._send_owner_frames(self._shares, now)
-        self._due_at = min(self._due_at, self._shares.wake_at(now))
-        self._unfinished = self._shares.is_pending()
 
     def _send_owner_frames(self, shares: Shares, now: float) -> None:
         self._has_claims = False
@@ -459,13 +447,6 @@ class ClusterState:
         """When ``turn`` has to be called without an event; 0.0: never."""
         soonest = self._sender.data_due_at(self._due_at)
         return 0.0 if soonest == inf else soonest
-
-    def _find_due(self, now: float) -> float:
-        """When a turn has work without an event, apart from data frames."""
-        soonest = self.members.wake_at() or inf
-        if self.view.quorum is not None:
-            soonest = min(soonest, self.pending_work.due_at(now))
-        return soonest
 
     # Status
 

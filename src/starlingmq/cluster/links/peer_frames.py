@@ -30,9 +30,6 @@ class RouteRecord:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RouteRecord) and self.key == other.key and self.value == other.value
 
-    def __hash__(self) -> int:
-        return hash((self.key, self.value))
-
     def __repr__(self) -> str:
         return f"RouteRecord(key={self.key!r}, value={self.value})"
 

@@ -162,7 +162,7 @@ def split_usual(data: bytes, other: Callable[[bytes], Envelope | None]) -> list[
 
 
 class _Reader:
-    """Reads envelopes; what it has read of the present body is in its other attributes."""
+    """Reads envelopes. Most attributes are the fields of the present body."""
 
     data: bytes
     at: i64
