@@ -114,6 +114,10 @@ def _believes_any_node(self: OwnerBook, change: Any) -> None:
     """A will is registered after the client was served elsewhere, and not known to be settled."""
 
 
+def _suspects_nothing_late(self: OwnerBook, found: tuple[OwnerKey, ...], node: int) -> tuple[OwnerKey, ...]:
+    return (*found, *[OwnerKey(each, 1, 1, b"") for each in self.unknown if each != node])
+
+
 class Patch(NamedTuple):
     place: Any
     name: str
@@ -150,6 +154,9 @@ MISTAKES = {
     "a leader serves before its deputy has a copy": Planted((Patch(ShareLeader, "_copy", _serves_without_a_copy),), 22),
     "a request is not made again with the next table": Planted((Patch(OwnerGateway, "set_table", _asks_once),), 1),
     "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 1),
+    "an unknown node is named with an old session": Planted(
+        (Patch(OwnerBook, "_with_suspected", _suspects_nothing_late),), 13
+    ),
     "a release deletes a later key": Planted((Patch(OwnerBook, "release", _releases_any_epoch),), 1),
 }
 

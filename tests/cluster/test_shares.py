@@ -137,14 +137,19 @@ def test_a_key_keeps_the_epoch_in_which_it_was_created_and_goes_with_its_release
     assert book.release("c", 1, again.epoch) is None and not book.keys
 
 
-def test_an_unknown_node_is_named_just_below_the_claim_until_it_has_said_what_it_has() -> None:
-    book = OwnerBook(1, 0)
-    book.unknown = {3: None}
-    key, found = book.claim("c", 1, b"1", 1, 0)
-    assert found == (OwnerKey(3, key.epoch - 1, key.epoch - 1, b""),)
-    book.replace_node(3, [("d", 7, b"1")], 1)
-    assert book.claim("c", 1, b"1", 1, 0)[1] == (key,)
-    assert book.claim("d", 1, b"1", 1, 0)[1] == (OwnerKey(3, 7, 7, b"1"),)
+def test_an_unknown_node_is_named_with_all_that_it_can_have_until_it_has_said_what_it_has() -> None:
+    book = OwnerBook(2, 0)
+    book.collected, book.unknown = 2, {3: None}
+    latest = (2 << VERSION_SHIFT) - 1
+    key, found = book.claim("c", 1, b"1", 2, 0)
+    assert found == (OwnerKey(3, latest, latest, b""),)
+    again, found = book.claim("c", 2, b"1", 2, 0)
+    assert found == (key, OwnerKey(3, latest, latest, b"")) and key.epoch > latest, "what was claimed since is later"
+    third, found = book.claim("c", 3, b"1", 2, 0)
+    assert found == (key, again), "it claims itself"
+    assert book.claim("c", 1, b"1", 2, 0)[1] == (key, again, third), "and has a known key that is later"
+    book.replace_node(3, [("d", 7, b"1")], 2)
+    assert book.claim("d", 1, b"1", 2, 0)[1] == (OwnerKey(3, 7, 7, b"1"),)
 
 
 # The channel

@@ -5,8 +5,9 @@ Laws, the same that the keys in etcd had (``takeover.ownership``):
 - A claim writes the key of its node, and reads those of all nodes in the same step. Its epoch is above all epochs of
   the share, and above all that the claiming node knows.
 - A key is deleted by a release of its epoch, or of a later one.
-- ``unknown`` nodes have not said what they have, and the book may miss their keys: a claim names each of them with an
-  epoch just below its own, so that a later session there is assumed.
+- ``unknown`` nodes have not said what they have, and the book may miss their keys from before it was collected: a claim
+  names each of them with the highest epoch that was granted then. So a session from before is assumed there to be the
+  latest, and one that was claimed since is later.
 """
 
 from __future__ import annotations
@@ -70,12 +71,16 @@ class OwnerBook:
         key = OwnerKey(node, created, epoch, value)
         self.keys[client_id] = (*others, key)
         if self.unknown:
-            suspected = [other for other in self.unknown if other != node]
-            found = (
-                *[key for key in found if key.node not in suspected],
-                *[OwnerKey(other, epoch - 1, epoch - 1, b"") for other in suspected],
-            )
+            found = self._with_suspected(found, node)
         return key, found
+
+    def _with_suspected(self, found: tuple[OwnerKey, ...], node: int) -> tuple[OwnerKey, ...]:
+        """These keys, and those that unknown nodes may have, apart from the claiming ``node``."""
+        latest = (self.collected << VERSION_SHIFT) - 1
+        known = {key.node: key for key in found if key.epoch > latest}
+        suspected = [OwnerKey(each, latest, latest, b"") for each in self.unknown if each != node and each not in known]
+        nodes = {key.node for key in suspected}
+        return (*[key for key in found if key.node not in nodes], *suspected)
 
     def change_wills(self, change: WillChange, version: int) -> int:
         """The revision of the change; 0: the key has another revision."""
