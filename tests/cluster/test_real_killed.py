@@ -65,8 +65,8 @@ async def test_clients_of_a_killed_node_are_served_elsewhere_at_once(three: Clus
 
 @pytest.fixture
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Its leases last; all else is as by default."""
-    with Cluster(tmp_path_factory.mktemp("wills"), 3, {"lease_ttl": 300}, proxies=False) as cluster:
+    """Its leases last, and wills are in etcd, where a test can see them; all else is as by default."""
+    with Cluster(tmp_path_factory.mktemp("wills"), 3, {"lease_ttl": 300, "owners": "etcd"}, proxies=False) as cluster:
         asyncio.run(cluster.whole())
         yield cluster
         assert cluster.complaints() == []

@@ -30,7 +30,8 @@ LARGE: Final = b"x" * 100_000
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("retained"), 3, {"lease_ttl": 3}) as cluster:
+    """With wills in etcd, where a test can see them."""
+    with Cluster(tmp_path_factory.mktemp("retained"), 3, {"lease_ttl": 3, "owners": "etcd"}) as cluster:
         asyncio.run(cluster.whole())
         yield cluster
         assert cluster.complaints() == []

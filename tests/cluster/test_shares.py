@@ -347,6 +347,24 @@ def test_a_claim_of_another_node_is_answered_by_the_deputy_when_it_has_the_key()
     assert [key.node for key in kept.books.books[share_of(client_id)].read(client_id)] == [other]
 
 
+def test_who_loses_leader_and_deputy_at_once_loses_a_session_once_at_most() -> None:
+    fleet = share_fleet(5)
+    shares = fleet[0].cluster.shares
+    assert shares is not None
+    lost = fleet[3].cluster.number, fleet[4].cluster.number
+    client_id = next(f"c{n}" for n in range(10000) if set(shares.table.of(f"c{n}")[:2]) == set(lost))
+    subscribe(lasting(fleet, 0, client_id), b"f", 1)
+    for _ in lost:
+        fleet.end(3)
+    fleet.advance(20.0, 0.05)
+    assert shares.table.of(client_id).leader not in lost
+    first = lasting(fleet, 1, client_id)
+    assert not first.connack.session_present, "nodes that are lost may have had a later session"
+    subscribe(first, b"f", 1)
+    for place in (2, 0, 1):
+        assert lasting(fleet, place, client_id).connack.session_present, "that they cannot have what came since"
+
+
 def test_a_node_with_other_owners_does_not_join_and_says_what_to_do() -> None:
     fleet = share_fleet(2)
     fleet.config = {}
