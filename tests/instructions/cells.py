@@ -1,4 +1,4 @@
-"""The list of all counted cells. Only the last ones have sockets and a real clock."""
+"""The list of all counted cells. Only the last ones have sockets; there is a CONNECT in place of a message in some."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ CELLS: Final[dict[str, Callable[[], Cell]]] = {
     "QoS 1, one message a turn": lambda: Paced(pairs(20, 1, 1), 10, 20),
     "QoS 0, one message a turn, over sockets": lambda: OverSockets(pairs(20, 0, 1), 10, 20),
     "QoS 1, one message a turn, over sockets": lambda: OverSockets(pairs(20, 1, 1), 10, 20),
+    "CONNECT in a cluster, back": lambda: Connecting(30, 3, 0),
+    "CONNECT in a cluster, moved": lambda: Connecting(30, 3, 1),
 }
 
 WITHOUT_BOUNDS: Final[dict[str, Callable[[], Cell]]] = {
     "QoS 0, one message a turn, to another worker": lambda: Crossing(pairs(20, 0, 1), 10, 20),
     "QoS 1, one message a turn, to another worker": lambda: Crossing(pairs(20, 1, 1), 10, 20),
-    "CONNECT in a cluster, back": lambda: Connecting(30, 3, 0),
-    "CONNECT in a cluster, moved": lambda: Connecting(30, 3, 1),
 }
 """Only for ``--profile``."""
 

@@ -99,7 +99,7 @@ class Crossing(OverSockets):
             if all(worker.is_joined(len(self.workers)) for worker in self.workers):
                 return
             self._pass(STEP_SECONDS)
-            await asyncio.sleep(0.0002)
+            await asyncio.sleep(0.001)
         raise AssertionError("the workers did not find each other")
 
     def _pass(self, seconds: float) -> None:
