@@ -7,7 +7,15 @@ import sys
 
 from tests.sim.schedule import Schedule
 
-from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, Heartbeat
+from starlingmq.cluster.links.peer_frames import (
+    Data,
+    DataAck,
+    Envelope,
+    Heartbeat,
+    RouteApplied,
+    RouteRecords,
+    ShareFrame,
+)
 
 
 class Trace:
@@ -41,7 +49,11 @@ def told(envelope: Envelope) -> str:
         )
     if isinstance(body, Data):
         return f"Data {body.sequence} of {body.count}: {body.blob!r}"
-    if isinstance(body, DataAck):
-        return f"DataAck sequence={body.sequence} room={body.room}"
+    if isinstance(body, (DataAck, RouteApplied)):
+        return repr(body)
+    if isinstance(body, RouteRecords):
+        return f"{body!r} history={body.history} quiet={body.quiet}"
+    if isinstance(body, ShareFrame):
+        return f"{body!r} messages={body.messages!r} table={body.table!r}"
     values = " ".join(f"{field.name}={getattr(body, field.name)!r}" for field in dataclasses.fields(body))
     return f"{type(body).__name__} {values}"
