@@ -9,11 +9,12 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
 from starlingmq.admin.share_views import view_shares
+from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
 from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_channel import ACKNOWLEDGE_SECONDS, FRAMES_UNDER_WAY, RESEND_SECONDS, ShareChannel
 from starlingmq.cluster.shares.share_leader import LeadState
-from starlingmq.cluster.shares.share_messages import Ask, Claim, Message, OwnerAnswer
+from starlingmq.cluster.shares.share_messages import Ask, Claim, Message, OwnerAnswer, WillRead
 from starlingmq.cluster.shares.share_table import (
     NO_TABLE,
     SHARES,
@@ -345,6 +346,51 @@ def test_a_claim_of_another_node_is_answered_by_the_deputy_when_it_has_the_key()
     kept = fleet[places[pair.deputy]].cluster.shares
     assert kept is not None
     assert [key.node for key in kept.books.books[share_of(client_id)].read(client_id)] == [other]
+
+
+def test_answers_are_given_before_another_table_is_followed() -> None:
+    """Otherwise a node that becomes the leader of a share does not count what it was just granted, and drops its key."""
+    shares = share_fleet(3)[0].cluster.shares
+    assert shares is not None
+    before = shares.table
+    versions: list[int] = []
+    shares.answer_to(lambda answer, now: versions.append(shares.table.version))
+    shares.gateway._answers.append(TxnAnswer("a claim", True, 1, ()))
+    later = Reassignment(before, {node: incarnation + 1 for node, incarnation in before.nodes.items()}).table
+    shares.keeper.learn(later)
+    shares.begin_turn(100.0)
+    assert versions == [before.version] and shares.table.version == later.version > before.version
+
+
+def test_a_table_that_comes_from_another_node_is_followed_after_the_answers() -> None:
+    fleet = share_fleet(3)
+    shares = fleet[0].cluster.shares
+    assert shares is not None
+    before = shares.table
+    later = Reassignment(before, {node: incarnation + 1 for node, incarnation in before.nodes.items()}).table
+    word = ShareFrame(later.version, 0, 0, b"", encode_table(later))
+    shares.gateway._answers.append(TxnAnswer("a claim", True, 1, ()))
+    assert not shares.received(fleet[1].cluster.number, 1, word), "the turn has work"
+    assert shares.table.version == before.version
+    shares.begin_turn(100.0)
+    assert shares.table.version == later.version
+
+
+def test_an_answer_that_waits_for_the_deputy_hastens_its_acknowledgement() -> None:
+    fleet = share_fleet(3)
+    client_id = fleet.led_by(0)
+    shares = fleet[0].cluster.shares
+    assert shares is not None
+    pair = shares.table.of(client_id)
+    (other,) = {node.cluster.number for node in fleet.nodes} - {pair.leader, pair.deputy}
+    shares.leader.take(pair.leader, Claim(7, client_id, b"1", 0))
+    shares.leader.take(other, WillRead(8, client_id))
+    frames: list[tuple[int, int]] = []
+    while not frames:
+        fleet.carried.clear()
+        fleet.advance(0.01)  # less than ACKNOWLEDGE_SECONDS
+        frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
+    assert frames == [(pair.leader, pair.deputy), (pair.deputy, pair.leader), (pair.leader, other)]
 
 
 def test_who_loses_leader_and_deputy_at_once_loses_a_session_once_at_most() -> None:

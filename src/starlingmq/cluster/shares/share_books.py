@@ -65,14 +65,16 @@ class ShareBooks:
         if self._is_deputy(source, copy.share, copy.since):
             self.put(copy.share, book_of(copy))
 
-    def keep(self, source: int, change: KeyChanged) -> None:
+    def keep(self, source: int, change: KeyChanged) -> bool:
+        """Returns whether this node is the deputy, and has the key now."""
         book = self.books.get(change.share)
         if book is None or not self._is_deputy(source, change.share, book.since):
-            return
+            return False
         if change.epoch:
             book.put(change.client_id, OwnerKey(change.node, change.created, change.epoch, change.value))
         else:
             book.drop(change.client_id, change.node)
+        return True
 
     def keep_wills(self, source: int, change: WillsKept) -> None:
         book = self.books.get(change.share)

@@ -35,6 +35,7 @@ from starlingmq.cluster.shares.share_messages import (
     Claim,
     Copy,
     Earlier,
+    Hasten,
     KeyChanged,
     Message,
     OwnerAnswer,
@@ -110,6 +111,7 @@ class ShareLeader:
         self._led: dict[int, LedShare] = {}
         self._to_copy: dict[int, None] = {}
         self._held: dict[int, deque[tuple[int, int, Answer]]] = {}  # deputy -> (number, node, answer)
+        self._hastened: dict[int, int] = {}  # deputy -> number of the last ``Hasten`` to it
         self._to_sweep: deque[int] = deque()
         self._to_settle = False
 
@@ -127,7 +129,7 @@ class ShareLeader:
             self._table.nodes.get(node, incarnation) != incarnation for node, incarnation in table.nodes.items()
         )
         self._table = table
-        self._led, self._held, self._to_copy = {}, {}, {}
+        self._led, self._held, self._hastened, self._to_copy = {}, {}, {}, {}
         self._to_settle = me != 0
         unswept, self._to_sweep = self._to_sweep, deque()
         asks: dict[int, list[int]] = {}
@@ -202,7 +204,8 @@ class ShareLeader:
             later = book.release(message.client_id, message.node, message.epoch)
             if later is None:
                 self._keep(led, message.client_id, OwnerKey(message.node, 0, 0, b""))
-            self._answer(led, node, OwnerAnswer(message.ticket, book.counter, () if later is None else (later,)))
+            answer = OwnerAnswer(message.ticket, book.counter, () if later is None else (later,))
+            self._answer(led, node, answer, is_awaited=False)  # by no client
         elif isinstance(message, WillChange):
             self._change_wills(led, node, message, table)
         elif isinstance(message, WillRead):
@@ -248,11 +251,18 @@ class ShareLeader:
             change = KeyChanged(led.share, client_id, *key, ticket, found)
             led.position = self._links.send(led.pair.deputy, change)
 
-    def _answer(self, led: LedShare, node: int, answer: Answer) -> None:
+    def _answer(self, led: LedShare, node: int, answer: Answer, is_awaited: bool = True) -> None:
         if led.pair.deputy not in (0, node):
             self._held.setdefault(led.pair.deputy, deque()).append((led.position, node, answer))
+            if is_awaited:
+                self._hasten(led)
         else:
             self._links.send(node, answer)
+
+    def _hasten(self, led: LedShare) -> None:
+        deputy = led.pair.deputy
+        if self._links.taken(deputy) < led.position and self._hastened.get(deputy, 0) < led.position:
+            self._hastened[deputy] = self._links.send(deputy, Hasten())
 
     def stated(self, node: int, statement: Statement) -> None:
         led = self._led.get(statement.share)

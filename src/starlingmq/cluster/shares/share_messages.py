@@ -10,6 +10,7 @@
     WillChange, WillRead, WillsOf   from a node to the leader of the share      WillAnswer   back to that node
     WillHint               from a node to the deputy, if the leader is slow to answer its WillChange
     WillsKept              from the leader to the deputy                   WillNews      from the leader to their node
+    Hasten                 from the leader to the deputy, if an answer waits for its acknowledgement
 """
 
 from __future__ import annotations
@@ -164,13 +165,17 @@ class WillHint(msgspec.Struct, array_like=True, tag=17, frozen=True):
     change: WillChange
 
 
+class Hasten(msgspec.Struct, array_like=True, tag=18, frozen=True):
+    """The sender waits until the other node has taken everything before this."""
+
+
 class ShareMessageError(ValueError):
     """The bytes are not messages of this version."""
 
 
 Request = Claim | Release | Read | WillChange | WillRead | WillsOf
 Answer = OwnerAnswer | WillAnswer | WillNews
-Message = Request | Answer | KeyChanged | WillsKept | WillHint | Copy | Ask | Statement | Settled | Earlier
+Message = Request | Answer | KeyChanged | WillsKept | WillHint | Copy | Ask | Statement | Settled | Earlier | Hasten
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(list[Message])

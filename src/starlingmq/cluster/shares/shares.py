@@ -38,6 +38,7 @@ from starlingmq.cluster.shares.share_messages import (
     Claim,
     Copy,
     Earlier,
+    Hasten,
     KeyChanged,
     Message,
     OwnerAnswer,
@@ -165,7 +166,8 @@ class Shares(Subsystem):
             table = decode_table(frame.table)
             if table is not None:
                 self.keeper.learn(table)
-                self._follow_table()
+                if not (self.gateway.has_answers() or self.will_gateway.has_answers()):  # else in the turn, after them
+                    self._follow_table()
         version = self.table.version
         if frame.version < version:
             self._words[node] = ShareFrame(version, 0, 0, b"", encode_table(self.table))
@@ -175,10 +177,10 @@ class Shares(Subsystem):
             only_requests = True
             for message in self._channel(node).received(frame):
                 only_requests = only_requests and isinstance(
-                    message, (Claim, Release, KeyChanged, WillChange, WillsKept)
+                    message, (Claim, Release, KeyChanged, WillChange, WillsKept, Hasten)
                 )
                 self._take(node, message)
-            return only_requests and not (self._local or self.leader.is_pending())
+            return only_requests and not (frame.table or self._local or self.leader.is_pending())
         return False
 
     def _take(self, node: int, message: Message) -> None:
@@ -194,6 +196,7 @@ class Shares(Subsystem):
             self._keep(node, message)
         elif isinstance(message, WillsKept):
             self.books.keep_wills(node, message)
+        elif isinstance(message, Hasten):
             self._channel(node).owe()
         elif isinstance(message, WillHint):
             self.books.hinted(node, message.change)
@@ -210,8 +213,7 @@ class Shares(Subsystem):
             self._look_at_earlier(message)
 
     def _keep(self, leader: int, change: KeyChanged) -> None:
-        self.books.keep(leader, change)
-        if change.ticket:
+        if self.books.keep(leader, change) and change.ticket:
             self.send(change.node, OwnerAnswer(change.ticket, change.epoch, change.found))
 
     def _look_at_earlier(self, message: Earlier) -> None:
@@ -287,14 +289,18 @@ class Shares(Subsystem):
     def begin_turn(self, now: float) -> None:
         if not self.used:
             return
+        self._give_answers(now)  # before another table: what was granted belongs to what a new leader is told
         self._look_at_nodes()
         self._follow_table()
         self._pump()
+        self._give_answers(now)
+        self._look_at_leaders(now)
+
+    def _give_answers(self, now: float) -> None:
         for answer in self.gateway.take_answers():
             self._give(answer, now)
         for each in self.will_gateway.take_answers():
             self._give(each, now)
-        self._look_at_leaders(now)
 
     def _give(self, answer: Answer, now: float) -> None:
         for sink in self._sinks:
