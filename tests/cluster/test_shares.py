@@ -14,7 +14,7 @@ from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_channel import ACKNOWLEDGE_SECONDS, FRAMES_UNDER_WAY, RESEND_SECONDS, ShareChannel
 from starlingmq.cluster.shares.share_leader import LeadState
-from starlingmq.cluster.shares.share_messages import Ask, Claim, Message, OwnerAnswer, WillRead
+from starlingmq.cluster.shares.share_messages import Ask, Claim, Message, OwnerAnswer, Release, WillRead
 from starlingmq.cluster.shares.share_table import (
     NO_TABLE,
     SHARES,
@@ -376,6 +376,23 @@ def test_a_table_that_comes_from_another_node_is_followed_after_the_answers() ->
     assert shares.table.version == later.version
 
 
+class Silent:
+    """Links to nodes that acknowledge nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, str]] = []
+
+    def send(self, node: int, message: Message) -> int:
+        self.sent.append((node, type(message).__name__))
+        return len(self.sent)
+
+    def taken(self, node: int) -> int:
+        return 0
+
+    def is_full(self, node: int) -> bool:
+        return False
+
+
 def test_an_answer_that_waits_for_the_deputy_hastens_its_acknowledgement() -> None:
     fleet = share_fleet(3)
     client_id = fleet.led_by(0)
@@ -383,14 +400,15 @@ def test_an_answer_that_waits_for_the_deputy_hastens_its_acknowledgement() -> No
     assert shares is not None
     pair = shares.table.of(client_id)
     (other,) = {node.cluster.number for node in fleet.nodes} - {pair.leader, pair.deputy}
-    shares.leader.take(pair.leader, Claim(7, client_id, b"1", 0))
-    shares.leader.take(other, WillRead(8, client_id))
-    frames: list[tuple[int, int]] = []
-    while not frames:
-        fleet.carried.clear()
-        fleet.advance(0.01)  # less than ACKNOWLEDGE_SECONDS
-        frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
-    assert frames[0] == (pair.leader, pair.deputy) and frames[-2:] == [(pair.deputy, pair.leader), (pair.leader, other)]
+    shares.leader._links = links = Silent()
+    shares.leader._hastened = {}
+    shares.leader.take(other, Claim(7, client_id, b"1", 0))
+    assert links.sent == [(pair.deputy, "KeyChanged")], "the deputy answers"
+    for ticket in (8, 9):
+        shares.leader.take(other, WillRead(ticket, client_id))
+    assert links.sent[1:] == [(pair.deputy, "Hasten")], "once"
+    shares.leader.take(other, Release(10, client_id, other, 1 << 62))
+    assert links.sent[2:] == [(pair.deputy, "KeyChanged")], "no client waits for it"
 
 
 def test_who_loses_leader_and_deputy_at_once_loses_a_session_once_at_most() -> None:
