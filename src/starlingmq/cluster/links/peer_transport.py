@@ -147,9 +147,10 @@ class PeerTransport:
         return ack
 
     def idle(self) -> bool:
-        """Whether nothing is owed to that node."""
-        session = self.peer.session
-        return self.link.unacknowledged() == 0 and session.queue is None and not self.peer.client.frames
+        """Whether nothing is owed to that node. Frames that wait until they are stored, or copied, are owed as well."""
+        session, client = self.peer.session, self.peer.client
+        waits = client.waiting != 0 or len(client.frames) != 0 or session.queue is not None
+        return not waits and self.link.unacknowledged() == 0
 
     # In
 
