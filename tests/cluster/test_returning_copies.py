@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cluster.return_world import run_with_copies
+from tests.cluster.return_world import run, run_with_copies
+from tests.sim.world import World
 
 from starlingmq.net.copies.copy_place import COPIES, CopyPlaces
 from starlingmq.net.peers.copy_link import NO_COPY
@@ -22,6 +23,13 @@ FOUND = (78, 106)
 @pytest.mark.parametrize("seed", FOUND)
 def test_a_node_with_copies_that_was_removed_brings_nothing_back(seed: int) -> None:
     assert run_with_copies(seed).returns
+
+
+def test_a_node_that_leaves_loses_nothing_that_waits_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this world messages are acknowledged at the moment at which their node leaves."""
+    monkeypatch.setattr(World, "copies", 2)
+    monkeypatch.setattr(World, "owners", "shares")
+    assert run(91017).returns
 
 
 def test_data_that_is_set_aside_is_kept_and_what_was_interrupted_is_completed(tmp_path: Path) -> None:
