@@ -167,7 +167,7 @@ def two_sessions_with_one_short_name_move_together() -> None:
 def a_random_world() -> None:
     World.owners = "shares"
     try:
-        takeover_world.run(0)
+        takeover_world.run(1)
     finally:
         World.owners = "etcd"
 
