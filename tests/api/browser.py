@@ -11,7 +11,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.patience import within
 
@@ -22,6 +22,10 @@ FLAGS = [
     "--no-default-browser-check", "--disable-background-networking", "--disable-component-update",
     "--disable-default-apps", "--disable-extensions", "--disable-sync", "--remote-debugging-pipe",
 ]  # fmt: skip
+
+
+NAVIGATED: Final = "target navigated"
+"""Part of the error that ends a script when its page is left."""
 
 
 class Page:
@@ -75,13 +79,21 @@ class Page:
         return said["result"].get("value")
 
     async def until(self, condition: str) -> None:
-        """Wait for an expression to become true: looked at whenever the page changes."""
-        await self.run(
+        """Wait for an expression to become true: looked at whenever the page changes, and in the page after it."""
+        script = (
             "new Promise((met) => { const look = () => { if (" + condition + ") { seen.disconnect(); met(true); } };"
             "const seen = new MutationObserver(look);"
             "seen.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});"
             "look(); })"
         )
+        while True:
+            try:
+                await self.run(script)
+            except AssertionError as error:
+                if NAVIGATED not in str(error):
+                    raise
+            else:
+                return
 
     async def look_like(self, width: int, height: int, dark: bool) -> None:
         await self.call(

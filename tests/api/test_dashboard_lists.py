@@ -20,6 +20,11 @@ def button(text: str) -> str:
     return f"[...document.querySelectorAll('#view button')].find((one) => one.textContent.startsWith('{text}'))"
 
 
+def pressed(text: str) -> str:
+    """Presses that button once it is there: the view may be drawn anew at any moment."""
+    return f"((one) => Boolean(one && (one.click(), true)))({button(text)})"
+
+
 def field(name: str) -> str:
     return f"document.querySelector('#view [name={name}]')"
 
@@ -39,15 +44,15 @@ async def test_an_operator_finds_clients_and_retained_messages(
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/#clients")
         await page.until(f"{COUNT} === '1 to 100 of 106' && {FIRST} === 'dev-000'")
-        await page.run(f"{button('Next')}.click()")
+        await page.until(pressed("Next"))
         await page.until(f"{COUNT} === '101 to 106 of 106' && {FIRST} === 'dev-100'")
-        await page.run("location.reload()")
-        await page.until(f"{COUNT} === '101 to 106 of 106' && !{button('Previous')}.hidden")
-        await page.run(f"{button('Previous')}.click()")
+        await page.run("window.isOld = true; location.reload()")
+        await page.until(f"!window.isOld && {COUNT} === '101 to 106 of 106' && !{button('Previous')}.hidden")
+        await page.until(pressed("Previous"))
         await page.until(f"{COUNT} === '1 to 100 of 106' && {button('Previous')}.hidden")
-        await page.run(f"{button('subscriptions')}.click()")
+        await page.until(pressed("subscriptions"))
         await page.until("document.querySelector('th[aria-sort=ascending]')?.textContent.startsWith('subscriptions')")
-        await page.run(f"{button('subscriptions')}.click()")
+        await page.until(pressed("subscriptions"))
         await page.until(f"{FIRST} === 'zulu'")
         await page.screenshot(pictures / "list-sorted.png")
         await page.run(f"{field('user')}.focus()")
@@ -59,11 +64,11 @@ async def test_an_operator_finds_clients_and_retained_messages(
         await page.screenshot(pictures / "list-filter.png")
         await page.run("location.hash = '#retained?sort=topic&descending=true'")
         await page.until(f"{COUNT} === '1 to 3 of 3' && {FIRST} === 'plant/2/speed'")
-        await page.run(f"{button('topic')}.click()")
+        await page.until(pressed("topic"))
         await page.until(f"{FIRST} === 'office/light'")
         await page.run("location.hash = '#subscriptions?sort=filter&descending=true'")
         await page.until(f"{COUNT} === '1 to 3 of 3' && {FIRST} === 'plant/3'")
-        await page.run(f"{button('filter')}.click()")
+        await page.until(pressed("filter"))
         await page.until(f"{FIRST} === 'plant/1'")
         await page.run("location.hash = '#groups'")
         await page.until(f"{COUNT} === '0 of 0'")
