@@ -21,7 +21,7 @@ def button(text: str) -> str:
 
 
 def pressed(text: str) -> str:
-    """Presses that button once it is there: the view may be drawn anew at any moment."""
+    """Presses that button once it is there: the view may be drawn again at any moment."""
     return f"((one) => Boolean(one && (one.click(), true)))({button(text)})"
 
 
