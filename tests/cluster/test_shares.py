@@ -14,7 +14,7 @@ from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_channel import ACKNOWLEDGE_SECONDS, FRAMES_UNDER_WAY, RESEND_SECONDS, ShareChannel
 from starlingmq.cluster.shares.share_leader import LeadState
-from starlingmq.cluster.shares.share_messages import Ask, Claim, Message, OwnerAnswer, Release, WillRead
+from starlingmq.cluster.shares.share_messages import Ask, Claim, KeyChanged, Message, OwnerAnswer, Release, WillRead
 from starlingmq.cluster.shares.share_table import (
     NO_TABLE,
     SHARES,
@@ -25,6 +25,7 @@ from starlingmq.cluster.shares.share_table import (
     encode_table,
     share_of,
 )
+from starlingmq.cluster.shares.shares import Shares
 from starlingmq.wire.mqtt import Connect
 
 
@@ -302,50 +303,61 @@ def test_a_node_without_storage_says_that_it_knows_nothing_of_its_earlier_incarn
     assert fleet[1].state.ctx.sessions["c"].epoch > fleet[1].cluster.qos2._since
 
 
+class Claimed:
+    """A client id whose share the first of three nodes leads, and the number of each node by what it is for it."""
+
+    def __init__(self) -> None:
+        self.fleet = share_fleet(3)
+        self.client_id = self.fleet.led_by(0)
+        self.shares = [node.cluster.shares for node in self.fleet.nodes]
+        self.places = {node.cluster.number: place for place, node in enumerate(self.fleet.nodes)}
+        pair = self.of(self.fleet[0].cluster.number).table.of(self.client_id)
+        self.leader, self.deputy = pair.leader, pair.deputy
+        (self.other,) = set(self.places) - {pair.leader, pair.deputy}
+
+    def of(self, number: int) -> Shares:
+        found = self.shares[self.places[number]]
+        assert found is not None
+        return found
+
+    def frames_at(self, number: int) -> list[tuple[int, int]]:
+        """The nodes between which frames about owners go when the client connects to that node."""
+        self.fleet.carried.clear()
+        lasting(self.fleet, self.places[number], self.client_id)
+        return [(each.source, each.target) for each in self.fleet.carried if isinstance(each.body, ShareFrame)]
+
+    def kept(self) -> list[int]:
+        """The nodes whose keys the deputy has."""
+        book = self.of(self.deputy).books.books[share_of(self.client_id)]
+        return [key.node for key in book.read(self.client_id)]
+
+
 def test_a_claim_at_the_leader_costs_frames_with_its_deputy_only() -> None:
-    fleet = share_fleet(3)
-    client_id = fleet.led_by(0)
-    shares = fleet[0].cluster.shares
-    assert shares is not None
-    pair = shares.table.of(client_id)
-    fleet.carried.clear()
-    lasting(fleet, 0, client_id)
-    frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
-    assert frames == [(pair.leader, pair.deputy), (pair.deputy, pair.leader)]
+    it = Claimed()
+    assert it.frames_at(it.leader) == [(it.leader, it.deputy), (it.deputy, it.leader)]
 
 
 def test_a_claim_at_the_deputy_is_answered_with_the_change_that_it_has_to_keep() -> None:
-    fleet = share_fleet(3)
-    client_id = fleet.led_by(0)
-    shares = fleet[0].cluster.shares
-    assert shares is not None
-    pair = shares.table.of(client_id)
-    deputy = next(place for place, node in enumerate(fleet.nodes) if node.cluster.number == pair.deputy)
-    fleet.carried.clear()
-    lasting(fleet, deputy, client_id)
-    frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
-    assert frames == [(pair.deputy, pair.leader), (pair.leader, pair.deputy)]
-    kept = fleet[deputy].cluster.shares
-    assert kept is not None and [key.node for key in kept.books.books[share_of(client_id)].read(client_id)] == [
-        pair.deputy
-    ]
+    it = Claimed()
+    assert it.frames_at(it.deputy) == [(it.deputy, it.leader), (it.leader, it.deputy)]
+    assert it.kept() == [it.deputy]
 
 
 def test_a_claim_of_another_node_is_answered_by_the_deputy_when_it_has_the_key() -> None:
-    fleet = share_fleet(3)
-    client_id = fleet.led_by(0)
-    shares = fleet[0].cluster.shares
-    assert shares is not None
-    pair = shares.table.of(client_id)
-    places = {node.cluster.number: place for place, node in enumerate(fleet.nodes)}
-    (other,) = set(places) - {pair.leader, pair.deputy}
-    fleet.carried.clear()
-    lasting(fleet, places[other], client_id)
-    frames = [(each.source, each.target) for each in fleet.carried if isinstance(each.body, ShareFrame)]
-    assert frames == [(other, pair.leader), (pair.leader, pair.deputy), (pair.deputy, other)]
-    kept = fleet[places[pair.deputy]].cluster.shares
-    assert kept is not None
-    assert [key.node for key in kept.books.books[share_of(client_id)].read(client_id)] == [other]
+    it = Claimed()
+    assert it.frames_at(it.other) == [(it.other, it.leader), (it.leader, it.deputy), (it.deputy, it.other)]
+    assert it.kept() == [it.other]
+
+
+def test_a_node_that_is_not_the_deputy_answers_no_claim() -> None:
+    it = Claimed()
+    kept = KeyChanged(share_of(it.client_id), it.client_id, it.other, 1, 1, b"1", 7, ())
+    for number, answers in ((it.deputy, 1), (it.other, 0)):
+        shares = it.of(number)
+        before = sum(shares.behind().values()) + len(shares._local)
+        shares._keep(it.leader, kept)
+        assert sum(shares.behind().values()) + len(shares._local) == before + answers
+    assert it.kept() == [it.other]
 
 
 def test_answers_are_given_before_another_table_is_followed() -> None:
@@ -394,21 +406,17 @@ class Silent:
 
 
 def test_an_answer_that_waits_for_the_deputy_hastens_its_acknowledgement() -> None:
-    fleet = share_fleet(3)
-    client_id = fleet.led_by(0)
-    shares = fleet[0].cluster.shares
-    assert shares is not None
-    pair = shares.table.of(client_id)
-    (other,) = {node.cluster.number for node in fleet.nodes} - {pair.leader, pair.deputy}
-    shares.leader._links = links = Silent()
-    shares.leader._hastened = {}
-    shares.leader.take(other, Claim(7, client_id, b"1", 0))
-    assert links.sent == [(pair.deputy, "KeyChanged")], "the deputy answers"
+    it = Claimed()
+    leader = it.of(it.leader).leader
+    leader._links = links = Silent()
+    leader._hastened = {}
+    leader.take(it.other, Claim(7, it.client_id, b"1", 0))
+    assert links.sent == [(it.deputy, "KeyChanged")], "the deputy answers"
     for ticket in (8, 9):
-        shares.leader.take(other, WillRead(ticket, client_id))
-    assert links.sent[1:] == [(pair.deputy, "Hasten")], "once"
-    shares.leader.take(other, Release(10, client_id, other, 1 << 62))
-    assert links.sent[2:] == [(pair.deputy, "KeyChanged")], "no client waits for it"
+        leader.take(it.other, WillRead(ticket, it.client_id))
+    assert links.sent[1:] == [(it.deputy, "Hasten")], "once"
+    leader.take(it.other, Release(10, it.client_id, it.other, 1 << 62))
+    assert links.sent[2:] == [(it.deputy, "KeyChanged")], "no client waits for it"
 
 
 def test_who_loses_leader_and_deputy_at_once_loses_a_session_once_at_most() -> None:
