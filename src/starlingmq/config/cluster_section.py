@@ -203,8 +203,8 @@ class ClusterConfig(Section, frozen=True):
     takeover_timeout: Annotated[
         PositiveDuration,
         Meta(
-            description="CONNECT packets are refused when etcd, which stores the session owners, has not "
-            "answered for twice this time."
+            description="CONNECT packets are refused when nothing that stores session owners has answered for twice "
+            "this time: etcd; with owners in shares, their leaders, if the one in question is gone."
         ),
     ] = 3.0
     takeover_limit: Annotated[
