@@ -106,7 +106,6 @@ MODULES: Final = {
     "net/tls_client_socket.py": "the same with TLS",
     "net/tls_handshake_socket.py": "inherits from a compiled class",
     "net/peers/frequent_codec.py": FOR_EACH_MESSAGE,
-    "net/peers/peer_codec.py": "encodes and decodes the frames of other nodes",
     "net/peers/peer_connection.py": FOR_EACH_MESSAGE,
     "net/peers/peer_socket.py": "reads and writes the sockets of other nodes",
     "net/peers/peer_stream.py": FOR_EACH_MESSAGE,
