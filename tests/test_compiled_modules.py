@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import shutil
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -79,6 +80,28 @@ def test_no_compiled_struct_has_class_options() -> None:
         and any("Struct" in ast.unparse(base) for base in each.bases)
     }
     assert found == set()
+
+
+def test_compiled_modules_import_only_what_a_build_installs() -> None:
+    """mypyc refuses all of them for one library without types, and the broker runs interpreted then."""
+    lines = (ROOT / "requirements" / "build.txt").read_text(encoding="utf-8").splitlines()
+    installed = {line.partition("==")[0].replace("-", "_") for line in lines if "==" in line}
+    known = {"starlingmq", *installed, *sys.stdlib_module_names}
+    found = [
+        f"{path}: {name}"
+        for path in hot_modules()
+        for each in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        for name in imported_by(each)
+        if name.partition(".")[0] not in known
+    ]
+    assert found == []
+
+
+def imported_by(node: ast.AST) -> list[str]:
+    """The modules that an import statement names, apart from relative ones."""
+    if isinstance(node, ast.Import):
+        return [each.name for each in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module and node.level == 0 else []
 
 
 def inherited(path: Path) -> dict[str, str]:

@@ -88,7 +88,7 @@ class EtcdCas:
         """The next keys of one transaction."""
         free: Iterable[bytes] = self._waiting
         if self._under_way:
-            free = (key for key in self._waiting if key not in self._under_way)
+            free = [key for key in self._waiting if key not in self._under_way]
         return list(islice(free, self._per_txn))
 
     def _request(self, keys: list[bytes], now: float) -> Txn:

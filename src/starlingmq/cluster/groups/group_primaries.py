@@ -188,7 +188,7 @@ class GroupPrimaries:
             self._asked.clear()
             requests.append(self._txn([], (), (Get(self._prefix, prefix=True),)))
             return requests
-        names = list(islice((share for share in self._pending if share not in self._asked), self._batch))
+        names = list(islice([share for share in self._pending if share not in self._asked], self._batch))
         if names:
             compares: list[Compare] = []
             writes: list[Put | Delete] = []

@@ -237,7 +237,7 @@ class GroupPulls:
     def _chances(self, group: Group) -> Chances:
         here = (self._me, group.online(), group.room(self._broker.ctx.write_buffer) != 0)
         rooms = group.rooms.items()
-        return (here, *((node, room.online, room.given != 0 and group.reaches(room)) for node, room in rooms))
+        return (here, *[(node, room.online, room.given != 0 and group.reaches(room)) for node, room in rooms])
 
     # Answers
 

@@ -35,7 +35,7 @@ class SubackHold:
         if self._is_marked(session):
             return False
         earlier = self.waiting.get(session, [])
-        self.waiting[session] = [*(each for each in earlier if _is_there(each)), held]
+        self.waiting[session] = [*[each for each in earlier if _is_there(each)], held]
         self._look_at = min(self._look_at, self._migrations.ctx.now + LOOK_SECONDS)
         return True
 
