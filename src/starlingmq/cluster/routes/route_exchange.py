@@ -16,6 +16,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
 
 FADE_SECONDS: Final = 0.25  # filters that have moved away wait for so long for other records to go with
+GATHER_SECONDS: Final = 0.05  # filters that have moved here go at most so often: when many move, many go together
 
 
 class RouteExchange(Subsystem):
@@ -29,6 +30,8 @@ class RouteExchange(Subsystem):
         self._interest = interest
         self._summaries = FilterSummaries(config.route_summary_min)
         self._fade_at = inf
+        self._gather_at = inf  # when the filters that have moved here go to other nodes
+        self._gathered_at = -inf  # when they went last
 
     def look(self, now: float) -> None:
         routes = self._view.routes
@@ -49,8 +52,12 @@ class RouteExchange(Subsystem):
         summaries, table = self._summaries, routes.table(self._view.number)
         if interest.fading and self._fade_at == inf:
             self._fade_at = now + FADE_SECONDS
-        if interest.changed or now >= self._fade_at:
-            self._fade_at = inf
+        if interest.arriving and self._gather_at == inf:
+            self._gather_at = max(now, self._gathered_at + GATHER_SECONDS)
+        if interest.changed or now >= min(self._fade_at, self._gather_at) or self._broker.subscribing.unstamped():
+            if interest.arriving:
+                self._gathered_at = now
+            self._fade_at = self._gather_at = inf
             changes = [(key, interest.value(key)) for key in interest.take()]
             routes.originate(summaries.translate(changes, table))
         records = summaries.step(table, interest.take_unwanted(), self._ctx.counters.forwards_received)
@@ -84,11 +91,14 @@ class RouteExchange(Subsystem):
                 self._ctx.write(Write(FACT_DELETE if fact is None else FACT_PUT, topic=key, value=fact or b""))
 
     def has_input(self) -> bool:
-        return bool(self._interest.changed) or (bool(self._interest.fading) and self._fade_at == inf)
+        interest = self._interest
+        if interest.changed or (interest.fading and self._fade_at == inf):
+            return True
+        return bool(interest.arriving) and self._gather_at == inf
 
     def is_pending(self) -> bool:
         routes = self._view.routes
         return routes is not None and (routes.pending() or self._summaries.pending())
 
     def wake_at(self, now: float) -> float:
-        return self._fade_at
+        return min(self._fade_at, self._gather_at)

@@ -78,9 +78,10 @@ class CutMarkers:
         if inbound.version == UNVERSIONED and inbound.needs_marks():
             self._fresh[inbound] = None
 
-    def ask(self, version: int, route_epoch: int) -> None:
-        """This node's routes have this version now, and include those of the inbound sessions: asks for the markers."""
-        if self._fresh:
+    def ask(self, version: int, route_epoch: int, gathering: bool) -> None:
+        """This node's routes have this version now: asks for the markers of the inbound sessions whose routes are among
+        them. ``gathering``: filters that have moved here wait for more of them, so sessions without a version wait."""
+        if self._fresh and not gathering:
             self._ask_fresh(version, route_epoch)
         for node, wanted in self._unasked.items():
             if wanted and self._migrations.connected(node):

@@ -395,8 +395,8 @@ class Takeovers:
     def turn(self, version: int, route_epoch: int, now: float) -> bool:
         """Sends pending messages, once this node's routes have their version. Returns whether the next turn has more to
         send."""
-        migrations = self.migrations
-        self._cut_markers.ask(version, route_epoch)
+        migrations, interest = self.migrations, self._ctx.cluster.interest
+        self._cut_markers.ask(version, route_epoch, interest is not None and len(interest.arriving) != 0)
         busy = self._handover.give_on(now)
         self._receive_own()  # a message to this node itself is stored in the turn in which it leaves the session
         migrations.store()

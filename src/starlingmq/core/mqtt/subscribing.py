@@ -329,13 +329,22 @@ class Subscribing:
                 self.replays.begin(session, subscription)
         return qos
 
-    def count(self, whole: bytes, session: Session, before: Subscription | None, after: Subscription | None) -> None:
+    def count(
+        self,
+        whole: bytes,
+        session: Session,
+        before: Subscription | None,
+        after: Subscription | None,
+        arrives: bool = False,
+    ) -> None:
         """Count what this node wants from the others. Topics with figures and events of each node, and its own
-        subscribers, are left out."""
+        subscribers, are left out. ``arrives``: with its session, from another node."""
         interest = self.ctx.cluster.interest
         if interest is None or session.node != 0 or of_the_node(whole):
             return
-        if after is not None:
+        if after is not None and arrives and before is None:
+            interest.arrive(whole, session, after)
+        elif after is not None:
             interest.add(whole, session, after)
         if before is not None:
             interest.remove(whole, session, before)
@@ -349,6 +358,9 @@ class Subscribing:
                 break
             held.version = version
             held.deadline = deadline
+
+    def unstamped(self) -> bool:
+        return len(self.held) != 0 and self.held[-1].version < 0
 
     def take_applied(self, version: int) -> list[HeldSuback]:
         """The SUBACKs whose routes all other nodes have, as they have applied this node's up to ``version``."""

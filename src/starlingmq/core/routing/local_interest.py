@@ -30,6 +30,8 @@ class LocalInterest:
     changed: dict[bytes, None]  # keys that changed since the last take
     # the same for filters that have moved to another node with their sessions: other nodes may hear of it later
     fading: dict[bytes, None]
+    # filters that have moved here with their sessions: until other nodes hear of them, the former owner gets the messages
+    arriving: dict[bytes, None]
     # other nodes know some of these filters as a summary, so they also send messages without a subscriber here
     summarises: bool
     _unwanted: list[bytes]
@@ -39,6 +41,7 @@ class LocalInterest:
     def __init__(self) -> None:
         self.changed = {}
         self.fading = {}
+        self.arriving = {}
         self.summarises = False
         self._unwanted = []
         self._counts = {}
@@ -46,6 +49,14 @@ class LocalInterest:
 
     def add(self, key: bytes, session: Session, subscription: Subscription) -> None:
         self._count(key, _weight(key, session, subscription))
+
+    def arrive(self, key: bytes, session: Session, subscription: Subscription) -> None:
+        """Like ``add``, for a session that arrives from another node."""
+        is_new = key not in self.changed
+        self.add(key, session, subscription)
+        if is_new and not key.startswith(_SHARE):
+            del self.changed[key]
+            self.arriving[key] = None
 
     def add_all(self, session: Session) -> None:
         if session.node == 0:
@@ -115,7 +126,9 @@ class LocalInterest:
 
     def take(self) -> list[bytes]:
         changed = self.changed
+        changed.update(self.arriving)
         changed.update(self.fading)
         self.changed = {}
+        self.arriving = {}
         self.fading = {}
         return list(changed)
