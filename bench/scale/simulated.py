@@ -6,6 +6,7 @@ of the encoded frames, without gRPC, HTTP/2 and TCP.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -18,6 +19,7 @@ from bench.frames import PUBACK, connect, publish, subscribe
 from bench.scale.quick_etcd import QuickEtcd
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat
 from starlingmq.net.peers.peer_codec import encode
+from starlingmq.node_process import YOUNG_MAX, freeze
 from starlingmq.wire.mqtt import Publish
 
 VERSION = 4
@@ -186,6 +188,8 @@ class Counting:
 
     def _phase(self, name: str, times: int, do: Callable[[], None]) -> None:
         self.told(f"{self.nodes} nodes, {len(self.devices):,} clients: {name}")
+        freeze()
+        gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)  # as a node does
         before, began = self.fleet.totals(), time.process_time_ns()
         do()
         cpu_us = (time.process_time_ns() - began) / 1e3
