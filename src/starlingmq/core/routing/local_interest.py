@@ -30,7 +30,7 @@ class LocalInterest:
     changed: dict[bytes, None]  # keys that changed since the last take
     # the same for filters that have moved to another node with their sessions: other nodes may hear of it later
     fading: dict[bytes, None]
-    # filters that have moved here with their sessions: until other nodes hear of them, the former owner gets the messages
+    # filters that have moved here with their sessions: other nodes may hear of them a little later, too
     arriving: dict[bytes, None]
     # other nodes know some of these filters as a summary, so they also send messages without a subscriber here
     summarises: bool
