@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import numbers
-from tests.cluster.test_takeover import lasting, subscribe
+from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
 from starlingmq.cluster.links.peer_frames import RouteRecord, RouteRecords
+from starlingmq.cluster.routes.route_exchange import GATHER_SECONDS
 
 
 def told(fleet: Fleet) -> dict[tuple[int, int], list[RouteRecord]]:
@@ -87,3 +88,66 @@ def test_a_filter_that_both_nodes_want_anyway_changes_nothing() -> None:
     fleet.advance(1.0)
     move(fleet)
     assert told(fleet) == {}
+
+
+def settled(fleet: Fleet, *client_ids: str) -> None:
+    """Clients with a filter each are at the second node, and go."""
+    clients = [lasting(fleet, 1, client_id) for client_id in client_ids]
+    for client_id, client in zip(client_ids, clients, strict=True):
+        subscribe(client, b"devices/%s/commands" % client_id.encode(), 1)
+        client.drop()
+    fleet.advance(1.0)
+    fleet.carried.clear()
+
+
+def frames(fleet: Fleet) -> list[list[bytes]]:
+    """The filters that the first node has told the third one, by frame."""
+    new, _, other = numbers(fleet)
+    return [
+        [record.key for record in envelope.body.records]
+        for envelope in fleet.carried
+        if isinstance(envelope.body, RouteRecords) and (envelope.source, envelope.target) == (new, other)
+    ]
+
+
+def test_filters_that_move_in_quick_succession_are_told_together() -> None:
+    fleet = Fleet(3)
+    settled(fleet, "c", "d", "e", "f")
+    assert lasting(fleet, 0, "c").connack.session_present
+    began = fleet.now
+    assert frames(fleet) == [[b"devices/c/commands"]], "the first one did not go at once"
+    assert lasting(fleet, 0, "d").connack.session_present
+    assert lasting(fleet, 0, "e").connack.session_present
+    assert fleet.now - began < GATHER_SECONDS
+    assert frames(fleet) == [[b"devices/c/commands"]]
+    fleet.advance(GATHER_SECONDS)
+    assert frames(fleet)[1:] == [[b"devices/d/commands", b"devices/e/commands"]]
+    fleet.advance(1.0)
+    assert not any(node.cluster.takeovers.migrations.busy() for node in fleet.nodes), "a move is not complete"
+    assert lasting(fleet, 0, "f").connack.session_present
+    assert frames(fleet)[2:] == [[b"devices/f/commands"]], "none had moved for a while: it did not go at once"
+
+
+def test_messages_arrive_while_the_filter_waits_to_be_told() -> None:
+    fleet = Fleet(3)
+    settled(fleet, "c", "d")
+    publisher = lasting(fleet, 2, "publisher")
+    assert lasting(fleet, 0, "c").connack.session_present
+    moved = lasting(fleet, 0, "d")
+    publish(publisher, b"devices/d/commands", b"while it waits")
+    assert frames(fleet) == [[b"devices/c/commands"]]
+    fleet.advance(1.0)
+    publish(publisher, b"devices/d/commands", b"later", packet_id=2)
+    fleet.advance(1.0)
+    assert published(moved.receive()) == [b"while it waits", b"later"]
+
+
+def test_a_suback_takes_filters_that_wait_with_it() -> None:
+    fleet = Fleet(3)
+    settled(fleet, "c", "d")
+    assert lasting(fleet, 0, "c").connack.session_present
+    moved = lasting(fleet, 0, "d")
+    began = fleet.now
+    subscribe(moved, b"devices/d/commands", 1)  # as it has it already
+    assert fleet.now - began < GATHER_SECONDS
+    assert frames(fleet)[1:] == [[b"devices/d/commands"]]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.wire.characters import HASH, PLUS
+
 from .packets import (
     AUTH,
     CONNACK,
@@ -314,7 +316,7 @@ def _will(packet: Connect, flags: int, data: bytes, pos: int, end: int) -> int:
     properties, pos = _properties(data, pos, end, packet.version, WILL)
     topic = read_utf8(data, pos, end)
     pos += 2 + len(topic)
-    if len(topic) == 0 or b"+" in topic or b"#" in topic:  # [MQTT-4.7.1-1] [MQTT-4.7.3-1]
+    if len(topic) == 0 or PLUS in topic or HASH in topic:  # [MQTT-4.7.1-1] [MQTT-4.7.3-1]
         raise ProtocolError("the will topic is not a valid topic name", Reason.TOPIC_NAME_INVALID)
     payload = read_block(data, pos, end)
     pos += 2 + len(payload)

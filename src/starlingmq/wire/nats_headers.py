@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.wire.characters import LINE_FEED, NUL, RETURN
+
 from .primitives import MAX_BLOCK, encode_two
 from .properties import (
     BINARY,
@@ -55,7 +57,7 @@ def properties_of(block: bytes, response_topic: bytes) -> bytes:
     properties = b"\x08%b%b" % (encode_two(len(response_topic)), response_topic) if response_topic else b""
     if len(block) == 0:
         return properties
-    if not block.startswith(VERSION) or not block.endswith(_BLOCK_END) or b"\0" in block:
+    if not block.startswith(VERSION) or not block.endswith(_BLOCK_END) or NUL in block:
         raise ValueError("no header block")
     if not block.isascii():
         block.decode()
@@ -141,7 +143,7 @@ def _two(data: bytes, at: int) -> int:
 
 
 def _header(name: bytes, value: bytes) -> bytes:
-    if not name or len(name.translate(None, _SPOILS_A_NAME)) != len(name) or b"\r" in value or b"\n" in value:
+    if not name or len(name.translate(None, _SPOILS_A_NAME)) != len(name) or RETURN in value or LINE_FEED in value:
         return b""
     return b"%b: %b\r\n" % (name, value)
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.wire.characters import DOT, GREATER, NUL, STAR
+
 _SWAP: Final = bytes.maketrans(b"./*+>#", b"/.+*#>")
 _BLANK_CODES: Final = (0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x20)
 _SYMBOL_HEADS: Final = b"\xe2\x90"  # U+2400 to U+243F in UTF-8 begin with these
@@ -26,14 +28,14 @@ _BLANKS: Final = bytes(_BLANK_CODES)
 
 def topic_of(subject: bytes) -> bytes:
     """Return the topic that a message to ``subject`` is published to; b"" if there is none."""
-    if not _whole_tokens(subject) or b"*" in subject or b">" in subject:
+    if not _whole_tokens(subject) or STAR in subject or GREATER in subject:
         return b""
     return _unspelled(subject)
 
 
 def filter_of(subject: bytes) -> bytes:
     """Return the topic filter of a subscription to ``subject``; b"" if there is none."""
-    if b"*" not in subject and b">" not in subject:
+    if STAR not in subject and GREATER not in subject:
         return topic_of(subject)
     if not _whole_tokens(subject):
         return b""
@@ -47,7 +49,7 @@ def filter_of(subject: bytes) -> bytes:
             if at != last:
                 return b""
             levels.append(b"#" if at == 0 else b"+/#")
-        elif b"*" in token or b">" in token:
+        elif STAR in token or GREATER in token:
             return b""
         else:
             level = _unspelled(token)
@@ -63,7 +65,7 @@ def subject_of(topic: bytes) -> bytes:
         for _, symbol in _SYMBOLS:
             if symbol in topic:
                 return b""
-    if b"." in topic or b"//" in topic or topic[0] == 0x2F or topic[len(topic) - 1] == 0x2F:
+    if DOT in topic or topic.find(b"//") >= 0 or topic[0] == 0x2F or topic[len(topic) - 1] == 0x2F:
         levels = topic.split(b"/")
         topic = b"/".join([level + b"." if len(level.strip(b".")) == 0 else level for level in levels])
     subject = topic.translate(_SWAP)
@@ -78,7 +80,7 @@ def _whole_tokens(subject: bytes) -> bool:
         len(subject) != 0
         and subject[0] != 0x2E
         and subject[len(subject) - 1] != 0x2E
-        and b".." not in subject
+        and subject.find(b"..") < 0
         and len(subject.translate(None, _BLANKS)) == len(subject)
     )
 
@@ -87,7 +89,7 @@ def _unspelled(subject: bytes) -> bytes:
     """Translate tokens without wildcards to levels; b"" if there is no translation. A single empty level is b"" as
     well.
     """
-    if b"\0" in subject:
+    if NUL in subject:
         return b""
     topic = subject.translate(_SWAP)
     if not topic.isascii():
@@ -98,7 +100,7 @@ def _unspelled(subject: bytes) -> bytes:
         if _SYMBOL_HEADS in topic:
             for blank, symbol in _SYMBOLS:
                 topic = topic.replace(symbol, blank)
-    if b"." in topic:
+    if DOT in topic:
         levels = topic.split(b"/")
         topic = b"/".join([level[1:] if len(level.strip(b".")) == 0 else level for level in levels])
     return topic

@@ -24,6 +24,7 @@ from starlingmq.core.routing.filter_summary import (
     shape_key,
     shape_number,
 )
+from starlingmq.wire.characters import SLASH
 
 CHUNK_MEMBERS: Final = 10  # per chunk at most, on average: then 1 in 100 other topics is admitted
 STALE_MIN: Final = 1000  # bits of fewer former members are kept
@@ -94,7 +95,7 @@ class FilterShape:
         if end < begin:
             return None
         name = key[begin:end]
-        if b"/" in name or name in (b"+", b"#") or (self.level == 0 and name.startswith(b"$")):
+        if SLASH in name or name in (b"+", b"#") or (self.level == 0 and name.startswith(b"$")):
             return None
         return name
 

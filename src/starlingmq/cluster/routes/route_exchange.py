@@ -54,7 +54,7 @@ class RouteExchange(Subsystem):
             self._fade_at = now + FADE_SECONDS
         if interest.arriving and self._gather_at == inf:
             self._gather_at = max(now, self._gathered_at + GATHER_SECONDS)
-        if interest.changed or now >= min(self._fade_at, self._gather_at) or self._broker.subscribing.unstamped():
+        if interest.changed or now >= min(self._fade_at, self._gather_at):
             if interest.arriving:
                 self._gathered_at = now
             self._fade_at = self._gather_at = inf

@@ -56,6 +56,7 @@ class CutMarkers:
     _recipients: dict[InboundSession, tuple[tuple[int, ...] | None, bool]]  # in this turn
     _later: dict[int, list[Barrier | ShortBarrier]]  # node -> its requests that wait until this node has its routes
     _due: list[tuple[list[int], Mark | ShortMark]]  # this turn's markers, and the nodes that they go to
+    _unpacked: tuple[bytes, list[tuple[int, int]]]  # the names that came last: all nodes send the same ones
 
     def __init__(
         self, migrations: Migrations, delivery: InboundDelivery, source: TakeoverSource, orphaned: OrphanedSessions
@@ -69,6 +70,7 @@ class CutMarkers:
         self._fresh = {}
         self._later = {}
         self._due = []
+        self._unpacked = b"", []
         self._recipients = {}
 
     # Asking
@@ -243,8 +245,7 @@ class CutMarkers:
             frame = Mark(frame.owner, self._entries(frame))
         for client_id, epoch in frame.entries:
             if frame.owner != migrations.me:
-                asked = Takeover(client_id, epoch, client_id in frame.clean, False, frame.users.get(client_id))
-                self._came_for(node, frame.owner, asked)
+                self._came_for(node, client_id, epoch, frame)
             deferred = migrations.deferred.get(client_id)
             if deferred is not None and deferred[1].epoch <= epoch:
                 migrations.mark_early((client_id, deferred[1].epoch), node)
@@ -260,7 +261,9 @@ class CutMarkers:
     def _entries(self, frame: ShortMark) -> list[tuple[str, int]]:
         """Those of the named sessions that are on their way to or from this node."""
         migrations, found = self._migrations, []
-        for epoch, name in unpack_names(frame.names):
+        if self._unpacked[0] != frame.names:
+            self._unpacked = frame.names, unpack_names(frame.names)
+        for epoch, name in self._unpacked[1]:
             if frame.owner == migrations.me:
                 client_id = migrations.inbound_names.find(epoch, name)
             else:
@@ -280,10 +283,9 @@ class CutMarkers:
         self._migrations.changed(inbound)
         self._delivery.deliver_of(inbound.session, node)
 
-    def _came_for(self, node: int, owner: int, asked: Takeover) -> None:
+    def _came_for(self, node: int, client_id: str, epoch: int, mark: Mark) -> None:
         """Another node owns the client id; its own request for the session may still be on its way."""
-        migrations = self._migrations
-        client_id, epoch = asked.client_id, asked.epoch
+        migrations, owner = self._migrations, mark.owner
         sessions = migrations.ctx.sessions
         session = sessions.get(client_id)
         if migrations.ownership.claiming(client_id):  # if this node's claim turns out to be older, it is void
@@ -293,10 +295,11 @@ class CutMarkers:
         if client_id in self._orphaned:
             return  # that owner has no owner key of this node, and will not ask
         # otherwise this node has claimed it back: that owner was told, and has finished
+        user = mark.users.get(client_id)
         if not migrations.ownership.claiming_anyway(client_id):
-            self._source.asked(owner, asked)
+            self._source.asked(owner, Takeover(client_id, epoch, client_id in mark.clean, False, user))
         session = sessions.get(client_id)
-        if session is not None and self._source.stays(session, asked.user):
+        if session is not None and self._source.stays(session, user):
             return
         if session is not None and session.epoch < epoch:  # the session has to stay here until it is complete
             if session.moving is None:

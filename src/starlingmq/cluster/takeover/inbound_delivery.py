@@ -118,6 +118,15 @@ class InboundDelivery:
 
     def _stage(self, moving: MigrationState, node: int, inbound_sessions: list[InboundSession]) -> int:
         """The delivery stage of messages that enter at that node, over all inbound sessions of this session."""
+        if len(inbound_sessions) == 1:  # as nearly always; the same as below
+            alone = inbound_sessions[0].stage(node)
+            if alone == MARKED:
+                moving.behind[node] = None
+            elif moving.behind:
+                moving.behind.pop(node, None)
+            if moving.unmarked:
+                moving.unmarked.pop(node, None)
+            return alone
         before: list[int] = []
         stages = [inbound.stage(node) for inbound in inbound_sessions]
         for inbound, stage in zip(inbound_sessions, stages, strict=True):

@@ -22,6 +22,7 @@ from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import Client, Session, Subscription
+from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
 from starlingmq.wire.primitives import encode_varint
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER
@@ -359,9 +360,6 @@ class Subscribing:
             held.version = version
             held.deadline = deadline
 
-    def unstamped(self) -> bool:
-        return len(self.held) != 0 and self.held[-1].version < 0
-
     def take_applied(self, version: int) -> list[HeldSuback]:
         """The SUBACKs whose routes all other nodes have, as they have applied this node's up to ``version``."""
         taken: list[HeldSuback] = []
@@ -401,7 +399,7 @@ class Subscribing:
             return Reason.TOPIC_FILTER_INVALID
         if group and not mqtt.shared_subscription:
             return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if not mqtt.wildcard_subscription and (b"+" in filter or b"#" in filter):
+        if not mqtt.wildcard_subscription and (PLUS in filter or HASH in filter):
             return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         rights = client.rights
         if rights is not None and not rights.may_subscribe(filter, group):

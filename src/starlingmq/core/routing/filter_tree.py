@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.sharded_dict import ShardedDict
+from starlingmq.wire.characters import HASH, PLUS
 
 DOLLAR: Final = 0x24
 # A dict keeps the room of its largest size, and iteration walks that room. Dicts of this module are copied when they
@@ -336,7 +337,7 @@ class FilterTree:
 
 
 def _has_wildcard(filter: bytes) -> bool:
-    return b"+" in filter or b"#" in filter
+    return PLUS in filter or HASH in filter
 
 
 def _level_end(name: bytes, start: int) -> int:

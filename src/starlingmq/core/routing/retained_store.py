@@ -14,6 +14,7 @@ from typing import Final
 from starlingmq.core.message import Message
 from starlingmq.core.routing.sorted_topics import SortedTopics
 from starlingmq.core.sharded_dict import ShardedDict
+from starlingmq.wire.characters import HASH, PLUS
 
 LOOKS_PER_MATCH: Final = 4  # topics that a step may look at per match that it is allowed
 DOLLAR: Final = 0x24
@@ -102,7 +103,7 @@ class RetainedCursor:
 
         An empty list while ``done`` is False is a step among topics that do not match: call again later.
         """
-        if b"+" not in self._filter and b"#" not in self._filter:
+        if PLUS not in self._filter and HASH not in self._filter:
             return self._only()
         found: list[Message] = []
         looks = 0

@@ -18,6 +18,7 @@ from starlingmq.core.routing.filter_tree import FilterTree
 from starlingmq.core.routing.stream import Stream
 from starlingmq.core.routing.topics import levels, of_the_node, valid_text, valid_topic
 from starlingmq.core.session.session import Session, Subscription, merge
+from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.reasons import MalformedPacket, ProtocolError, Reason
 
 EVENTS: Final = b"$events/"  # events of messages (core.observe.audit)
@@ -294,7 +295,7 @@ class Router:
                 self.event_filters -= 1
 
     def _changed(self, filter: bytes) -> None:
-        if b"+" in filter or b"#" in filter:
+        if PLUS in filter or HASH in filter:
             self.version += 1
         else:
             self._let_go(filter)

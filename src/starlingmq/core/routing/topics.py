@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.wire.characters import HASH, NUL, PLUS
 from starlingmq.wire.reasons import ProtocolError
 
 MAX_LENGTH: Final = 65535  # bytes: the length prefix of an MQTT string has two [MQTT-4.7.3-3]
@@ -16,7 +17,7 @@ SHARE: Final = b"$share"
 
 def valid_topic(topic: bytes) -> bool:
     """Whether a message may be published to ``topic``: an MQTT string, not empty, without wildcards [MQTT-3.3.2-2]."""
-    return b"+" not in topic and b"#" not in topic and _valid_name(topic)
+    return PLUS not in topic and HASH not in topic and _valid_name(topic)
 
 
 def valid_filter(filter: bytes) -> bool:
@@ -26,13 +27,13 @@ def valid_filter(filter: bytes) -> bool:
     """
     if not _valid_name(filter):
         return False
-    if b"+" not in filter and b"#" not in filter:
+    if PLUS not in filter and HASH not in filter:
         return True
     # '#' is a whole level and the last one [MQTT-4.7.1-1]; '+' is a whole level, anywhere [MQTT-4.7.1-2].
     parts = filter.split(b"/")
     if parts[-1] == b"#":
         parts.pop()
-    return all(part == b"+" or (b"+" not in part and b"#" not in part) for part in parts)
+    return all(part == b"+" or (PLUS not in part and HASH not in part) for part in parts)
 
 
 def check_filter(filter: bytes, version: int) -> None:
@@ -53,7 +54,7 @@ def check_filter(filter: bytes, version: int) -> None:
 
 def valid_text(name: bytes) -> bool:
     """Whether a topic or filter is an MQTT string: UTF-8 [MQTT-1.5.4-1] without U+0000 [MQTT-1.5.4-2]."""
-    if b"\0" in name:
+    if NUL in name:
         return False
     if name.isascii():
         return True
@@ -85,7 +86,7 @@ def parse_share(filter: bytes) -> tuple[bytes, bytes] | None:
         return None
     if len(parts) < 2 or not parts[1]:
         raise ValueError("a shared subscription needs a group name after $share/ [MQTT-4.8.2-1]")
-    if b"+" in parts[1] or b"#" in parts[1]:
+    if PLUS in parts[1] or HASH in parts[1]:
         raise ValueError("the group name of a shared subscription must not contain wildcards [MQTT-4.8.2-2]")
     if len(parts) < 3 or not parts[2]:
         raise ValueError("a shared subscription needs a topic filter after $share/group/ [MQTT-4.8.2-2]")
