@@ -38,6 +38,8 @@ Where each holder hands the session over to A, the marker has its short name in 
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlingmq.cluster.takeover.inbound import UNVERSIONED, InboundSession
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.migrations import Migrations
@@ -46,6 +48,8 @@ from starlingmq.cluster.takeover.short_names import pack_names, short, unpack_na
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.cluster.takeover.transfer_frames import Barrier, Mark, ShortBarrier, ShortMark, Takeover
 from starlingmq.core.session.migration_state import MigrationState
+
+UNPACKED_MAX: Final = 16  # messages whose names are kept: as many nodes move sessions to or from this one at a time
 
 
 class CutMarkers:
@@ -56,7 +60,7 @@ class CutMarkers:
     _recipients: dict[InboundSession, tuple[tuple[int, ...] | None, bool]]  # in this turn
     _later: dict[int, list[Barrier | ShortBarrier]]  # node -> its requests that wait until this node has its routes
     _due: list[tuple[list[int], Mark | ShortMark]]  # this turn's markers, and the nodes that they go to
-    _unpacked: tuple[bytes, list[tuple[int, int]]]  # the names that came last: all nodes send the same ones
+    _unpacked: dict[bytes, list[tuple[int, int]]]  # the names that came last: all nodes send the same ones
 
     def __init__(
         self, migrations: Migrations, delivery: InboundDelivery, source: TakeoverSource, orphaned: OrphanedSessions
@@ -70,7 +74,7 @@ class CutMarkers:
         self._fresh = {}
         self._later = {}
         self._due = []
-        self._unpacked = b"", []
+        self._unpacked = {}
         self._recipients = {}
 
     # Asking
@@ -261,9 +265,12 @@ class CutMarkers:
     def _entries(self, frame: ShortMark) -> list[tuple[str, int]]:
         """Those of the named sessions that are on their way to or from this node."""
         migrations, found = self._migrations, []
-        if self._unpacked[0] != frame.names:
-            self._unpacked = frame.names, unpack_names(frame.names)
-        for epoch, name in self._unpacked[1]:
+        names = self._unpacked.get(frame.names)
+        if names is None:
+            if len(self._unpacked) >= UNPACKED_MAX:
+                self._unpacked.clear()
+            names = self._unpacked[frame.names] = unpack_names(frame.names)
+        for epoch, name in names:
             if frame.owner == migrations.me:
                 client_id = migrations.inbound_names.find(epoch, name)
             else:
