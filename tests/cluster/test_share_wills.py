@@ -135,6 +135,29 @@ def test_a_node_states_its_wills_when_leader_and_deputy_are_lost() -> None:
     assert published(watcher, 1.0) == [b"will/" + name.encode()]
 
 
+def test_a_will_that_disconnect_has_cancelled_is_not_taken_while_its_node_reads_its_records_again() -> None:
+    fleet = share_fleet(4)
+    watcher = watch(fleet, 0)
+    name = led_and_deputized(fleet, 0, 2)
+    client = leave_will(fleet, 1, name, expiry=3600)
+    apart = fleet[1].cluster.number, fleet[3].cluster.number
+    fleet.parted |= {apart, apart[::-1]}
+    fleet.restart(2)  # so there is a new table, and each leader is asked for the records of the second node
+    fleet.advance(5.0, 0.05)
+    wills = fleet[1].cluster.wills
+    assert not wills.registration.is_complete(), "the fourth node has answered"
+    client.send(Disconnect())
+    second = fleet[0].open()
+    second.send(Connect(5, name, False, 0, properties={SESSION_EXPIRY_INTERVAL: 3600}))
+    fleet.advance(5.0, 0.05)
+    assert second.expect(Connack).session_present
+    assert published(watcher) == []
+    fleet.speak()
+    fleet.advance(5.0, 0.05)
+    assert wills.registration.is_complete()
+    assert kept(fleet) == []
+
+
 def test_a_will_is_cancelled_while_its_share_waits_for_etcd_even_if_its_node_dies_then() -> None:
     """The leader of the share is gone, and etcd is away: the node tells the deputy, which leads the share later."""
     fleet = share_fleet(5)

@@ -264,7 +264,8 @@ class ClusterWills(Subsystem):
             if not self._may_have_taken(client_id):
                 return False, CANCELLED
             self._doubtful[client_id] = max(epoch, self._doubtful.get(client_id, 0))
-            return True, 0
+            entry = self.table.get(client_id)
+            return True, CANCELLED if entry is not None and entry.lived else 0
         if not self.table.entry(client_id).due:
             return True, CANCELLED
         self.table.hold(client_id, self._seconds, node)
@@ -392,6 +393,8 @@ class ClusterWills(Subsystem):
             if session is None or session.will is None:
                 return
             entry = self.table.entry(name)
+        if session is not None and session.will is not None:
+            entry.lived = True
         if not self.registration.is_complete() or self.registration.is_under_way(name):
             return  # its answer leads back here
         if entry.sequence > self._written():

@@ -22,6 +22,7 @@ class WillEntry:
         "held_max",
         "held_until",
         "known",
+        "lived",
         "published",
         "revision",
         "sequence",
@@ -31,6 +32,7 @@ class WillEntry:
         self.due: list[Will] = []  # to be published, the oldest first
         self.known: RegisteredWill | None = None  # the record in etcd, as of ``revision`` (0: none)
         self.revision = 0
+        self.lived = False  # a session here had the will since this node started, so it is known when it is cancelled
         self.allowed_until = 0.0  # latest time at which due wills may be published, by the last change of the key
         self.held_until = 0.0  # until then the wills are left to the node that has the client now ...
         self.held_by = 0  # ... and while that node is connected, if it is known ...
