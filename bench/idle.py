@@ -1,6 +1,6 @@
 """Idle connections: ``python -m bench.idle`` with a Spec on stdin.
 
-Each connects, subscribes to its own topic, and stays connected.
+Each connects, subscribes to its own topic, and stays connected. In the end each sends a PINGREQ.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from bench.wire import SetupError
 FIRST = 100  # connections for warm-up before memory is read
 AT_ONCE = 200  # maximum unfinished connections
 LIMIT_S = 120.0
+PINGS_PER_S = 5_000  # of all connections together: nearly each is alone in its read
+PINGREQ = b"\xc0\x00"
+PINGRESP = b"\xd0\x00"
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     pss_per_connection: float
     accepted_per_s: float
     broker_cpu_us_per_connection: float
+    broker_cpu_us_per_ping: float
 
 
 class Client:
@@ -101,6 +105,19 @@ def bring_up(spec: Spec, poll: select.epoll, clients: dict[int, Client], first: 
     return time.perf_counter() - start
 
 
+def ping(clients: list[Client]) -> None:
+    """Each sends a PINGREQ, evenly over time, and gets its answer."""
+    start = time.perf_counter()
+    for number, client in enumerate(clients):
+        if (early := number / PINGS_PER_S - (time.perf_counter() - start)) > 0.0:
+            time.sleep(early)
+        client.sock.send(PINGREQ)
+    for client in clients:
+        client.sock.settimeout(LIMIT_S)
+        if client.sock.recv(4096) != PINGRESP:
+            raise SetupError("the broker did not answer a PINGREQ")
+
+
 def run(spec: Spec) -> Outcome:
     poll = select.epoll()
     clients: dict[int, Client] = {}
@@ -111,6 +128,9 @@ def run(spec: Spec) -> Outcome:
     cpu = cpu_seconds(spec.broker) - cpu
     time.sleep(spec.settle_s)
     after = memory(spec.broker)
+    pinging = cpu_seconds(spec.broker)
+    ping(list(clients.values()))
+    pinging = cpu_seconds(spec.broker) - pinging
     return Outcome(
         connections=spec.connections,
         before=before,
@@ -119,6 +139,7 @@ def run(spec: Spec) -> Outcome:
         pss_per_connection=(after.pss - before.pss) / spec.connections,
         accepted_per_s=spec.connections / seconds,
         broker_cpu_us_per_connection=cpu * 1e6 / spec.connections,
+        broker_cpu_us_per_ping=pinging * 1e6 / len(clients),
     )
 
 

@@ -30,15 +30,15 @@ def test_the_page_of_the_comparison_has_the_figures_of_its_data() -> None:
 
 
 def test_a_model_of_small_clusters_tells_of_a_larger_one() -> None:
-    small = [count(nodes) for nodes in (2, 3, 4)]
-    larger = count(6)
+    small = [count(nodes) for nodes in (3, 4, 6)]
+    larger = count(8)
     for law in LAWS:
         if law.unit != HARDWARE:
-            assert fit(law, small).predict(6) == pytest.approx(law.figure(larger), rel=0.1), law.name
+            assert fit(law, small).predict(8) == pytest.approx(law.figure(larger), rel=0.1, abs=1e-9), law.name
     work = larger.work
-    assert work["publish here"].frames == 0
+    assert work["publish here"].bytes < work["publish here"].times  # acknowledgements of claims that may be late
     assert work["publish there"].bytes > 60 * 64
-    assert work["connect"].puts == 60
+    assert work["connect"].puts == 0 == work["move"].puts
 
 
 def test_one_cluster_is_counted_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +49,7 @@ def test_one_cluster_is_counted_by_itself(capsys: pytest.CaptureFixture[str]) ->
 
 
 def count(nodes: int) -> Counted:
-    return Counting(nodes, 60, lambda _: None).count()
+    return Counting(nodes, 40 * nodes, lambda _: None).count()
 
 
 def test_cells_where_others_are_better_are_listed_worst_first() -> None:

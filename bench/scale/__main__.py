@@ -19,8 +19,8 @@ from bench.scale.results import Scale
 from bench.scale.simulated import PHASES, Counted, Counting
 from starlingmq import compiled
 
-FITTED = ((3, 1_000), (3, 10_000), (5, 3_000), (7, 5_000), (10, 3_000))
-HELD = ((3, 100_000), (10, 100_000), (30, 100_000))
+FITTED = ((3, 10_000), (3, 30_000), (5, 30_000), (10, 30_000), (20, 30_000))
+HELD = ((3, 100_000), (10, 100_000), (30, 100_000), (100, 100_000))
 DATA = ROOT / "docs" / "data" / "scale.json"
 PAGE = ROOT / "docs" / "SCALE.md"
 PICTURE = ROOT / "docs" / "images" / "scale.png"
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("out/bench/results.json"), help="of python -m bench")
     parser.add_argument("--largest", type=int, default=100_000, help="clients of the largest clusters (100000)")
     parser.add_argument("--count", type=int, nargs=2, metavar=("NODES", "CLIENTS"), help="count in this cluster only")
-    parser.add_argument("--owners", choices=("etcd", "shares"), default="etcd", help="cluster.owners, with --count")
+    parser.add_argument("--owners", choices=("etcd", "shares"), default="shares", help="cluster.owners, with --count")
     parser.add_argument("--redraw", action="store_true", help="write the page and the picture from the data as it is")
     options = parser.parse_args()
     console = Console()

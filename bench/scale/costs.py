@@ -8,6 +8,7 @@ import msgspec
 
 from bench.report import OURS
 from bench.results import Results, median
+from bench.scale.memory import owner_bytes, summary_bytes
 
 
 class CostsError(Exception):
@@ -23,7 +24,10 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     filter_bytes: float
     connection_us: float  # accepting it, with its CONNECT and a filter
     connection_bytes: float
+    ping_us: float
     idle_share: float  # share of a core, of one of three nodes without clients
+    summary_bytes: float  # a filter of another node in a summary
+    owner_bytes: float  # a client id, at the leader of its share; as much at the deputy
     machine: str
     started: str
 
@@ -53,7 +57,10 @@ def costs_of(path: Path) -> Costs:
         filter_bytes=median(sizes),
         connection_us=median([run.broker_cpu_us_per_connection for run in idle]),
         connection_bytes=median([run.rss_per_connection for run in idle]),
+        ping_us=median([run.broker_cpu_us_per_ping for run in idle]),
         idle_share=median([one for run in cluster.quiet for one in run.broker]),
+        summary_bytes=summary_bytes(),
+        owner_bytes=owner_bytes(),
         machine=f"{results.machine.cpu}, {results.machine.cores} cores",
         started=results.started[:10],
     )

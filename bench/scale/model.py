@@ -2,12 +2,14 @@
 
 All figures are totals over the nodes. Each is linear in a few terms that follow from the protocol:
 
-- each node sends a heartbeat to each other one, which names the members, so its bytes grow with them;
+- each node sends a heartbeat to each other one, which tells what has changed;
 - a filter is sent to each other node;
 - a message to another node is one copy in a frame that is acknowledged;
-- a takeover is announced to each node, and each node sends a cut marker to each other one (docs/SESSIONS.md), the new
-  owner announces the filters and the old one withdraws them;
-- etcd stores one key for each client id.
+- a CONNECT is a claim at the leader of a share: ``claim_frames``;
+- a takeover is a claim; the session goes from its former owner to the new one; each other node is told the filters and
+  asked for its cut marker by the new owner, sends the marker to both, and is told by the former owner that the filters
+  are gone (docs/SESSIONS.md);
+- etcd is written for no client.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from bench.scale.simulated import Counted
+from bench.scale.simulated import EACH_STEP, Counted
 
 Terms = Callable[[int], tuple[float, ...]]
 
@@ -41,21 +43,23 @@ def _per(what: str, field: str) -> Callable[[Counted], float]:
     return figure
 
 
+def claim_frames(nodes: int) -> float:
+    """F: the frames with claims to leaders of shares at other nodes, per claim, when each node claims for ``EACH_STEP``
+    clients in a turn: the more nodes there are, the fewer claims share a frame."""
+    return (nodes - 1) * (1 - (1 - 1 / nodes) ** EACH_STEP) / EACH_STEP
+
+
 LAWS = (
-    Law(
-        "heartbeats",
-        "bytes/s",
-        _per("idle with clients", "beats"),
-        lambda n: (n * (n - 1), n * n * (n - 1)),
-        "N(N-1), N²(N-1)",
-    ),
+    Law("heartbeats", "bytes/s", _per("idle with clients", "beats"), lambda n: (n * (n - 1),), "N(N-1)"),
     Law("a filter", "bytes", _per("subscribe", "bytes"), lambda n: (n - 1,), "N-1"),
     Law("a message to another node", "bytes", _per("publish there", "bytes"), lambda n: (1,), "1"),
-    Law("a takeover", "bytes", _per("move", "bytes"), lambda n: (1, n - 1, n * (n - 1)), "1, N-1, N(N-1)"),
-    Law("a takeover", "us of CPU", _per("move", "cpu_us"), lambda n: (1, n - 1, n * (n - 1)), "1, N-1, N(N-1)"),
-    Law("a client's first CONNECT", "etcd writes", _per("connect", "puts"), lambda n: (1,), "1"),
+    Law("a first CONNECT", "bytes", _per("connect", "bytes"), lambda n: (1, claim_frames(n)), "1, F"),
+    Law("a return", "bytes", _per("return", "bytes"), lambda n: (1, claim_frames(n)), "1, F"),
+    Law("a return", "us of CPU", _per("return", "cpu_us"), lambda n: (1, claim_frames(n)), "1, F"),
+    Law("a takeover", "bytes", _per("move", "bytes"), lambda n: (1, claim_frames(n), n - 1), "1, F, N-1"),
+    Law("a takeover", "us of CPU", _per("move", "cpu_us"), lambda n: (1, n - 1), "1, N-1"),
+    Law("a first CONNECT", "etcd writes", _per("connect", "puts"), lambda n: (1,), "1"),
     Law("a takeover", "etcd writes", _per("move", "puts"), lambda n: (1,), "1"),
-    Law("a client id in etcd", "bytes", lambda counted: counted.key_bytes_per_client, lambda n: (1,), "1"),
 )
 
 
@@ -71,5 +75,6 @@ def fit(law: Law, found: list[Counted]) -> Fitted:
     """Fit by least squares of the relative errors, so that small clusters count as much as large ones."""
     figures = np.array([law.figure(counted) for counted in found])
     terms = np.array([law.terms(counted.nodes) for counted in found])
-    coefficients, *_ = np.linalg.lstsq(terms / figures[:, None], np.ones(len(found)), rcond=None)
+    weights = 1 / np.where(figures == 0, 1.0, figures)
+    coefficients, *_ = np.linalg.lstsq(terms * weights[:, None], figures * weights, rcond=None)
     return Fitted(law, tuple(float(one) for one in coefficients))

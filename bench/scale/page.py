@@ -10,7 +10,7 @@ from bench.scale.model import Fitted
 from bench.scale.reach import Fleet, Room, loads, nodes_for
 from bench.scale.results import Scale
 
-FLEETS = (10_000, 100_000, 1_000_000, 10_000_000)
+FLEETS = (100_000, 1_000_000, 10_000_000, 100_000_000)
 MARKED = re.compile(r"(<!-- (\w+): written by make scale -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -36,7 +36,10 @@ def costs(scale: Scale) -> str:
         ("a hop to another node, at both nodes", f"{found.hop_us:.2f} us"),
         ("a connection with its first filter", f"{found.connection_us:.0f} us"),
         ("an idle connection with its session and filter", f"{found.connection_bytes:,.0f} bytes"),
+        ("a PINGREQ", f"{found.ping_us:.1f} us"),
         ("a filter of another node", f"{found.filter_us:.1f} us, {found.filter_bytes:,.0f} bytes"),
+        ("a filter of another node, in a summary", f"{found.summary_bytes:.0f} bytes"),
+        ("a client id, at the leader of its share and at the deputy", f"{found.owner_bytes:.0f} bytes each"),
         ("a node of three without clients", f"{found.idle_share:.1%} of a core"),
     ]
     return f"{scale.version}, {found.machine}, {found.started}\n\n" + table(("item", "cost to a node's process"), rows)
@@ -58,7 +61,8 @@ def model(scale: Scale) -> str:
 def error(fitted: Fitted, scale: Scale) -> list[float]:
     """Return the relative error of the model for each cluster that it was not fitted to."""
     law = fitted.law
-    return [fitted.predict(counted.nodes) / law.figure(counted) - 1 for counted in scale.held]
+    found = [(fitted.predict(counted.nodes), law.figure(counted)) for counted in scale.held]
+    return [predicted - counted if counted == 0 else predicted / counted - 1 for predicted, counted in found]
 
 
 def reach(scale: Scale) -> str:
@@ -74,13 +78,11 @@ def reach(scale: Scale) -> str:
 
 
 def first(scale: Scale) -> str:
-    """Return the number of clients above which a resource is exhausted, with as many nodes as normal operation
-    needs.
-    """
+    """Return the number of clients above which a resource is exhausted, with as many nodes as are needed."""
     fitted, fleet, room = scale.laws(), Fleet(), Room()
     ends: dict[str, str] = {}
     clients = 10_000.0
-    while clients < 1e9 and len(ends) < 9:
+    while clients < 1e9:
         nodes = nodes_for(int(clients), fitted, scale.costs, fleet, room)
         for load in loads(int(clients), nodes, fitted, scale.costs, fleet, room):
             if load.share > 1 and load.name not in ends:

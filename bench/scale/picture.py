@@ -16,7 +16,7 @@ from bench.scale.reach import Fleet, Room, loads, nodes_for
 from bench.scale.results import Scale
 
 DPI = 130
-SHOWN = ("heartbeats", "a filter", "a message to another node", "a takeover")
+SHOWN = ("heartbeats", "a filter", "a message to another node", "a return", "a takeover")
 
 
 def draw(scale: Scale, path: Path) -> None:
@@ -44,7 +44,7 @@ def fit_panel(scale: Scale, axes: Axes) -> None:
 
 def reach_panel(scale: Scale, axes: Axes) -> None:
     fitted, fleet, room = scale.laws(), Fleet(), Room()
-    sizes = np.unique(np.geomspace(1e4, 2e7, 60).astype(int))
+    sizes = np.unique(np.geomspace(1e4, 1e8, 60).astype(int))
     lines: dict[str, list[float]] = {}
     for clients in map(int, sizes):
         nodes = nodes_for(clients, fitted, scale.costs, fleet, room)
@@ -53,7 +53,7 @@ def reach_panel(scale: Scale, axes: Axes) -> None:
     for name, shares in sorted(lines.items(), key=lambda line: -line[1][-1]):
         axes.plot(sizes, shares, label=name)
     axes.axhline(1, color="black", linewidth=1)
-    axes.set(xscale="log", yscale="log", ylim=(1e-3, 10), xlabel="clients, on as many nodes as normal operation needs")
+    axes.set(xscale="log", yscale="log", ylim=(1e-3, 10), xlabel="clients, on as many nodes as they need, 100 at most")
     axes.set_title("Share of capacity; above 1 it does not work")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.25)

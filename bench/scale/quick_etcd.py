@@ -18,10 +18,6 @@ class QuickStore(Store):
         self._sorted: list[bytes] = []
         self._revisions: list[int] = []
 
-    def sizes(self) -> list[int]:
-        """Return the bytes of each key with its value."""
-        return [len(key) + len(entry.value) for key, entry in self._keys.items()]
-
     def get(self, key: bytes, prefix: bool = False) -> tuple[KeyValue, ...]:
         return self._page(Get(key, prefix=True)) if prefix else super().get(key)
 

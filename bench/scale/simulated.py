@@ -23,15 +23,17 @@ from starlingmq.node_process import YOUNG_MAX, freeze
 from starlingmq.wire.mqtt import Publish
 
 VERSION = 4
-PHASES = 7  # phases, each announced when it begins
+PHASES = 8  # phases, each announced when it begins
 STEP = 0.01  # seconds
 REST = 3.0  # seconds for a cluster to become quiet
 IDLE = 10.0  # seconds
 EACH_STEP = 5  # clients per node and step: 500 per second
 PAYLOAD = b"x" * 64
 PUBLISHERS = 9_000_000  # number of the first one
-SOME = 2_000  # clients that receive messages and that move
+SOME = 2_000  # clients that receive messages, that return to their node, and that move
+EACH_NODE = 200  # or so many per node, if that is more
 SETTLE_MAX = 60.0  # seconds until all requests are answered
+NEVER = 0  # cluster.route_summary_min: no node tells a summary of its filters, however many are of one shape
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,13 +49,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """One simulated cluster. ``work`` by kind of action; ``key_bytes`` of etcd's keys and values per client."""
+    """One simulated cluster. ``work`` by kind of action."""
 
     nodes: int
     clients: int
     work: dict[str, Work]
-    keys_per_client: float
-    key_bytes_per_client: float
 
 
 class CountingFleet(Fleet):
@@ -63,7 +63,7 @@ class CountingFleet(Fleet):
         self.frames = self.bytes = self.beats = 0
         self.by_number: dict[int, NodeWorld] = {}
         self.quick = QuickEtcd()
-        super().__init__(count, self.quick, {"owners": owners})
+        super().__init__(count, self.quick, {"owners": owners, "route_summary_min": NEVER})
 
     def carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
         if isinstance(envelope.body, Heartbeat):
@@ -115,7 +115,7 @@ class Device:
 
 
 class Counting:
-    def __init__(self, nodes: int, clients: int, told: Callable[[str], None], owners: str = "etcd") -> None:
+    def __init__(self, nodes: int, clients: int, told: Callable[[str], None], owners: str = "shares") -> None:
         """``owners``: the setting ``cluster.owners``."""
         self.told = told
         self.nodes = nodes
@@ -126,26 +126,23 @@ class Counting:
 
     def count(self) -> Counted:
         self._phase("idle", int(IDLE), lambda: self.fleet.advance(IDLE))
-        before = self._kept()
         self._each("connect", self.devices, lambda device: device.enter(self.fleet, device.place))
-        after = self._kept()
         self._each("subscribe", self.devices, lambda device: device.say(subscribe(1, [device.filter], 1, VERSION)))
         self.fleet.advance(REST)
         self._phase("idle with clients", int(IDLE), lambda: self.fleet.advance(IDLE))
         self._enter_publishers()
-        some = self.devices[:SOME]
+        some = self.devices[: max(SOME, EACH_NODE * self.nodes)]
         self._each("publish here", some, lambda device: self._command(device, device.place))
         self._acknowledge(some)
         self._each("publish there", some, lambda device: self._command(device, (device.place + 1) % self.nodes))
         self._acknowledge(some)
+        self._each("return", some, lambda device: device.enter(self.fleet, device.place))
+        self.fleet.advance(REST)
         self._each("move", some, lambda device: device.enter(self.fleet, (device.place + 1) % self.nodes))
-        clients = len(self.devices)
         return Counted(
             nodes=self.nodes,
-            clients=clients,
+            clients=len(self.devices),
             work=self.work,
-            keys_per_client=(after[0] - before[0]) / clients,
-            key_bytes_per_client=(after[1] - before[1]) / clients,
         )
 
     def _enter_publishers(self) -> None:
@@ -199,8 +196,3 @@ class Counting:
         self.work[name] = Work(
             times=times, frames=frames, bytes=size, beats=beats, requests=requests, puts=puts, cpu_us=cpu_us
         )
-
-    def _kept(self) -> tuple[int, int]:
-        """Return the number of etcd's keys, and their bytes with values."""
-        sizes = self.fleet.quick.store.sizes()
-        return len(sizes), sum(sizes)

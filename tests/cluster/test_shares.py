@@ -14,7 +14,16 @@ from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_channel import ACKNOWLEDGE_SECONDS, FRAMES_UNDER_WAY, RESEND_SECONDS, ShareChannel
 from starlingmq.cluster.shares.share_leader import LeadState
-from starlingmq.cluster.shares.share_messages import Ask, Claim, KeyChanged, Message, OwnerAnswer, Release, WillRead
+from starlingmq.cluster.shares.share_messages import (
+    Ask,
+    Claim,
+    Hasten,
+    KeyChanged,
+    Message,
+    OwnerAnswer,
+    Release,
+    WillRead,
+)
 from starlingmq.cluster.shares.share_table import (
     NO_TABLE,
     SHARES,
@@ -195,6 +204,23 @@ def test_what_is_waited_for_and_half_of_what_may_be_under_way_are_acknowledged_a
         sender.add(Ask((number,)))
         receiver.received(sender.take_frames(0.0)[0])
     assert len(receiver.take_frames(0.0)) == 1
+
+
+def test_a_lost_frame_is_repeated_however_much_the_other_node_says() -> None:
+    sender, receiver = ShareChannel(1), ShareChannel(1)
+    sender.add(Hasten())
+    sender.take_frames(0.0)  # it is lost
+    for number in range(1, 1 + 2 * round(RESEND_SECONDS / ACKNOWLEDGE_SECONDS)):
+        now = number * ACKNOWLEDGE_SECONDS
+        receiver.add(Hasten())
+        for frame in receiver.take_frames(now):
+            sender.received(frame)
+        sender.owe()
+        for frame in sender.take_frames(now):
+            if receiver.received(frame):
+                assert now == pytest.approx(RESEND_SECONDS, abs=ACKNOWLEDGE_SECONDS)
+                return
+    raise AssertionError("it is not repeated")
 
 
 def test_a_lost_frame_is_repeated_and_a_doubled_one_is_taken_once() -> None:

@@ -25,7 +25,7 @@ from starlingmq.cluster.shares.share_messages import Message, ShareMessageError,
 
 FRAME_BYTES: Final = 128 * 1024
 FRAMES_UNDER_WAY: Final = 8
-RESEND_SECONDS: Final = 0.5  # after the last frame or acknowledgement
+RESEND_SECONDS: Final = 0.5  # after the first frame, the last time they were sent again, or the last acknowledgement
 ACKNOWLEDGE_SECONDS: Final = 0.05
 
 
@@ -107,7 +107,7 @@ class ShareChannel:
             self._unacknowledged, self._acknowledge_at = 0, inf
         elif self._unacknowledged and self._acknowledge_at == inf:
             self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
-        if self._under_way and (frames or self._resend_at == inf):
+        if self._under_way and self._resend_at == inf:
             self._resend_at = now + RESEND_SECONDS
         return frames
 

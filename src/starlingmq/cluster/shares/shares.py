@@ -54,7 +54,7 @@ from starlingmq.cluster.shares.share_messages import (
     WillsKept,
     WillsOf,
 )
-from starlingmq.cluster.shares.share_table import NO_TABLE, VERSION_SHIFT, decode_table, encode_table
+from starlingmq.cluster.shares.share_table import NO_TABLE, VERSION_SHIFT, Pair, decode_table, encode_table
 from starlingmq.cluster.shares.table_keeper import TableKeeper
 from starlingmq.cluster.shares.will_gateway import WillGateway
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
@@ -234,12 +234,16 @@ class Shares(Subsystem):
         not serve before: then the next node of a rolling restart can go."""
         if not self._taking_part:
             return not self.used
-        for share, pair in enumerate(self.table.pairs):
-            if pair.leader == self._me and self.leader.state(share) is not LeadState.SERVING:
-                return False
-            if pair.deputy == self._me and not self.books.has(share, pair):
-                return False
-        return True
+        return not any(self._lacks(share, pair) for share, pair in enumerate(self.table.pairs))
+
+    def _lacks(self, share: int, pair: Pair) -> bool:
+        if pair.leader == self._me and self.leader.state(share) is not LeadState.SERVING:
+            return True
+        return pair.deputy == self._me and not self.books.has(share, pair)
+
+    def lacking(self) -> int:
+        """The number of shares that this node does not serve yet, or has no copy of."""
+        return sum(self._lacks(share, pair) for share, pair in enumerate(self.table.pairs))
 
     # The table
 

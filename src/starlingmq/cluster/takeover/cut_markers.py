@@ -103,7 +103,7 @@ class CutMarkers:
         fresh, self._fresh = self._fresh, {}
         ready: dict[int, list[InboundSession]] = {}
         for inbound in fresh:
-            if inbound.finished:
+            if inbound.finished or not inbound.needs_marks():  # it was reset since, and wants them later again
                 continue
             inbound.version = version
             is_ready = self._recipients_of(inbound)[0] is not None
