@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import inf
 
+import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
