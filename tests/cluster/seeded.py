@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import time
 import traceback
 from collections import Counter
@@ -12,7 +13,15 @@ from typing import TypeVar
 
 from tests.sim.world import World
 
+import starlingmq
+
 W = TypeVar("W")
+
+
+def interpreted_only() -> None:
+    """For worlds that replace parts of the program: compiled ones would not notice, and nothing true would come out."""
+    if starlingmq.compiled():
+        sys.exit("error: these worlds replace parts of the program, so they run interpreted: set STARLINGMQ_PURE=1")
 
 
 def main(name: str, doc: str | None, run: Callable[[int, bool], W], figures: Callable[[W], Counter[str]]) -> int:

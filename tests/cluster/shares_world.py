@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
+from tests.cluster import seeded
 from tests.cluster.shares_node import ShareNode
 from tests.sim.etcd_model import EtcdModel
 
@@ -352,4 +353,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    seeded.interpreted_only()
     sys.exit(main())

@@ -335,4 +335,5 @@ def figures(world: WillWorld) -> Counter[str]:
 
 
 if __name__ == "__main__":
+    seeded.interpreted_only()
     sys.exit(seeded.main("will_world", __doc__, run, figures))
