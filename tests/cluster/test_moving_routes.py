@@ -151,3 +151,18 @@ def test_a_suback_takes_filters_that_wait_with_it() -> None:
     subscribe(moved, b"devices/d/commands", 1)  # as it has it already
     assert fleet.now - began < GATHER_SECONDS
     assert frames(fleet)[1:] == [[b"devices/d/commands"]]
+
+
+def test_a_session_that_is_reset_while_its_filter_waits_is_asked_for_no_markers() -> None:
+    fleet = Fleet(3)
+    settled(fleet, "c", "d")
+    assert lasting(fleet, 0, "c").connack.session_present
+    moved = lasting(fleet, 0, "d")
+    (inbound,) = fleet[0].cluster.takeovers.migrations.of("d")
+    assert inbound.is_unmarked() and inbound.needs_marks()
+    assert inbound.session is not None
+    inbound.session.require_reset()  # as when another node that may have the session becomes unreachable
+    fleet.advance(1.0)
+    assert frames(fleet)[1:] == [[b"devices/d/commands"]]
+    assert inbound.is_unmarked(), "markers from before the client knows of the reset would count as later ones"
+    assert not moved.closed
