@@ -1,4 +1,4 @@
-"""What a node keeps for clients of other nodes, in bytes of Python's memory: measured in the classes that keep it."""
+"""The memory that a node takes for clients of other nodes, in bytes: measured in the classes that keep their data."""
 
 from __future__ import annotations
 

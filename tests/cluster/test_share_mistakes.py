@@ -140,7 +140,7 @@ MISTAKES = {
             Patch(ShareNode, "start", _keeps_the_books_of_its_earlier_life),
             Patch(ShareBooks, "led_before", _any_book),
         ),
-        6,
+        2,
     ),
     "a deputy is passed over": Planted(
         (
@@ -155,7 +155,7 @@ MISTAKES = {
     "a request is not made again with the next table": Planted((Patch(OwnerGateway, "set_table", _asks_once),), 1),
     "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 1),
     "an unknown node is named with an old session": Planted(
-        (Patch(OwnerBook, "_with_suspected", _suspects_nothing_late),), 13
+        (Patch(OwnerBook, "_with_suspected", _suspects_nothing_late),), 7
     ),
     "a release deletes a later key": Planted((Patch(OwnerBook, "release", _releases_any_epoch),), 1),
 }
