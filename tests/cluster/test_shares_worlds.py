@@ -133,7 +133,7 @@ MISTAKES = {
     "a leader answers before it has asked all": Planted(ShareLeader, "_collect", _answers_before_all_are_asked, 2),
     "an epoch goes back": Planted(OwnerBook, "claim", _goes_back, 1),
     "frames of an earlier version count": Planted(Shares, "received", _hears_earlier_versions, 6),
-    "any older book is taken for a whole one": Planted(ShareBooks, "led_before", _takes_any_book_for_whole, 103),
+    "any older book is taken for a whole one": Planted(ShareBooks, "led_before", _takes_any_book_for_whole, 586),
     "nodes that could not be asked are not named": Planted(ShareLeader, "_forget_strangers", _names_no_unknown, 2),
     "a statement drops later grants": Planted(OwnerBook, "replace_node", _drops_what_was_granted_since, 25),
     "a deputy takes no changes": Planted(ShareBooks, "keep", _keeps_copies_only, 1),
