@@ -18,7 +18,7 @@ SUMMARY_MIN = 10_000
 
 
 def taken_by(make: Callable[[], object]) -> float:
-    """Bytes per client of what ``make`` returns."""
+    """Return the bytes per client that the result of ``make`` takes."""
     tracemalloc.start()
     try:
         kept = make()

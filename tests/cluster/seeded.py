@@ -19,7 +19,7 @@ W = TypeVar("W")
 
 
 def interpreted_only() -> None:
-    """For worlds that replace parts of the program: compiled ones would not notice, and nothing true would come out."""
+    """For worlds that replace parts of the program: compiled code ignores that, so their results would be wrong."""
     if starlingmq.compiled():
         sys.exit("error: these worlds replace parts of the program, so they run interpreted: set STARLINGMQ_PURE=1")
 

@@ -273,7 +273,7 @@ class SessionTransfer:
             )
             subscription = session.subscription(entry.whole)
             assert subscription is not None
-            self.subscribing.count(entry.whole, session, before, subscription, True)
+            self.subscribing.count(entry.whole, session, before, subscription, arrives=True)
             if ctx.recording:
                 ctx.write(Write(SUBSCRIPTION_PUT, session, topic=entry.whole, subscription=subscription))
         if last_id != 0:
