@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
 from starlingmq.admin.share_views import view_shares
@@ -414,3 +414,20 @@ def test_nodes_without_the_setting_keep_owners_in_etcd_beside_a_node_that_does()
     assert published(again.receive()) == [b"1"]
     (key,) = fleet.etcd.store.get(fleet[0].cluster.ownership.key("c"), prefix=True)
     assert key.key.endswith(b"/3"), "the session is at the third node"
+
+
+def lacking(node: NodeWorld) -> int:
+    shares = node.cluster.shares
+    return shares.lacking() if shares is not None and shares.is_listed() else 0
+
+
+def test_a_node_that_starts_counts_the_shares_that_it_lacks_and_serves_once_it_has_them() -> None:
+    fleet = share_fleet(3)
+    assert [lacking(node) for node in fleet.nodes] == [0, 0, 0]
+    node = fleet.begin()
+    lacked = 0
+    while not node.cluster.serving:
+        fleet.advance(0.01, 0.01)
+        lacked = max(lacked, lacking(node))
+        assert not (lacking(node) and node.cluster.serving)
+    assert lacked > 0 and lacking(node) == 0
