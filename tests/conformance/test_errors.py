@@ -57,9 +57,6 @@ def test_a_connect_with_flags_is_malformed(w: World, version: int) -> None:
         pytest.param(b"\xc0\x01\x00", id="PINGREQ with a body"),
         pytest.param(b"\x40\x01\x00", id="PUBACK cut short"),
         pytest.param(b"\x30\xff\xff\xff\xff\x01", id="length of five bytes"),
-        pytest.param(b"\xc0\x80\x00", id="length 0 in two bytes"),
-        pytest.param(b"\xc0\x80\x80\x80\x00", id="length 0 in four bytes"),
-        pytest.param(b"\x30\x84\x00\x00\x01t\x00", id="length 4 in two bytes"),
         pytest.param(b"\x20\x02\x00\x00", id="CONNACK from a client"),
         pytest.param(b"\x90\x03\x00\x01\x00", id="SUBACK from a client"),
         pytest.param(b"\xb0\x02\x00\x01", id="UNSUBACK from a client"),
@@ -149,3 +146,43 @@ async def test_an_unstored_message_is_not_acknowledged_and_its_connection_closed
     assert stream.written == b""
     driver.lost(client)
     await driver.stop(0.0)
+
+
+LONG_LENGTHS = {"one byte too many": 1, "two": 2, "three": 3}
+
+
+def _in_long_form(packet: bytes, zeros: int) -> bytes:
+    """The packet (of up to 127 bytes) with a remaining length of ``1 + zeros`` bytes."""
+    return packet[:1] + bytes([packet[1] | 0x80]) + b"\x80" * (zeros - 1) + b"\0" + packet[2:]
+
+
+@pytest.mark.parametrize("zeros", LONG_LENGTHS.values(), ids=LONG_LENGTHS)
+@pytest.mark.parametrize("version", [3, 4])
+def test_3_x_allows_a_remaining_length_of_more_bytes_than_it_needs(w: World, version: int, zeros: int) -> None:
+    """That it has the fewest bytes is a rule of 5.0 alone: 3.1.1, 2.2.3 has none, and some devices pad it."""
+    receiver = subscriber(w, "t", qos=2)
+    c = w.open(version=version)
+    c.send(_in_long_form(connect_frame(version), zeros))
+    assert [type(p).__name__ for p in c.receive()] == ["Connack"]
+    for packet in (
+        publish_frame("t", version=version, flags=2, packet_id=1),
+        publish_frame("t", version=version, flags=4, packet_id=2),
+        b"\x62\x02\0\x02",  # PUBREL
+        b"\x82\x06\0\x03\0\x01u\0",  # SUBSCRIBE
+        b"\xc0\0",  # PINGREQ
+    ):
+        c.send(_in_long_form(packet, zeros))
+    assert [type(p).__name__ for p in c.receive()] == ["Ack", "Ack", "Ack", "Suback", "Pingresp"]
+    assert len(receiver.receive()) == 2
+
+
+@clause(v5="1.5.5-1")
+@pytest.mark.parametrize("zeros", LONG_LENGTHS.values(), ids=LONG_LENGTHS)
+def test_5_0_allows_no_remaining_length_of_more_bytes_than_it_needs(w: World, zeros: int) -> None:
+    c = w.open(version=5)
+    c.send(_in_long_form(connect_frame(5), zeros))
+    assert c.closed
+    for packet in (publish_frame("t"), b"\xc0\0"):
+        c = w.connect(client_id="a", version=5)
+        c.send(_in_long_form(packet, zeros))
+        ended(c, Reason.MALFORMED_PACKET)

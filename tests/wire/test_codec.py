@@ -183,8 +183,11 @@ def test_remaining_length_of_five_bytes(last: int) -> None:
 
 
 @pytest.mark.parametrize("length", ["8000", "8400", "ff00", "808000", "ffff00", "80808000", "ffffff00"])
-def test_a_remaining_length_of_more_bytes_than_it_needs_is_malformed(length: str) -> None:
+def test_a_remaining_length_of_more_bytes_than_it_needs_is_malformed_in_mqtt_5(length: str) -> None:
     """[MQTT-1.5.5-1]"""
     for first in range(256):
+        packet = bytes((first,)) + bytes.fromhex(length)
         with pytest.raises(MalformedPacket):
-            frame_length(bytes((first,)) + bytes.fromhex(length), 0)
+            frame_length(packet, 0)
+        value = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(packet[1:]))
+        assert frame_length(packet, 0, shortest=False) == len(packet) + value

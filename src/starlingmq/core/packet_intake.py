@@ -159,11 +159,11 @@ class PacketIntake:
                     start = pos + 2
                 elif size - pos >= 3 and data[pos + 2] < 0x80:
                     length = (length & 0x7F) + (data[pos + 2] << 7) + 3
-                    if length < 131:
-                        raise MalformedPacket(LONG_FORM)  # [MQTT-1.5.5-1]
+                    if length < 131 and client.version == 5:
+                        raise MalformedPacket(LONG_FORM)  # [MQTT-1.5.5-1] of 5.0
                     start = pos + 3
                 else:
-                    length = frame_length(data, pos)
+                    length = frame_length(data, pos, client.version == 5)
                     if length == 0:
                         break
                     start = pos + 2
@@ -215,6 +215,8 @@ class PacketIntake:
             if kind != CONNECT:
                 raise ProtocolError("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
             connect = cast(Connect, decode(first, data, start, end, 0))
+            if connect.version == 5 and data[start - 1] == 0:  # superfluous: the length itself is not 0
+                raise MalformedPacket(LONG_FORM)
             if client.full != 0:
                 client.version = connect.version
                 raise MqttError("connection limit reached (limits.max_connections)", client.full)

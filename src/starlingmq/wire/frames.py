@@ -15,11 +15,11 @@ from .reasons import MalformedPacket
 _ACK_HEAD: Final[list[bytes]] = [bytes((first, 2)) for first in range(256)]
 
 
-def frame_length(data: bytes, pos: int) -> int:
+def frame_length(data: bytes, pos: int, shortest: bool = True) -> int:
     """Return the size of the frame that begins at ``pos``, header included; 0 while its length is incomplete.
 
-    The frame itself may be incomplete. Raises MalformedPacket for a remaining length of more than four bytes, or of
-    more bytes than it needs.
+    The frame itself may be incomplete. Raises MalformedPacket for a remaining length of more than four bytes, and with
+    ``shortest`` for one of more bytes than it needs: MQTT 5 forbids these [MQTT-1.5.5-1], 3.1 and 3.1.1 do not.
     """
     have = len(data)
     at = pos + 1
@@ -33,7 +33,7 @@ def frame_length(data: bytes, pos: int) -> int:
     length = byte - 128
     byte = data[at + 1]
     if byte < 128:
-        if byte == 0:
+        if byte == 0 and shortest:
             raise MalformedPacket(LONG_FORM)
         return length + byte * 128 + 3
     if at + 2 >= have:
@@ -41,7 +41,7 @@ def frame_length(data: bytes, pos: int) -> int:
     length += (byte - 128) * 128
     byte = data[at + 2]
     if byte < 128:
-        if byte == 0:
+        if byte == 0 and shortest:
             raise MalformedPacket(LONG_FORM)
         return length + byte * 16_384 + 4
     if at + 3 >= have:
@@ -49,7 +49,7 @@ def frame_length(data: bytes, pos: int) -> int:
     length += (byte - 128) * 16_384
     byte = data[at + 3]
     if byte < 128:
-        if byte == 0:
+        if byte == 0 and shortest:
             raise MalformedPacket(LONG_FORM)
         return length + byte * 2_097_152 + 5
     raise MalformedPacket("the remaining length has more than four bytes")
