@@ -10,6 +10,7 @@ from starlingmq.core.context import Context
 from starlingmq.core.groups.group_stats import figures
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import Publishing
+from starlingmq.core.observe.sys_load import SysLoad
 from starlingmq.core.routing.retained_store import RetainedTree
 
 GROUPS_TOLD: Final = 100  # groups with a topic of their own
@@ -34,6 +35,8 @@ class SysTopics:
     due_at: float  # 0.0: never
     _last: dict[str, str]
     _groups: dict[bytes, bytes]
+    _load: SysLoad
+    _clients_max: int
 
     def __init__(self, ctx: Context, publishing: Publishing, version: str) -> None:
         self.ctx = ctx
@@ -43,6 +46,8 @@ class SysTopics:
         self.due_at = ctx.now if ctx.mqtt.sys_interval != 0.0 else 0.0
         self._last = {}
         self._groups = {}
+        self._load = SysLoad(ctx.now)
+        self._clients_max = 0
 
     def tick(self) -> None:
         ctx = self.ctx
@@ -76,6 +81,7 @@ class SysTopics:
         counters = ctx.counters
         of_nodes = sum([link.subscription_count() for link in ctx.cluster.links.values()])
         groups = self.publishing.router.groups()
+        sessions = len(ctx.sessions) - len(ctx.cluster.links) - len(self.publishing.groups.lines)
         totals = {
             "bytes/received": counters.bytes_received,
             "bytes/sent": counters.bytes_sent,
@@ -87,9 +93,9 @@ class SysTopics:
             "publishers/held": counters.held_publishers,
             "connections/opened": counters.connections_opened,
             "connections/open": counters.connections_open,
-            "clients/connected": counters.clients_connected,
-            "sessions/count": len(ctx.sessions) - len(ctx.cluster.links) - len(self.publishing.groups.lines),
+            "sessions/count": sessions,
             "subscriptions/count": len(self.publishing.router.tree) - of_nodes,
+            "shared_subscriptions/count": sum([len(group.members) for group in groups]),
             "groups/count": len(groups),
             "groups/waiting": sum([group.waiting() for group in groups]),
             "groups/given": sum([group.given for group in groups]),
@@ -98,6 +104,7 @@ class SysTopics:
             "retained messages/bytes": self.publishing.retained.tree.total_bytes,
         }
         figures = {topic: str(value) for topic, value in totals.items()}
+        figures |= self._client_figures(sessions) | self._load_figures()
         if ctx.recording:
             figures["storage/state"] = ctx.storage.state
             figures["storage/failures"] = str(ctx.storage.failures)
@@ -120,6 +127,33 @@ class SysTopics:
         for reason, count in counters.errors.items():
             figures["connections/closed/" + reason] = str(count)
         return figures
+
+    def _client_figures(self, sessions: int) -> dict[str, str]:
+        """mosquitto's names; ``maximum`` is of the moments at which figures were published."""
+        connected = self.ctx.counters.clients_connected
+        away = max(0, sessions - connected)
+        self._clients_max = max(self._clients_max, connected)
+        totals = {
+            "connected": connected,
+            "active": connected,
+            "disconnected": away,
+            "inactive": away,
+            "total": connected + away,
+            "maximum": self._clients_max,
+        }
+        return {"clients/" + name: str(value) for name, value in totals.items()}
+
+    def _load_figures(self) -> dict[str, str]:
+        counters = self.ctx.counters
+        totals = {
+            "bytes/received": counters.bytes_received,
+            "bytes/sent": counters.bytes_sent,
+            "publish/received": counters.publish_received,
+            "publish/sent": counters.publish_sent,
+            "publish/dropped": sum(counters.dropped.values()),
+            "sockets": counters.connections_opened,
+        }
+        return self._load.figures(totals, self.ctx.now)
 
     def _retained_figures(self) -> dict[str, str]:
         retaining = self.ctx.cluster.retained
