@@ -165,6 +165,12 @@ def test_one_copy_less_than_wanted_is_required_unless_set(copies: int, min_copie
         ("mqtt: [\n", ":2:1: "),
         ("mqtt: !!python/object:os.system {}\n", "could not determine a constructor"),
         ("\0", "is not valid YAML"),
+        ("listener 1883 0.0.0.0\nuser mosquitto\n", "this looks like a mosquitto.conf"),
+        ("# edge: see below\nconnection hub\naddress a:1883\ntopic # out 1\n", "this looks like a mosquitto.conf"),
+        (
+            "user ann\ntopic readwrite home/#\n\npattern write s/%c/#\n",
+            "looks like a rules file (acl_file) of mosquitto",
+        ),
     ],
 )
 def test_a_broken_file_gets_one_line_that_names_it(tmp_path: Path, text: str, complaint: str) -> None:

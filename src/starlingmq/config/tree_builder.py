@@ -18,6 +18,13 @@ from starlingmq.config.section_types import ConfigError, Section, parse_duration
 Tree = dict[str, Any]
 S = TypeVar("S", bound=Section)
 MISSING: Final = re.compile("Object missing required field `([^`]+)`")
+MOSQUITTO_CONF: Final = re.compile(
+    r"^[ \t]*(acl_file|allow_anonymous|auto_id_prefix|autosave_interval|cafile|certfile|connection|include_dir|keyfile"
+    r"|listener|log_dest|log_type|max_\w+|password_file|per_listener_settings|persistence\w*|pid_file|plugin|port"
+    r"|protocol|require_certificate|sys_interval)[ \t]+\S",
+    re.MULTILINE,
+)
+MOSQUITTO_RULES: Final = re.compile(r"^[ \t]*(pattern|topic|user)[ \t]+\S", re.MULTILINE)
 INTEGER: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 
 PARSERS: Final[dict[str, Callable[[str], float]]] = {
@@ -34,12 +41,30 @@ def read_yaml(path: str | Path) -> Tree:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{path}: cannot be read: {reason}") from error
-    tree = _parse(text, str(path))
+    try:
+        tree = _parse(text, str(path))
+    except ConfigError:
+        _refuse_mosquitto(text, path)
+        raise
     if tree is None:
         return {}
     if not isinstance(tree, dict):
+        _refuse_mosquitto(text, path)
         raise ConfigError(f"{path}: expected sections such as 'mqtt:' at the top level, got {_kind(tree)}")
     return tree
+
+
+def _refuse_mosquitto(text: str, path: str | Path) -> None:
+    """Raise ConfigError for text that is not YAML because it was written for mosquitto."""
+    for form, keyword in (
+        ("a mosquitto.conf", MOSQUITTO_CONF),
+        ("a rules file (acl_file) of mosquitto", MOSQUITTO_RULES),
+    ):
+        if keyword.search(text) is not None:
+            raise ConfigError(
+                f"{path}: this looks like {form}, which has another form here: see 'From mosquitto' "
+                "(docs/MIGRATE-MOSQUITTO.md) for the equivalent of each line"
+            )
 
 
 def yaml_value(text: str, source: str) -> Any:
