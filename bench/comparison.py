@@ -19,6 +19,8 @@ from bench.results import Cell, Filters, Idle, NatsCell, Paced, Results, median
 
 DATA = peers.ROOT / "docs" / "data" / "comparison.json"
 PAGE = peers.ROOT / "docs" / "COMPARISON.md"
+README = peers.ROOT / "README.md"
+PICTURE = peers.ROOT / "docs" / "images" / "throughput.png"
 MARKED = re.compile(r"(<!-- (\w+): written by make comparison -->\n).*?(<!-- end -->)", re.DOTALL)
 EQUAL = 1.05  # figures closer than this count as equal: the noise of the machine
 OURS = "starlingmq"
@@ -148,8 +150,40 @@ def nats_rows(cell: NatsCell) -> Iterator[Row]:
 
 def written(page: str, found: Comparison) -> str:
     """Return the page with these figures. Raises KeyError for an unknown mark."""
-    made = {"worse": worse(found), "figures": figures(found), "measured": measured(found)}
+    made = {"worse": worse(found), "figures": figures(found), "measured": measured(found), "summary": summary(found)}
     return MARKED.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
+
+
+def rates(found: Comparison) -> list[Row]:
+    """Return the throughput rows: the cells of the README's table and picture."""
+    return [row for row in found.rows if row.section == "In memory" and row.unit == "messages/s"]
+
+
+def summary(found: Comparison) -> str:
+    """Return what the README says: thousand messages/s by load, and the ratios to each broker."""
+    rows = rates(found)
+    names = [row.ours for row in rows[:1]] + [*rows[0].others()]
+    loads = dict.fromkeys(row.what.partition(",")[0] for row in rows)
+    body = [
+        [
+            load,
+            *(
+                " / ".join(f"{row.figures[name] / 1e3:,.0f}" for row in rows if row.what.startswith(load))
+                for name in names
+            ),
+        ]
+        for load in loads
+    ]
+    head = [f"{name} {found.versions[name]}" for name in names]
+    ratios = (
+        f"{min(times):.0f} to {max(times):.0f} times {peer}"
+        for peer in names[1:]
+        if (times := [row.against(peer) for row in rows])
+    )
+    return (
+        table(("delivered, thousand messages/s at QoS 0 / 1 / 2", *head), body)
+        + f"\n\nRatios: {', '.join(ratios)}. Measured on {found.started}."
+    )
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -222,7 +256,11 @@ def main() -> None:
         DATA.parent.mkdir(exist_ok=True)
         DATA.write_bytes(msgspec.json.format(msgspec.json.encode(compare(results))) + b"\n")
     found = msgspec.json.decode(DATA.read_bytes(), type=Comparison)
-    PAGE.write_text(written(PAGE.read_text(), found))
+    for page in (PAGE, README):
+        page.write_text(written(page.read_text(), found))
+    from bench.plot import draw_rates  # matplotlib, which only this step needs
+
+    draw_rates([(row.what, row.figures) for row in rates(found)], PICTURE)
     print(worse(found))
 
 

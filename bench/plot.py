@@ -64,6 +64,28 @@ def draw(results: Results, path: Path) -> None:
     plt.close(figure)
 
 
+def draw_rates(cells: list[tuple[str, dict[str, float]]], path: Path) -> None:
+    """Draw delivered messages per second by cell (``load, QoS n``) and broker, logarithmic, into a PNG."""
+    figure, axes = plt.subplots(figsize=(11, 4), layout="constrained")
+    names = list(cells[0][1])
+    width = 0.8 / len(names)
+    for number, peer in enumerate(names):
+        places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(cells))]
+        rates = [figures[peer] for _, figures in cells]
+        axes.bar(places, rates, width * 0.94, color=COLOURS[peer], label=peer)
+        for at, rate in zip(places, rates, strict=True):
+            axes.annotate(amount(rate), (at, rate), (0, 2), textcoords="offset points", ha="center", fontsize=6)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=3e3)
+    axes.set_xticks(range(len(cells)), [what.replace(", ", "\n") for what, _ in cells], fontsize=8)
+    axes.set_ylabel("delivered messages/s")
+    axes.set_title("One broker on one core, 64-byte payloads", fontsize=10, loc="left")
+    axes.legend(ncols=len(names), fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    plain(axes)
+    figure.savefig(path, dpi=DPI)
+    plt.close(figure)
+
+
 def plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)

@@ -27,6 +27,10 @@ def test_the_page_of_the_comparison_has_the_figures_of_its_data() -> None:
     text = comparison.PAGE.read_text()
     assert comparison.written(text, found) == text
     assert all(row.what in text for row in found.rows)
+    readme = comparison.README.read_text()
+    assert comparison.written(readme, found) == readme
+    worst = min(row.against("mosquitto") for row in comparison.rates(found))
+    assert worst > 10 and "more than ten times the throughput of mosquitto" in readme
 
 
 def test_a_model_of_small_clusters_tells_of_a_larger_one() -> None:
