@@ -253,3 +253,63 @@ async def test_a_rule_about_all_denies_what_begins_with_a_dollar_sign(serve: Ser
     await client.close()
     for peer in (bob, ann, willing):
         await peer.close()
+
+
+FILTERED = """rules:
+- {deny: subscribe, topics: ['home/safe/#']}
+- {allow: subscribe, topics: ['home/#', 'mine/%c/#']}
+- {allow: group, topics: ['home/#'], groups: [g]}
+- {allow: publish, topics: ['#']}
+"""
+
+
+def filtered(path: Path, text: str = FILTERED) -> dict[str, object]:
+    path.write_text(text)
+    return {"acl": {"file": str(path), "filter": "deliver"}}
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_subscription_denied_in_part_delivers_the_rest(
+    serve: Serve, join: Join, tmp_path: Path, version: int
+) -> None:
+    broker = await serve(auth=filtered(tmp_path / "acl"))
+    writer = await join(broker, "w")
+    for topic in ("home/safe/pin", "home/hall", "mine/d/kept"):
+        await writer.publish(topic, retain=True)
+    reader = await join(broker, "r", version=version)
+    denied = Reason.NOT_AUTHORIZED if version == 5 else 0x80
+    granted = await reader.subscribe("#", "+/+/+", "home/safe/#", "other/#", "$SYS/#", "$share/g/home/+/#", qos=1)
+    assert granted == [1, 1, denied, denied, denied, denied]
+    assert (await reader.message()).topic == b"home/hall"  # the only retained message that it may read
+    for topic in ("home/safe/pin", "mine/d/x", "mine/r/x", "home/door", "other/x", "home/end"):
+        await writer.publish(topic)
+    assert [(await reader.message()).topic for _ in range(3)] == [b"mine/r/x", b"home/door", b"home/end"]
+
+
+async def test_messages_that_wait_are_left_out_too_also_after_the_rules_have_changed(
+    serve: Serve, join: Join, tmp_path: Path
+) -> None:
+    broker = await serve(auth=filtered(tmp_path / "acl"))
+    writer = await join(broker, "w")
+    reader = await Peer.connect(broker.address(), "r", 4, clean_start=False)
+    assert await reader.subscribe("#", qos=1) == [1]
+    await reader.close()
+    for topic in ("home/safe/1", "home/1", "mine/d/1", "home/2/cellar"):
+        await writer.publish(topic)
+    filtered(tmp_path / "acl", FILTERED.replace("home/safe/#", "home/+/cellar"))
+    broker.reload(broker.config)
+    await writer.publish("home/safe/2")  # left out: the rules with which the client left decide until it is back
+    reader = await Peer.connect(broker.address(), "r", 4, clean_start=False)
+    assert (await reader.message()).topic == b"home/1"
+    for topic in ("home/3/cellar", "home/safe/3", "home/end"):
+        await writer.publish(topic)
+    assert [(await reader.message()).topic for _ in range(2)] == [b"home/safe/3", b"home/end"]
+    await reader.close()
+
+
+async def test_without_the_setting_a_subscription_denied_in_part_is_refused(
+    serve: Serve, join: Join, tmp_path: Path
+) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl", FILTERED))
+    reader = await join(broker, "r")
+    assert await reader.subscribe("#", "home/#", "mine/r/#") == [0x87, 0x87, 0]

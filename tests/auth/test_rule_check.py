@@ -50,6 +50,14 @@ def test_the_rule_that_decides_is_named(asked: RuleQuestion, allowed: bool, said
     assert (found.allowed, found.reason[: len(said)]) == (allowed, said)
 
 
+def test_a_filter_that_is_denied_in_part_is_granted_where_messages_are_filtered() -> None:
+    acl = acl_of(AclFile(rules=RULES))
+    for topic, allowed in (("plant/+/x", True), ("#", True), ("plant/secret/#", False), ("other/#", False)):
+        found = check_rules(acl, FILE, question("subscribe", topic), filters=True)
+        assert found.allowed == allowed and ("auth.acl.filter" in found.reason) == allowed
+        assert not check_rules(acl, FILE, question("subscribe", topic)).allowed
+
+
 def test_rules_of_a_token_come_first_and_are_named_as_such() -> None:
     granted = rules_of((AclRule(allow="publish", topics=("own/#",)),))
     assert check_rules(acl_of(AclFile(rules=RULES)), FILE, question("publish", "own/x", granted=granted)) == (

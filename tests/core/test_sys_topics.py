@@ -13,7 +13,7 @@ INTERVAL = 10.0
 
 
 def _figures(w: World) -> dict[str, str]:
-    """What ``$SYS`` retains at the moment, by the name below ``$SYS/broker/``."""
+    """Return the retained figures of ``$SYS`` by the name below ``$SYS/broker/``."""
     client = w.connect("monitor")
     client.send(Subscribe(1, [SubscribeRequest(BASE.encode() + b"#", 0)]))
     w.advance(1.0)  # they are sent some in each turn

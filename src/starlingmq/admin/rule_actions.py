@@ -91,7 +91,8 @@ class RuleActions:
         from starlingmq.auth.rule_check import RuleQuestion, check_rules
 
         chain = self._local_node.access.chain
-        file = self._local_node.config().auth.acl.file
+        rules = self._local_node.config().auth.acl
+        file = rules.file
         granted = None if client is None or client.rights is None else client.rights.source
         question = RuleQuestion(
             request.client_id,
@@ -104,7 +105,8 @@ class RuleActions:
             request.group.encode(),
             granted if isinstance(granted, tuple) else None,
         )
-        found = check_rules(chain.acl if chain is not None and file else None, file, question)
+        acl = chain.acl if chain is not None and file else None
+        found = check_rules(acl, file, question, rules.filter == "deliver")
         return RuleTestResult(found.allowed, found.reason, username, peer_host(peer) if peer else "")
 
     def _checked(self, request: RuleTest) -> bytes:

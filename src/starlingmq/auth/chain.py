@@ -191,7 +191,9 @@ class Chain:
             if granted is None:
                 return None
             acl = NOTHING
-        return acl.rights(client_id, username, peer, granted, count=True)
+        rights = acl.rights(client_id, username, peer, granted, count=True)
+        rights.filters = self._config.acl.filter == "deliver"
+        return rights
 
     async def _ask(self, request: AuthRequest) -> tuple[Verdict, object]:
         """The verdict, and its source: a class of methods, or ``HOOK``, ``NKEY`` or ``ANONYMOUS``."""

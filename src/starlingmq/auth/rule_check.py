@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from starlingmq.auth.acl import CONNECT, Acl, Rule
-from starlingmq.core.limits.access import WHOLE, Rights
+from starlingmq.core.limits.access import PART, WHOLE, Rights
 
 CheckedAction = Literal["connect", "publish", "subscribe", "group"]
 
@@ -33,8 +33,8 @@ class RuleAnswer(NamedTuple):
     reason: str
 
 
-def check_rules(acl: Acl | None, file: str, question: RuleQuestion) -> RuleAnswer:
-    """``acl`` None: there is no file of rules."""
+def check_rules(acl: Acl | None, file: str, question: RuleQuestion, filters: bool = False) -> RuleAnswer:
+    """``acl`` None: there is no file of rules. ``filters``: ``auth.acl.filter`` is ``deliver``."""
     granted = tuple(question.granted or ())
     rules, default = granted, question.granted is None
     if acl is not None:
@@ -47,7 +47,13 @@ def check_rules(acl: Acl | None, file: str, question: RuleQuestion) -> RuleAnswe
         return verdict
     if not rules and acl is None:
         return RuleAnswer(True, "there is no file of rules (auth.acl.file), so everything is allowed")
-    return _topic(rules, default, question, named)
+    found = _topic(rules, default, question, named)
+    if filters and not found.allowed and question.action == "subscribe":
+        rights = Acl(rules, default).rights(question.client_id, question.username, question.peer)
+        rights.filters = True
+        if rights.granted(question.topic, b"") == PART:
+            return RuleAnswer(True, f"{found.reason}: messages that it denies are left out (auth.acl.filter: deliver)")
+    return found
 
 
 class _Names(NamedTuple):

@@ -96,6 +96,14 @@ class HttpAuthConfig(Section, frozen=True):
 
 class AclConfig(Section, frozen=True):
     file: Annotated[str, Meta(description="YAML file with rules for publishing and subscribing.")] = ""
+    filter: Annotated[
+        Literal["subscribe", "deliver"],
+        Meta(
+            description="What happens to an MQTT subscription of which the rules allow only a part. subscribe: it is "
+            "refused. deliver: it is granted, and messages on topics that the rules deny are not delivered, as with "
+            "mosquitto. Shared subscriptions are always refused."
+        ),
+    ] = "subscribe"
 
 
 class FailuresConfig(Section, frozen=True):

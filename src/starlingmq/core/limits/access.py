@@ -3,8 +3,8 @@
 A rule names topics by a filter. For a publish, the filter matches the topic or does not. A subscription covers many
 topics, and is granted only if each of them is allowed, whatever rule decides about it: a rule that denies some of them
 denies the subscription. So deliveries need no check, unless the message has waited and the rules have changed
-meanwhile. NATS clients get a subscription that is denied in part, as from a NATS server: its messages are checked one
-by one.
+meanwhile. NATS clients get a subscription that is denied in part, as from a NATS server, and so do MQTT clients with
+``filters`` (``auth.acl.filter: deliver``): its topics are checked one by one.
 
 A rule may allow replies: the receiver of a request may publish to its reply topic, even if nothing else allows that
 (``core.limits.response_rights``).
@@ -127,6 +127,7 @@ class Rights:
     grants: list[Grant]
     default: bool
     replies: bool  # a rule allows replies
+    filters: bool  # an MQTT subscription that is allowed in part is granted
     proved: bool  # the client has proved its identity, rather than only named it
     source: object  # a note of the authentication method
     _publishes: dict[bytes, int]
@@ -136,6 +137,7 @@ class Rights:
         self.grants = grants
         self.default = default
         self.replies = any(grant.allow and grant.actions & REPLY for grant in grants)
+        self.filters = False
         self.proved = False
         self.source = None
         self._publishes = {}
@@ -193,6 +195,25 @@ class Rights:
     def may_subscribe(self, filter: bytes, group: bytes) -> bool:
         """``group`` b"": an ordinary subscription."""
         return self.extent(filter, group) == WHOLE
+
+    def granted(self, filter: bytes, group: bytes) -> int:
+        """How much of an MQTT subscription is granted: ``NOTHING``, ``PART`` or ``WHOLE``. For a member of a shared
+        group it is all or nothing: a message given to a member that may not receive it would be lost for the others."""
+        found = self.extent(filter, group)
+        if found == WHOLE or group or not self.filters:
+            return WHOLE if found == WHOLE else NOTHING
+        return PART if found == PART or self._allows_some(filter) else NOTHING
+
+    def _allows_some(self, filter: bytes) -> bool:
+        """Whether a rule allows some topic that the filter matches, and no earlier rule denies all of them."""
+        levels = filter.split(b"/")
+        for grant in self.grants:
+            if grant.actions & SUBSCRIBE and not grant.group:
+                if grant.allow and grant.overlaps(levels):
+                    return True
+                if not grant.allow and grant.covers(levels):
+                    return False
+        return False
 
     def extent(self, filter: bytes, group: bytes) -> int:
         """How much of what the filter matches may be received: ``NOTHING``, ``PART`` or ``WHOLE``."""

@@ -75,6 +75,8 @@ class ReplayJob(Job):
         for message in found:
             if message.expired(ctx.now):
                 continue
+            if subscription.checked_by is not None and not subscription.checked_by.may_receive(message.topic):
+                continue
             if not message.loaded and ctx.cluster.retained is not None:
                 self.wanted += 1
                 ctx.cluster.retained.wanted.append(WantedPayload(message.topic, session, subscription))

@@ -13,6 +13,7 @@ from typing import Final
 from starlingmq.core.connection import ASKING, WORKING
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.job import Job
+from starlingmq.core.limits.access import NOTHING, PART
 from starlingmq.core.mqtt.retained_replay import RetainedReplays
 from starlingmq.core.ready import SESSION_PUT, SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, HookAnswer, HookQuestion, Write
 from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
@@ -313,6 +314,9 @@ class Subscribing:
                 ids += b"\x0b" + encode_varint(identifier)
         qos = min(request.qos, ctx.max_qos)
         subscription = Subscription(session, filter, qos, request.no_local, request.retain_as_published, ids)
+        rights = client.rights
+        if rights is not None and share is None and rights.granted(filter, b"") == PART:
+            subscription.checked_by = rights
         earlier = session.add_subscription(request.filter, subscription)
         self.count(request.filter, session, earlier, subscription)
         if share is None:
@@ -402,7 +406,7 @@ class Subscribing:
         if not mqtt.wildcard_subscription and (PLUS in filter or HASH in filter):
             return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         rights = client.rights
-        if rights is not None and not rights.may_subscribe(filter, group):
+        if rights is not None and rights.granted(filter, group) == NOTHING:
             return Reason.NOT_AUTHORIZED
         if self.ctx.refusing and session.expiry != 0:
             return Reason.QUOTA_EXCEEDED
@@ -428,16 +432,21 @@ class Subscribing:
         return 0
 
     def revoke(self, session: Session) -> None:
-        """End the subscriptions that the session's client may not have any more, because the rules have changed."""
+        """End the subscriptions that the session's client may not have any more, because the rules have changed. Those
+        of which it may have a part are checked by its present rights."""
         client = session.client
         rights = None if client is None else client.rights
         if rights is None:
             return
         shared = False
-        for whole, _ in session.subscriptions():
+        for whole, subscription in session.subscriptions():
             share = parse_share(whole)
-            allowed = rights.may_subscribe(whole, b"") if share is None else rights.may_subscribe(share[1], share[0])
-            if not allowed:
+            granted = rights.granted(whole, b"") if share is None else rights.granted(share[1], share[0])
+            checked_by = rights if granted == PART else None
+            if subscription.checked_by is not checked_by:
+                subscription.checked_by = checked_by
+                self.router.check_again()
+            if granted == NOTHING:
                 self.unsubscribe(session, whole)
                 self.ctx.counters.error("subscription_revoked")
                 session.rules = 0  # the rules may be the same, and the client another one

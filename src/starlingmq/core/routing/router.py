@@ -139,6 +139,8 @@ class Router:
                 subscription = cast(Subscription, value)
             if subscription.session.ended or (reserved and subscription.session.node != 0):
                 continue  # each node has its own figures
+            if subscription.checked_by is not None and not subscription.checked_by.may_receive(topic):
+                continue
             if subscription.session.subscription_count() > 1:
                 if overlapping is None:
                     overlapping = {}
@@ -176,6 +178,10 @@ class Router:
     def unsubscribe(self, filter: bytes, key: object) -> None:
         self.tree.remove(filter, key)
         self._changed(filter)
+
+    def check_again(self) -> None:
+        """The rights of some subscription have changed: routes are looked up again."""
+        self.version += 1
 
     def summarise(self, summary: FilterSummary) -> None:
         """From now on, messages for the filters of this shape go to the node of ``summary`` if it admits them."""

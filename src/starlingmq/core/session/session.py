@@ -387,6 +387,7 @@ class Subscription(Subscriber):
     plain: bool  # neither No Local, nor Retain As Published, nor an identifier
     durable: bool  # of another node: a persistent session there wants QoS 1 or 2
     present: bool  # in a shared group: considered when a message is given to a member
+    checked_by: Rights | None  # a part of what it matches is denied, and is not delivered
 
     def __init__(
         self, session: Session, filter: bytes, qos: int, no_local: bool, retain_as_published: bool, ids: bytes
@@ -401,6 +402,7 @@ class Subscription(Subscriber):
         self.plain = not no_local and not retain_as_published and not ids
         self.durable = False
         self.present = False
+        self.checked_by = None
 
     def key(self) -> object:
         return self.session
