@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from tests.docs.blocks import ROOT
 from tests.docs.test_language import DIALECT
@@ -27,9 +24,13 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in SOURCES])
-def test_a_message_has_no_dialect(path: Path) -> None:
-    found = [(line, text) for line, text in messages(path.read_text(encoding="utf-8")) if DIALECT.search(text)]
+def test_messages_have_no_dialect() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}: {text}"
+        for path in SOURCES
+        for line, text in messages(path.read_text(encoding="utf-8"))
+        if DIALECT.search(text)
+    ]
     assert found == [], "see docs/GLOSSARY.md for the terms"
 
 
