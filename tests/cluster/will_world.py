@@ -244,7 +244,7 @@ class WillWorld(World):
 
     def _known(self, wish: Wish) -> bool:
         """Whether a node that may publish the will knew of it. A node that crashes before etcd has its will cannot tell
-        others. When the client is back at another one, wills that etcd does not have are settled unseen: see STATUS.
+        others. When the client is back at another one, wills that etcd does not have are settled unseen: see KNOWN-ISSUES.
         """
         as_stored = b"\xc4" + bytes([len(wish.payload)]) + wish.payload
         elsewhere = wish.back is not None and wish.back is not wish.node
@@ -256,7 +256,7 @@ class WillWorld(World):
             times = [each.at for each in self.published.get(wish.payload, []) if each.is_stored()]
             if len(times) > 1 and not self.pair_lost:
                 found.append(f"the will {wish.payload!r} was published {len(times)} times")
-            # A will that only its own node knows may die with it, before etcd has it: see STATUS.
+            # A will that only its own node knows may die with it, before etcd has it: see KNOWN-ISSUES.
             told = not self.plan.faulty or wish.back is not wish.node
             # A session that was at a node which left for good is over, as its client is told: its will is due, whenever
             # the client is back (MQTT 5, 3.1.3.2.2).
