@@ -32,10 +32,14 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels clean
+.PHONY: help setup check setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions clean
 
-help: ## what can be asked for
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+VERBS := setup test check bench release
+
+help: ## list the targets
+	@for verb in $(VERBS); do sed -n "s/^\\($$verb\\):[^#]*## \\(.*\\)/  make \\1|\\2/p" $(MAKEFILE_LIST); done | column -t -s '|'
+	@echo
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | grep -v -E '^  make ($(subst $(eval ) ,|,$(VERBS)))\|' | column -t -s '|'
 
 # The first time they run interpreted, while the hot modules are compiled beside them.
 run: system-run .stamps/runnable ## set everything up and run one broker (ARGS="--listen mqtt://127.0.0.1:1884 ...")
@@ -68,6 +72,8 @@ test-long: setup-test ## the tests that take longest: rolling restarts, and Spar
 
 test-lake: setup-test .stamps/lake ## sinks with their real packages: Delta, Kafka, PostgreSQL (needs Maven and PostgreSQL)
 	$(IN_LAKE) $(PY) -m pytest -q tests/lake $(ARGS)
+
+check: style types ## style and types: what a commit must pass
 
 style: .stamps/installed ## ruff and bandit
 	$(BIN)/ruff check $(CHECKED)
@@ -166,38 +172,6 @@ site: .stamps/installed ## the documentation as pages, in build/site
 site-versions: .stamps/installed ## the pages of each release and of this tree beside each other, in build/sites
 	@$(BIN)/python scripts/site_versions.py
 
-build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in dist/
-	$(PY) -m build --no-isolation
-	@$(PY) scripts/bill_of_materials.py
-
-release: setup-run ## version, artefacts with checksums and bill of materials, notes and tag (VERSION=0.2.0; ARGS=--dry-run changes nothing; root)
-	$(PY) scripts/release.py $(VERSION) $(ARGS)
-
-test-upgrade: ready-pure ## nodes and a cluster of three of earlier releases, built from the history, are upgraded; downgrades are refused
-	$(PY) -m pytest -q tests/upgrade $(ARGS)
-
-# Packages and images need root: debootstrap makes clean Debian systems in build/debian.
-deb: ## Debian packages of the compiled program in dist/, made in a clean Debian (root)
-	scripts/build-deb
-
-test-deb: deb ready-pure ## install, start, upgrade and purge them on a Debian with systemd in a container (root)
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_deb.py $(ARGS)
-
-image: ## container image in dist/ without a container engine, of the Debian packages (root)
-	scripts/build-image
-
-test-image: image ready-pure ## run, probe, stop and upgrade it with an OCI runtime (root, runc)
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_image.py $(ARGS)
-
-test-pods: image ready-pure ## run the pods that the Helm chart renders, in network namespaces, with a rolling update (root, runc, helm)
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_pods.py $(ARGS)
-
-wheels: .stamps/venv ## compiled wheels in dist/ for each Python of 3.11 to 3.13 that is here
-	scripts/build-wheels
-
-test-wheels: wheels ready-pure ## install them with pip, uv and pipx, and run a broker of each
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_wheels.py $(ARGS)
-
 setup: setup-test ## everything that run and test need
 
 setup-run: system-run compiled
@@ -264,3 +238,5 @@ IN_LAKE = STARLINGMQ_LAKE=$(CURDIR)/$(LAKE) PYTHONPATH=$(CURDIR)/$(LAKE)/pyspark
 clean: ## remove everything that was built or installed here
 	rm -rf .stamps $(VENV) build dist src/*.egg-info tests/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests bench -name '*.so' -delete -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+include packaging.mk

@@ -129,7 +129,8 @@ def test_python_is_python(block: Block) -> None:
 def test_commands_exist() -> None:
     """Also in blocks that are not run, and in the text: ``starlingmq ctl ban`` and ``make site`` are there."""
     whole: Any = get_command(build_app(list(COMMANDS)))
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    makefiles = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "packaging.mk"))
+    targets = set(re.findall(r"^([a-z-]+):", makefiles, re.MULTILINE))
     asked = 0
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
