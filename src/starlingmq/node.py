@@ -89,6 +89,7 @@ class Broker:
         self._admission = ConnectionCounts(self.config.limits)
         self._admission.is_banned = self._access.is_banned
         self._admission.report = self._refused
+        self._admission.use_pages(self._access.anonymous(self.config), self.config.auth.api.hosts)
         self._closed = asyncio.Event()
         self._one_stop = asyncio.Lock()
         self._driver: Driver | None = None
@@ -351,6 +352,7 @@ class Broker:
         self._lines.rate = config.limits.log_rate
         self._access.reload(config, chain, hashing)
         self._admission.use(config.limits)
+        self._admission.use_pages(self._access.anonymous(config), config.auth.api.hosts)
         for listener, tls in loaded:
             listener.use_tls(tls)
         if self._revoking is not None:

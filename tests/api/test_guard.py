@@ -88,6 +88,18 @@ async def test_a_page_of_another_origin_changes_nothing(serve: Serve, ask: Ask) 
         assert broker.state.retained.get(b"a") is None
 
 
+async def test_a_page_of_another_site_reads_nothing_and_fills_no_live_stream(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    for site in ("cross-site", "same-site"):
+        for path in ("/api/v1/overview", "/api/v1/tail?filter=%23", "/metrics"):
+            for dest in ("empty", "iframe", "image", ""):
+                headers = {"sec-fetch-site": site, "sec-fetch-dest": dest}
+                assert (await ask(broker, "GET", path, headers=headers)).status_code == 403, (path, dest)
+        link = {"sec-fetch-site": site, "sec-fetch-dest": "document"}
+        assert (await ask(broker, "GET", "/metrics", headers=link)).status_code == 200
+        assert (await ask(broker, "GET", "/", headers=link)).status_code == 200
+
+
 async def test_no_preflight_is_answered(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}

@@ -9,7 +9,9 @@ import pytest
 from wsproto.frame_protocol import Opcode
 
 from starlingmq.config.settings import ListenerConfig
+from starlingmq.core.ready import Notice
 from starlingmq.net.listeners import websocket_upgrade
+from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_gate import ListenerGate
 from starlingmq.net.listeners.listeners import Listener
 from starlingmq.net.listeners.urls import ListenerError, parse_listener
@@ -22,6 +24,7 @@ from .websocket_peer import HEADERS, Peer, connected, request
 
 CONNECT = bytes.fromhex("1010 0004 4d515454 05 02 003c 00 0003 616263")
 PINGREQ = b"\xc0\x00"
+ORIGIN = "https://app.example.org"
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ async def test_other_subprotocols_may_be_offered_as_well(raw: Peer) -> None:
 
 REFUSED = [
     ("no subprotocol", request(headers=HEADERS[:-1]), 400, "bad_subprotocol"),
-    ("another one", request(headers=[*HEADERS[:-1], b"Sec-WebSocket-Protocol: mqttv3.1"]), 400, "bad_subprotocol"),
+    ("another one", request(headers=[*HEADERS[:-1], b"Sec-WebSocket-Protocol: mqttv5"]), 400, "bad_subprotocol"),
     ("another path", request(b"/other"), 404, "bad_path"),
     ("a longer path", request(b"/mqtt/"), 404, "bad_path"),
     ("no upgrade", request(headers=[b"Host: localhost"]), 400, "bad_request"),
@@ -113,7 +116,106 @@ async def test_a_request_without_mqtt_is_answered_and_closed(
     assert client.received == b""
 
 
-ORIGIN = "https://app.example.org"
+async def test_a_refused_request_is_logged_with_what_it_asked_for(listen: Open) -> None:
+    """Each with listener, request and setting: a page that moved here gets a 404, and its author looks into the log."""
+    admission = ConnectionCounts()
+    noticed: list[Notice] = []
+    admission.report = noticed.append
+    url = "ws://127.0.0.1:0/mqtt"
+    listener = await listen(url, origins=(ORIGIN,), options={"admission": admission})
+    asked = [
+        (request(b"/other"), "path '/other': the WebSocket path is /mqtt (listeners[].paths)"),
+        (request(headers=HEADERS[:-1]), "subprotocol none: the WebSocket subprotocol must be mqtt (listeners[].sub"),
+        (
+            request(headers=[*HEADERS, b"Origin: null"]),
+            "origin 'null': this origin is not allowed (listeners[].origins)",
+        ),
+        (b"POST / HTTP/1.1\r\n\r\n", "this port speaks WebSocket; the request must be a GET"),
+    ]
+    for sent, text in asked:
+        async with connected(port_of(listener.address)) as peer:
+            peer.send(sent)
+            await peer.response()
+        assert noticed[-1].detail.startswith(f"{listener.address}: {text}")
+        assert noticed[-1].peer.startswith("127.0.0.1:")
+    assert len(noticed) == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("url", "paths", "served", "refused"),
+    [
+        ("ws://127.0.0.1:0/*", (), (b"/", b"/mqtt", b"/a/b?c"), ()),
+        ("ws://127.0.0.1:0/mqtt", ("/",), (b"/", b"/mqtt"), (b"/other", b"/mqtt/")),
+        ("ws://127.0.0.1:0/mqtt", ("/site/*",), (b"/mqtt", b"/site/", b"/site/7"), (b"/site",)),
+        (
+            "ws://127.0.0.1:0",
+            (),
+            (b"http://localhost/mqtt", b"WS://broker.test:80/mqtt?x"),
+            (b"http://localhost", b"ftp://a/mqtt"),
+        ),
+    ],
+)
+async def test_a_listener_serves_its_paths(
+    listen: Open, url: str, paths: tuple[str, ...], served: tuple[bytes, ...], refused: tuple[bytes, ...]
+) -> None:
+    listener = await listen(url, paths=paths)
+    for path, status in [*((path, 101) for path in served), *((path, 404) for path in refused)]:
+        async with connected(port_of(listener.address)) as peer:
+            peer.send(request(path))
+            line, _ = await peer.response()
+        assert line.startswith(b"HTTP/1.1 %d " % status), path
+
+
+@pytest.mark.parametrize(
+    ("subprotocol", "offered", "answered"),
+    [
+        ("required", b"mqttv3.1", b"mqttv3.1"),
+        ("required", b"mqttv3.1, mqtt", b"mqtt"),
+        ("optional", b"mqtt", b"mqtt"),
+        ("optional", b"other", None),
+        ("optional", None, None),
+    ],
+)
+async def test_older_pages_offer_another_subprotocol_or_none(
+    listen: Open, subprotocol: str, offered: bytes | None, answered: bytes | None
+) -> None:
+    listener = await listen("ws://127.0.0.1:0/mqtt", subprotocol=subprotocol)
+    headers = HEADERS[:-1] if offered is None else [*HEADERS[:-1], b"Sec-WebSocket-Protocol: " + offered]
+    async with connected(port_of(listener.address)) as peer:
+        peer.send(request(headers=headers))
+        line, found = await peer.response()
+    assert line.startswith(b"HTTP/1.1 101 ")
+    assert found.get(b"sec-websocket-protocol") == answered
+
+
+@pytest.mark.parametrize(
+    ("anonymous", "host", "origin", "status"),
+    [
+        (True, b"localhost:9001", None, 101),  # a program
+        (True, b"localhost:9001", b"http://localhost:8080", 101),
+        (True, b"127.0.0.1:9001", b"https://[::1]", 101),
+        (True, b"broker.test", b"http://BROKER.test:8080", 101),
+        (True, b"localhost", b"https://elsewhere.example", 403),
+        (True, b"localhost", b"null", 403),
+        (True, b"localhost", b"http://localhost.elsewhere.example", 403),
+        (True, b"localhost", b"http://localhost@elsewhere.example", 403),
+        (True, b"elsewhere.example", b"http://elsewhere.example", 403),  # a name that resolves to this machine
+        (True, b"elsewhere.example", b"http://localhost", 403),
+        (False, b"localhost", b"https://elsewhere.example", 101),  # it has to log in
+    ],
+)
+@pytest.mark.parametrize("scheme", ["ws", "nats+ws"])
+async def test_without_a_login_only_pages_of_this_machine_open_a_websocket_on_loopback(
+    listen: Open, scheme: str, anonymous: bool, host: bytes, origin: bytes | None, status: int
+) -> None:
+    admission = ConnectionCounts()
+    admission.use_pages(anonymous, ["Broker.test"])
+    listener = await listen(f"{scheme}://127.0.0.1:0/mqtt", options={"admission": admission})
+    headers = [b"Host: " + host, *HEADERS[1:], *([] if origin is None else [b"Origin: " + origin])]
+    async with connected(port_of(listener.address)) as peer:
+        peer.send(request(headers=headers))
+        line, _ = await peer.response()
+    assert line.startswith(b"HTTP/1.1 %d " % status)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +243,14 @@ async def test_pages_of_other_origins_stay_outside(
         line, _ = await peer.response()
     assert line.startswith(b"HTTP/1.1 %d " % status)
     assert listener.gate.refused == ({"bad_origin": 1} if status == 403 else {})
+
+
+@pytest.mark.parametrize("path", ["mqtt", "", "/a b", "/a?b", "/#"])
+def test_an_invalid_path_is_reported(path: str) -> None:
+    with pytest.raises(ListenerError, match="is not a path"):
+        parse_listener(ListenerConfig(url="ws://:0", paths=(path,)))
+    with pytest.raises(ListenerError, match="paths are supported by WebSocket listeners only"):
+        parse_listener(ListenerConfig(url="mqtt://:0", paths=("/",)))
 
 
 @pytest.mark.parametrize("origin", ["app.example.org", "https://app.example.org/", "https://", "*", "ftp://a"])
@@ -466,7 +576,7 @@ class Sink(asyncio.Transport):
 
 def test_an_idle_connection_holds_little(driver: FakeDriver) -> None:
     # Python's own objects, those of this driver included; the event loop has about 1.2 KiB more for the socket.
-    gate = ListenerGate("ws", path="/mqtt")
+    gate = ListenerGate("ws", paths=("/mqtt",))
 
     def connect() -> WebSocketConnection:
         connection = WebSocketConnection(driver, gate, "peer:1")

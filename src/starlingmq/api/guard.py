@@ -12,13 +12,13 @@ text of a path.
 
 The operator's browser may act for others. A page of another site may make it send requests with remembered credentials,
 and may use a host name that resolves to this machine (DNS rebinding). So a listener without logins answers only to
-names of this machine, and no request of another origin or from a form can change anything. CORS headers are never sent.
+names of this machine, and no request of another origin or from a form can change anything. Pages of other sites get
+nothing but what a link leads to: the browser names them by ``Sec-Fetch-Site``. CORS headers are never sent.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Iterable
@@ -35,6 +35,7 @@ from starlingmq.api.connection_limit import Slots
 from starlingmq.auth.automatic_bans import AutomaticBans
 from starlingmq.core.limits.address_key import network_key
 from starlingmq.log import SparingLog
+from starlingmq.net.own_origin import is_own, is_plain
 
 log = logging.getLogger("starlingmq.http")
 
@@ -98,8 +99,10 @@ class Guard:
         open_to = scope["route_handler"].opt.get(OPEN)
         if open_to == HEALTH[OPEN]:
             return
+        if open_to is None and _from_another_site(scope):
+            raise RequestRefused(403, "requests by pages of another site are not answered")
         host = header(scope, b"host")
-        if not self.access.asks and not self._is_ours(host):
+        if not self.access.asks and not is_own(host, self.hosts):
             raise RequestRefused(421, "this host name is not allowed; use localhost, or add the name to auth.api.hosts")
         if open_to is None and self.access.asks:
             authorization, access = header(scope, b"authorization"), self.access
@@ -116,25 +119,12 @@ class Guard:
         replies."""
         return self.access.holds(authorization, proof) and not (content and self.access.only_views(authorization))
 
-    def _is_ours(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname if _plain(host) else None
-        if name is None:
-            return False
-        if name == "localhost" or name in self.hosts:
-            return True
-        try:
-            return ipaddress.ip_address(name).is_loopback
-        except ValueError:
-            return False
-
     def _check_origin(self, scope: Scope, host: str) -> None:
         """For requests that change something. Programs send none of these headers, and browsers cannot omit them."""
-        if (header(scope, b"sec-fetch-site") or "same-origin") not in ("same-origin", "none"):
-            raise RequestRefused(403, "requests from another site must not change anything")
         origin = header(scope, b"origin")
         if not any(name == b"origin" for name, _ in scope["headers"]):
             return
-        authority = urlsplit(origin).netloc.lower() if _plain(origin) else ""
+        authority = urlsplit(origin).netloc.lower() if is_plain(origin) else ""
         name = authority.rpartition(":")[0] or authority
         if not authority or (authority != host.lower() and name not in self.hosts):
             raise RequestRefused(403, "requests from another origin must not change anything")
@@ -178,12 +168,9 @@ class Guard:
         self.lines.warning("login from %s%s to the HTTP API refused: %s", address, whom, REFUSALS[reason])
 
 
-def _plain(text: str) -> bool:
-    """Whether the text can be parsed as part of a URL without surprises."""
-    if not text.isprintable() or " " in text or "\\" in text or "@" in text:
+def _from_another_site(scope: Scope) -> bool:
+    """Whether a page of another site makes this request, also in a frame. A link that a person follows is none, unless
+    it changes something. Programs, and browsers from before 2023, do not send these headers."""
+    if header(scope, b"sec-fetch-site") not in ("cross-site", "same-site"):
         return False
-    try:
-        urlsplit(text if "://" in text else f"//{text}").port  # noqa: B018  raises for what is no port
-    except ValueError:
-        return False
-    return True
+    return scope["method"] in CHANGING or header(scope, b"sec-fetch-dest") != "document"

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
-from starlingmq.config.auth_section import AuthConfig, methods_of
+from starlingmq.config.auth_section import AuthConfig, admits_anonymous, methods_of
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config
 from starlingmq.connector_counts import ConnectorCounts
@@ -62,6 +62,10 @@ class AccessControl:
         state.ctx.admit_by(
             self.hooks.authenticate is not None, auth.allow_anonymous is not False, RULES[auth.session_owner]
         )
+
+    def anonymous(self, config: Config) -> bool:
+        """Whether these settings let clients in without a login."""
+        return self.own_hook is None and admits_anonymous(config.auth)
 
     def is_banned(self, address: str) -> bool:
         return self.bans.of(monotonic(), address, "", "") is not None

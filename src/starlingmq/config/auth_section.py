@@ -180,6 +180,11 @@ def methods_of(auth: AuthConfig) -> tuple[str, ...]:
     return tuple(name for name in METHODS if there.get(name))
 
 
+def admits_anonymous(auth: AuthConfig) -> bool:
+    """Whether a client without a login is let in, if no hook decides."""
+    return not methods_of(auth) if auth.allow_anonymous is None else auth.allow_anonymous
+
+
 def _is_http(url: str) -> bool:
     try:
         parts = urlsplit(url)

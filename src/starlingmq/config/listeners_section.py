@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta
@@ -46,10 +46,25 @@ class ListenerConfig(Section, frozen=True):
         tuple[str, ...],
         Meta(
             description="Origins of web pages that may open a WebSocket on this listener, such as "
-            "https://app.example.org. Empty: all. Clients that send no Origin header (not "
-            "browsers) are always accepted."
+            "https://app.example.org. Empty: all; on a loopback listener without login, pages of this machine "
+            "(localhost, loopback addresses, auth.api.hosts) only. Clients that send no Origin header (not browsers) "
+            "are always accepted."
         ),
     ] = ()
+    paths: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Further paths of a WebSocket listener, beside that of its URL, such as /. A path, also that "
+            "of the URL, may end with *, which stands for any rest: ws://host:9001/* accepts all paths."
+        ),
+    ] = ()
+    subprotocol: Annotated[
+        Literal["required", "optional"],
+        Meta(
+            description="Whether a WebSocket for MQTT has to offer the subprotocol mqtt, or mqttv3.1 as older pages. "
+            "optional: pages that offer none, or another one, are accepted too."
+        ),
+    ] = "required"
     proxy_protocol: Annotated[
         tuple[str, ...],
         Meta(

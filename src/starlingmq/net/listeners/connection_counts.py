@@ -14,7 +14,7 @@ read. So handshakes that never end cost only the limit and these few descriptors
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from starlingmq.config.settings import LimitsConfig
@@ -29,7 +29,8 @@ ADDRESS_TURNED_AWAY: Final = 32
 
 
 class ConnectionCounts:
-    """One per process. ``is_banned`` checks an address; ``report`` gets refusals, for the log."""
+    """One per process. ``is_banned`` checks an address; ``report`` gets refusals, for the log. ``anonymous``: clients
+    need no login; ``hosts`` are further names of this machine (``auth.api.hosts``), in lower case."""
 
     def __init__(self, limits: LimitsConfig | None = None, descriptors: Descriptors | None = None) -> None:
         self.limits = limits or LimitsConfig()
@@ -39,10 +40,17 @@ class ConnectionCounts:
         self.addresses: dict[str, int] = {}
         self.is_banned: Callable[[str], bool] = _nobody
         self.report: Callable[[Notice], None] = _to_nobody
+        self.anonymous = False
+        self.hosts: frozenset[str] = frozenset()
 
     def use(self, limits: LimitsConfig) -> None:
         self.limits = limits
         self.handshakes.seconds_per_turn = limits.handshake_time
+
+    def use_pages(self, anonymous: bool, hosts: Iterable[str]) -> None:
+        """Which web pages may open a WebSocket on a loopback listener depends on these."""
+        self.anonymous = anonymous
+        self.hosts = frozenset(host.lower() for host in hosts)
 
     def enter(self, peer: str, exempt: bool, any_ban: bool) -> str:
         """Count a connection. Returns "", or why it is refused and not counted.

@@ -21,10 +21,11 @@ class ListenerGate:
     """Counts the connections of one listener, and those that it refused.
 
     ``name`` is the bound URL; ``max_connections`` 0 means no limit; ``write_buffer`` is in bytes: above it the driver
-    gets ``blocked``; ``path`` is the URL path that a WebSocket request must name; ``refused`` counts by reason, and has
-    only the few reasons in this package; with ``identity`` the name in the certificate is the user name;
-    ``subprotocol`` is the required WebSocket subprotocol ("" for NATS, which has none); ``origins`` are the origins
-    whose pages may open one, all if it is empty; ``admission`` counts over all listeners; ``keys``: clients may
+    gets ``blocked``; ``paths`` are the URL paths that a WebSocket request may name, with ``*`` at the end for any rest;
+    ``refused`` counts by reason, and has only the few reasons in this package; with ``identity`` the name in the
+    certificate is the user name; ``subprotocol`` is the WebSocket subprotocol ("" for NATS, which has none), required
+    unless ``subprotocol_optional``; ``origins`` are the origins whose pages may open one; ``local``: only this machine
+    can reach the listener; ``admission`` counts over all listeners; ``keys``: clients may
     authenticate by a certificate or an NKey, which outweighs a ban of their address; ``trusted_proxies`` name the
     client of a WebSocket; ``proxies`` have to begin with a PROXY header, and only they may connect, if there are any.
     """
@@ -34,13 +35,15 @@ class ListenerGate:
         "connections",
         "identity",
         "keys",
+        "local",
         "max_connections",
         "name",
         "origins",
-        "path",
+        "paths",
         "proxies",
         "refused",
         "subprotocol",
+        "subprotocol_optional",
         "trusted_proxies",
         "write_buffer",
     )
@@ -50,7 +53,7 @@ class ListenerGate:
         name: str,
         max_connections: int = 0,
         write_buffer: int = WRITE_BUFFER,
-        path: str = "",
+        paths: tuple[str, ...] = (),
         identity: bool = False,
         subprotocol: str = "mqtt",
         origins: frozenset[str] = frozenset(),
@@ -58,11 +61,13 @@ class ListenerGate:
         keys: bool = False,
         trusted_proxies: tuple[Network, ...] = (),
         proxies: tuple[Network, ...] = (),
+        subprotocol_optional: bool = False,
+        local: bool = False,
     ) -> None:
         self.name = name
         self.max_connections = max_connections
         self.write_buffer = write_buffer
-        self.path = path
+        self.paths = paths
         self.identity = identity
         self.subprotocol = subprotocol
         self.origins = origins
@@ -70,8 +75,14 @@ class ListenerGate:
         self.keys = keys
         self.trusted_proxies = trusted_proxies
         self.proxies = proxies
+        self.subprotocol_optional = subprotocol_optional
+        self.local = local
         self.connections = 0
         self.refused: dict[str, int] = {}
+
+    def serves(self, path: str) -> bool:
+        """Whether a WebSocket request may name this path."""
+        return any(path.startswith(each[:-1]) if each.endswith("*") else path == each for each in self.paths)
 
     def exempts(self, peer: str) -> bool:
         """Whether the connection comes from a proxy whose WebSocket request names the address of the client."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from starlingmq.config.cluster_section import split_address
+from starlingmq.config.listeners_section import is_local
 from starlingmq.config.networks import is_loopback, is_wildcard
 from starlingmq.net.broker_loop import client_sockets
 from starlingmq.net.client_owner import ClientOwner, OtherOwner
@@ -95,7 +96,7 @@ class Listener:
             authority = f"[{node_host}]:{port}" if ":" in node_host else f"{node_host}:{port}"
         elif is_loopback(host) and not is_loopback(node_host):
             return ""
-        return f"{scheme}://{authority}{slash}{path}"
+        return f"{scheme}://{authority}{slash}{path.removesuffix('*')}"
 
     def accept(self, acceptor: Acceptor) -> None:
         """Accept connections from now on."""
@@ -158,7 +159,7 @@ def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: Connectio
         name,
         spec.max_connections,
         write_buffer,
-        spec.path,
+        (spec.path, *spec.paths),
         identity=spec.tls is not None and (spec.tls.use_identity_as_username or spec.tls.use_subject_as_username),
         subprotocol="" if nats else "mqtt",
         origins=spec.origins,
@@ -166,6 +167,8 @@ def _gate(spec: ListenerSpec, name: str, write_buffer: int, admission: Connectio
         keys=nats or (spec.tls is not None and spec.tls.ca is not None),
         trusted_proxies=spec.trusted_proxies,
         proxies=spec.proxy_protocol,
+        subprotocol_optional=spec.subprotocol_optional,
+        local=is_local(str(spec)),
     )
 
 

@@ -15,7 +15,8 @@
 | ``https://host:port`` | the same over TLS | 443 |
 
 No host means all addresses of the machine; port 0 means a free port, the same one on all addresses of the host; no path
-with WebSocket means ``/mqtt``, with NATS over WebSocket ``/``.
+with WebSocket means ``/mqtt``, with NATS over WebSocket ``/``. The path of a WebSocket may end with ``*``, which stands
+for any rest.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class ListenerSpec(NamedTuple):
     origins: frozenset[str] = frozenset()
     trusted_proxies: tuple[Network, ...] = ()
     proxy_protocol: tuple[Network, ...] = ()
+    paths: tuple[str, ...] = ()
+    subprotocol_optional: bool = False
 
     def __str__(self) -> str:
         if self.scheme == "unix":
@@ -81,6 +84,7 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
         spec = _parse(config.url)
         _check_tls(spec.scheme, config.tls)
         origins = _origins(spec.scheme, config.origins)
+        paths = _paths(spec.scheme, config.paths)
     except ValueError as error:
         url = without_login(config.url)
         raise ListenerError(f"{url if url.isprintable() else repr(url)}: {error}") from error
@@ -92,6 +96,8 @@ def parse_listener(config: ListenerConfig) -> ListenerSpec:
         origins=origins,
         trusted_proxies=parse_networks(config.trusted_proxies, "trusted_proxies"),
         proxy_protocol=parse_networks(config.proxy_protocol, "proxy_protocol"),
+        paths=paths,
+        subprotocol_optional=config.subprotocol == "optional",
     )
 
 
@@ -113,6 +119,15 @@ def _origins(scheme: str, origins: tuple[str, ...]) -> frozenset[str]:
             )
         found.add(origin.lower().removesuffix(":443" if parts.scheme == "https" else ":80"))
     return frozenset(found)
+
+
+def _paths(scheme: str, paths: tuple[str, ...]) -> tuple[str, ...]:
+    if paths and scheme not in DEFAULT_PATHS:
+        raise ValueError("paths are supported by WebSocket listeners only")
+    for path in paths:
+        if not path.startswith("/") or not path.isprintable() or any(sign in path for sign in " ?#"):
+            raise ValueError(f"{path!r} is not a path: it must start with / and have no blank, ? or #")
+    return paths
 
 
 def _parse(url: str) -> ListenerSpec:

@@ -215,7 +215,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _refuse(self, reply: UpgradeResponse) -> None:
         self.request = b""
-        self.gate.refuse(reply.refused)
+        self.gate.refuse(reply.refused, self.peer, f"{self.gate.name}: {reply.detail}")
         self._last_words(reply.response)
 
     # OPEN and CLOSING
@@ -232,11 +232,11 @@ class WebSocketConnection(asyncio.Protocol):
         elif self.state != OPEN:
             self._finish(ending)
         elif ending == TEXT:
-            self.gate.refuse("text_frame")
+            self.gate.refuse("text_frame", self.peer, f"{self.gate.name}: a text frame; frames must be binary")
             self._close(code)  # [MQTT-6.0.0-1]
             self._finish(ending)
         elif ending == BROKEN:
-            self.gate.refuse("bad_frame")
+            self.gate.refuse("bad_frame", self.peer, f"{self.gate.name}: a frame that breaks RFC 6455")
             self._last_words(bytes(self.frames.close(code)))
         elif ending == HUNG_UP:
             self.stream.write(bytes(self.frames.close(code)))

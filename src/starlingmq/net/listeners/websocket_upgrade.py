@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from wsproto.connection import ConnectionType
 from wsproto.events import AcceptConnection, Request
@@ -12,20 +13,26 @@ from wsproto.utilities import RemoteProtocolError
 
 from starlingmq.net.listeners.forwarded import ForwardedError, client_address
 from starlingmq.net.listeners.listener_gate import ListenerGate
+from starlingmq.net.own_origin import is_own, is_plain
 
 REQUEST_MAX: Final = 16 * 1024
 """Bytes of a request with all its headers; room for the cookies of a site with the same host name."""
 
 REQUEST_START: Final = b"GET "
+MQTT: Final = "mqtt"
+MQTT_3_1: Final = "mqttv3.1"
+SHOWN_MAX: Final = 100  # characters of a stranger's text in a log line
 _END: Final = b"\r\n\r\n"
 
 
 class UpgradeResponse(NamedTuple):
-    """The response; ``refused`` is the reason to count, "" if the WebSocket is open; ``address`` is the client's."""
+    """The response; ``refused`` is the reason to count, "" if the WebSocket is open; ``address`` is the client's;
+    ``detail`` is for the log."""
 
     response: bytes
     refused: str = ""
     address: str = ""
+    detail: str = ""
 
 
 def request_size(data: bytes) -> int:
@@ -39,9 +46,9 @@ def answer(request: bytes, gate: ListenerGate, peer: str) -> UpgradeResponse:
 
     ``peer`` is the address of the connection. If it is a trusted proxy, its headers name the client's address.
 
-    A page is accepted if its origin is among those of the gate (RFC 6455, 10.2). A subprotocol of "" requires none. For
-    MQTT it is ``mqtt``: ``mqttv3.1``, which some clients offer instead when told to use MQTT 3.1, is in no MQTT
-    specification and is refused [MQTT-6.0.0-4].
+    A page is accepted if its origin is among those of the gate (RFC 6455, 10.2). Without such a list any page is, but
+    at a loopback listener without login only a page of this machine (``net.own_origin``). A subprotocol of "" requires
+    none. For MQTT it is ``mqtt`` [MQTT-6.0.0-3]; ``mqttv3.1``, which older pages offer instead, is accepted too.
     """
     handshake = H11Handshake(ConnectionType.SERVER)
     try:
@@ -54,22 +61,63 @@ def answer(request: bytes, gate: ListenerGate, peer: str) -> UpgradeResponse:
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
     if not isinstance(asked, Request):
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
-    if asked.target.partition("?")[0] != gate.path:
-        return refuse(HTTPStatus.NOT_FOUND, "bad_path", f"the WebSocket path is {gate.path}")
-    origins = [value for name, value in asked.extra_headers if name.lower() == b"origin"]
-    if gate.origins and any(origin.decode("latin-1").lower() not in gate.origins for origin in origins):
-        return refuse(HTTPStatus.FORBIDDEN, "bad_origin", "this origin is not allowed (listeners[].origins)")
-    subprotocol = gate.subprotocol
-    if subprotocol and subprotocol not in asked.subprotocols:  # [MQTT-6.0.0-3]
-        return refuse(HTTPStatus.BAD_REQUEST, "bad_subprotocol", f"the WebSocket subprotocol must be {subprotocol}")
+    path = requested_path(asked.target)
+    if not gate.serves(path):
+        text = f"the WebSocket path is {' or '.join(gate.paths)}"
+        return refuse(HTTPStatus.NOT_FOUND, "bad_path", text, asked=f"path {shown(path)}: {text} (listeners[].paths)")
+    origins = [value.decode("latin-1") for name, value in asked.extra_headers if name.lower() == b"origin"]
+    if not all(_may_open(origin, asked.host, gate) for origin in origins):
+        text = "this origin is not allowed (listeners[].origins)"
+        return refuse(HTTPStatus.FORBIDDEN, "bad_origin", text, asked=f"origin {shown(', '.join(origins))}: {text}")
+    subprotocol = chosen_subprotocol(gate.subprotocol, asked.subprotocols)
+    if subprotocol is None and gate.subprotocol and not gate.subprotocol_optional:  # [MQTT-6.0.0-3]
+        text = f"the WebSocket subprotocol must be {gate.subprotocol}"
+        offered = shown(", ".join(asked.subprotocols)) if asked.subprotocols else "none"
+        return refuse(
+            HTTPStatus.BAD_REQUEST,
+            "bad_subprotocol",
+            text,
+            asked=f"subprotocol {offered}: {text} (listeners[].subprotocol)",
+        )
     try:
         address = client_address(
             peer, ((name.lower(), value) for name, value in asked.extra_headers), gate.trusted_proxies
         )
     except ForwardedError as error:
         return refuse(HTTPStatus.BAD_REQUEST, "bad_forwarded", str(error))
-    response = bytes(handshake.send(AcceptConnection(subprotocol=subprotocol or None)))  # [MQTT-6.0.0-4]
+    response = bytes(handshake.send(AcceptConnection(subprotocol=subprotocol)))  # [MQTT-6.0.0-4]
     return UpgradeResponse(response, address=address)
+
+
+def requested_path(target: str) -> str:
+    """The path of a request target, without its query. A proxy may send the absolute form (RFC 9112, 3.2.2)."""
+    scheme, separator, rest = target.partition("://")
+    if separator and scheme.lower() in ("http", "https", "ws", "wss"):
+        _, slash, path = rest.partition("/")
+        target = slash + path or "/"
+    return target.partition("?")[0]
+
+
+def chosen_subprotocol(wanted: str, offered: list[str]) -> str | None:
+    """The subprotocol of the response, None if none of those offered is spoken here."""
+    if wanted in offered:
+        return wanted
+    return MQTT_3_1 if wanted == MQTT and MQTT_3_1 in offered else None
+
+
+def _may_open(origin: str, host: str, gate: ListenerGate) -> bool:
+    """Whether a page of this origin may open a WebSocket."""
+    if gate.origins:
+        return origin.lower() in gate.origins
+    if not gate.local or not gate.admission.anonymous:
+        return True
+    hosts = gate.admission.hosts
+    return is_own(host, hosts) and is_own(urlsplit(origin).netloc if is_plain(origin) else "", hosts)
+
+
+def shown(text: str) -> str:
+    """Text of a stranger for a log line."""
+    return repr(text[:SHOWN_MAX])
 
 
 def too_large() -> UpgradeResponse:
@@ -89,14 +137,15 @@ def not_http() -> UpgradeResponse:
     return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "this port speaks WebSocket; the request must be a GET")
 
 
-def refuse(status: HTTPStatus, reason: str, text: str, headers: str = "") -> UpgradeResponse:
-    """An HTTP response that ends the connection, with one line for the person who reads it."""
+def refuse(status: HTTPStatus, reason: str, text: str, headers: str = "", asked: str = "") -> UpgradeResponse:
+    """An HTTP response that ends the connection, with one line for the person who reads it. ``asked``: the line for the
+    log, which says what the request had, too."""
     body = f"{text}\n"
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\n{headers}\r\n"
     )
-    return UpgradeResponse((head + body).encode("ascii", "replace"), reason)
+    return UpgradeResponse((head + body).encode("ascii", "replace"), reason, detail=asked or text)
 
 
 def _no_websocket(error: RemoteProtocolError) -> UpgradeResponse:
