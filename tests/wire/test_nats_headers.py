@@ -111,7 +111,31 @@ def test_headers_come_back_as_they_were_spelled(status: str, rows: list[tuple[st
     assert carried(properties_of(block, b"a")).headers == block
 
 
+odd_value = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(name, odd_value), min_size=1, max_size=5))
+def test_headers_come_back_whatever_their_values_have(pairs: list[tuple[str, str]]) -> None:
+    """A lone CR or LF, control characters, line separators of Unicode. CR LF ends a value."""
+    lines = "".join(f"{name}: {value.replace(chr(13) + chr(10), '|')}\r\n" for name, value in pairs)
+    block = f"NATS/1.0\r\n{lines}\r\n".encode()
+    assert carried(properties_of(block, b"a")).headers == block
+
+
+@pytest.mark.parametrize("size", [65_000, 65_535, 65_536, 70_000, 200_000])
+def test_large_blocks_of_an_unusual_form_come_back(size: int) -> None:
+    lines = "".join(f"N{number}:\u20ac{number}\rx\r\n" for number in range(size // 16))
+    block = f"NATS/1.0\r\n{lines}\r\n".encode()
+    properties = properties_of(block, b"")
+    decode_property_bytes(properties)  # each of them is valid
+    assert carried(properties).headers == block
+
+
 def test_a_block_that_mqtt_made_up_ends_like_a_block_or_counts_as_a_header() -> None:
+    for values in (["x", "y"], ["x", "\r\n", "y"]):
+        found = carried(encode_property_bytes({USER_PROPERTY: [("NATS/1.0", value) for value in values]})).headers
+        assert found == b"NATS/1.0\r\nNATS/1.0: x\r\nNATS/1.0: y\r\n\r\n"
     for value in ("", "x", " 100\r\n", "\r\nA: b"):
         assert carried(encode_property_bytes({USER_PROPERTY: [("NATS/1.0", value)]})).headers in (
             b"",

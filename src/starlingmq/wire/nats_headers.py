@@ -6,8 +6,8 @@ surrounding blanks, which every NATS client strips. A status in the first line (
 the User Properties ``Status`` and ``Description``, as NATS clients present it.
 
 Invariant: between NATS clients a header block arrives byte for byte. Most blocks are in canonical form, ``Name: value``
-on each line, and are restored from the User Properties. Any other block is carried whole in the first User Property:
-its name is ``NATS/1.0``, its value the rest of the block.
+on each line, and are restored from the User Properties. Any other block is carried whole in the first User Properties:
+their name is ``NATS/1.0``, their values together are the rest of the block. It ends with the only empty line.
 
 Content that the other side cannot express:
 
@@ -80,13 +80,28 @@ def properties_of(block: bytes, response_topic: bytes) -> bytes:
         if (
             len(value) != len(bare_value) + 1
             or value[0] != 0x20
+            or RETURN in value
+            or LINE_FEED in value
             or len(name.translate(None, _SPOILS_A_NAME)) != len(name)
         ):
             usual = False
         pairs.append(_pair(bare_name, bare_value))
-    if (not usual or len(lines) == 1) and len(block) <= MAX_BLOCK:
-        pairs[0] = properties + _pair(VERSION, block[len(VERSION) :])
+    if not usual or len(lines) == 1:
+        pairs[0] = properties + _whole(block)
     return b"".join(pairs)
+
+
+def _whole(block: bytes) -> bytes:
+    """Encode a block as User Properties that contain it as it is; each is valid UTF-8."""
+    pieces: list[bytes] = []
+    at = len(VERSION)
+    while at < len(block):
+        end = min(at + MAX_BLOCK, len(block))
+        while end < len(block) and block[end] & 0xC0 == 0x80:  # within a character
+            end -= 1
+        pieces.append(_pair(VERSION, block[at:end]))
+        at = end
+    return b"".join(pieces)
 
 
 def _pair(name: bytes, value: bytes) -> bytes:
@@ -99,6 +114,8 @@ def carried(properties: bytes) -> Carried:
     """Return the part of encoded, valid properties that NATS subscribers receive."""
     response_topic = b""
     whole = b""
+    begun: list[bytes] = []  # the parts of a block whose end has not been found
+    leading = True  # all User Properties so far are its parts
     lines: list[bytes] = []
     at = 0
     end = len(properties)
@@ -109,10 +126,15 @@ def carried(properties: bytes) -> Carried:
             middle = at + 2 + _two(properties, at)
             after = middle + 2 + _two(properties, middle)
             value = properties[middle + 2 : after]
-            if not lines and properties[at + 2 : middle] == VERSION and value.endswith(_BLOCK_END):
-                whole = VERSION + value
-            elif len(whole) == 0:
-                line = _header(properties[at + 2 : middle], value)
+            name_bytes = properties[at + 2 : middle]
+            leading = leading and name_bytes == VERSION
+            if leading:
+                begun.append(value)
+                if value.endswith(_BLOCK_END):
+                    whole = b"%b%b" % (VERSION, b"".join(begun))
+                    leading = False
+            if len(whole) == 0:
+                line = _header(name_bytes, value)
                 if line:
                     lines.append(line)
             at = after
