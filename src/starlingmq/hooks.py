@@ -59,10 +59,10 @@ class AuthRequest:
 @dataclass(slots=True, frozen=True)
 class AuthResult:
     """``reason``: SUCCESS, CONTINUE_AUTHENTICATION (``data`` is sent in AUTH, and the hook is called with the client's
-    answer), or a refusal. ``username`` renames the client for ``authorize``. ``rights`` are its rights (None: what
-    ``authorize`` allows, or everything), and ``valid`` the validity in seconds; 0 for as long as the connection.
-    ``standing`` is the broker's note of the proof that the client has shown. ``detail`` explains a refusal in the log
-    and to MQTT 5 clients."""
+    answer), or a refusal. ``username`` renames the client for ``authorize`` and for the log. ``rights`` are its rights
+    (None: what ``authorize`` allows, or everything), and ``valid`` the validity in seconds; 0 for as long as the
+    connection. ``standing`` is the broker's note of the proof that the client has shown. ``detail`` explains a refusal
+    in the log and to MQTT 5 clients."""
 
     reason: int = Reason.SUCCESS
     data: bytes | None = None

@@ -28,11 +28,11 @@ from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import from_tree
 from starlingmq.hooks import AuthRequest
 from starlingmq.log import SparingLog
-from starlingmq.wire.mqtt import Auth, Connack, Connect
+from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, Properties
 from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Join, Passwd, Serve
-from tests.auth.logins import FAST, knock, token
+from tests.auth.logins import FAST, knock, scram, token
 from tests.patience import slowness
 from tests.peer import Peer
 
@@ -161,29 +161,6 @@ async def test_a_client_that_flaps_is_banned_for_a_while(serve: Serve) -> None:
 
 
 # SCRAM
-
-
-async def scram(address: str, name: str, password: str, changed: Callable[[str], str] = str) -> int:
-    client = ScramClient(["SCRAM-SHA-256"], name, password)
-    peer = await Peer.open(address)
-    properties: Properties = {AUTHENTICATION_METHOD: "SCRAM-SHA-256"}
-    properties[AUTHENTICATION_DATA] = client.get_client_first().encode()
-    peer.send(Connect(5, "s", True, properties=properties))
-    challenge = await peer.receive()
-    if isinstance(challenge, Auth):
-        data = challenge.properties[AUTHENTICATION_DATA]
-        assert isinstance(data, bytes)
-        client.set_server_first(data.decode())
-        properties[AUTHENTICATION_DATA] = changed(client.get_client_final()).encode()
-        peer.send(Auth(Reason.CONTINUE_AUTHENTICATION, properties))
-        challenge = await peer.receive()
-    assert isinstance(challenge, Connack)
-    if challenge.reason == 0:
-        final = challenge.properties[AUTHENTICATION_DATA]
-        assert isinstance(final, bytes)
-        client.set_server_final(final.decode())  # raises unless the server knows the password too
-    await peer.close()
-    return challenge.reason
 
 
 async def test_scram(serve: Serve, passwd: Passwd) -> None:

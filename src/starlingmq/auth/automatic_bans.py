@@ -167,10 +167,11 @@ class AutomaticBans:
         return self._remember(self._automatic, ban)
 
     def failed(self, now: float, address: str, user: str) -> tuple[float, Ban | None]:
-        """A login failed. Returns the seconds by which to delay the refusal, and the ban that results."""
+        """A login failed. Returns the seconds by which to delay the refusal, and the ban that results. Nameless logins
+        from exempt addresses count as those of one user, ""."""
         key = "" if self.exempt(address) else network_key(address)
         from_there = self._failed_from.add(key, now) if key else 1
-        as_user = self._failed_as.add(_short(user), now) if user else 1
+        as_user = self._failed_as.add(_short(user), now) if user or not key else 1
         delay = min(DELAY_MAX, self._failures.delay * 2 ** min(max(from_there, as_user) - 1, 16))
         if not self._failures.limit or from_there < self._failures.limit:
             return delay, None

@@ -1,9 +1,9 @@
 """Authentication by an HTTP service: a POST of JSON, which the service answers by allow, deny or ignore.
 
 The request: ``client_id``, ``username``, ``password`` (text), ``peer``, ``listener``, ``certificate_name`` and
-``version``. The response, with status 200: ``{"result": "allow" | "deny" | "ignore"}``, and optionally ``username``,
-``rules`` (as in the ACL file) and ``cache`` (seconds). Any other response, or none in time, refuses the client with
-0x88 (server unavailable).
+``version``. The response, with status 200: ``{"result": "allow" | "deny" | "ignore"}``, and optionally ``username``
+(with "deny": the user for whom the failure counts), ``rules`` (as in the ACL file) and ``cache`` (seconds). Any other
+response, or none in time, refuses the client with 0x88 (server unavailable).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from starlingmq.auth.acl import AclRule, Rule, rules_of
 from starlingmq.auth.checks import Checks, ChecksBusy
-from starlingmq.auth.method import BUSY, REFUSED, Verdict
+from starlingmq.auth.method import BUSY, Verdict, refused
 from starlingmq.config.secret_masking import without_login
 from starlingmq.config.section_types import ConfigError
 from starlingmq.wire.reasons import Reason
@@ -136,7 +136,7 @@ class Callout:
         if answer.result == "ignore":
             return None, seconds
         if answer.result == "deny":
-            return REFUSED, seconds
+            return refused(answer.username), seconds
         return Verdict(username=answer.username, rules=rules), seconds
 
     async def _call(self, question: bytes) -> tuple[CalloutAnswer, tuple[Rule, ...] | None]:

@@ -112,19 +112,19 @@ class Chain:
             except asyncio.CancelledError:
                 self._count(address, user)  # a timeout counts as a failure; otherwise being slow would avoid the limit
                 raise
+        name = user if verdict.username is None else verdict.username
+        if verdict.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED):
+            await self._delays.wait(self._count(address, name))
+        if verdict.reason >= 0x80:
+            return AuthResult(verdict.reason, verdict.data, verdict.username, detail=verdict.detail)
+        if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
+            return AuthResult(Reason.BANNED, username=name)
         if verdict.reason == Reason.CONTINUE_AUTHENTICATION:
             return AuthResult(verdict.reason, verdict.data)
-        if verdict.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED):
-            await self._delays.wait(self._count(address, user))
-        if verdict.reason >= 0x80:
-            return AuthResult(verdict.reason, verdict.data, detail=verdict.detail)
-        name = user if verdict.username is None else verdict.username
-        if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
-            return AuthResult(Reason.BANNED)
         if request.version != 0 and request.client_id and not self.acl.may_be(request.client_id, name):
-            return AuthResult(Reason.CLIENT_IDENTIFIER_NOT_VALID)
+            return AuthResult(Reason.CLIENT_IDENTIFIER_NOT_VALID, username=verdict.username)
         if not self.acl.may_connect(request.client_id, name, request.peer, verdict.rules or ()):
-            return AuthResult(Reason.NOT_AUTHORIZED)
+            return AuthResult(Reason.NOT_AUTHORIZED, username=verdict.username)
         rights = self._rights(request.client_id, name, request.peer, verdict.rules)
         standing = (method, verdict.proof)
         if rights is not None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``reason`` as in AuthResult. ``username`` renames the client. ``rules`` precede those of the file; None: the
+    """``reason`` as in AuthResult. ``username`` renames the client; in a refusal or a challenge it is the name that the
+    client claims, under which a failure is counted and logged. ``rules`` precede those of the file; None: the
     method says nothing about rights. ``valid`` is the validity in seconds, 0 for as long as the connection. ``proof``
     is what the client was checked against, for ``Method.holds``. ``detail`` as in AuthResult."""
 
@@ -28,7 +29,12 @@ class Verdict:
     detail: str = ""
 
 
-REFUSED = Verdict(Reason.BAD_USER_NAME_OR_PASSWORD)
+def refused(claimed: str | None = None) -> Verdict:
+    """``claimed``: the name that the client claims, if it is not that of CONNECT."""
+    return Verdict(Reason.BAD_USER_NAME_OR_PASSWORD, username=claimed)
+
+
+REFUSED = refused()
 BUSY = Verdict(Reason.SERVER_BUSY)
 
 

@@ -12,8 +12,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
+from scramp.utils import saslprep  # type: ignore[import-untyped]
 
-from starlingmq.auth.method import REFUSED, Verdict
+from starlingmq.auth.method import REFUSED, Verdict, refused
 from starlingmq.auth.password_file import SCRAM_ITERATIONS, PasswordFile
 from starlingmq.wire.reasons import Reason
 
@@ -34,7 +35,7 @@ ExchangeKey = bytes
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An open exchange. ``key``: the address that it came from."""
+    """An open exchange. ``key``: the address that it came from, or the name for an exempt address."""
 
     until: float
     server: Any
@@ -43,7 +44,9 @@ class Exchange:
 
 
 class Scram:
-    """The state of an exchange is small, bounded in total and per address, and removed after a minute."""
+    """A user name in CONNECT, if there is one, must be that of the exchange, for which failures count.
+
+    The state of an exchange is small, bounded in total and per address, and removed after a minute."""
 
     def __init__(self, users: PasswordFile, bans: AutomaticBans) -> None:
         self._users = users.scram
@@ -66,10 +69,10 @@ class Scram:
             if request.data is not None and request.data.startswith(FIRST):
                 return self._first(key, data, request)
             if begun is None or begun.until <= monotonic():
-                return REFUSED
+                return _refused(begun)
             return self._last(begun.server, begun.name, data)
         except (ScramException, ValueError):  # includes UnicodeDecodeError
-            return REFUSED
+            return _refused(begun)
 
     async def close(self) -> None:
         self._open.clear()
@@ -84,13 +87,12 @@ class Scram:
 
         server = self._mechanism.make_server(keys_of)
         server.set_client_first(data)
-        if request.again and names[0] != request.username:
-            return REFUSED  # re-authentication must not change the user [MQTT-4.12.1-1]
-        self._remember(key, Exchange(monotonic() + OPEN_SECONDS, server, names[0], self._key(request)))
-        return Verdict(Reason.CONTINUE_AUTHENTICATION, data=server.get_server_first().encode())
-
-    def _key(self, request: AuthRequest) -> str:
-        return self._bans.queue_key(request.peer, request.username or "")
+        name = names[0]
+        if (request.username or request.again) and name != saslprep(request.username or ""):
+            return refused(name)  # also: re-authentication must not change the user [MQTT-4.12.1-1]
+        of_one = self._bans.queue_key(request.peer, name)
+        self._remember(key, Exchange(monotonic() + OPEN_SECONDS, server, name, of_one))
+        return Verdict(Reason.CONTINUE_AUTHENTICATION, name, server.get_server_first().encode())
 
     def _remember(self, key: ExchangeKey, exchange: Exchange) -> None:
         self._open[key] = exchange
@@ -131,6 +133,10 @@ class Scram:
                 length, iterations = len(like.salt), like.iterations
             return made[:length], secrets.token_bytes(32), secrets.token_bytes(32), iterations
         return keys.salt, keys.stored_key, keys.server_key, keys.iterations
+
+
+def _refused(begun: Exchange | None) -> Verdict:
+    return REFUSED if begun is None else refused(begun.name)
 
 
 def _exchange_key(request: AuthRequest) -> ExchangeKey:

@@ -12,7 +12,7 @@ import jwt
 import msgspec
 
 from starlingmq.auth.acl import AclFile, Rule, rules_of
-from starlingmq.auth.method import REFUSED, Verdict
+from starlingmq.auth.method import Verdict, refused
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.tree_builder import build
 
@@ -53,7 +53,7 @@ class Tokens:
         except (jwt.InvalidTokenError, RecursionError):  # RecursionError: a header of thousands of brackets
             return None
         if found is None:
-            return REFUSED
+            return refused(self._name(_unverified(token)))
         return self._verdict(*found, request)
 
     def holds(self, username: str, proof: object) -> bool:
@@ -89,21 +89,26 @@ class Tokens:
 
     def _verdict(self, claims: dict[str, Any], mark: bytes, request: AuthRequest) -> Verdict:
         config = self._config
-        name = claims.get(config.username_claim)
-        if not isinstance(name, str) or not name:
-            return REFUSED
-        if config.client_id_claim and claims.get(config.client_id_claim) != request.client_id:
-            return REFUSED
+        name = self._name(claims)
+        if name is None or (config.client_id_claim and claims.get(config.client_id_claim) != request.client_id):
+            return refused(name)
         rules: tuple[Rule, ...] | None = None
         if config.acl_claim in claims:
             try:
                 rules = rules_of(build(AclFile, {"rules": claims[config.acl_claim]}).rules)
             except (ConfigError, msgspec.ValidationError, TypeError, AttributeError):
-                return REFUSED
+                return refused(name)
         expiry = claims.get("exp")
         valid = float(expiry) + config.leeway - time.time() if isinstance(expiry, int | float) else 0.0
         valid = max(valid, 0.001) if expiry is not None else 0.0
         return Verdict(username=name, rules=rules, valid=valid, proof=mark)
+
+    def _name(self, claims: dict[str, Any]) -> str | None:
+        """The user name in the claims; None if there is none that UTF-8 can express."""
+        name = claims.get(self._config.username_claim)
+        if not isinstance(name, str) or not name or name != name.encode(errors="replace").decode():
+            return None
+        return name
 
     def _add_secret(self, path: str) -> None:
         secret = _read(path, "auth.jwt.secret_file").strip()
@@ -141,6 +146,15 @@ class Tokens:
             self._keys.append((key.key_id or "", key.key, allowed, mark_of(key.key)))
         if not self._keys:
             raise ConfigError(f"auth.jwt.jwks_file: {path}: contains no key for one of {', '.join(ALGORITHMS)}")
+
+
+def _unverified(token: bytes) -> dict[str, Any]:
+    """The claims of a token that is not valid, so that a refusal names the user whom it claims to be."""
+    try:
+        claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    except (jwt.InvalidTokenError, ValueError, RecursionError):
+        return {}
+    return claims
 
 
 def mark_of(key: Any) -> bytes:

@@ -120,7 +120,7 @@ class FailuresConfig(Section, frozen=True):
         Meta(
             description="Networks that are never banned for failed logins, such as that of a load balancer "
             "without PROXY protocol. Failed logins from there are counted and delayed by user "
-            "name only."
+            "name only, and those without a name together."
         ),
     ] = ()
 

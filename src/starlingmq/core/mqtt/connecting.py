@@ -74,6 +74,14 @@ class SuccessionJob(Job):
         return True
 
 
+IN_DISCONNECT: Final[dict[int, int]] = {
+    Reason.CLIENT_IDENTIFIER_NOT_VALID: Reason.NOT_AUTHORIZED,
+    Reason.BAD_USER_NAME_OR_PASSWORD: Reason.NOT_AUTHORIZED,
+    Reason.SERVER_UNAVAILABLE: Reason.SERVER_BUSY,
+    Reason.BANNED: Reason.NOT_AUTHORIZED,
+    Reason.BAD_AUTHENTICATION_METHOD: Reason.NOT_AUTHORIZED,
+}
+"""For a refusal that only CONNACK can have (table 2-6): the reason code of DISCONNECT in its place."""
 RATE_EXCEEDED: Final = "the limit of CONNECT packets per second is exceeded (limits.connect_rate)"
 
 
@@ -175,7 +183,8 @@ class Connecting:
         if client.state == OPEN and name != client.username and self.ctx.session_owner != BY_CLIENT_ID:
             self.ending.fail(client, Reason.NOT_AUTHORIZED, "re-authentication under another user name")
             return
-        client.username = name
+        if client.state == AUTHENTICATING or answer.reason == Reason.SUCCESS:
+            client.username = name  # also of a client that is refused: for the log
         self.entitle(client, answer)
         reason = answer.reason
         if reason == Reason.SUCCESS and client.state == OPEN:
@@ -186,7 +195,7 @@ class Connecting:
             reason = Reason.UNSPECIFIED_ERROR  # an error of the hook: no such reason, or nothing to continue with
         if reason >= 0x80:
             if client.state == OPEN:
-                self.ending.fail(client, reason, "re-authentication failed")
+                self.ending.fail(client, IN_DISCONNECT.get(reason, reason), "re-authentication failed")
             else:
                 self.ending.refuse(client, reason, answer.detail or "authentication refused")
         elif answer.reason == Reason.CONTINUE_AUTHENTICATION or client.state == OPEN:
