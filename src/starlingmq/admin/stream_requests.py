@@ -26,7 +26,7 @@ class NewStream(Struct, frozen=True):
 
     def settings(self) -> dict[str, Any]:
         given = {name: text for name, text in asdict(self).items() if text}
-        return {**given, "topics": self.topics.splitlines()}
+        return {**given, "topics": self.topics.split("\n") if self.topics else []}
 
 
 class OneStream(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The password file: one line per name and kind, ``name:$argon2id$...`` or ``name:$scram-sha-256$...``.
 
-A bcrypt hash (``$2a$``, ``$2b$``, ``$2y$``), as from nats-server or htpasswd, is accepted in place of an Argon2 hash.
+A line ends with a line feed only, and what ``PasswordFile.set`` accepts reads back the same. A bcrypt hash (``$2a$``, ``$2b$``, ``$2y$``), as from nats-server or htpasswd, is accepted in place of an Argon2 hash.
 
 A reader of the file can only try passwords one by one. The second kind is for MQTT 5 clients that prove their password
 without sending it (RFC 7677).
@@ -19,9 +19,11 @@ from typing import Final
 
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import InvalidHash
-from scramp import ScramMechanism  # type: ignore[import-untyped]
+from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
+from scramp.utils import saslprep  # type: ignore[import-untyped]
 
 from starlingmq.auth.hashing import BCRYPT
+from starlingmq.auth.text_lines import read_lines
 from starlingmq.config.section_types import ConfigError
 
 ARGON2: Final = "$argon2"
@@ -56,12 +58,19 @@ class PasswordFile:
 
     def set(self, name: str, password: str) -> None:
         """Raises ConfigError for a name that does not fit into a line, and for an invalid password."""
-        if not name or len(name.encode()) > NAME_MAX or any(sign in name for sign in ":\n\r\0") or name.startswith("#"):
-            raise ConfigError("a user name must not be empty, start with #, or contain a colon or line break")
-        if not password:
+        if not _fits(name):
+            raise ConfigError(
+                "a user name must not be empty, start with # or white space, or contain a colon or line break; "
+                "it must be UTF-8 text"
+            )
+        try:
+            empty = not saslprep(password)
+            salt, stored, server, iterations = ScramMechanism().make_auth_info(password, SCRAM_ITERATIONS)
+        except ScramException as error:
+            raise ConfigError(f"the password is not valid by RFC 4013: {error.args[0]}") from None
+        if empty:
             raise ConfigError("a password must not be empty")
         self.hashes[name] = HASHER.hash(password)
-        salt, stored, server, iterations = ScramMechanism().make_auth_info(password, SCRAM_ITERATIONS)
         self.scram[name] = ScramKeys(salt, stored, server, iterations)
 
     def delete(self, name: str) -> bool:
@@ -106,19 +115,19 @@ def _take_over_owner(descriptor: int, path: Path) -> None:
 def read_passwords(path: str | Path) -> PasswordFile:
     """Raises ConfigError with one line that names the file, the line and the problem, but no secret."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        lines = read_lines(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: cannot be read: it is not UTF-8 text") from None
     found = PasswordFile()
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
+    for number, line in lines:
         name, colon, secret = line.partition(":")
+        secret = secret.rstrip()
         if not name or not colon:
             raise ConfigError(f"{path}:{number}: expected name:hash; set the password with starlingmq passwd")
+        if not _fits(name):
+            raise ConfigError(f"{path}:{number}: remove the white space before the user name")
         if secret.startswith((ARGON2, *BCRYPT)):
             _check_hash(secret, f"{path}:{number}")
             kind: dict[str, str] | dict[str, ScramKeys] = found.hashes
@@ -132,6 +141,16 @@ def read_passwords(path: str | Path) -> PasswordFile:
         if known:
             raise ConfigError(f"{path}:{number}: user {name!r} is listed twice; remove one of the lines")
     return found
+
+
+def _fits(name: str) -> bool:
+    """Whether a line of the file can have this name."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair, or bytes of a command line that are not UTF-8
+        return False
+    special = any(sign in name for sign in ":\n\r\0")
+    return 0 < size <= NAME_MAX and not special and name[0] != "#" and not name[0].isspace()
 
 
 def _check_hash(secret: str, where: str) -> None:

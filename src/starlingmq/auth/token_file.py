@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
+from starlingmq.auth.text_lines import read_lines
 from starlingmq.config.section_types import ConfigError
 
 TOKEN_SIGNS_MIN: Final = 16
@@ -16,17 +16,15 @@ TOKEN_SIGNS_MIN: Final = 16
 def read_tokens(path: str, setting: str) -> list[bytes]:
     """The digests of the tokens in a file that ``setting`` names. Raises ConfigError with one line, without tokens."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except OSError as error:
         raise ConfigError(f"{setting}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ConfigError(f"{setting}: {path} cannot be read: it is not UTF-8 text") from None
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         token = line.strip()
-        if not token or token.startswith("#"):
-            continue
-        if len(token) < TOKEN_SIGNS_MIN or not token.isascii() or " " in token:
+        if len(token) < TOKEN_SIGNS_MIN or not token.isascii() or not token.isprintable() or " " in token:
             raise ConfigError(
                 f"{setting}: {path}:{number}: a token must have at least {TOKEN_SIGNS_MIN} characters and no blanks"
             )

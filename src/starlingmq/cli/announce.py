@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from starlingmq.net.control_socket import NAME, reachable
 
 SYSTEM: Final = Path("/run/starlingmq")
-SIZE_MAX: Final = 16_384  # bytes of an announcement
+SIZE_MAX: Final = 65_536  # bytes of an announcement; a path of 4096 bytes takes up to 24,576
 FILES_MAX: Final = 1000
 
 

@@ -51,6 +51,8 @@ def create(
     json_: JsonOption = False,
 ) -> None:
     """Create a stream that keeps messages of the given topics."""
+    if any("\n" in each for each in topic):
+        raise CommandError("--topic: must not contain a line break")
     arguments = {
         "name": name,
         "topics": "\n".join(topic),

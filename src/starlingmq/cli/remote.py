@@ -259,7 +259,7 @@ def _body(given: dict[str, str]) -> dict[str, Any]:
             body[name] = body[name] == "yes"
     for name in LINES:
         if name in body:
-            body[name] = body[name].splitlines()
+            body[name] = body[name].split("\n")
     return body
 
 

@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 import yaml
 
+from starlingmq.log import printable
 from starlingmq.pipeline.column_types import ColumnTypes, ddl
 from starlingmq.spark.binary_payloads import BinaryFormat, decoder
 from starlingmq.spark.framed_payloads import FRAME_BYTES, MAGIC
@@ -82,8 +83,12 @@ def infer(samples: list[PayloadSample]) -> Inference:
 
 def as_yaml(found: Inference) -> str:
     """Return the part of a pipeline file, with a comment for each note."""
-    lines = [f"# {' '.join(note.split())}" for note in found.notes]
-    text = yaml.safe_dump({"decode": found.decode}, sort_keys=False, allow_unicode=True, width=WIDTH)
+    lines = [f"# {printable(' '.join(note.split()))}" for note in found.notes]
+    text = ""
+    for readable in (True, False):  # PyYAML writes U+0085, U+2028 and U+2029 unescaped, and reads them as line breaks
+        text = yaml.safe_dump({"decode": found.decode}, sort_keys=False, allow_unicode=readable, width=WIDTH)
+        if text.replace("\n", "").isprintable():
+            break
     return "".join(f"{line}\n" for line in lines) + text
 
 
