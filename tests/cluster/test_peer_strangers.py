@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
@@ -135,13 +135,10 @@ async def test_strangers_are_bounded_in_number_and_nodes_are_not(nodes: Nodes, m
             assert await stranger.answer()
         async with Stranger(two.port) as more:
             more.say(hello().hello)
-            assert await more.answer() is None
+            assert await more.answer(), "the newest takes the place"
+            await quiet[0].until_ended()  # of the oldest
+            assert len(two.peers._listener._strangers) == 3
         assert 2 in one.connected and one.connections == 1
-        quiet[0].say(b"no proof")
-        await quiet[0].until_ended()
-        async with Stranger(two.port) as more:
-            more.say(hello().hello)
-            assert await more.answer()
 
 
 async def test_strangers_of_one_address_leave_room_for_nodes_at_others(
@@ -150,16 +147,56 @@ async def test_strangers_of_one_address_leave_room_for_nodes_at_others(
     monkeypatch.setattr(peer_listener, "STRANGERS_PER_ADDRESS", 3)
     two = await nodes.start("two", 2, secret=SECRET, listen="0.0.0.0:0")
     async with AsyncExitStack() as stack, within(WAIT_SECONDS):
-        for _ in range(3):
-            stranger = await stack.enter_async_context(Stranger(two.port))
+        other = await stack.enter_async_context(Stranger(two.port, "127.0.0.2"))
+        strangers = [await stack.enter_async_context(Stranger(two.port)) for _ in range(4)]
+        for stranger in (other, *strangers[1:]):
             stranger.say(hello().hello)
             assert await stranger.answer()
-        async with Stranger(two.port) as more:
-            more.say(hello().hello)
-            assert await more.answer() is None
-        async with Stranger(two.port, "127.0.0.2") as other:
-            other.say(hello().hello)
-            assert await other.answer()
+        await strangers[0].until_ended()
+
+
+@pytest.mark.parametrize("addresses", [1, 4, 15, 250], ids=lambda number: f"{number} addresses")
+@pytest.mark.parametrize("slow", [False, True], ids=["silent", "slow"])
+async def test_strangers_keep_no_node_out_however_many_they_are(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, addresses: int, slow: bool
+) -> None:
+    """300 of them, each of which comes again at once when it is closed; the slow ones send a byte from time to time."""
+    two = await nodes.start("two", 2, secret=SECRET, listen="0.0.0.0:0")
+    one = await nodes.start("one", 1, secret=SECRET)
+    came = 0
+    there: set[Stranger] = set()
+
+    async def stay(number: int) -> None:
+        nonlocal came
+        while True:
+            with suppress(OSError):
+                async with Stranger(two.port, f"127.0.0.{2 + number % addresses}") as stranger:
+                    came += 1
+                    there.add(stranger)
+                    await stranger.until_ended()
+                    there.remove(stranger)
+
+    async def drip() -> None:
+        while slow:
+            for stranger in there:
+                stranger.writer.write(b"\0")
+            await asyncio.sleep(0.5)
+
+    stayers = [asyncio.create_task(drip()), *(asyncio.create_task(stay(number)) for number in range(300))]
+    try:
+        async with within(WAIT_SECONDS):
+            while came < 600:
+                await asyncio.sleep(0.01)
+            before = one.attempts
+            one.peers.set_peers([MemberInfo("two", 2, 1, f"127.0.0.1:{two.port}")])
+            await one.until(lambda: 2 in one.connected)
+        assert one.attempts == before + 1, "the first attempt"
+        assert len(two.peers._listener._strangers) <= 256
+        assert "let only nodes reach the cluster port" in caplog.text
+    finally:
+        for stayer in stayers:
+            stayer.cancel()
+        await asyncio.wait(stayers)
 
 
 async def test_a_connection_that_proves_nothing_is_closed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

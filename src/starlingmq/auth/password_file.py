@@ -1,6 +1,7 @@
 """The password file: one line per name and kind, ``name:$argon2id$...`` or ``name:$scram-sha-256$...``.
 
-A line ends with a line feed only, and what ``PasswordFile.set`` accepts reads back the same. A bcrypt hash (``$2a$``, ``$2b$``, ``$2y$``), as from nats-server or htpasswd, is accepted in place of an Argon2 hash.
+A line ends with a line feed only, and what ``PasswordFile.set`` accepts reads back the same. A bcrypt hash (``$2a$``,
+``$2b$``, ``$2y$``), as from nats-server or htpasswd, is accepted in place of an Argon2 hash.
 
 A reader of the file can only try passwords one by one. The second kind is for MQTT 5 clients that prove their password
 without sending it (RFC 7677).

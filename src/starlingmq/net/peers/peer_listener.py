@@ -2,8 +2,15 @@
 serves them.
 
 Connections without a proof have ``STRANGER_SECONDS`` for it and are ``STRANGERS_MAX`` at most,
-``STRANGERS_PER_ADDRESS`` of one address; connections above that are closed. Until the proof, a connection may send
-messages of the handshake's size only. Those of nodes do not count.
+``STRANGERS_PER_ADDRESS`` of one address. A new connection above that takes the place of an older one, so that silent
+strangers keep no node out: a node needs milliseconds for its proof. Until the proof, a connection may send messages of
+the handshake's size only. Those of nodes do not count.
+
+| the new connection is above | it takes the place of |
+|---|---|
+| ``STRANGERS_PER_ADDRESS`` of its address | the oldest of its address |
+| ``STRANGERS_MAX``, and an address has more than ``STRANGERS_FEW`` | the oldest of the address with the most |
+| ``STRANGERS_MAX``, and no address has | the oldest of all |
 """
 
 from __future__ import annotations
@@ -31,6 +38,7 @@ log = logging.getLogger("starlingmq")
 
 STRANGERS_MAX: Final = 256  # connections without a proof at once, so that strangers leave descriptors to others
 STRANGERS_PER_ADDRESS: Final = 64  # IPv6: of one /64
+STRANGERS_FEW: Final = 16  # so many may be those of the nodes at one address
 STRANGER_SECONDS: Final = 5.0
 BACKLOG: Final = 128
 EVERYWHERE: Final = "::"
@@ -39,6 +47,10 @@ OLDER: Final = (
     "node {name} speaks a newer protocol between nodes than the node that connects to it; upgrade the connecting node"
 )
 ACCEPT_AGAIN: Final = 0.1  # seconds after an error, such as no descriptor being left
+CROWDED: Final = (
+    "so many connections have not proved that they know the cluster secret that new ones take their places; let only "
+    "nodes reach the cluster port"
+)
 ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # as addresses of a host name may be, such as ::1
 REASONS_MAX: Final = 64  # reasons for refusal that are remembered
 REFUSALS_LOGGED: Final = 1.0  # seconds between two log lines; refusals in between are counted
@@ -71,7 +83,7 @@ class PeerListener:
         self._file: SocketFile | None = None
         self._accepting: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers: Counter[str] = Counter()  # connections without a proof, by address
+        self._strangers: dict[asyncio.Task[None], str] = {}  # connections without a proof, oldest first: address
         self._reasons: set[str] = set()
         self._refusal_logged = -REFUSALS_LOGGED
         self._refusals_unlogged = 0
@@ -103,11 +115,11 @@ class PeerListener:
         return int(self._sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        tasks = [*self._accepting, *self._tasks]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        for tasks in (self._accepting, self._tasks):  # in this order: a connection that has begun closes its socket
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
         for sock in self._sockets:
             sock.close()
         if self._file is not None:
@@ -127,29 +139,42 @@ class PeerListener:
                 await asyncio.sleep(ACCEPT_AGAIN)
                 continue
             address = network_key(str(peer[0])) if sock.family != socket.AF_UNIX else LOCAL
-            if self._strangers.total() >= STRANGERS_MAX or self._strangers[address] >= STRANGERS_PER_ADDRESS:
-                accepted.close()
-                continue
-            self._strangers[address] += 1
-            task = loop.create_task(self._talk(accepted, address))
+            self._make_room(address)
+            task = loop.create_task(self._talk(accepted))
+            self._strangers[task] = address
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
 
-    async def _talk(self, sock: socket.socket, address: str) -> None:
+    def _make_room(self, address: str) -> None:
+        """End the connection whose place a new one from ``address`` takes, if there is no room for both."""
+        by_address = Counter(self._strangers.values())
+        crowded = address
+        if by_address[address] < STRANGERS_PER_ADDRESS:
+            if len(self._strangers) < STRANGERS_MAX:
+                return
+            crowded, most = by_address.most_common(1)[0]
+            if most <= STRANGERS_FEW:
+                crowded = next(iter(self._strangers.values()))
+        oldest = next(task for task, of in self._strangers.items() if of == crowded)
+        del self._strangers[oldest]
+        oldest.cancel()
+        self.note_refusal(CROWDED)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._strangers.pop(task, None)
+
+    async def _talk(self, sock: socket.socket) -> None:
         """One connection from its first byte to its end."""
         connection = PeerConnection(self._silence, HANDSHAKE_BYTES_MAX)
         reason = ""
         try:
-            try:
-                async with asyncio.timeout(STRANGER_SECONDS):
-                    await asyncio.get_running_loop().connect_accepted_socket(
-                        connection.protocol, sock, ssl=self._context
-                    )
-                    proved = await self._shake_hands(connection)
-            finally:
-                self._strangers[address] -= 1
-                if not self._strangers[address]:
-                    del self._strangers[address]
+            async with asyncio.timeout(STRANGER_SECONDS):
+                await asyncio.get_running_loop().connect_accepted_socket(connection.protocol, sock, ssl=self._context)
+                proved = await self._shake_hands(connection)
+            task = asyncio.current_task()
+            assert task is not None
+            del self._strangers[task]
             connection.set_limit(MESSAGE_BYTES_MAX)
             reason = await self._serve[proved.purpose](proved, connection)
         except RefusedError as error:
