@@ -139,7 +139,11 @@ def test_config_check_and_show(tmp_path: Path) -> None:
     path = tmp_path / "broker.yaml"
     path.write_text(shown.stdout, encoding="utf-8")
     assert run("config", "check", "-c", str(path)).stdout == f"ok: {path}\n"
-    assert json.loads(run("config", "check", "--json", "-c", str(path)).stdout) == {"ok": True, "file": str(path)}
+    assert json.loads(run("config", "check", "--json", "-c", str(path)).stdout) == {
+        "ok": True,
+        "file": str(path),
+        "warnings": [],
+    }
     assert json.loads(run("config", "show", "--json", "-c", str(path)).stdout)["mqtt"]["retry_interval"] == 7.0
 
 

@@ -15,8 +15,9 @@ import yaml
 from msgspec import inspect, to_builtins
 
 from starlingmq.cli.config_cmd import lines
+from starlingmq.cli.workers import _child, _settings
 from starlingmq.config.secret_masking import masked, without_login
-from starlingmq.config.settings import Config, ConfigError, load_config, refuse_open_listeners
+from starlingmq.config.settings import Config, ConfigError, exposed_secrets, load_config, refuse_open_listeners
 from starlingmq.config.tree_builder import build
 from starlingmq.net.listeners.urls import ListenerError, parse_listener
 from tests.api.conftest import Ask, Serve, ask, join, serve
@@ -243,3 +244,49 @@ async def test_a_broker_tells_no_secret_in_its_log_or_by_its_api(serve: Serve, a
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("starlingmq")]
     assert not [text for text in (*told, *ours) if CANARY in text]
     assert os.environ.get("STARLINGMQ_CLUSTER__SECRET") is None
+
+
+@pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        (
+            f"cluster.secret={CANARY}",
+            "the variable STARLINGMQ_CLUSTER__SECRET or cluster.secret_file, or a settings file",
+        ),
+        (f"streams.token={CANARY}", "the variable STARLINGMQ_STREAMS__TOKEN or streams.token_file, or a settings file"),
+        (
+            f"auth.http.url=http://user:{CANARY}@127.0.0.1/",
+            "the variable STARLINGMQ_AUTH__HTTP__URL, or a settings file",
+        ),
+        (f'auth.http.headers=["x-key: {CANARY}"]', "the variable STARLINGMQ_AUTH__HTTP__HEADERS, or a settings file"),
+        (f"cluster={{secret: {CANARY}}}", "the variable STARLINGMQ_CLUSTER, or a settings file"),
+        ("auth.http.url=http://127.0.0.1/", ""),
+        ("cluster.secret_file=secret", ""),
+        ("cluster.secret=", ""),
+        ("mqtt.max_qos=1", ""),
+        ("no.such.setting=1", ""),
+    ],
+)
+def test_a_secret_on_the_command_line_is_warned_of(override: str, advice: str) -> None:
+    """``ps`` shows it to every account of the machine."""
+    found = exposed_secrets([override])
+    assert CANARY not in str(found)
+    assert [line.partition("; use ")[2] for line in found] == ([advice] if advice else [])
+
+
+def test_config_check_warns_of_a_secret_on_the_command_line() -> None:
+    told = run("config", "check", "--set", f"streams.token={CANARY}")
+    assert told[0] == 0 and "the command line has the secret of streams.token" in told[2] and CANARY not in told[2]
+
+
+def test_secrets_of_the_settings_are_not_in_the_arguments_of_workers() -> None:
+    """As the passphrase of a listener's key, which the first process passes on to its workers."""
+    listener = {"url": "mqtts://127.0.0.1:0", "tls": {"cert": "c", "key": "k", "key_password": CANARY}}
+    config = build(Config, {"listeners": [listener], "log": {"format": "json"}})
+    for settings in _settings(config, 2, config.listeners, [], "/sockets"):
+        child = _child(0, ["-c", "file"], settings, {"A": "b"})
+        assert CANARY not in str(child._words) and CANARY in child._settings["STARLINGMQ_OVERRIDES"]
+    plain = build(Config, {"listeners": [{"url": "mqtt://127.0.0.1:0"}], "log": {"format": "json"}})
+    for settings in _settings(plain, 2, plain.listeners, [], "/sockets"):
+        child = _child(0, ["-c", "file"], settings, {"A": "b"})
+        assert child._settings == {"A": "b"} and all(setting in child._words for setting in settings)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from starlingmq.auth.acl import Acl, AclFile, acl_of, read_acl
+from starlingmq.auth.ambiguous_patterns import overlap, warnings_of
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.tree_builder import build
 from starlingmq.core.limits.access import Rights
@@ -244,6 +245,68 @@ def test_client_ids_belong_to_users() -> None:
     ):
         assert found.may_be(client, user) == fits, (client, user)
     assert acl("rules: []").may_be("bob", "ann")
+
+
+def test_with_a_colon_between_them_no_user_has_the_client_ids_of_another_one() -> None:
+    """With any other separator the name of one user may be the beginning of that of another one."""
+    found = acl("clients: ['%u', '%u:*']")
+    assert not warnings_of(found)
+    names = ["eve", "ann", "eve-ann", "eve:ann", "eve:", ":eve"]
+    for client in [*names, *(f"{name}:1" for name in names), "eve:ann:1"]:
+        assert [name for name in names if found.may_be(client, name)] in ([], [client.split(":")[0]])
+    assert found.may_be("eve:1", "eve") and found.may_be("eve-ann:1", "eve-ann") and found.may_be("eve-ann", "eve-ann")
+    dashed = acl("clients: ['%u', '%u-*']")
+    assert dashed.may_be("eve-ann", "eve") and dashed.may_be("eve-ann", "eve-ann")
+    [line] = warnings_of(dashed)
+    assert line.startswith("clients: users 'eve' and 'eve-ann' may both use the client id 'eve-ann'; only a colon")
+
+
+def test_what_a_name_with_a_colon_could_mean_is_denied() -> None:
+    found = acl("rules: [{deny: connect, clients: ['%u:*']}]")
+    assert not found.may_connect("eve:ann", "eve:x", PEER) and found.may_connect("eve:ann", "ann", PEER)
+
+
+@pytest.mark.parametrize(
+    ("texts", "ambiguous"),
+    [
+        (["%u"], False),
+        (["%u-*"], True),
+        (["*%u"], True),
+        (["%u?"], False),
+        (["%u", "%u?"], True),
+        (["*:%u:*"], True),
+        (["dev-%u"], False),
+        (["dev-%u", "app-%u"], False),
+        (["%u", "dev-%u"], True),
+        (["a-%u", "a-b-%u"], True),
+        (["%u:*", "dev:%u"], True),
+        (["%u", "dev:%u"], False),
+        (["%u", "%u:*"], False),
+        (["%u", "*:%u"], False),
+        (["%u:sensor-*", "%u:app"], False),
+        (["fixed-*", "*"], False),
+    ],
+)
+def test_patterns_by_which_two_users_may_have_one_client_id(texts: list[str], ambiguous: bool) -> None:
+    found = overlap(texts)
+    assert (found is not None) == ambiguous
+    if found is not None:
+        patterns = acl(f"clients: {texts}")
+        assert found[0] != found[1] and all(patterns.may_be(found[2], user) for user in found[:2])
+
+
+@pytest.mark.parametrize(
+    ("rule", "warned"),
+    [
+        ("{allow: connect, clients: ['%u-*']}", True),
+        ("{allow: connect, users: ['gate-*'], clients: ['%u-*']}", True),
+        ("{allow: connect, users: [gateway], clients: ['%u-*']}", False),
+        ("{deny: connect, clients: ['%u-*']}", False),
+    ],
+)
+def test_only_rules_that_allow_something_to_several_users_are_told_of(rule: str, warned: bool) -> None:
+    lines = warnings_of(acl(f"rules: [{{allow: publish}}, {rule}]"))
+    assert [line.partition(": ")[0] for line in lines] == (["rules[1].clients"] if warned else [])
 
 
 def test_client_ids_of_rules_name_the_user_too() -> None:

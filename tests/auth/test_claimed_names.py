@@ -15,6 +15,7 @@ from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Passwd, Serve
 from tests.auth.logins import FAST, knock, scram, token
 from tests.auth.test_bans import bans
+from tests.auth.test_methods import response, service
 from tests.peer import Peer
 
 
@@ -90,3 +91,20 @@ def test_nameless_failures_from_exempt_networks_count_together() -> None:
     found = bans(exempt=("10.0.0.0/8",))
     assert [found.failed(1.0, "10.1.2.3", "")[0] for _ in range(3)] == [0.1, 0.2, 0.4]
     assert found.failed(1.0, "192.0.2.1", "")[0] == 0.1
+
+
+async def test_a_service_names_the_user_for_whom_a_failure_counts_and_is_asked_for_each_protocol_version(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(question: dict[str, Any]) -> bytes:
+        if question["version"] == 4:
+            return response({"result": "deny", "username": "ann"})
+        return response({"result": "allow"})
+
+    async with service(answer) as (url, asked):
+        broker = await serve(auth={"http": {"url": url}, **FAST})
+        with caplog.at_level(logging.INFO, "starlingmq.clients"):
+            assert await knock(broker.address(), "whatever", b"p", 4) == 4
+        assert "user 'ann': authentication refused" in caplog.text
+        assert await knock(broker.address(), "whatever", b"p", 5) == 0, "the answer for another version is not used"
+        assert [question["version"] for question in asked] == [4, 5]

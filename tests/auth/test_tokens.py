@@ -128,3 +128,17 @@ async def test_an_empty_grant_allows_nothing_and_a_token_without_grants_everythi
     assert await silent.publish("any") == Reason.NO_MATCHING_SUBSCRIBERS
     rules = [{"deny": "connect"}]
     assert await knock(broker.address(), None, token(acl=rules)) == Reason.NOT_AUTHORIZED
+
+
+async def test_an_audience_that_is_not_checked_is_warned_of_once(
+    serve: Serve, secret_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RFC 7519, section 4.1.3, wants such a token refused; that would lock out fleets that connect today."""
+    broker = await serve(auth={"jwt": {"secret_file": secret_file}, **FAST})
+    assert await knock(broker.address(), None, token()) == 0 and "audience" not in caplog.text
+    for _ in range(2):
+        assert await knock(broker.address(), None, token(aud="shop")) == 0
+    assert caplog.text.count("tokens have the audience 'shop', which is not checked") == 1
+    checked = await serve(auth={"jwt": {"secret_file": secret_file, "audience": "broker"}, **FAST})
+    assert await knock(checked.address(), None, token(aud="shop")) == Reason.BAD_USER_NAME_OR_PASSWORD
+    assert await knock(checked.address(), None, token(aud=["shop", "broker"])) == 0

@@ -3,7 +3,7 @@
 ::
 
     default: deny
-    clients: ["%u", "%u-*"]
+    clients: ["%u", "%u:*"]
     rules:
       - deny: connect
         addresses: [10.13.0.0/16]
@@ -25,7 +25,8 @@
 ``%c`` is the client id and ``%u`` the user name. They are compared literally: a rule that allows something allows
 nothing to a client whose name is missing, contains a wildcard or starts a new level; a rule that denies something
 denies all that such a name could mean. ``clients`` of the file are the client ids that MQTT clients may use, whatever
-the rules say.
+the rules say. A colon separates a user name from the rest of a client id: where a pattern has one beside ``%u``, a name
+that contains a colon counts as missing, so that no user has the client ids of another one.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ Action = Literal["connect", "publish", "subscribe", "group", "stream", "reply", 
 CONNECT: Final = 16
 NOWHERE: Final = b"#"  # equals no level of a topic, and no level of a filter that is compared
 USER: Final = "%u"
+SEPARATOR: Final = ":"  # user names of a password file cannot contain it
 REPLY_EXPIRES: Final = 120.0  # seconds
 ACTIONS: Final = {
     "connect": CONNECT,
@@ -114,17 +116,18 @@ class AclFile(Section, frozen=True):
 
 
 class Acl:
-    """``rules`` in order, from one or more sources; ``default`` applies where no rule matches. ``clients``: the client
-    ids that MQTT clients may use; None: any."""
+    """``rules`` in order, from one or more sources; ``default`` applies where no rule matches. ``clients``: patterns
+    of the client ids that MQTT clients may use; none: any. Raises ConfigError."""
 
-    def __init__(self, rules: Sequence[Rule], default: bool, clients: Names | None = None) -> None:
+    def __init__(self, rules: Sequence[Rule], default: bool, clients: Sequence[str] = ()) -> None:
         self.rules = tuple(rules)
         self.default = default
-        self._clients = clients
+        self.clients = clients
+        self._names = Names(clients, "clients") if clients else None
 
     def may_be(self, client_id: str, username: str) -> bool:
         """Whether a client of this user may use this client id."""
-        return self._clients is None or self._clients.fit(client_id, username, False)
+        return self._names is None or self._names.fit(client_id, username, False)
 
     def may_connect(self, client_id: str, username: str, peer: str, granted: Sequence[Rule] = ()) -> bool:
         """Connecting is allowed where no rule matches: ``default`` applies to topics only."""
@@ -238,19 +241,21 @@ class Names:
     def __init__(self, texts: Sequence[str], where: str) -> None:
         self._plain = _pattern([text for text in texts if USER not in text])
         self._around: list[tuple[Found, Found]] = []
+        self._separated = False  # a pattern has the separator beside %u
         for text in texts:
             before, found, after = text.partition(USER)
             if USER in after:
                 raise ConfigError(f"{where}: {text!r} has more than one %u")
             if found:
                 self._around.append((re.compile(_glob(before)).match, re.compile(_glob(after)).match))
+                self._separated |= SEPARATOR in (before[-1:], after[:1])
 
     def fit(self, client_id: str, username: str, missing: bool) -> bool:
         """Whether a pattern matches. ``missing``: whether a pattern with ``%u`` matches a client without a user
         name."""
         if self._plain is not None and self._plain(client_id):
             return True
-        if not self._around or not username:
+        if not self._around or not username or (self._separated and SEPARATOR in username):
             return bool(self._around) and missing
         at = client_id.find(username)
         while at >= 0:
@@ -276,8 +281,7 @@ def read_acl(path: str) -> Acl:
 
 
 def acl_of(rules: AclFile) -> Acl:
-    clients = Names(rules.clients, "clients") if rules.clients else None
-    return Acl(rules_of(rules.rules), rules.default == "allow", clients)
+    return Acl(rules_of(rules.rules), rules.default == "allow", rules.clients)
 
 
 def _actions(named: str | tuple[str, ...] | UnsetType) -> int:

@@ -122,6 +122,7 @@ class Callout:
             host,
             request.listener,
             request.certificate_name,
+            request.version,
         )
         return hashlib.blake2b(repr(parts).encode(), key=self._secret, digest_size=32).digest()
 

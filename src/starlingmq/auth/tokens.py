@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from starlingmq.config.auth_section import JwtConfig
     from starlingmq.hooks import AuthRequest
 
+log = logging.getLogger("starlingmq.auth")
+
 SECRET_BYTES_MIN: Final = 32  # as long as the hash (RFC 7518, section 3.2)
 ALGORITHMS: Final = {
     "oct": ("HS256", "HS384", "HS512"),
@@ -34,6 +37,7 @@ class Tokens:
 
     def __init__(self, config: JwtConfig) -> None:
         self._config = config
+        self._told = False  # that an audience is not checked
         self._keys: list[tuple[str, Any, tuple[str, ...], bytes]] = []  # id or "", key, algorithms, mark
         if config.secret_file:
             self._add_secret(config.secret_file)
@@ -54,6 +58,13 @@ class Tokens:
             return None
         if found is None:
             return refused(self._name(_unverified(token)))
+        if not self._config.audience and "aud" in found[0] and not self._told:
+            self._told = True
+            log.warning(
+                "tokens have the audience %.200r, which is not checked, so tokens for other services of their issuer "
+                "are accepted too; set auth.jwt.audience",
+                found[0]["aud"],
+            )
         return self._verdict(*found, request)
 
     def holds(self, username: str, proof: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,7 +14,7 @@ from starlingmq.cli.control import JsonOption
 from starlingmq.cli.start_check import check_start
 from starlingmq.config.secret_masking import masked
 from starlingmq.config.section_types import format_duration, format_size
-from starlingmq.config.settings import Config, ListenerConfig, load_config
+from starlingmq.config.settings import Config, ListenerConfig, exposed_secrets, load_config
 from starlingmq.config.tree_builder import settings
 
 FileOption = Annotated[str | None, typer.Option("--config", "-c", metavar="FILE", help="YAML file with settings.")]
@@ -32,8 +33,13 @@ def check(config: FileOption = None, set_: SetOption = None, json_: JsonOption =
     """Check whether a broker would start with these settings, including those from the environment. Certificates,
     passwords, rules and tokens are read from the files that the settings name."""
     loaded = load_config(config, set_ or (), os.environ)
-    check_start(loaded)
-    print(json.dumps({"ok": True, "file": config}) if json_ else f"ok: {config or 'the default configuration'}")
+    warnings = [*check_start(loaded), *exposed_secrets(set_ or ())]
+    if json_:
+        print(json.dumps({"ok": True, "file": config, "warnings": warnings}))
+        return
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"ok: {config or 'the default configuration'}")
 
 
 @app.command()

@@ -17,7 +17,7 @@ from starlingmq.cli.doctor_cluster import etcd
 from starlingmq.cli.doctor_ports import ports
 from starlingmq.cli.doctor_settings import settings
 from starlingmq.cli.doctor_system import certificates, clock, data_disk, file_limit, memory
-from starlingmq.config.settings import ConfigError, load_config
+from starlingmq.config.settings import ConfigError, exposed_secrets, load_config
 
 FAULTY: Final = 1  # exit code
 
@@ -46,8 +46,10 @@ def findings(file: str | None, overrides: list[str]) -> list[CheckResult]:
         config = load_config(file, overrides, os.environ)
     except ConfigError as error:
         return [CheckResult(Level.problem, "settings", str(error), "correct this setting; the other checks need it")]
+    exposed = [warning.partition("; ") for warning in exposed_secrets(overrides)]
     return [
         *settings(config),
+        *(CheckResult(Level.warning, "settings", text, advice) for text, _, advice in exposed),
         *certificates(config, time.time()),
         *ports(config),
         *data_disk(config),

@@ -22,11 +22,14 @@ PLAIN: Final = ("mqtt", "ws", "nats", "nats+ws", "http")  # without TLS
 
 
 def settings(config: Config) -> Iterator[CheckResult]:
-    refused = _refused(config)
+    refused, warnings = _checked(config)
     if refused:
         yield CheckResult(Level.problem, SUBJECT, refused, "the broker does not start until this is corrected")
     else:
         yield CheckResult(Level.ok, SUBJECT, "the broker accepts them")
+    for warning in warnings:
+        text, _, advice = warning.partition("; ")
+        yield CheckResult(Level.warning, SUBJECT, text, advice)
     for name, meant in misspelled_variables(os.environ):
         yield CheckResult(
             Level.warning, SUBJECT, f"the variable {name} is ignored", f"rename it to {meant}, if it was meant"
@@ -37,15 +40,14 @@ def settings(config: Config) -> Iterator[CheckResult]:
     yield from _cluster(config)
 
 
-def _refused(config: Config) -> str:
-    """The error with which the broker would refuse to start."""
+def _checked(config: Config) -> tuple[str, list[str]]:
+    """The error with which the broker would refuse to start ("": none), and warnings."""
     try:
-        check_start(config)
+        return "", check_start(config)
     except (ConfigError, ListenerError, TlsError, DataDirError) as error:
-        return str(error)
+        return str(error), []
     except OSError as error:
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return ""
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error), []
 
 
 def _packages(config: Config) -> Iterator[CheckResult]:

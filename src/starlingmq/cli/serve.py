@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from starlingmq.cli.announce import announced
 from starlingmq.cli.command_errors import explain
 from starlingmq.cli.serve_options import ServeOptions
-from starlingmq.config.settings import Config, ConfigError, load_config, misspelled_variables
+from starlingmq.config.settings import Config, ConfigError, exposed_secrets, load_config, misspelled_variables
 from starlingmq.node_copies import TakenOver
 from starlingmq.process import make_files_private, raise_file_limit, tune_allocator
 
@@ -37,6 +37,9 @@ UVLOOP_IS_BETTER: Final = ("wss://", "tls://", "nats+wss://")
 the CPU per message, and 46 instead of 278 KiB per connection.
 """
 
+OVERRIDES: Final = "STARLINGMQ_OVERRIDES"
+"""Variable with further overrides (JSON): those of a worker, if they contain secrets (cli/workers.py)."""
+
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -47,6 +50,7 @@ class StoppedError(Exception):
 def run(options: ServeOptions) -> None:
     """Run one broker, or all of ``--workers``, until a signal."""
     overrides = list(options.set_ or ())
+    inherited: list[str] = json.loads(os.environ.pop(OVERRIDES, "[]"))
     flags = {
         "listeners": options.listen,
         "node.data_dir": options.data_dir,
@@ -59,6 +63,9 @@ def run(options: ServeOptions) -> None:
     }
     # JSON is YAML with all strings quoted: a directory called 2024 remains a string.
     overrides += [f"{path}={json.dumps(value)}" for path, value in flags.items() if value]
+    for warning in exposed_secrets(overrides):
+        print(f"warning: {warning}", file=sys.stderr)
+    overrides += inherited
 
     def load() -> Config:
         return load_config(options.config, overrides, os.environ)
@@ -74,9 +81,7 @@ def run(options: ServeOptions) -> None:
     if options.workers is not None:
         from starlingmq.cli.workers import serve
 
-        flags_given = [part for override in overrides for part in ("--set", override)]
-        arguments = (["-c", options.config] if options.config else []) + flags_given
-        asyncio.run(serve(loaded, arguments, options.workers))
+        asyncio.run(serve(loaded, ["-c", options.config] if options.config else [], overrides, options.workers))
         return
     for name, meant in misspelled_variables(os.environ):
         print(f"warning: the variable {name} is ignored; {meant} is the setting", file=sys.stderr)

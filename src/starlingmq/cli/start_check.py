@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from starlingmq.auth.access_control import AccessControl
+from starlingmq.config.auth_section import methods_of
 from starlingmq.config.settings import Config, refuse_open_listeners
 from starlingmq.config.tracing_section import tracing_headers
 from starlingmq.hooks import Hooks
@@ -17,9 +18,9 @@ from starlingmq.net.listeners.listeners import parse_listener, tls_context
 from starlingmq.storage.data_dir import refuse_unusable
 
 
-def check_start(config: Config) -> None:
-    """Raises the error with which the broker would end: ConfigError, ListenerError, TlsError, DataDirError. Nothing is
-    written.
+def check_start(config: Config) -> list[str]:
+    """Warnings about settings with which the broker would start. Raises the error with which it would end: ConfigError,
+    ListenerError, TlsError, DataDirError. Nothing is written.
     """
     if config.node.data_dir is not None and config.auth.password.first_user and os.geteuid() != 0:
         refuse_unusable(Path(config.node.data_dir))
@@ -31,19 +32,31 @@ def check_start(config: Config) -> None:
         from starlingmq.net.bulk_process import check_bulk
 
         check_bulk(config)
-    _check_auth(_without_new_file(config))
+    return _check_auth(_without_new_file(config))
 
 
-def _check_auth(config: Config) -> None:
+def _check_auth(config: Config) -> list[str]:
     """The files of passwords, rules, keys and tokens."""
     access = AccessControl(config, Hooks(), SparingLog(logging.getLogger("starlingmq"), 1))
     hashing = access.hashing_for(config)
-    access.make_chain(config, hashing)
+    chain = access.make_chain(config, hashing)
     access.verifier(config)
     if config.auth.api.token_file or config.auth.api.users or config.auth.api.viewers:
         from starlingmq.api.authorization import HttpAuthorization
 
         HttpAuthorization(config.auth, hashing)
+    warnings = []
+    if chain is not None and config.auth.acl.file:
+        from starlingmq.auth.ambiguous_patterns import warnings_of
+
+        warnings += [f"{config.auth.acl.file}: {line}" for line in warnings_of(chain.acl)]
+    jwt = config.auth.jwt
+    if "jwt" in methods_of(config.auth) and (jwt.public_key_file or jwt.jwks_file) and not jwt.audience:
+        warnings.append(
+            "auth.jwt.audience is empty, so tokens that the issuer made for other services are accepted; set it to the "
+            "value of their claim aud"
+        )
+    return warnings
 
 
 def _without_new_file(config: Config) -> Config:

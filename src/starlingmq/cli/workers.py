@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +23,9 @@ import msgspec
 from starlingmq.cli.children import Child, first_of, how_it_ended, ready_or_ended
 from starlingmq.cli.local_cluster import HOST, free_ports
 from starlingmq.cli.locked_directory import LockedDirectory
+from starlingmq.cli.serve import OVERRIDES
 from starlingmq.config.cluster_section import etcd_tls, split_address
-from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners
+from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners, reveals
 from starlingmq.log import set_up_logging
 from starlingmq.net.listeners.listeners import hold_port, parse_listener
 
@@ -46,9 +47,9 @@ class WorkersError(Exception):
     """The workers cannot serve; one line."""
 
 
-async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
-    """Run until SIGTERM or SIGINT. ``arguments`` are those of ``serve`` for all workers. Raises ConfigError and
-    others.
+async def serve(config: Config, arguments: Sequence[str], overrides: Sequence[str], count: int) -> None:
+    """Run until SIGTERM or SIGINT. ``arguments`` and ``overrides`` are those of ``serve`` for all workers. Raises
+    ConfigError and others.
     """
     if not 1 <= count <= WORKERS_MAX:
         raise ConfigError(f"--workers {count}: must be 1 to {WORKERS_MAX}, best the number of cores")
@@ -65,7 +66,7 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
             environment["STARLINGMQ_CLUSTER__SECRET"] = secrets.token_hex(32)
         sockets = stack.enter_context(LockedDirectory(SOCKETS_PREFIX))
         workers = [
-            Worker(Child(f"worker {index + 1}", (*arguments, *settings), _tell, environment), sockets)
+            Worker(_child(index, arguments, [*overrides, *settings], environment), sockets)
             for index, settings in enumerate(_settings(config, count, listeners, endpoints, sockets.path))
         ]
         stack.push_async_callback(_stop_all, workers, config.node.shutdown_timeout)
@@ -83,6 +84,15 @@ async def serve(config: Config, arguments: Sequence[str], count: int) -> None:
         for worker in workers:
             worker.watch()
         await stopping
+
+
+def _child(index: int, arguments: Sequence[str], overrides: Sequence[str], environment: Mapping[str, str]) -> Child:
+    """Secrets travel in the environment: every account can read the arguments of a process."""
+    if any(map(reveals, overrides)):
+        environment = {**environment, OVERRIDES: json.dumps(overrides)}
+    else:
+        arguments = [*arguments, *(part for override in overrides for part in ("--set", override))]
+    return Child(f"worker {index + 1}", arguments, _tell, environment)
 
 
 class Worker:
@@ -152,7 +162,7 @@ def _has_secret(config: Config) -> bool:
 def _settings(
     config: Config, count: int, listeners: Sequence[ListenerConfig], endpoints: Sequence[str], sockets: str
 ) -> Iterator[list[str]]:
-    """Return the settings of a worker, as options of ``serve``; other nodes identify it by its address."""
+    """Return the settings of a worker, as overrides; other nodes identify it by its address."""
     for index, address in enumerate(_addresses(config, count)):
         yield _worker_settings(config, index, address, listeners, endpoints, sockets)
 
@@ -184,7 +194,7 @@ def _worker_settings(
     tls = etcd_tls(cluster)
     if tls is not None:
         values["cluster.etcd.tls"] = msgspec.to_builtins(tls)
-    return [part for key, value in values.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
 def _addresses(config: Config, count: int) -> list[str]:

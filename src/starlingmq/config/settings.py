@@ -36,7 +36,7 @@ from starlingmq.config.listeners_section import (
 )
 from starlingmq.config.mqtt_section import MqttConfig
 from starlingmq.config.nats_section import NatsConfig, check_nats
-from starlingmq.config.secret_masking import without_login
+from starlingmq.config.secret_masking import masked, without_login
 from starlingmq.config.section_types import ConfigError, Duration, Section
 from starlingmq.config.storage_section import StorageConfig, check_storage
 from starlingmq.config.streams_section import StreamsConfig, check_streams
@@ -168,6 +168,34 @@ def load_config(path: str | Path | None, overrides: Iterable[str] = (), env: Map
     return from_tree(tree)
 
 
+def reveals(override: str) -> bool:
+    """Whether a ``key.path=value`` contains a secret."""
+    key_path, _, text = override.partition("=")
+    tree: Tree = {}
+    try:
+        set_path(tree, key_path.strip().split("."), yaml_value(text, key_path))
+        config = build(Config, _with_sections(tree))
+    except ConfigError:
+        return False  # the broker does not start with it
+    return masked(config) != config
+
+
+def exposed_secrets(overrides: Iterable[str]) -> list[str]:
+    """A warning for each override of a command line that contains a secret."""
+    paths = {setting.path for setting in settings(Config)}
+    found = []
+    for override in overrides:
+        if reveals(override):
+            path = override.partition("=")[0].strip()
+            variable = ENV_PREFIX + path.upper().replace(".", "__")
+            file = f" or {path}_file" if f"{path}_file" in paths else ""
+            found.append(
+                f"the command line has the secret of {path}, and every account of this machine can read it in the list "
+                f"of processes; use the variable {variable}{file}, or a settings file"
+            )
+    return found
+
+
 def _start(override: str) -> str:
     """The part of an override that may be shown: the rest could be a secret."""
     key = "".join(takewhile(lambda sign: sign.isalnum() or sign in "._", override))
@@ -176,10 +204,13 @@ def _start(override: str) -> str:
 
 def from_tree(tree: Tree) -> Config:
     """The configuration from plain dictionaries and lists, as YAML gives them. Raises ConfigError with one line."""
+    return checked(build(Config, _with_sections(tree)))
+
+
+def _with_sections(tree: Tree) -> Tree:
+    """The tree with a section for each listener."""
     listeners = tree.get("listeners")
-    if listeners is not None:
-        tree = {**tree, "listeners": listener_sections(listeners)}
-    return checked(build(Config, tree))
+    return tree if listeners is None else {**tree, "listeners": listener_sections(listeners)}
 
 
 def checked(config: Config) -> Config:
