@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlingmq.cli.announce import announced
 from starlingmq.cli.command_errors import explain
-from starlingmq.cli.serve_options import ServeOptions
+from starlingmq.cli.serve_options import OVERRIDES, ServeOptions
 from starlingmq.config.settings import Config, ConfigError, exposed_secrets, load_config, misspelled_variables
 from starlingmq.node_copies import TakenOver
 from starlingmq.process import make_files_private, raise_file_limit, tune_allocator
@@ -36,9 +36,6 @@ UVLOOP_IS_BETTER: Final = ("wss://", "tls://", "nats+wss://")
 """Client listeners with TLS. The event loop ``epoll`` uses asyncio's TLS; measured, uvloop's takes less than half of
 the CPU per message, and 46 instead of 278 KiB per connection.
 """
-
-OVERRIDES: Final = "STARLINGMQ_OVERRIDES"
-"""Variable with further overrides (JSON): those of a worker, if they contain secrets (cli/workers.py)."""
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

@@ -21,6 +21,8 @@ class Option(NamedTuple):
     help: str
 
 
+OVERRIDES: Final = "STARLINGMQ_OVERRIDES"
+"""Variable with further overrides (JSON): those of a worker, if they contain secrets (cli/workers.py)."""
 TEXT: Final = str | None
 TEXTS: Final = list[str] | None  # may be given several times
 

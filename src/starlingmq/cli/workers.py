@@ -23,7 +23,7 @@ import msgspec
 from starlingmq.cli.children import Child, first_of, how_it_ended, ready_or_ended
 from starlingmq.cli.local_cluster import HOST, free_ports
 from starlingmq.cli.locked_directory import LockedDirectory
-from starlingmq.cli.serve import OVERRIDES
+from starlingmq.cli.serve_options import OVERRIDES
 from starlingmq.config.cluster_section import etcd_tls, split_address
 from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners, reveals
 from starlingmq.log import set_up_logging
