@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
+import trustme
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
 from tests.cluster.stranger import MIB, Stranger
+from tests.cluster.test_peers import certified
 from tests.patience import within
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
@@ -197,6 +201,29 @@ async def test_strangers_keep_no_node_out_however_many_they_are(
         for stayer in stayers:
             stayer.cancel()
         await asyncio.wait(stayers)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+async def test_strangers_that_stop_within_the_tls_handshake_keep_neither_places_nor_descriptors(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    two = await nodes.start("two", 2, secret=SECRET, tls=certified(tmp_path / "two", authority), listen="0.0.0.0:0")
+    one = await nodes.start("one", 1, secret=SECRET, tls=certified(tmp_path / "one", authority))
+    begun = len(os.listdir("/proc/self/fd"))
+    async with AsyncExitStack() as stack, within(WAIT_SECONDS):
+        strangers = []
+        for number in range(300):
+            stranger = await stack.enter_async_context(Stranger(two.port, f"127.0.0.{2 + number % 250}"))
+            stranger.writer.write(b"\x16\x03\x01\x40\0\x01")  # the begin of a ClientHello of 16 KiB
+            strangers.append(stranger)
+        one.peers.set_peers([MemberInfo("two", 2, 1, f"127.0.0.1:{two.port}")])
+        await one.until(lambda: 2 in one.connected)
+        for stranger in strangers[:44]:
+            await stranger.until_ended()
+        assert one.attempts == 1 and len(two.peers._listener._strangers) <= 256
+    while len(os.listdir("/proc/self/fd")) > begun + 4:  # two of the connection that serves, at each side
+        await asyncio.sleep(0.01)
 
 
 async def test_a_connection_that_proves_nothing_is_closed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
