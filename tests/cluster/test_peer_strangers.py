@@ -164,7 +164,8 @@ async def test_strangers_of_one_address_leave_room_for_nodes_at_others(
 async def test_strangers_keep_no_node_out_however_many_they_are(
     nodes: Nodes, caplog: pytest.LogCaptureFixture, addresses: int, slow: bool
 ) -> None:
-    """300 of them, each of which comes again at once when it is closed; the slow ones send a byte from time to time."""
+    """300 of them, each of which comes again half a second after it is closed; the slow ones send a byte from time to
+    time."""
     two = await nodes.start("two", 2, secret=SECRET, listen="0.0.0.0:0")
     one = await nodes.start("one", 1, secret=SECRET)
     came = 0
@@ -179,6 +180,7 @@ async def test_strangers_keep_no_node_out_however_many_they_are(
                     there.add(stranger)
                     await stranger.until_ended()
                     there.remove(stranger)
+            await asyncio.sleep(0.5)
 
     async def drip() -> None:
         while slow:
