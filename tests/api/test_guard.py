@@ -114,6 +114,21 @@ async def test_its_own_page_may_change_things(serve: Serve, ask: Ask) -> None:
     assert (await ask(broker, "POST", "/api/v1/publish", json=PUBLISH, headers=headers)).status_code == 200
 
 
+async def test_a_page_at_another_port_of_a_configured_host_changes_nothing(serve: Serve, ask: Ask) -> None:
+    """A proxy serves the dashboard under its own name and port; what runs at other ports of that host is another site."""
+    broker = await serve(auth={"api": {"hosts": ["broker.test"]}})
+    for origin, host, status in (
+        ("https://broker.test", "localhost:8080", 200),
+        ("http://broker.test:8080", "localhost:8080", 200),
+        ("http://broker.test:8080", "broker.test:8080", 200),
+        ("http://broker.test:9999", "localhost:8080", 403),
+        ("http://broker.test:9999", "broker.test:8080", 403),
+    ):
+        headers = {"origin": origin, "host": host}
+        answer = await ask(broker, "POST", "/api/v1/publish", json=PUBLISH, headers=headers)
+        assert answer.status_code == status, (origin, host)
+
+
 NO_TOKENS: Final[list[dict[str, str]]] = [
     {},
     {"authorization": ""},

@@ -125,9 +125,14 @@ class Guard:
         if not any(name == b"origin" for name, _ in scope["headers"]):
             return
         authority = urlsplit(origin).netloc.lower() if is_plain(origin) else ""
-        name = authority.rpartition(":")[0] or authority
-        if not authority or (authority != host.lower() and name not in self.hosts):
+        if not authority or (authority != host.lower() and not self._is_a_name_of_ours(authority, host)):
             raise RequestRefused(403, "requests from another origin must not change anything")
+
+    def _is_a_name_of_ours(self, authority: str, host: str) -> bool:
+        """Whether a page's origin is a configured name, as a proxy in front of this listener serves it: without a port,
+        or with the port of this request. A page at another port of that host is another site's."""
+        name, _, port = authority.partition(":")
+        return name in self.hosts and port in ("", host.partition(":")[2])
 
     async def _identify(self, scope: Scope) -> str:
         """The name of the client. A valid token is accepted even from a banned address."""
