@@ -115,7 +115,7 @@ async def test_its_own_page_may_change_things(serve: Serve, ask: Ask) -> None:
 
 
 async def test_a_page_at_another_port_of_a_configured_host_changes_nothing(serve: Serve, ask: Ask) -> None:
-    """A proxy serves the dashboard under its own name and port; what runs at other ports of that host is another site."""
+    """A proxy serves the dashboard under its own name and port. Other ports of that host are other sites."""
     broker = await serve(auth={"api": {"hosts": ["broker.test"]}})
     for origin, host, status in (
         ("https://broker.test", "localhost:8080", 200),

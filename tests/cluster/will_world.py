@@ -244,7 +244,8 @@ class WillWorld(World):
 
     def _known(self, wish: Wish) -> bool:
         """Whether a node that may publish the will knew of it. A node that crashes before etcd has its will cannot tell
-        others. When the client is back at another one, wills that etcd does not have are settled unseen: see KNOWN-ISSUES.
+        others. When the client is back at another one, wills that etcd does not have are settled unseen: see
+        KNOWN-ISSUES.
         """
         as_stored = b"\xc4" + bytes([len(wish.payload)]) + wish.payload
         elsewhere = wish.back is not None and wish.back is not wish.node
