@@ -367,6 +367,8 @@ class Broker:
             self._driver.on_event = event_listener(config, self.hooks, self._notices)
             self.state.ctx.use_events(self._driver.on_event is not None)
         self.config = config
+        if self._admin is not None:
+            self._admin.alarms.reloaded()
         self._driver.request_turn()
 
     def _reload_again(self) -> list[str]:

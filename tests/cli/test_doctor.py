@@ -20,8 +20,8 @@ from starlingmq.cli.doctor import findings
 from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.start_check import check_start
 from starlingmq.config.settings import ConfigError, load_config
-from starlingmq.net.listeners.certificate_validity import ends
 from starlingmq.net.listeners.der import DerError
+from starlingmq.net.listeners.validity import certificates
 from tests.cli.commands import run
 
 
@@ -111,7 +111,7 @@ def test_the_end_of_a_certificate_is_that_of_another_parser(tmp_path: Path) -> N
         pem = issued(tmp_path, days).read_bytes()
         (tmp_path / "node.pem").unlink()
         end = x509.load_pem_x509_certificate(pem[pem.index(b"-----BEGIN CERT") :]).not_valid_after_utc
-        assert ends(pem)[0] == end.timestamp()
+        assert certificates(pem)[0].ends == end.timestamp()
 
 
 def test_damaged_certificates_are_refused_without_a_traceback(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_damaged_certificates_are_refused_without_a_traceback(tmp_path: Path) ->
         whole.replace(b"MII", b"MAA"),
     ):
         with pytest.raises(DerError):
-            ends(damaged)
+            certificates(damaged)
 
 
 def test_a_full_disk_is_a_problem_and_a_directory_in_memory_a_warning(

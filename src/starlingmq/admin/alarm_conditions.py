@@ -10,7 +10,7 @@
 | memory | | ``alarms.memory`` of ``limits.memory``; critical: clients and messages are refused |
 | queue | | clients for which publishers are no longer held: their queues grow, and drop messages at their limits |
 | dropped | reason | ``alarms.dropped_rate`` |
-| certificate | file | it ends within ``alarms.certificate_days``, has ended, or cannot be read |
+| certificate | file, setting | one of ``expirations`` ends within ``alarms.certificate_days``, or cannot be read |
 | node | name | a member of the cluster is not connected |
 | etcd | | etcd does not answer; critical where a CONNECT needs it |
 | quorum | | this node does not reach the majority of its cluster |
@@ -24,26 +24,22 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from time import monotonic
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
 from starlingmq.admin.cluster_health import ETCD_AWAY, ETCD_NEXT, cluster_health
+from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.config.alarms_section import AlarmsConfig
 from starlingmq.core.observe.session_totals import SessionTotals
-from starlingmq.net.listeners.certificate_validity import certificate_files, ends
-from starlingmq.net.listeners.der import DerError
 from starlingmq.process import clock_is_synchronized, memory
 from starlingmq.storage.opening import directory_of
 from starlingmq.storage.storage_health import ADVICE, CAUSES
 
-DAY: Final = 86_400.0
 DISK_FREE_CRITICAL: Final = 0.03
-CERTIFICATE_DAYS_CRITICAL: Final = 7
 SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
 DROPPED_SECONDS: Final = 60.0  # over which drops are averaged
 REASONS_MAX: Final = 50
@@ -60,13 +56,19 @@ class Condition(Struct, frozen=True):
 
 
 class CertificateInfo(Struct, frozen=True):
-    """A file with certificates that this node uses."""
+    """A certificate, authority, revocation list, key set or token that this node uses: the first of its file to
+    end."""
 
-    file: str
-    ends_at: Annotated[str | None, Meta(description="When the first of its certificates ends.")]
+    file: Annotated[str, Meta(description="The file; empty for a value in the settings.")]
+    ends_at: Annotated[str | None, Meta(description="When it ends.")]
     days: Annotated[int | None, Meta(description="Whole days until then; negative: it has ended.")]
     problem: Annotated[str, Meta(description="Why the file cannot be read; empty if it can.")]
     node: str = ""
+    kind: Annotated[str, Meta(description="certificate, authority, revocation list, key set or token.")] = "certificate"
+    name: Annotated[str, Meta(description="Common name, or the id of a key; empty: it has none.")] = ""
+    setting: Annotated[str, Meta(description="The setting that names the file or has the value.")] = ""
+    state: Annotated[State, Meta(description="As for alarms: soon and critical by alarms.certificate_days.")] = "valid"
+    reload: Annotated[bool, Meta(description="The file has a later one, which the node has not loaded.")] = False
 
 
 class Conditions:
@@ -76,6 +78,19 @@ class Conditions:
         self._dropped: deque[tuple[float, dict[str, int]]] = deque(maxlen=60)
         self._slow: list[Condition] = []  # of files and the system, as of the last look at them
         self._slow_again = 0.0
+        self._loaded = LoadedExpirations(local_node.config)
+        self.expirations: list[Expiration] = []  # as of the last look
+
+    def reloaded(self) -> None:
+        """Files that the settings name were read again."""
+        self._loaded.reloaded()
+        self._slow_again = 0.0
+
+    def ended(self) -> list[str]:
+        """A line for each thing in use that has ended."""
+        now = self._local_node.driver.clock()
+        found = [one for one in self._loaded.look() if one.state(now, 0) == "ended"]
+        return [f"{one.text(now)}; {one.advice()}" for one in found]
 
     async def now(self) -> list[Condition]:
         survey = await self._session_totals_job.count()
@@ -194,19 +209,19 @@ class Conditions:
             yield Condition("disk", "", severity, text, "free some space, or bound streams and storage.retention_size")
 
     def _certificates(self) -> Iterator[Condition]:
-        for one in self._read_certificates():
-            advice = "renew it, then run starlingmq ctl reload"
-            if one.problem:
-                yield Condition("certificate", one.file, "critical", f"{one.file}: {one.problem}", advice)
-            elif one.days is not None and one.days < 0:
-                yield Condition("certificate", one.file, "critical", f"{one.file} ended on {one.ends_at}", advice)
-            elif one.days is not None and one.days < self._settings().certificate_days:
-                severity: Severity = "critical" if one.days < CERTIFICATE_DAYS_CRITICAL else "warning"
-                yield Condition("certificate", one.file, severity, f"{one.file} ends in {one.days} days", advice)
+        now, days = self._local_node.driver.clock(), self._settings().certificate_days
+        self.expirations = self._loaded.look()
+        found: dict[str, Condition] = {}  # a file may be a certificate and an authority
+        for one in self.expirations:
+            state = one.state(now, days)
+            if state != "valid" and (one.place not in found or state != "soon"):
+                severity: Severity = "warning" if state == "soon" else "critical"
+                found[one.place] = Condition("certificate", one.place, severity, one.text(now), one.advice())
+        yield from found.values()
 
     def _read_certificates(self) -> list[CertificateInfo]:
-        now = self._local_node.driver.clock()
-        return [_certificate(path, now) for path in certificate_files(self._local_node.config())]
+        now, days = self._local_node.driver.clock(), self._settings().certificate_days
+        return [_certificate(one, now, days) for one in self._loaded.look()]
 
     def _clock(self) -> Iterator[Condition]:
         if self._local_node.cluster is not None and clock_is_synchronized() is False:
@@ -214,10 +229,16 @@ class Conditions:
             yield Condition("clock", "", "warning", text, "run chrony or systemd-timesyncd")
 
 
-def _certificate(path: Path, now: float) -> CertificateInfo:
-    try:
-        end = min(ends(path.read_bytes()))
-    except (OSError, DerError) as error:
-        return CertificateInfo(str(path), None, None, (isinstance(error, OSError) and error.strerror) or str(error))
-    shown = datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds")
-    return CertificateInfo(str(path), shown, int((end - now) // DAY), "")
+def _certificate(one: Expiration, now: float, days: int) -> CertificateInfo:
+    end = None if one.ends is None else datetime.fromtimestamp(one.ends, UTC).isoformat(timespec="seconds")
+    return CertificateInfo(
+        one.file,
+        end,
+        one.days(now),
+        one.problem,
+        kind=one.kind,
+        name=one.name,
+        setting=one.setting,
+        state=one.state(now, days),
+        reload=one.renewed,
+    )

@@ -1,4 +1,4 @@
-"""The metric of the active alarms."""
+"""The metrics of the active alarms, and of everything with an end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from prometheus_client.core import GaugeMetricFamily
 
 from starlingmq.admin.alarms import Alarm
+from starlingmq.admin.expirations import Expiration
 
 
 def alarm_metric(active: Iterable[Alarm]) -> GaugeMetricFamily:
@@ -18,4 +19,17 @@ def alarm_metric(active: Iterable[Alarm]) -> GaugeMetricFamily:
     )
     for labels, count in sorted(Counter((one.kind, one.severity) for one in active).items()):
         family.add_metric(list(labels), count)
+    return family
+
+
+def expiration_metric(found: Iterable[Expiration]) -> GaugeMetricFamily:
+    """``found``: as of the last look of the alarms."""
+    family = GaugeMetricFamily(
+        "starlingmq_expires_timestamp_seconds",
+        "Unix time at which a certificate, revocation list, key set or token that this node uses ends.",
+        labels=["kind", "setting", "file"],
+    )
+    for one in found:
+        if one.ends is not None:
+            family.add_metric([one.kind, one.setting, one.file], one.ends)
     return family

@@ -113,7 +113,7 @@ class NodeAlarms:
 
     def __init__(self, conditions: Conditions, clock: Callable[[], float], told: Callable[[Alarm], None]) -> None:
         self.alarms = Alarms(told)
-        self._conditions = conditions
+        self.conditions = conditions
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
@@ -129,8 +129,14 @@ class NodeAlarms:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
+    def reloaded(self) -> None:
+        """Files that the settings name were read again. What has ended is logged now; an alarm follows."""
+        self.conditions.reloaded()
+        for line in self.conditions.ended():
+            log.warning("the settings were reloaded, but %s", line)
+
     async def look(self) -> None:
-        self.alarms.look(await self._conditions.now(), self._clock())
+        self.alarms.look(await self.conditions.now(), self._clock())
 
     async def _run(self) -> None:
         while True:
@@ -144,4 +150,4 @@ class NodeAlarms:
         return self.alarms.reply()
 
     async def _certificates(self, report: Report, request: NoArguments) -> CertificatesReply:
-        return CertificatesReply(await self._conditions.certificates())
+        return CertificatesReply(await self.conditions.certificates())

@@ -6,6 +6,7 @@ import logging
 
 from msgspec import Struct
 
+from starlingmq.admin.expirations import expiry_warnings
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import name_of
@@ -24,10 +25,12 @@ class ReloadRequest(Struct, frozen=True):
 
 
 class Reloaded(Struct, frozen=True):
-    """``restart``: changed settings that take effect only after a restart."""
+    """``restart``: changed settings that take effect only after a restart. ``warnings``: what ends soon or has
+    ended."""
 
     reloaded: bool
     restart: list[str]
+    warnings: list[str] = []
 
 
 class ListenerView(Struct, frozen=True):
@@ -68,7 +71,8 @@ class SettingActions:
                 raise
             raise AdminError(409, f"the settings were not changed: {error}") from None
         log.info("%s reloaded the settings", name_of(request.by))
-        return Reloaded(True, restart)
+        config, now = self.local_node.config(), self.local_node.driver.clock()
+        return Reloaded(True, restart, expiry_warnings(config, now))
 
     async def listeners(self, report: Report, request: NoArguments) -> Listeners:
         found = [

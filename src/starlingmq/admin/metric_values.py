@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 
 from starlingmq._compiled import compiled
 from starlingmq._version import __version__
-from starlingmq.admin.alarm_metrics import alarm_metric
+from starlingmq.admin.alarm_metrics import alarm_metric, expiration_metric
 from starlingmq.admin.connector_metrics import connector_metric
 from starlingmq.admin.copy_metrics import copy_metrics
 from starlingmq.admin.forward_metrics import forward_metrics
@@ -95,6 +95,7 @@ class MetricValues:
         yield from self._logins()
         yield connector_metric(self.service.connectors.present())
         yield alarm_metric(self.service.alarms.alarms.active())
+        yield expiration_metric(self.service.alarms.conditions.expirations)
         yield from self._process()
 
     def _process(self) -> Iterator[Metric]:

@@ -16,7 +16,10 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
     async def alarms(node: Node = "") -> ListedAlarms:
         return convert(await served.ask("alarms.all", node=node), ListedAlarms)
 
-    @get("/certificates", summary="List the certificate files that nodes use, and when their certificates end")
+    @get(
+        "/certificates",
+        summary="List certificates, revocation lists, key sets and tokens that nodes use, and when they end",
+    )
     async def certificates(node: Node = "") -> ListedCertificates:
         return convert(await served.ask("certificates.all", node=node), ListedCertificates)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Annotated, Any, Final
 
 import typer
 from msgspec import to_builtins
 
+from starlingmq.admin.expirations import expiry_warnings
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.start_check import check_start
 from starlingmq.config.secret_masking import masked
@@ -31,9 +33,9 @@ _FORMATS: Final = {"duration": format_duration, "seconds": format_duration, "siz
 @app.command()
 def check(config: FileOption = None, set_: SetOption = None, json_: JsonOption = False) -> None:
     """Check whether a broker would start with these settings, including those from the environment. Certificates,
-    passwords, rules and tokens are read from the files that the settings name."""
+    passwords, rules and tokens are read from the files that the settings name; those that end soon are warnings."""
     loaded = load_config(config, set_ or (), os.environ)
-    warnings = [*check_start(loaded), *exposed_secrets(set_ or ())]
+    warnings = [*check_start(loaded), *exposed_secrets(set_ or ()), *expiry_warnings(loaded, time.time())]
     if json_:
         print(json.dumps({"ok": True, "file": config, "warnings": warnings}))
         return

@@ -135,6 +135,8 @@ def reload(
     for name, told in found["nodes"].items():
         later = ", ".join(told["restart"])
         print(f"{name}: settings reloaded" + (f"; these need a restart: {later}" if later else ""))
+        for line in told["warnings"]:
+            print(f"warning: {name}: {line}", file=sys.stderr)
     for one in found["missing"]:
         print(f"warning: no answer from {one['node']}: {one['why']}", file=sys.stderr)
 

@@ -29,6 +29,9 @@ ALARMS: Final[Columns] = {
 }
 CERTIFICATES: Final[Columns] = {
     "file": Column("file"),
+    "kind": Column("kind"),
+    "name": Column("name"),
+    "setting": Column("setting"),
     "node": Column("node"),
     "days": Column("days left", "number"),
     "ends_at": Column("ends"),
@@ -87,9 +90,9 @@ def certificates(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List the certificate files that the nodes use, and when their certificates end."""
+    """List the certificates, revocation lists, key sets and tokens that the nodes use, and when they end."""
     found = ask("certificates.all", data_dir, config, node=node)
-    show(found, json_, "certificates", CERTIFICATES, "no certificates are used", wide)
+    show(found, json_, "certificates", CERTIFICATES, "nothing that ends is used", wide)
 
 
 def connectors(

@@ -7,21 +7,17 @@ import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from starlingmq.admin.expirations import expirations
 from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.progress import amount
 from starlingmq.config.settings import Config
-from starlingmq.net.listeners.certificate_validity import certificate_files, ends
-from starlingmq.net.listeners.der import DerError
 from starlingmq.process import clock_is_synchronized
 from starlingmq.storage.data_dir import DataDirError, read_layout
 from starlingmq.storage.private_files import NotPrivate, refusal, refuse_foreign, run_as, user_name
 
-DAY: Final = 86_400
-ENDS_SOON_DAYS: Final = 30
 FREE_LEAST: Final = 1 << 30  # bytes; below it, one burst of messages can fill the disk
 FREE_SHARE_LEAST: Final = 0.1
 DESCRIPTORS_FEW: Final = 10_000
@@ -32,32 +28,14 @@ REMOTE: Final = frozenset(["nfs", "nfs4", "cifs", "smb3", "9p"])
 
 
 def certificates(config: Config, now: float) -> Iterator[CheckResult]:
-    """When the certificates end, and whether their keys and the secrets of the settings are private."""
-    for path in certificate_files(config):
-        subject = "certificate"
-        try:
-            end = min(ends(path.read_bytes()))
-        except (OSError, DerError) as error:
-            what = error.strerror if isinstance(error, OSError) else str(error)
-            yield CheckResult(
-                Level.problem, subject, f"{path}: {what}", "correct the file or the setting that names it"
-            )
-            continue
-        days = int((end - now) // DAY)
-        date = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d")
-        if end <= now:
-            yield CheckResult(
-                Level.problem, subject, f"{path} ended on {date}", "renew it, then run starlingmq ctl reload"
-            )
-        elif days < ENDS_SOON_DAYS:
-            yield CheckResult(
-                Level.warning,
-                subject,
-                f"{path} ends on {date}, in {days} days",
-                "renew it before, then run starlingmq ctl reload (cluster.tls: restart the node)",
-            )
+    """When certificates, revocation lists, key sets and tokens end; whether private keys and secrets are private."""
+    for one in expirations(config):
+        state = one.state(now, config.alarms.certificate_days)
+        if state == "valid":
+            yield CheckResult(Level.ok, one.kind, one.text(now))
         else:
-            yield CheckResult(Level.ok, subject, f"{path} ends on {date}, in {days} days")
+            level = Level.problem if state == "ended" or one.problem else Level.warning
+            yield CheckResult(level, one.kind, one.text(now), one.advice())
     yield from _readable_by_all("private key", _key_files(config))
     yield from _readable_by_all("secret", _secret_files(config))
 

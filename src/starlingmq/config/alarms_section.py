@@ -19,7 +19,12 @@ class AlarmsConfig(Section, frozen=True):
     ] = 0.1
     memory: Annotated[Share, Meta(description="Alarm above this share of limits.memory; 0: never.")] = 0.9
     certificate_days: Annotated[
-        Count, Meta(description="Alarm this many days before a certificate of this node ends; 0: only when it has.")
+        Count,
+        Meta(
+            description="Alarm this many days before a certificate, authority, revocation list, key set or token that "
+            "this node uses ends; before those that live for less than three times as long, in their last third. 0: "
+            "only when it has ended."
+        ),
     ] = 30
     dropped_rate: Annotated[
         float,

@@ -17,8 +17,8 @@ export async function alarms() {
     heading(t("alarms.ended")),
     table({alarm: title, severity, ...nodeColumn(told.history), ended: (one) => age(one.ended), lasted, problem: (one) => one.text}, told.history),
     heading(t("certificates")),
-    table({file: (one) => one.file, ...nodeColumn(files.certificates), ends: (one) => one.ends_at?.slice(0, 10) ?? "",
+    table({file: (one) => one.file, kind: (one) => one.kind, name: (one) => one.name, setting: (one) => one.setting, ...nodeColumn(files.certificates), ends: (one) => one.ends_at?.slice(0, 10) ?? "",
       "days left": (one) => (one.problem ? el("span", {class: "bad"}, one.problem)
-        : el("span", {class: one.days < 7 ? "bad" : one.days < 30 ? "warn" : ""}, number(one.days)))}, files.certificates),
+        : el("span", {class: {valid: "", soon: "warn"}[one.state] ?? "bad"}, number(one.days)))}, files.certificates),
   ];
 }

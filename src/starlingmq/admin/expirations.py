@@ -1,0 +1,248 @@
+"""Everything with an end that the settings name. It is the one list of ``config check``, ``doctor``, a reload, the
+alarms, ``/certificates`` and the metrics.
+
+| in | ends |
+|---|---|
+| ``tls.cert``, ``tls.ca`` of listeners, ``cluster.tls``, ``cluster.etcd.tls`` | the certificate that ends first; of several with one subject the last |
+| ``tls.crl`` | the revocation list whose next one is due first; of several of one issuer the last |
+| ``auth.jwt.jwks_file`` | the last key, if all have ``exp`` or a certificate (``x5c``) |
+| tokens and headers with tokens, in files and settings | the first token that is a JWT with ``exp``; other tokens have no end |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from starlingmq.config.settings import Config
+from starlingmq.net.listeners.der import DerError
+from starlingmq.net.listeners.validity import Validity, certificate, certificates, latest, revocation_lists
+
+DAY: Final = 86_400.0
+CRITICAL_DAYS: Final = 7
+AT_START: Final = ("cluster.", "streams.")  # sections that a reload does not change
+LIFETIME_SHARE: Final = 3  # a list that is valid for six days is no problem before its last two
+
+_TOKEN: Final = re.compile(rb"[\w-]+\.([\w-]+)\.[\w-]*")
+
+State = Literal["valid", "soon", "critical", "ended"]
+Kind = Literal["certificate", "authority", "revocation list", "key set", "token"]
+
+Key = tuple[Kind, str, bool]
+
+OUTCOMES: Final[dict[Kind, str]] = {
+    "certificate": "connections that verify it fail",
+    "authority": "the certificates that it has issued are refused",
+    "revocation list": "every client with a certificate of this authority is refused",
+    "key set": "its issuer does not vouch for the keys any more",
+    "token": "requests with it are refused",
+}
+"""Of each kind: what happens from its end on."""
+
+
+class Expiration(NamedTuple):
+    """``name``: the certificate, authority, key or header in the file. ``file``: "" for a value of the settings.
+    ``begins``: 0 if unknown. ``ends``: None with a ``problem``. ``renewed``: the file has a later one than the node
+    uses."""
+
+    kind: Kind
+    name: str
+    setting: str
+    file: str
+    begins: float
+    ends: float | None
+    problem: str = ""
+    renewed: bool = False
+
+    @property
+    def place(self) -> str:
+        return self.file or self.setting
+
+    @property
+    def at_start(self) -> bool:
+        """Whether it is read at the start of the node only."""
+        return self.setting.startswith(AT_START)
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.place, self.at_start
+
+    def state(self, now: float, days: int) -> State:
+        """``days``: alarms.certificate_days. What is made for less than thrice as long is told in its last third."""
+        if self.ends is None:
+            return "critical"
+        if self.ends <= now:
+            return "ended"
+        lifetime = self.ends - self.begins if self.begins else float("inf")
+        left = self.ends - now
+        if left >= min(days * DAY, lifetime / LIFETIME_SHARE):
+            return "valid"
+        return "critical" if left < min(CRITICAL_DAYS * DAY, lifetime / LIFETIME_SHARE / 2) else "soon"
+
+    def days(self, now: float) -> int | None:
+        """Whole days that are left; negative: it has ended."""
+        return None if self.ends is None else int((self.ends - now) // DAY)
+
+    def text(self, now: float) -> str:
+        """One line."""
+        what = f"{self.kind} {self.name!r}" if self.name else self.kind
+        where = f"{self.file} ({self.setting})" if self.file else self.setting
+        if self.ends is None:
+            return f"{where}: {self.problem}"
+        date = datetime.fromtimestamp(self.ends, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
+        if self.ends <= now:
+            return f"{what} in {where} ended on {date}: {OUTCOMES[self.kind]}"
+        return f"{what} in {where} ends on {date}, in {self.days(now)} days"
+
+    def advice(self) -> str:
+        load = "restart the node" if self.at_start else "run starlingmq ctl reload"
+        if self.problem:
+            return f"correct the file or the setting that names it, then {load}"
+        if self.renewed:
+            return f"the file has been renewed, but this node uses the earlier content: {load}"
+        return f"renew it, then {load}"
+
+
+def expirations(config: Config) -> list[Expiration]:
+    """Read the files now. A file that several listeners name is one thing with an end."""
+    merged: dict[Key, Expiration] = {}
+    for one in (*_of_listeners(config), *_of_cluster(config), *_of_tokens(config)):
+        known = merged.get(one.key)
+        merged[one.key] = one if known is None else known._replace(setting=f"{known.setting}, {one.setting}")
+    return list(merged.values())
+
+
+def expiry_warnings(config: Config, now: float) -> list[str]:
+    """A line for each thing that ends within ``alarms.certificate_days`` or has ended."""
+    found = [one for one in expirations(config) if one.state(now, config.alarms.certificate_days) != "valid"]
+    return [f"{one.text(now)}; {one.advice()}" for one in found]
+
+
+class LoadedExpirations:
+    """Compares the files with what the node has loaded. A file that was renewed helps only after a reload."""
+
+    def __init__(self, config: Callable[[], Config]) -> None:
+        self._config = config
+        self._ends = _ends(config())
+
+    def reloaded(self) -> None:
+        kept = {key: ends for key, ends in self._ends.items() if key[2]}
+        self._ends = _ends(self._config()) | kept
+
+    def look(self) -> list[Expiration]:
+        return [self._used(one) for one in expirations(self._config())]
+
+    def _used(self, one: Expiration) -> Expiration:
+        used = self._ends.get(one.key)
+        if used is None or one.ends is None or used >= one.ends:
+            return one
+        return one._replace(ends=used, begins=0.0, renewed=True)
+
+
+def _ends(config: Config) -> dict[Key, float]:
+    return {one.key: one.ends for one in expirations(config) if one.ends is not None}
+
+
+def _of_listeners(config: Config) -> Iterator[Expiration]:
+    for number, listener in enumerate(config.listeners):
+        if (tls := listener.tls) is not None:
+            at = f"listeners[{number}].tls"
+            yield from _first("certificate", f"{at}.cert", tls.cert, certificates)
+            yield from _first("authority", f"{at}.ca", tls.ca, certificates)
+            for place, path in enumerate(tls.crl):
+                yield from _first("revocation list", f"{at}.crl[{place}]", path, revocation_lists)
+
+
+def _of_cluster(config: Config) -> Iterator[Expiration]:
+    if config.cluster.enabled or config.streams.listen:
+        yield from _first("certificate", "cluster.tls.cert", config.cluster.tls.cert, certificates)
+    if config.cluster.enabled:
+        yield from _first("authority", "cluster.tls.ca", config.cluster.tls.ca, certificates)
+        if (etcd := config.cluster.etcd.tls) is not None:
+            yield from _first("certificate", "cluster.etcd.tls.cert", etcd.cert, certificates)
+            yield from _first("authority", "cluster.etcd.tls.ca", etcd.ca, certificates)
+
+
+def _of_tokens(config: Config) -> Iterator[Expiration]:
+    yield from _key_set("auth.jwt.jwks_file", config.auth.jwt.jwks_file)
+    for setting, path in (
+        ("auth.api.token_file", config.auth.api.token_file),
+        ("nats.token_file", config.nats.token_file),
+        ("streams.token_file", config.streams.token_file),
+        ("tracing.headers_file", config.tracing.headers_file),
+    ):
+        if path:
+            content = _content("token", setting, path)
+            yield from [content] if isinstance(content, Expiration) else _tokens(setting, path, content)
+    yield from _tokens("streams.token", "", config.streams.token.encode())
+    yield from _tokens("auth.http.headers", "", "\n".join(config.auth.http.headers).encode())
+
+
+def _content(kind: Kind, setting: str, path: str) -> bytes | Expiration:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        return Expiration(kind, "", setting, path, 0.0, None, error.strerror or str(error))
+
+
+def _first(kind: Kind, setting: str, path: str | None, read: Callable[[bytes], list[Validity]]) -> Iterator[Expiration]:
+    if not path:
+        return
+    content = _content(kind, setting, path)
+    if isinstance(content, Expiration):
+        yield content
+        return
+    try:
+        found = latest(read(content))
+    except DerError as error:
+        yield Expiration(kind, "", setting, path, 0.0, None, str(error))
+        return
+    if found:
+        first = min(found, key=lambda one: one.ends)
+        yield Expiration(kind, first.common_name, setting, path, first.begins, first.ends)
+
+
+def _key_set(setting: str, path: str) -> Iterator[Expiration]:
+    if not path:
+        return
+    content = _content("key set", setting, path)
+    if isinstance(content, Expiration):
+        yield content
+        return
+    try:
+        keys = [(str(key.get("kid", "")), _end_of_key(key)) for key in json.loads(content)["keys"]]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        yield Expiration("key set", "", setting, path, 0.0, None, f"is not a JSON Web Key Set: {error}")
+        return
+    ends = [(end, name) for name, end in keys if end is not None]
+    if ends and len(ends) == len(keys):
+        end, name = max(ends)
+        yield Expiration("key set", name, setting, path, 0.0, end)
+
+
+def _end_of_key(key: dict[str, Any]) -> float | None:
+    found = [float(key["exp"])] if "exp" in key else []
+    found += [certificate(base64.b64decode(one)).ends for one in key.get("x5c", ())[:1]]
+    return min(found, default=None)
+
+
+def _tokens(setting: str, path: str, content: bytes) -> Iterator[Expiration]:
+    found = [one for match in _TOKEN.finditer(content) if (one := _end_of_token(match[1])) is not None]
+    if found:
+        begins, ends = min(found, key=lambda one: one[1])
+        yield Expiration("token", "", setting, path, begins, ends)
+
+
+def _end_of_token(claims: bytes) -> tuple[float, float] | None:
+    """When a JSON Web Token (RFC 7519) begins (0: unknown) and ends; None for other words with two dots."""
+    try:
+        read = json.loads(base64.urlsafe_b64decode(claims + b"=" * (-len(claims) % 4)))
+        return float(read.get("nbf", read.get("iat", 0.0))), float(read["exp"])
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+        return None
