@@ -140,12 +140,15 @@ class NoticeLog:
         self.rate = rate
         self.clock = clock
         self.later = later
+        self.last: dict[str, Notice] = {}  # the last closed connection of each reason, for alarms
         self._seconds: dict[str, tuple[int, int]] = {}  # reason -> (second, lines in it)
         self._left_out: dict[str, int] = {}  # by reason, not reported yet
         self._timer: Timer | None = None
 
     def add(self, notice: Notice) -> None:
         reason = notice.reason
+        if notice.closing:
+            self.last[reason] = notice
         if not self.may_log(reason):
             return
         told = {"client_id": notice.client_id, "peer": notice.peer, "reason": reason}

@@ -316,6 +316,8 @@ class Broker:
             lambda: self._tracing.current,
             lambda: in_force(self._started_with, self.config),
         )
+        if self._notices is not None:
+            local_node.last_closed = self._notices.last
         actions.unready = lambda: readiness(local_node).reasons
         admin = AdminService(local_node, actions.by_name, actions.streams)
         admin.start()

@@ -21,9 +21,13 @@ from starlingmq.admin import alarm_webhook
 from starlingmq.admin.alarm_conditions import Condition, Severity
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms
+from starlingmq.admin.closed_connections import ClosedConnections
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net import memory_watch
 from starlingmq.storage.opening import directory_of
+from starlingmq.wire.mqtt import Disconnect, Publish
+from starlingmq.wire.reasons import Reason
+from tests.peer import Peer
 
 from .conftest import Ask, Join, Serve
 
@@ -192,6 +196,33 @@ async def test_operators_see_drops_and_certificates_that_end(
     assert (one["file"], one["days"], one["problem"]) == (file, 5, "")
     metrics = (await ask(broker, "GET", "/metrics")).text
     assert 'starlingmq_alarms{kind="certificate",severity="critical"} 1.0' in metrics
+
+
+async def test_a_client_that_is_closed_again_and_again_for_its_packet_size_is_an_alarm(serve: Serve, ask: Ask) -> None:
+    broker = await serve(limits={"max_packet_size": "10KiB"})
+    await look(broker)
+    for number in range(1, 6):
+        camera = await Peer.connect(broker.address(), "camera")
+        camera.send(Publish(b"image", bytes(20_000)))
+        assert (await camera.expect(Disconnect)).reason == Reason.PACKET_TOO_LARGE
+        await camera.close()
+        await look(broker)
+        found = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+        assert [one["kind"] for one in found] == ["closed"] * (number == 5)
+    (one,) = found
+    assert one["subject"] == "packet_too_large" and "5 connections were closed" in one["text"]
+    assert "client 'camera'" in one["text"] and "limits.max_packet_size" in one["text"]
+
+
+def test_the_alarm_about_closed_connections_ends_when_they_cease() -> None:
+    closed = ClosedConnections()
+    counted = {"packet_too_large": 0, "protocol_error": 0}
+    seen = []
+    for second in range(0, 900, 5):
+        if second < 300 and second % 10 == 0:
+            counted = {reason: count + 1 for reason, count in counted.items()}
+        seen.append([one.reason for one in closed.look(1000.0 + second, counted, {})])
+    assert seen[10] == ["packet_too_large"] and seen[-1] == [], "mistakes of single clients are no alarm"
 
 
 async def test_a_full_queue_and_a_banned_client_are_alarms(serve: Serve, ask: Ask, join: Join) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.properties import REASON_STRING
 from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Passwd, Serve
+from tests.auth.logins import FAST, token
 from tests.peer import Peer
 
 
@@ -54,6 +57,30 @@ async def test_a_wrong_password_is_logged_with_the_name_of_the_user(
         assert await refused(broker.address(), None) == NO_ANONYMOUS
     assert "of client 'c', user 'ann': authentication refused" in caplog.records[0].message
     assert vars(caplog.records[0])["user"] == "ann" and "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"exp": time.time() - 60}, "its token has expired (exp)"),
+        ({"nbf": time.time() + 36_000}, "its token is not valid yet (nbf, iat): check the clocks"),
+        ({"aud": "others"}, "its token is for another audience (auth.jwt.audience)"),
+        ({"iss": "others"}, "its token is of another issuer (auth.jwt.issuer)"),
+        ({"sub": 7}, "authentication refused"),
+        ({"dev": "d"}, "its token is for another client id (auth.jwt.client_id_claim)"),
+        ({"acl": "all"}, "the rules in its token are not valid (auth.jwt.acl_claim)"),
+    ],
+)
+async def test_a_genuine_token_is_refused_with_the_claim_that_does_not_fit(
+    serve: Serve, secret_file: str, caplog: pytest.LogCaptureFixture, claims: dict[str, Any], words: str
+) -> None:
+    wanted = {"audience": "us", "issuer": "we", "client_id_claim": "dev"}
+    broker = await serve(auth={"jwt": {"secret_file": secret_file, **wanted}, **FAST})
+    fitting: dict[str, Any] = {"aud": "us", "iss": "we", "dev": "c", **claims}
+    with caplog.at_level(logging.INFO, "starlingmq.clients"):
+        assert await refused(broker.address(), None, token(**fitting)) == words
+        assert await refused(broker.address(), None, token(key="x" * 40, **fitting)) == "authentication refused"
+    assert words in caplog.records[0].message
 
 
 async def test_a_nats_user_that_nothing_can_check_is_logged_with_the_true_reason(

@@ -52,7 +52,10 @@ def test_another_user_begins_a_new_session_and_gets_nothing_of_the_earlier_one()
     bob = join(world, "bob")
     assert not bob.connack.session_present and bob.receive() == []
     assert world.state.ctx.counters.dropped["another_user"] == 2
-    assert world.state.ctx.counters.errors["another_user"] == 1
+    assert (world.state.ctx.counters.errors, world.state.ctx.counters.noted) == ({}, {"another_user": 1})
+    (notice,) = world.notices
+    assert not notice.closing and notice.username == "bob", "he is served, so nothing of his was closed"
+    assert notice.detail == "it begins a new session; the session of user 'ann' with this client id has ended"
     publisher.send(Publish(b"t", b"later", 1, packet_id=3))
     assert bob.receive() == [], "it has none of the subscriptions"
     bob.drop()

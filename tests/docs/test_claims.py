@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from starlingmq.admin.closed_connections import WATCHED
 from starlingmq.config.settings import Config, ListenerConfig
 from starlingmq.config.streams_section import StreamConfig
 from starlingmq.config.tree_builder import settings
+from starlingmq.core.limits import turned_away
+from starlingmq.core.mqtt.connecting import LOGIN_WORDS
+from starlingmq.wire.reasons import Reason
 from tests import boundaries
 from tests.docs.blocks import PAGES, ROOT
 
@@ -132,6 +136,58 @@ def test_each_reason_for_which_messages_are_given_up_is_explained() -> None:
     assert len(given) > 10, GIVE_UP
     assert given - explained == set()
     assert explained - known == set()
+
+
+SERVER = ("core", "cluster", "net", "auth", "admin", "wire")
+WORD_AT = {"notice": 0, "Notice": 0, "HandshakeError": 0, "note": 0, "fail": 3, "not_claimed": 3, "ConnectVerdict": 3}
+"""The argument with a reason of a closed connection, by the name of what is called."""
+
+
+def reasons_of(call: ast.Call) -> Iterator[ast.expr]:
+    name = ast.unparse(call.func).rpartition(".")[2]
+    yield from (keyword.value for keyword in call.keywords if keyword.arg == "word")
+    if name in WORD_AT and len(call.args) > WORD_AT[name]:
+        yield call.args[WORD_AT[name]]
+    if name == "refuse":  # of a listener, or the response to a request for a WebSocket
+        yield from call.args[:2]
+
+
+def test_each_reason_for_which_connections_are_closed_is_explained() -> None:
+    """All that the sources know, and no other: the reason codes of MQTT that a server uses, and words of our own."""
+    given: set[str] = {*turned_away.WORDS.values(), *LOGIN_WORDS.values(), "malformed_packet"}
+    trees = [
+        ast.parse(path.read_text(encoding="utf-8"))
+        for part in SERVER
+        for path in (ROOT / "src/starlingmq" / part).rglob("*.py")
+    ]
+    constants: dict[str, set[str]] = {}
+    for line in (line for tree in trees for line in tree.body):
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.value, ast.Constant)
+            and isinstance(line.value.value, str)
+        ):
+            constants.setdefault(ast.unparse(line.target), set()).add(line.value.value)
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Reason" and node.attr in Reason.__members__:
+            given |= {node.attr.lower()} if Reason[node.attr] >= 0x80 else set()
+        elif isinstance(node, ast.FunctionDef) and node.name == "_no_room":
+            pairs = [
+                one.value for one in ast.walk(node) if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple)
+            ]
+            given |= {str(ast.literal_eval(pair.elts[0])) for pair in pairs}
+        elif isinstance(node, ast.Call):
+            for reason in reasons_of(node):
+                if isinstance(reason, ast.Constant) and isinstance(reason.value, str):
+                    given.add(reason.value)
+                elif isinstance(reason, ast.Name):
+                    given |= constants.get(reason.id, set())
+    given = {one for one in given if re.fullmatch(r"[a-z_]{4,}", one)}
+    assert len(given) > 50
+    explained = set(quoted("Closed connections"))
+    assert given - explained == set()
+    assert explained - given == set()
+    assert given >= WATCHED
 
 
 def test_each_metric_that_is_named_exists() -> None:

@@ -11,6 +11,7 @@ from tests.patience import within
 
 from starlingmq.config.settings import LimitsConfig
 from starlingmq.core.broker import TURNED_AWAY
+from starlingmq.core.limits.turned_away import OF_LISTENER
 from starlingmq.core.ready import Notice
 from starlingmq.net.listeners import accepting, descriptors
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
@@ -46,11 +47,11 @@ async def test_silent_connections_count_for_their_listener(
     driver: FakeDriver, listen: Open, certificates: Certificates, scheme: str
 ) -> None:
     listener = await listen(f"{scheme}://127.0.0.1:0", max_connections=2, **settings(scheme, certificates))
-    silent = [await knock(listener) for _ in range(2)]
-    await until(listener, 2)
+    silent = [await knock(listener) for _ in range(2 + ADDRESS_TURNED_AWAY)]
+    await until(listener, 2 + ADDRESS_TURNED_AWAY)
     reader, writer = await knock(listener)
     assert await read_to_end(reader) == b""
-    assert listener.gate.refused == {"max_connections": 1}
+    assert listener.gate.refused == {"listener_max_connections": 1}
     for _, each in (*silent, (reader, writer)):
         each.close()
     await until_empty(listener)
@@ -58,11 +59,12 @@ async def test_silent_connections_count_for_their_listener(
 
 async def test_connections_of_a_unix_socket_count(driver: FakeDriver, listen: Open, tmp_path: Path) -> None:
     admission = ConnectionCounts(LimitsConfig(connections_per_address=1))
-    listener = await listen(f"unix://{tmp_path}/mqtt.sock", max_connections=40, options={"admission": admission})
-    opened = [await asyncio.open_unix_connection(f"{tmp_path}/mqtt.sock") for _ in range(41)]
-    await until(listener, 40)
+    listener = await listen(f"unix://{tmp_path}/mqtt.sock", max_connections=9, options={"admission": admission})
+    opened = [await asyncio.open_unix_connection(f"{tmp_path}/mqtt.sock") for _ in range(9 + ADDRESS_TURNED_AWAY + 1)]
+    await until(listener, 9 + ADDRESS_TURNED_AWAY)
     assert await read_to_end(opened[-1][0]) == b""
-    assert {client.full for client in driver.clients} == {0}, "it has no address that could have too many"
+    assert {client.full for client in driver.clients[:9]} == {0}, "it has no address that could have too many"
+    assert {client.full for client in driver.clients[9:]} == {OF_LISTENER}
     assert admission.addresses == {}
     for _, writer in opened:
         writer.close()
@@ -80,10 +82,10 @@ async def test_silent_connections_to_a_tls_port_are_bounded_by_address_and_keep_
     listener = await listen(f"{scheme}://127.0.0.1:0", tls=certificates.server(), options={"admission": admission})
     silent = [await knock(listener) for _ in range(100)]
     async with within(PATIENCE):
-        while listener.gate.refused.get("quota_exceeded") != 95 - ADDRESS_TURNED_AWAY:
+        while listener.gate.refused.get("connections_per_address") != 95 - ADDRESS_TURNED_AWAY:
             await asyncio.sleep(0.01)
     assert listener.gate.connections == admission.connections == 5 + ADDRESS_TURNED_AWAY
-    assert {notice.reason for notice in told} == {"quota_exceeded"}
+    assert {notice.reason for notice in told} == {"connections_per_address"}
     assert driver.clients == [], "none of them has completed its handshake"
     async with within(PATIENCE):
         _, writer = await asyncio.open_connection(
@@ -113,7 +115,7 @@ async def test_silent_connections_to_all_listeners_count_for_the_process(
     bound = 1 + TURNED_AWAY
     silent = [await knock(listeners[number % 2]) for number in range(bound + 20)]
     async with within(PATIENCE):
-        while sum(one.gate.refused.get("server_busy", 0) for one in listeners) != 20:
+        while sum(one.gate.refused.get("max_connections", 0) for one in listeners) != 20:
             await asyncio.sleep(0.01)
     assert admission.connections == bound == sum(one.gate.connections for one in listeners)
     for _, writer in silent:

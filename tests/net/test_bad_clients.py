@@ -17,6 +17,8 @@ from starlingmq.config.settings import from_tree
 from starlingmq.core.broker import TURNED_AWAY
 from starlingmq.core.ready import Notice
 from starlingmq.log import NoticeLog
+from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY
+from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Packet, Pingreq, Pingresp, Publish, encode
 from starlingmq.wire.reasons import Reason
 
@@ -315,7 +317,7 @@ async def test_a_flood_of_connections_is_told_to_come_later(serve: Serve, meet: 
         assert connack.reason == code
         await peer.ended()
         await peer.close()
-    assert errors(broker) == {"server_busy": 20}
+    assert errors(broker) == {"max_connections": 20}
     await pair.works()
     await inside.pop().close()
     await until(lambda: broker.state.ctx.counters.connections_open == 4)
@@ -334,7 +336,7 @@ async def test_not_even_waiting_to_be_turned_away_is_without_bound(serve: Serve,
         peer = await Peer.open(broker.address())
         await peer.ended()
         await peer.close()
-    assert errors(broker) == {"server_busy": 10}
+    assert errors(broker) == {"max_connections": 10}
     await pair.works()
     for peer in waiting:
         await peer.close()
@@ -352,15 +354,66 @@ async def test_a_client_that_is_turned_away_takes_nothing_over(serve: Serve) -> 
         await peer.close()
 
 
-async def test_a_full_listener_hangs_up_at_once(serve: Serve) -> None:
+@pytest.mark.parametrize(
+    ("listener", "limits", "code", "reason", "setting"),
+    [
+        ({"max_connections": 2}, {}, 0x89, "listener_max_connections", "listeners[].max_connections"),
+        ({}, {"connections_per_address": 2}, 0x97, "connections_per_address", "limits.connections_per_address"),
+        ({}, {"max_connections": 2}, 0x89, "max_connections", "limits.max_connections"),
+    ],
+)
+async def test_each_limit_of_connections_is_named_in_connack_counters_and_log(
+    serve: Serve,
+    caplog: pytest.LogCaptureFixture,
+    listener: dict[str, int],
+    limits: dict[str, int],
+    code: int,
+    reason: str,
+    setting: str,
+) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    broker = await serve(listeners=[{"url": "mqtt://127.0.0.1:0", **listener}], limits=limits)
+    pair = await Pair.meet(broker)
+    late = await Peer.open(broker.address())
+    late.send(Connect(client_id="late"))
+    connack = await late.expect(Connack)
+    assert connack.reason == code and setting in str(connack.properties[prop.REASON_STRING])
+    await late.ended()
+    assert errors(broker) == {reason: 1}
+    assert f"({setting}) ({reason})" in caplog.text and "of client 'late'" in caplog.text
+    await pair.works()
+    for peer in (late, *pair.peers):
+        await peer.close()
+
+
+async def test_a_listener_far_beyond_its_limit_hangs_up_at_once(serve: Serve) -> None:
     broker = await serve(listeners=[{"url": "mqtt://127.0.0.1:0", "max_connections": 2}])
     pair = await Pair.meet(broker)
+    waiting = [await Peer.open(broker.address()) for _ in range(ADDRESS_TURNED_AWAY)]
+    await until(lambda: broker.state.ctx.counters.connections_open == 2 + ADDRESS_TURNED_AWAY)
     late = await Peer.open(broker.address())
     with suppress(ConnectionError):
         await late.ended()
     await pair.works()
-    for peer in (late, *pair.peers):
+    for peer in (late, *waiting, *pair.peers):
         await peer.close()
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+async def test_a_packet_that_is_too_large_is_told_with_its_size_the_limit_and_the_setting(
+    serve: Serve, caplog: pytest.LogCaptureFixture, admitted: bool
+) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    broker = await serve(limits={"max_packet_size": "100KiB", "connect_size": "10KiB"})
+    peer = await Peer.connect(broker.address(), "camera") if admitted else await Peer.open(broker.address())
+    peer.send(Publish(b"image", bytes(200_000)) if admitted else Connect(client_id="x" * 20_000))
+    answer = await (peer.expect(Disconnect) if admitted else peer.expect(Connack))
+    assert answer.reason == Reason.PACKET_TOO_LARGE
+    await peer.ended()
+    told = "its packet has 200012 bytes; 102400 are allowed (limits.max_packet_size) (packet_too_large)"
+    early = "bytes; 10240 are allowed in CONNECT (limits.connect_size) (packet_too_large)"
+    assert (told if admitted else early) in caplog.text
+    await peer.close()
 
 
 # The log

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from tests.patience import within
 
+from starlingmq.core.limits.turned_away import OF_LISTENER
+from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY
 from starlingmq.net.listeners.listeners import ListenerError
 from starlingmq.net.listeners.sockets import hold_shared, listen_tcp
 
@@ -137,11 +139,14 @@ async def test_a_full_listener_refuses_connections(driver: FakeDriver, listen: O
     port = port_of(listener.address)
     _, first = await asyncio.open_connection("127.0.0.1", port)
     client = await driver.client()
+    waiting = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(ADDRESS_TURNED_AWAY)]
+    await driver.client(ADDRESS_TURNED_AWAY)
+    assert {one.full for one in driver.clients[1:]} == {OF_LISTENER}
     reader, second = await asyncio.open_connection("127.0.0.1", port)
     assert await read_to_end(reader) == b""
-    second.close()
-    assert (listener.gate.connections, listener.gate.refused) == (1, {"max_connections": 1})
-    first.close()
+    assert listener.gate.refused == {"listener_max_connections": 1}
+    for writer in (first, second, *waiting):
+        writer.close()
     await client.until(lambda seen: "lost" in seen.events)
     _, third = await asyncio.open_connection("127.0.0.1", port)
     await driver.client(1)

@@ -18,6 +18,7 @@ from starlingmq import Broker
 from starlingmq.config.auth_section import AclConfig
 from starlingmq.config.settings import AuthConfig, Config, ConfigError, LimitsConfig, ListenerConfig, NodeConfig
 from starlingmq.config.settings import load_config as load
+from starlingmq.core.limits.turned_away import OF_ADDRESS
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
 from starlingmq.net.listeners.listeners import Listener
 from starlingmq.net.listeners.proxy_protocol import V2, V2_MAX, ProxyError, ProxyHeader, parse
@@ -247,11 +248,11 @@ async def test_connections_through_a_proxy_count_for_their_clients(driver: FakeD
     opened += [await behind(listener, tcp4(f"192.0.2.{number}", 1)) for number in range(100)]
     await driver.client(101)
     by_peer = {client.peer: client.full for client in driver.clients}
-    assert by_peer.pop("[2001:db8::8]:2") == Reason.QUOTA_EXCEEDED, "the same /64"
+    assert by_peer.pop("[2001:db8::8]:2") == OF_ADDRESS, "the same /64"
     assert set(by_peer.values()) == {0}
     more = [await behind(listener, tcp4("192.0.2.1", 2)) for _ in range(ADDRESS_TURNED_AWAY + 3)]
     async with within(PATIENCE):
-        while listener.gate.refused.get("quota_exceeded") != 3:
+        while listener.gate.refused.get("connections_per_address") != 3:
             await asyncio.sleep(0.01)
     for _, writer in (*opened, *more):
         writer.close()

@@ -9,6 +9,7 @@ import pytest
 from wsproto.frame_protocol import Opcode
 
 from starlingmq.config.settings import ListenerConfig
+from starlingmq.core.limits.turned_away import OF_LISTENER
 from starlingmq.core.ready import Notice
 from starlingmq.net.listeners import websocket_upgrade
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
@@ -535,13 +536,13 @@ async def test_reading_can_be_held_and_let_go(driver: FakeDriver, peer: Peer) ->
     await client.until(lambda seen: seen.received == b"onetwo")
 
 
-async def test_a_full_listener_answers_nothing(driver: FakeDriver, listen: Open) -> None:
+async def test_a_full_listener_opens_the_websocket_to_refuse_its_connect(driver: FakeDriver, listen: Open) -> None:
     listener = await listen("ws://127.0.0.1:0", max_connections=1)
     async with connected(port_of(listener.address)) as first:
         await first.upgrade()
         async with connected(port_of(listener.address)) as second:
-            assert await read_to_end(second.reader) == b""
-        assert (listener.gate.connections, listener.gate.refused) == (1, {"max_connections": 1})
+            await second.upgrade()
+            assert [client.full for client in driver.clients] == [0, OF_LISTENER]
 
 
 async def test_wss_speaks_tls(driver: FakeDriver, listen: Open, certificates: Certificates) -> None:

@@ -10,6 +10,7 @@
 | memory | | ``alarms.memory`` of ``limits.memory``; critical: clients and messages are refused |
 | queue | | clients for which publishers are no longer held: their queues grow, and drop messages at their limits |
 | dropped | reason | ``alarms.dropped_rate`` |
+| closed | reason | connections are closed again and again for a reason of ``admin.closed_connections`` |
 | certificate | file, setting | one of ``expirations`` ends within ``alarms.certificate_days``, or cannot be read |
 | node | name | a member of the cluster is not connected |
 | etcd | | etcd does not answer; critical where a CONNECT needs it |
@@ -29,6 +30,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from starlingmq.admin.closed_connections import ClosedConnections
 from starlingmq.admin.cluster_health import ETCD_AWAY, ETCD_NEXT, cluster_health
 from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.local_node import LocalNode
@@ -76,6 +78,7 @@ class Conditions:
         self._local_node = local_node
         self._session_totals_job = session_totals_job
         self._dropped: deque[tuple[float, dict[str, int]]] = deque(maxlen=60)
+        self._closed = ClosedConnections()
         self._slow: list[Condition] = []  # of files and the system, as of the last look at them
         self._slow_again = 0.0
         self._loaded = LoadedExpirations(local_node.config)
@@ -102,6 +105,7 @@ class Conditions:
             *self._memory(),
             *self._queues(survey),
             *self._drops(),
+            *self._closed_again(),
             *self._cluster(),
             *self._bans(),
             *self._slow,
@@ -164,6 +168,12 @@ class Conditions:
             if rate > most:
                 text = f"{rate:,.1f} messages per second are dropped: {reason}"
                 yield Condition("dropped", reason, "warning", text, "docs/PLAYBOOK.md explains this reason")
+
+    def _closed_again(self) -> Iterator[Condition]:
+        errors, last = self._local_node.state.ctx.counters.errors, self._local_node.last_closed
+        for one in self._closed.look(monotonic(), errors, last):
+            advice = "docs/PLAYBOOK.md, closed connections, explains this reason"
+            yield Condition("closed", one.reason, "warning", f"{one.reason}: {one.text}", advice)
 
     def _cluster(self) -> Iterator[Condition]:
         cluster = self._local_node.cluster

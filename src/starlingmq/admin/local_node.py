@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from starlingmq.auth.access_control import AccessControl
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.ready import Notice
 from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listeners import Listener
 
@@ -31,6 +32,7 @@ class LocalNode:
     invalid. ``apply`` uses these settings until the next reload. ``tracing`` returns the export of
     OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
     ``serving`` is true while the node accepts clients. ``http_refusals`` counts failed logins to the HTTP API.
+    ``last_closed`` has the last closed connection of each reason.
     """
 
     name: str
@@ -50,6 +52,7 @@ class LocalNode:
     lag: LoopLag = field(default_factory=LoopLag)
     serving: bool = False
     http_refusals: Counter[str] = field(default_factory=Counter)
+    last_closed: Mapping[str, Notice] = field(default_factory=dict)
 
     @property
     def state(self) -> BrokerState:

@@ -168,6 +168,12 @@ class MetricValues:
             _floats(counters.errors),
             "reason",
         )
+        yield counter(
+            "starlingmq_connections_noted",
+            "Events that are logged and after which the connection continues, by reason.",
+            _floats(counters.noted),
+            "reason",
+        )
         yield CounterMetricFamily(
             "starlingmq_messages_queued",
             "Messages that could not be sent at once and went to a queue.",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlingmq.hooks import AuthRequest
     from starlingmq.log import SparingLog
 
-NO_ANSWER: Final = Verdict(Reason.SERVER_UNAVAILABLE)
+NO_ANSWER: Final = Verdict(Reason.SERVER_UNAVAILABLE, detail="the login service gives no answer (auth.http)")
 REMEMBERED_MAX: Final = 100_000
 ANSWER_MAX: Final = 64 * 1024  # bytes
 TEST_CLIENT: Final = "starlingmq-connector-test"

@@ -103,7 +103,7 @@ class Chain:
             ban = self.bans.came(now, request.client_id)
             self._tell_of(ban, now)
         if ban is not None:
-            return AuthResult(Reason.BANNED)
+            return AuthResult(Reason.BANNED, detail=f"its {ban.kind} is banned")
         if proof is not None:
             verdict, method = proof
         else:
@@ -118,13 +118,19 @@ class Chain:
         if verdict.reason >= 0x80:
             return AuthResult(verdict.reason, verdict.data, verdict.username, detail=verdict.detail)
         if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
-            return AuthResult(Reason.BANNED, username=name)
+            return AuthResult(Reason.BANNED, username=name, detail=f"its {ban.kind} is banned")
         if verdict.reason == Reason.CONTINUE_AUTHENTICATION:
             return AuthResult(verdict.reason, verdict.data)
         if request.version != 0 and request.client_id and not self.acl.may_be(request.client_id, name):
-            return AuthResult(Reason.CLIENT_IDENTIFIER_NOT_VALID, username=verdict.username)
+            return AuthResult(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID,
+                username=verdict.username,
+                detail="the rules forbid its user this client id",
+            )
         if not self.acl.may_connect(request.client_id, name, request.peer, verdict.rules or ()):
-            return AuthResult(Reason.NOT_AUTHORIZED, username=verdict.username)
+            return AuthResult(
+                Reason.NOT_AUTHORIZED, username=verdict.username, detail="the rules do not let it connect"
+            )
         rights = self._rights(request.client_id, name, request.peer, verdict.rules)
         standing = (method, verdict.proof)
         if rights is not None:

@@ -29,13 +29,13 @@ class Verdict:
     detail: str = ""
 
 
-def refused(claimed: str | None = None) -> Verdict:
-    """``claimed``: the name that the client claims, if it is not that of CONNECT."""
-    return Verdict(Reason.BAD_USER_NAME_OR_PASSWORD, username=claimed)
+def refused(claimed: str | None = None, detail: str = "") -> Verdict:
+    """``claimed``: the name that the client claims, if it is not that of CONNECT. ``detail``: one line for the log."""
+    return Verdict(Reason.BAD_USER_NAME_OR_PASSWORD, username=claimed, detail=detail)
 
 
 REFUSED = refused()
-BUSY = Verdict(Reason.SERVER_BUSY)
+BUSY = Verdict(Reason.SERVER_BUSY, detail="too many logins wait (waiting_per_address of auth.password and auth.http)")
 
 
 class Method(Protocol):

@@ -13,7 +13,7 @@ import jwt
 import msgspec
 
 from starlingmq.auth.acl import AclFile, Rule, rules_of
-from starlingmq.auth.method import Verdict, refused
+from starlingmq.auth.method import REFUSED, Verdict, refused
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.tree_builder import build
 
@@ -29,6 +29,15 @@ ALGORITHMS: Final = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
 }
+REFUSALS: Final[dict[type[Exception], str]] = {
+    jwt.ExpiredSignatureError: "its token has expired (exp)",
+    jwt.ImmatureSignatureError: "its token is not valid yet (nbf, iat): check the clocks",
+    jwt.InvalidAudienceError: "its token is for another audience (auth.jwt.audience)",
+    jwt.InvalidIssuerError: "its token is of another issuer (auth.jwt.issuer)",
+    jwt.MissingRequiredClaimError: "its token lacks a claim that the settings require (auth.jwt)",
+}
+"""They are raised after the signature was found good, so only the holder of a genuine token learns them."""
+
 TOKEN_MAX: Final = 16 * 1024  # bytes
 
 
@@ -56,8 +65,8 @@ class Tokens:
             found = self._claims(token, header)
         except (jwt.InvalidTokenError, RecursionError):  # RecursionError: a header of thousands of brackets
             return None
-        if found is None:
-            return refused(self._name(_unverified(token)))
+        if isinstance(found, Verdict):
+            return refused(self._name(_unverified(token)), found.detail)
         if not self._config.audience and "aud" in found[0] and not self._told:
             self._told = True
             log.warning(
@@ -74,9 +83,11 @@ class Tokens:
     async def close(self) -> None:
         """Holds no resources."""
 
-    def _claims(self, token: bytes, header: dict[str, Any]) -> tuple[dict[str, Any], bytes] | None:
-        """The claims of a token that one of the keys has signed and that is valid now, and the mark of that key."""
+    def _claims(self, token: bytes, header: dict[str, Any]) -> tuple[dict[str, Any], bytes] | Verdict:
+        """The claims of a token that one of the keys has signed and that is valid now, and the mark of that key; or the
+        refusal, which says what is wrong with a token that one of the keys has signed."""
         config = self._config
+        refusal = REFUSED
         for name, key, algorithms, mark in self._keys:
             if (name and header.get("kid") not in (None, name)) or header.get("alg") not in algorithms:
                 continue
@@ -93,22 +104,26 @@ class Tokens:
                     issuer=config.issuer or None,
                     leeway=config.leeway,
                 )
-            except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError):
+            except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError) as error:
+                text = next((text for kind, text in REFUSALS.items() if isinstance(error, kind)), "")
+                refusal = refused(None, text) if text else refusal
                 continue
             return claims, mark
-        return None
+        return refusal
 
     def _verdict(self, claims: dict[str, Any], mark: bytes, request: AuthRequest) -> Verdict:
         config = self._config
         name = self._name(claims)
-        if name is None or (config.client_id_claim and claims.get(config.client_id_claim) != request.client_id):
-            return refused(name)
+        if name is None:
+            return refused(None, "its token has no user name (auth.jwt.username_claim)")
+        if config.client_id_claim and claims.get(config.client_id_claim) != request.client_id:
+            return refused(name, "its token is for another client id (auth.jwt.client_id_claim)")
         rules: tuple[Rule, ...] | None = None
         if config.acl_claim in claims:
             try:
                 rules = rules_of(build(AclFile, {"rules": claims[config.acl_claim]}).rules)
             except (ConfigError, msgspec.ValidationError, TypeError, AttributeError):
-                return refused(name)
+                return refused(name, "the rules in its token are not valid (auth.jwt.acl_claim)")
         expiry = claims.get("exp")
         valid = float(expiry) + config.leeway - time.time() if isinstance(expiry, int | float) else 0.0
         valid = max(valid, 0.001) if expiry is not None else 0.0

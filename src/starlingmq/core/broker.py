@@ -18,6 +18,7 @@ from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.limits.reauthorization import ReauthorizeJob
 from starlingmq.core.limits.storage_failure import StorageFailure
+from starlingmq.core.limits.turned_away import CLIENT_PACKET_LIMIT, DETAILS, OF_ALL, WORDS
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.mqtt.publishing import Publishing
@@ -153,8 +154,7 @@ class BrokerState(PacketIntake):
     def open(self, listener: str, peer: str, now: float, full: int = 0) -> Client:
         """A transport has connected. It has ``mqtt.connect_timeout`` for its CONNECT.
 
-        ``full``: the reason code for refusing that CONNECT, because its address has too many connections; 0: not
-        refused.
+        ``full``: the limit of connections (``core.limits.turned_away``) that refuses that CONNECT; 0: not refused.
         """
         ctx = self.ctx
         ctx.now = now
@@ -166,11 +166,11 @@ class BrokerState(PacketIntake):
         if listener.startswith(LISTENERS):
             self.nats.open(client)
             if limit != 0 and ctx.counters.connections_open > limit:
-                self.ending.fail(client, Reason.SERVER_BUSY, "connection limit reached (limits.max_connections)")
+                self._refuse_later(client, OF_ALL)
         elif limit != 0 and ctx.counters.connections_open > limit + TURNED_AWAY:
-            self.ending.fail(client, Reason.SERVER_BUSY, "far too many connections (limits.max_connections)")
+            self.ending.fail(client, Reason.SERVER_BUSY, DETAILS[OF_ALL], WORDS[OF_ALL])
         elif limit != 0 and ctx.counters.connections_open > limit:
-            client.full = Reason.SERVER_BUSY  # its CONNACK follows when its CONNECT has shown the protocol version
+            client.full = OF_ALL  # its CONNACK follows when its CONNECT has shown the protocol version
         self._refuse_later(client, full)
         return client
 
@@ -183,10 +183,9 @@ class BrokerState(PacketIntake):
     def _refuse_later(self, client: Client, full: int) -> None:
         if full == 0 or client.state == CLOSED:
             return
+        client.full = full
         if client.protocol_handler is not None:
-            self.ending.fail(client, full, "connection limit of its address reached (limits.connections_per_address)")
-        else:
-            client.full = full
+            self.ending.turn_away(client)
 
     def shed(self, clients: list[Client], now: float) -> None:
         """Memory is short: close connections that have sent much without a complete CONNECT, which would be refused
@@ -194,7 +193,7 @@ class BrokerState(PacketIntake):
         self.ctx.now = now
         for client in clients:
             if client.state == NEW and client.bytes_in > STRANGER_BYTES:
-                self.ctx.notice("quota_exceeded", client, "memory is short, and its CONNECT is large (limits.memory)")
+                self.ctx.notice("memory", client, "memory is short, and its CONNECT is large (limits.memory)")
                 self.ending.shut(client)
 
     def closed(self, client: Client, now: float) -> None:
@@ -374,9 +373,8 @@ class BrokerState(PacketIntake):
                 self.resume(ctx.resumable.popleft())
         while ctx.unsendable:
             client = ctx.unsendable.pop()
-            self.ending.fail(
-                client, Reason.PACKET_TOO_LARGE, "the response is larger than the client's Maximum Packet Size"
-            )
+            detail = f"the response is larger than the client's Maximum Packet Size of {client.max_packet} bytes"
+            self.ending.fail(client, Reason.PACKET_TOO_LARGE, detail, CLIENT_PACKET_LIMIT)
         if ctx.client_wheel.has_due(now):
             for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
                 self.deadlines.look_at_client(cast(Client, item))
@@ -434,4 +432,5 @@ class BrokerState(PacketIntake):
             client = session.client
             if client is not None and session.node == 0:
                 known = ctx.mqtt.server_reference or ctx.connect_admission.reference(client.listener)
-                self.ending.fail(client, Reason.USE_ANOTHER_SERVER if known else Reason.SERVER_SHUTTING_DOWN, "")
+                reason = Reason.USE_ANOTHER_SERVER if known else Reason.SERVER_SHUTTING_DOWN
+                self.ending.fail(client, reason, "", "server_shutting_down")

@@ -310,7 +310,10 @@ class Context(BaseContext):
             self.ready.events.append(Event("dropped", client_id, reason))
 
     def notice(self, reason: str, client: Client, detail: str, closing: bool = True) -> None:
-        self.counters.error(reason)
+        if closing:
+            self.counters.error(reason)
+        else:
+            self.counters.note(reason)
         self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail, closing, client.username))
 
     def arm(self, session: Session, when: float) -> None:

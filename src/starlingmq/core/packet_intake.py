@@ -172,7 +172,10 @@ class PacketIntake:
                 if length > modest and (length > ctx.max_packet or client.state != OPEN):
                     end = size
                     raise MalformedPacket(
-                        "the packet is above the server's Maximum Packet Size", Reason.PACKET_TOO_LARGE
+                        f"its packet has {length} bytes; {ctx.max_packet} are allowed (limits.max_packet_size)"
+                        if client.state == OPEN
+                        else f"its packet has {length} bytes; {modest} are allowed in CONNECT (limits.connect_size)",
+                        Reason.PACKET_TOO_LARGE,
                     )
                 end = pos + length
                 if end > size:
@@ -219,7 +222,9 @@ class PacketIntake:
                 raise MalformedPacket(LONG_FORM)
             if client.full != 0:
                 client.version = connect.version
-                raise MqttError("connection limit reached (limits.max_connections)", client.full)
+                client.client_id = connect.client_id
+                self.ending.turn_away(client)
+                return
             self.connecting.on_connect(client, connect)
             return
         if client.state == AUTHENTICATING:

@@ -58,7 +58,7 @@ class Isolation:
             client = self._clients.popleft()
             if client.state != CLOSED:
                 self.sent_away += 1
-                self._broker.ending.fail(client, Reason.USE_ANOTHER_SERVER, ISOLATED)
+                self._broker.ending.fail(client, Reason.USE_ANOTHER_SERVER, ISOLATED, "isolated")
         self._due_at = now + (TICK if self._clients else self._seconds)
 
     def wake_at(self) -> float:

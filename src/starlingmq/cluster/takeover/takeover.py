@@ -434,13 +434,11 @@ class Takeovers:
         claims, connecting = self._claims, self._broker.connecting
         waiting = claims.waiting
         while waiting and now >= self._first(waiting) + claims.limit:
-            connecting.not_claimed(
-                next(iter(waiting)), Reason.SERVER_BUSY, "timed out waiting for its session from another node"
-            )
+            detail = "timed out waiting for its session from another node (cluster.takeover_limit)"
+            connecting.not_claimed(next(iter(waiting)), Reason.SERVER_BUSY, detail, "session_not_here")
         while claims.unowned and now >= self._etcd_is_silent_at():
-            connecting.not_claimed(
-                next(iter(claims.unowned)), Reason.SERVER_UNAVAILABLE, "timed out resolving the owner of this client id"
-            )
+            detail = "timed out resolving the owner of this client id"
+            connecting.not_claimed(next(iter(claims.unowned)), Reason.SERVER_UNAVAILABLE, detail, "owner_unresolved")
         for client_id, epoch in self._claims.take_released():
             for inbound in self.migrations.of(client_id):
                 self.migrations.touch(inbound)  # no client is left to receive the rest of the session
@@ -459,7 +457,8 @@ class Takeovers:
     def refuse_all(self, detail: str) -> None:
         """Refuses all waiting CONNECTs: this node serves no clients now."""
         while self._claims.waiting:
-            self._broker.connecting.not_claimed(next(iter(self._claims.waiting)), Reason.SERVER_UNAVAILABLE, detail)
+            client_id = next(iter(self._claims.waiting))
+            self._broker.connecting.not_claimed(client_id, Reason.SERVER_UNAVAILABLE, detail, "isolated")
 
     def busy(self) -> bool:
         """Whether any session is moving, or is orphaned."""

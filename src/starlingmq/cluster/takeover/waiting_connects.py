@@ -102,7 +102,7 @@ class WaitingConnects:
             return
         if is_anothers(self._ctx.session_owner, user, inbound.user):
             reason, why = Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER
-            self._migrations.broker.connecting.not_claimed(inbound.client_id, reason, why)
+            self._migrations.broker.connecting.not_claimed(inbound.client_id, reason, why, "session_owner")
         else:
             self._migrations.broker.connecting.overtaken(inbound.client_id, inbound.epoch + 1)
 
@@ -157,7 +157,9 @@ class WaitingConnects:
             return
         moving.subscribe, client = None, session.client
         if client is not None and moving.subscriber is client:
-            self._migrations.broker.ending.fail(client, Reason.SERVER_BUSY, "a slow node delays its SUBACK")
+            self._migrations.broker.ending.fail(
+                client, Reason.SERVER_BUSY, "a slow node delays its SUBACK", "suback_delayed"
+            )
 
     def _subscribe(self, inbound: InboundSession) -> None:
         session = inbound.session

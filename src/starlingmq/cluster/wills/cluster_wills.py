@@ -224,7 +224,7 @@ class ClusterWills(Subsystem):
             self._write_session(session)
             if settled.taker and session.client is not None:
                 # Other nodes considered this node gone. The client's next CONNECT determines its owner.
-                self._broker.ending.fail(session.client, Reason.USE_ANOTHER_SERVER, WILL_TAKEN)
+                self._broker.ending.fail(session.client, Reason.USE_ANOTHER_SERVER, WILL_TAKEN, "will_taken")
 
     def _write_session(self, session: Session) -> None:
         if session.kept and self._ctx.recording:

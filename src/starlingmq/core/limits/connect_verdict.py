@@ -19,6 +19,9 @@ from starlingmq.wire.reasons import Reason
 NO_ANONYMOUS: Final = "anonymous connections are not allowed"
 NO_METHOD: Final = "user names cannot be checked, because no authentication method is set up (auth.methods)"
 
+SERVES_NO_CLIENTS: Final = "this node does not accept clients at the moment"
+DRAINING: Final = "draining"  # the word for it in counters and the log
+
 ADMITTED: Final = 0
 AFTER_EARLIER: Final = 1  # held until the bytes that an earlier connection of its client id has sent are handled
 UNCLAIMED: Final = 2  # held until this node owns its client id
@@ -39,11 +42,13 @@ class ConnectVerdict:
     kind: int
     reason: int  # reason code of MQTT 5 for a refusal
     detail: str
+    word: str  # counted and logged; "": the name of the reason code
 
-    def __init__(self, kind: int, reason: int = 0, detail: str = "") -> None:
+    def __init__(self, kind: int, reason: int = 0, detail: str = "", word: str = "") -> None:
         self.kind = kind
         self.reason = reason
         self.detail = detail
+        self.word = word
 
 
 class ConnectRequest:
@@ -87,20 +92,20 @@ class ConnectDecisions:
         if earlier is not None and earlier.gone and earlier.halted == TURN_OVER:
             return ConnectVerdict(AFTER_EARLIER)
         if ctx.isolated:
-            return ConnectVerdict(CUT_OFF, Reason.SERVER_UNAVAILABLE, ISOLATED)
+            return ConnectVerdict(CUT_OFF, Reason.SERVER_UNAVAILABLE, ISOLATED, "isolated")
         if ctx.connect_admission.shut and not request.transient:
-            return ConnectVerdict(
-                SERVES_NOBODY, ctx.connect_admission.reason(), "this node does not accept clients at the moment"
-            )
+            return ConnectVerdict(SERVES_NOBODY, ctx.connect_admission.reason(), SERVES_NO_CLIENTS, DRAINING)
         if ctx.refusing and (request.stores or (session is not None and session.kept)):
-            return ConnectVerdict(NOT_STORED, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment")
+            return ConnectVerdict(
+                NOT_STORED, Reason.QUOTA_EXCEEDED, "nothing can be stored at the moment", "not_stored"
+            )
         if self.kept_for_another(request.client, session):
-            return ConnectVerdict(ANOTHERS, Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER)
+            return ConnectVerdict(ANOTHERS, Reason.CLIENT_IDENTIFIER_NOT_VALID, KEPT_FOR_ANOTHER, "session_owner")
         if request.owned:
             return ConnectVerdict(ADMITTED)
-        no_room = self._no_room(request)
+        word, no_room = self._no_room(request)
         if no_room:
-            return ConnectVerdict(NO_ROOM, Reason.QUOTA_EXCEEDED, no_room)
+            return ConnectVerdict(NO_ROOM, Reason.QUOTA_EXCEEDED, no_room, word)
         held = ctx.cluster.claims is not None and not request.transient
         return ConnectVerdict(UNCLAIMED if held else ADMITTED)
 
@@ -132,22 +137,22 @@ class ConnectDecisions:
         over = session.client is None and session.expires_at != 0.0 and session.expires_at <= ctx.now
         return not over and is_anothers(REFUSE, session.owner, client.username)
 
-    def _no_room(self, request: ConnectRequest) -> str:
-        """The limit that refuses the client; "" if none does."""
+    def _no_room(self, request: ConnectRequest) -> tuple[str, str]:
+        """The limit that refuses the client, as a word and as a text; "" if none does."""
         ctx = self.ctx
         client = request.client
         session = request.session
         bound = 0 if session is not None or request.transient else ctx.limits.sessions
         if ctx.quotas.short_of_memory:
-            return "memory is short (limits.memory)"
+            return "memory", "memory is short (limits.memory)"
         if bound != 0 and len(ctx.sessions) >= bound:
-            return "session limit reached (limits.sessions)"
+            return "sessions", "session limit reached (limits.sessions)"
         no_producer = self.producers.refusal(client, request.properties)
         if no_producer:
-            return no_producer
+            return "producers", no_producer
         if not ctx.quotas.sign_in(client, None if session is None else session.client):
-            return "connection limit of this user reached (limits.connections_per_user)"
-        return ""
+            return "connections_per_user", "connection limit of this user reached (limits.connections_per_user)"
+        return "", ""
 
 
 def may_leave(client: Client, will: WillPacket | None) -> bool:

@@ -45,8 +45,7 @@ class ReauthorizeJob(Job):
                 continue
             reason = ctx.standing_of(client)
             if reason != 0:
-                ctx.counters.error("access_revoked")
-                self.ending.fail(client, reason, "its user is no longer allowed to connect")
+                self.ending.fail(client, reason, "its user is no longer allowed to connect", "access_revoked")
                 continue
             client.rules = self.rules
             client.rights = ctx.rights_of(client)

@@ -28,6 +28,7 @@ from starlingmq.core.limits.connect_verdict import (
     may_leave,
     why_refused,
 )
+from starlingmq.core.limits.turned_away import CLIENT_PACKET_LIMIT
 from starlingmq.core.mqtt.connect_negotiation import agree, asks_for_storage, check, number, will_of
 from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.mqtt.subscribing import Subscribing
@@ -82,6 +83,19 @@ IN_DISCONNECT: Final[dict[int, int]] = {
     Reason.BAD_AUTHENTICATION_METHOD: Reason.NOT_AUTHORIZED,
 }
 """For a refusal that only CONNACK can have (table 2-6): the reason code of DISCONNECT in its place."""
+CLIENT_ID_IN_USE: Final = "another connection uses this client id"
+LOGIN_WORDS: Final[dict[int, str]] = {
+    Reason.SERVER_BUSY: "logins_waiting",
+    Reason.SERVER_UNAVAILABLE: "login_unavailable",
+}
+"""Reasons in counters and the log for refusals of an authentication whose codes have other causes, too."""
+
+
+def login_word(reason: int) -> str:
+    """ "": the name of the reason code."""
+    return LOGIN_WORDS.get(reason, "")
+
+
 RATE_EXCEEDED: Final = "the limit of CONNECT packets per second is exceeded (limits.connect_rate)"
 
 
@@ -195,9 +209,11 @@ class Connecting:
             reason = Reason.UNSPECIFIED_ERROR  # an error of the hook: no such reason, or nothing to continue with
         if reason >= 0x80:
             if client.state == OPEN:
-                self.ending.fail(client, IN_DISCONNECT.get(reason, reason), "re-authentication failed")
+                detail = answer.detail or "re-authentication failed"
+                self.ending.fail(client, IN_DISCONNECT.get(reason, reason), detail, login_word(reason))
             else:
-                self.ending.refuse(client, reason, answer.detail or "authentication refused")
+                detail = answer.detail or "authentication refused"
+                self.ending.refuse(client, reason, detail, word=login_word(reason))
         elif answer.reason == Reason.CONTINUE_AUTHENTICATION or client.state == OPEN:
             client.challenged = answer.reason == Reason.CONTINUE_AUTHENTICATION
             properties: Properties = {prop.AUTHENTICATION_METHOD: client.auth_method}
@@ -228,7 +244,7 @@ class Connecting:
         request.owned = owned
         verdict = self.decisions.decide(request)
         if verdict.reason != 0:
-            self.ending.refuse(client, verdict.reason, verdict.detail)
+            self.ending.refuse(client, verdict.reason, verdict.detail, word=verdict.word)
         return verdict, session
 
     def accept(self, client: Client, auth_data: bytes | None) -> None:
@@ -247,7 +263,7 @@ class Connecting:
             claim = OwnerClaim(client, auth_data, connect.clean_start, ctx.now)
             earlier_claim = ctx.cluster.claims.hold(client.client_id, claim)
             if earlier_claim is not None:
-                self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, "another connection uses this client id")
+                self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, CLIENT_ID_IN_USE, "client_id_in_use")
 
     def claimed(self, client_id: str, epoch: int) -> bool:
         """This node owns a client id since ``epoch``, and the content of its session on other nodes has arrived: a
@@ -277,16 +293,16 @@ class Connecting:
             return
         anothers = is_anothers(ctx.session_owner, session.owner, claim.client.username)
         if anothers:
-            ctx.notice(ANOTHER_USER, claim.client, f"the session of user {session.owner!r} has ended")
+            self._tell_of_another(claim.client, session)
         self.taken_over(session, claim.clean_start or anothers, ANOTHER_USER if anothers else "session_ended")
 
-    def not_claimed(self, client_id: str, reason: int, detail: str) -> None:
-        """The CONNECT that waits for this client id cannot have it."""
+    def not_claimed(self, client_id: str, reason: int, detail: str, word: str) -> None:
+        """The CONNECT that waits for this client id cannot have it. ``word`` as in ``Ending.fail``."""
         claims = self.ctx.cluster.claims
         claim = None if claims is None else claims.drop(client_id)
         if claim is not None:
             self.ctx.unhalt(claim.client, WORKING)
-            self.ending.fail(claim.client, reason, detail)
+            self.ending.fail(claim.client, reason, detail, word)
 
     def overtaken(self, client_id: str, epoch: int) -> None:
         """Another node owns this client id in that epoch, and serves its client. A CONNECT that waits here is refused,
@@ -294,7 +310,8 @@ class Connecting:
         claims = self.ctx.cluster.claims
         claim = None if claims is None else claims.waiting.get(client_id)
         if claim is not None and 0 < claim.epoch < epoch:
-            self.not_claimed(client_id, Reason.SERVER_BUSY, "the client connected to another node with this client id")
+            detail = "the client connected to another node with this client id"
+            self.not_claimed(client_id, Reason.SERVER_BUSY, detail, "client_id_in_use")
 
     def _begin(
         self, client: Client, connect: Connect, session: Session | None, auth_data: bytes | None, epoch: int
@@ -351,10 +368,11 @@ class Connecting:
         found = present and not sends_session_lost(session) and client.version != 3  # 3.1 has no such flag
         frame = encode(Connack(found, 0, agreed if client.version == 5 else {}), client.version)
         if client.max_packet != 0 and len(frame) > client.max_packet:
-            ctx.notice("packet_too_large", client, "CONNACK is larger than the client's Maximum Packet Size")
+            detail = f"CONNACK has {len(frame)} bytes, and the client's Maximum Packet Size is {client.max_packet}"
+            ctx.notice(CLIENT_PACKET_LIMIT, client, detail)
             session.will = None
             self.ending.will_changed(session)
-            self.ending.close(client, "packet_too_large")
+            self.ending.close(client, CLIENT_PACKET_LIMIT)
             return False
         if stored or client.production is not None:
             ctx.send_stored(client, frame)
@@ -406,6 +424,11 @@ class Connecting:
             self.ending.end(session, why)
         return not session.ended
 
+    def _tell_of_another(self, client: Client, session: Session) -> None:
+        """The client is served; the session that ends, with its connection if it has one, is another user's."""
+        text = f"it begins a new session; the session of user {session.owner!r} with this client id has ended"
+        self.ctx.notice(ANOTHER_USER, client, text, closing=False)
+
     def _session(self, client: Client, clean_start: bool) -> tuple[Session, bool]:
         """The session of this client id, after ending an earlier connection; and whether it existed before."""
         ctx = self.ctx
@@ -414,7 +437,7 @@ class Connecting:
         if session is not None:
             epoch = session.epoch
             if is_anothers(ctx.session_owner, session.owner, client.username):
-                ctx.notice(ANOTHER_USER, client, f"the session of user {session.owner!r} has ended")
+                self._tell_of_another(client, session)
                 self.taken_over(session, True, ANOTHER_USER)
             else:
                 self.taken_over(session, clean_start)
@@ -434,4 +457,4 @@ class Connecting:
         if will is not None and will.delay != 0 and not clean_start and session.expiry != 0:
             session.will = None
             self.ending.will_changed(session)
-        self.ending.fail(earlier, Reason.SESSION_TAKEN_OVER, "another connection uses this client id")
+        self.ending.fail(earlier, Reason.SESSION_TAKEN_OVER, CLIENT_ID_IN_USE)

@@ -127,7 +127,7 @@ class Qos2Receiving(MessageEntry):
         same PUBREL again is answered by PUBCOMP [MQTT-4.3.3-2], counted and logged (see core.mqtt.unknown_pubrel)."""
         ctx = self.ctx
         if client.version == 5:
-            ctx.counters.error("pubrel_unknown")
+            ctx.counters.note("pubrel_unknown")
             self.delivery.unknown_packet_id(client, 0x70, packet_id)
             return
         again = self.unknown_pubrels.take(client.client_id, packet_id)

@@ -383,7 +383,7 @@ class Subscribing:
             self.unsubscribe(held.session, filter)
         refusal = Reason.IMPLEMENTATION_SPECIFIC_ERROR if held.client.version == 5 else Reason.UNSPECIFIED_ERROR
         held.reasons = [refusal if reason < 0x80 else reason for reason in held.reasons]
-        self.ctx.counters.error("suback_timeout")
+        self.ctx.counters.note("suback_timeout")
         self.answer(held)
 
     def answer(self, held: HeldSuback) -> None:
@@ -448,7 +448,7 @@ class Subscribing:
                 self.router.check_again()
             if granted == NOTHING:
                 self.unsubscribe(session, whole)
-                self.ctx.counters.error("subscription_revoked")
+                self.ctx.counters.note("subscription_revoked")
                 session.rules = 0  # the rules may be the same, and the client another one
                 shared = shared or share is not None
         if shared:  # messages lent by a group are for members only

@@ -9,8 +9,15 @@ import msgspec
 from starlingmq.config.nats_section import NatsConfig
 from starlingmq.core.connection import ASKING, AUTHENTICATING, NEW, OPEN
 from starlingmq.core.context import Context
-from starlingmq.core.limits.connect_verdict import ADMITTED, CUT_OFF, RULES_CHANGED, ConnectRequest, why_refused
-from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.limits.connect_verdict import (
+    ADMITTED,
+    CUT_OFF,
+    RULES_CHANGED,
+    ConnectRequest,
+    ConnectVerdict,
+    why_refused,
+)
+from starlingmq.core.mqtt.connecting import Connecting, login_word
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
 from starlingmq.core.nats.nkey_auth import NKEY, NkeyAuth
@@ -138,10 +145,11 @@ class NatsConnecting:
         if answer.username is not None:
             client.username = answer.username
         if answer.reason == Reason.SERVER_BUSY or answer.reason == Reason.SERVER_UNAVAILABLE:
-            self.errors.fail(client, "maximum connections exceeded")  # the client made no mistake: it may try again
+            # the client made no mistake: it may try again
+            self.errors.fail(client, "maximum connections exceeded", answer.detail, login_word(answer.reason))
             return
         if answer.reason != 0:
-            self.errors.fail(client, AUTHORIZATION_VIOLATION, answer.detail)
+            self.errors.fail(client, AUTHORIZATION_VIOLATION, answer.detail, Reason(answer.reason).name.lower())
             return
         self.connecting.entitle(client, answer)
         self._accept(client, nats)
@@ -154,7 +162,7 @@ class NatsConnecting:
         request.transient = True
         verdict = self.connecting.decisions.decide(request)
         if verdict.kind != ADMITTED:
-            self._refuse(client, verdict.kind)
+            self._refuse(client, verdict)
             return
         client.meter = ctx.quotas.meter(ctx.now)
         session = ctx.new_session(client.client_id)
@@ -167,14 +175,15 @@ class NatsConnecting:
         ctx.counters.clients_connected += 1
         ctx.event("connected", client.client_id, client.peer)
 
-    def _refuse(self, client: Client, kind: int) -> None:
+    def _refuse(self, client: Client, verdict: ConnectVerdict) -> None:
         """Send a refusal in the protocol of NATS."""
-        if kind == RULES_CHANGED:
-            self.errors.fail(client, AUTHORIZATION_VIOLATION)
-        elif kind == CUT_OFF:
+        word = verdict.word or Reason(verdict.reason).name.lower()
+        if verdict.kind == RULES_CHANGED:
+            self.errors.fail(client, AUTHORIZATION_VIOLATION, verdict.detail, word)
+        elif verdict.kind == CUT_OFF:
             self.errors.isolated(client)
         else:
-            self.errors.fail(client, "maximum connections exceeded")
+            self.errors.fail(client, "maximum connections exceeded", verdict.detail, word)
 
 
 def _shown(options: dict[str, object], name: str, before: str) -> str:

@@ -40,14 +40,14 @@ class NatsErrors:
 
     def send(self, client: Client, text: str) -> None:
         """Send an error after which the connection continues."""
-        self.ctx.counters.error("nats")
+        self.ctx.counters.note("nats")
         self.ctx.send(client, error_frame(text))
 
-    def fail(self, client: Client, text: str, why: str = "") -> None:
-        """Send an error, and end the connection. ``why`` is for the log; "": the error."""
+    def fail(self, client: Client, text: str, why: str = "", word: str = "nats") -> None:
+        """Send an error, and end the connection. ``why`` is for the log; "": the error. ``word`` is counted."""
         if client.state == CLOSED:
             return
-        self.ctx.notice("nats", client, f"{text}: {why}" if why else text)
+        self.ctx.notice(word, client, f"{text}: {why}" if why else text)
         self.ctx.send(client, error_frame(text))
         self.ending.close(client, text)
 
@@ -62,7 +62,7 @@ class NatsErrors:
         if client.state != OPEN:
             # a client that is just connecting tries another server
             self.ctx.send(client, error_frame("Node Is Isolated"))
-        self.ending.fail(client, Reason.SERVER_UNAVAILABLE, ISOLATED)
+        self.ending.fail(client, Reason.SERVER_UNAVAILABLE, ISOLATED, "isolated")
 
     def may_not_publish(self, client: Client, subject: bytes, counted: str, why: str = "") -> None:
         """A message is refused, and ``counted`` as dropped for that reason."""

@@ -59,9 +59,13 @@ class OfListener:
 
 
 class Counters:
-    """Totals since the start. ``dropped`` counts messages that were given up, by reason; ``errors`` counts, by reason,
-    connections that the broker ended, and three events after which a connection continues: ``pubrel_unknown``, a PUBREL
-    of a handshake that no node knows, answered by PUBCOMP (MQTT 5: 0x92), ``suback_timeout``, and ``session_lost``."""
+    """Totals since the start.
+
+    ``dropped`` counts messages that were given up, by reason; ``errors`` connections that the broker ended, by reason;
+    ``noted`` events after which a connection continues: ``another_user``, ``pubrel_unknown`` (a PUBREL of a handshake
+    that no node knows), ``suback_timeout``, ``session_lost``, ``subscription_revoked``, ``nats`` (a NATS client was
+    sent an error).
+    """
 
     connections_opened: int
     connections_open: int
@@ -89,6 +93,7 @@ class Counters:
     by_listener: dict[str, OfListener]  # of closed connections
     dropped: dict[str, int]
     errors: dict[str, int]
+    noted: dict[str, int]
 
     def __init__(self) -> None:
         self.connections_opened = 0
@@ -116,6 +121,7 @@ class Counters:
         self.by_listener = {}
         self.dropped = {}
         self.errors = {}
+        self.noted = {}
 
     def took_turn(self, seconds: float) -> None:
         self.turns.add(seconds)
@@ -131,6 +137,9 @@ class Counters:
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def note(self, reason: str) -> None:
+        self.noted[reason] = self.noted.get(reason, 0) + 1
 
     def error(self, reason: str) -> None:
         self.errors[reason] = self.errors.get(reason, 0) + 1

@@ -126,6 +126,8 @@ class SysTopics:
             figures["publish/messages/dropped/" + reason] = str(count)
         for reason, count in counters.errors.items():
             figures["connections/closed/" + reason] = str(count)
+        for reason, count in counters.noted.items():
+            figures["connections/noted/" + reason] = str(count)
         return figures
 
     def _client_figures(self, sessions: int) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Deadlines:
                 self.ending.shut(client)
                 return
         elif client.valid_until != 0.0 and now >= client.valid_until:
-            self.ending.fail(client, Reason.NOT_AUTHORIZED, "its credentials have expired")
+            self.ending.fail(client, Reason.NOT_AUTHORIZED, "its credentials have expired", "credentials_expired")
             return
         elif client.keep_alive == 0.0:
             self.watch(client)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from starlingmq.core.connection import AUTHENTICATING, CLOSED, NEW, OPEN, UNPROVED
 from starlingmq.core.context import Context
+from starlingmq.core.limits.connect_verdict import DRAINING, SERVES_NO_CLIENTS
+from starlingmq.core.limits.turned_away import DETAILS, REASONS, WORDS
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.mqtt.subscribing import Subscribing
@@ -36,11 +38,11 @@ class Ending:
 
     # Ending a connection
 
-    def refuse(self, client: Client, reason: int, detail: str, elsewhere: str = "") -> None:
+    def refuse(self, client: Client, reason: int, detail: str, elsewhere: str = "", word: str = "") -> None:
         """Send CONNACK with a refusal, then close. 3.x clients get the nearest return code, or no CONNACK at all.
-        ``elsewhere``: the server for a client that is to use another one; "": any."""
+        ``elsewhere``: the server for a client that is to use another one; "": any. ``word`` as in ``fail``."""
         self.waiting.pop(client, None)
-        self.ctx.notice(Reason(reason).name.lower(), client, detail)
+        self.ctx.notice(word or Reason(reason).name.lower(), client, detail)
         if client.version == 5:
             properties = self._why(client, detail)
             self._refer(client, reason, properties, elsewhere)
@@ -65,24 +67,32 @@ class Ending:
             self.will_changed(session)
         self.close(client, "disconnect")
 
-    def fail(self, client: Client, reason: int, detail: str) -> None:
-        """End a connection for ``reason``: send it if the protocol version can express it, count it, log it."""
+    def turn_away(self, client: Client) -> None:
+        """Refuse a client because of the limit ``Client.full``."""
+        full = client.full
+        self.fail(client, REASONS[full], DETAILS[full], WORDS[full])
+
+    def fail(self, client: Client, reason: int, detail: str, word: str = "") -> None:
+        """End a connection for ``reason``: send it if the protocol version can express it, count it, log it. ``word``
+        is counted and logged, where several causes have one reason code; "": the name of the code. docs/PLAYBOOK.md
+        explains each word."""
         if client.state == CLOSED:
             return
+        word = word or Reason(reason).name.lower()
         if client.protocol_handler is not None:
-            self.ctx.notice(Reason(reason).name.lower(), client, detail)
+            self.ctx.notice(word, client, detail)
             client.protocol_handler.last_words(client, reason)
-            self.close(client, Reason(reason).name.lower())
+            self.close(client, word)
             return
         if client.state == AUTHENTICATING or (client.state == NEW and (client.version == 5 or client.full != 0)):
-            self.refuse(client, reason, detail)
+            self.refuse(client, reason, detail, "", word)
             return
-        self.ctx.notice(Reason(reason).name.lower(), client, detail)
+        self.ctx.notice(word, client, detail)
         if client.state == OPEN and client.version == 5:
             properties = self._why(client, detail)
             self._refer(client, reason, properties)
             self._send_last(client, encode(Disconnect(reason, properties), 5), encode(Disconnect(reason), 5))
-        self.close(client, Reason(reason).name.lower())
+        self.close(client, word)
 
     def _refer(self, client: Client, reason: int, properties: Properties, elsewhere: str = "") -> None:
         """Name another server to a client that is told to use one."""
@@ -98,9 +108,9 @@ class Ending:
             reason = self.ctx.connect_admission.reason()
             whole = encode(Disconnect(reason, {prop.SERVER_REFERENCE: reference}), 5)
             self._send_last(client, whole, encode(Disconnect(reason), 5))
-            self.close(client, Reason(reason).name.lower())
+            self.close(client, DRAINING)
         else:
-            self.fail(client, self.ctx.connect_admission.reason(), "this node does not accept clients at the moment")
+            self.fail(client, self.ctx.connect_admission.reason(), SERVES_NO_CLIENTS, DRAINING)
 
     def _why(self, client: Client, detail: str) -> Properties:
         return {prop.REASON_STRING: detail} if client.problem_information and detail else {}

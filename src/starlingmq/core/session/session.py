@@ -87,7 +87,7 @@ class Client:
     problem_information: bool
     auth_method: str
     challenged: bool  # its next AUTH is awaited
-    full: int  # the reason code for refusing its CONNECT because of too many connections; 0: none
+    full: int  # the limit of connections for which its CONNECT is refused (limits.turned_away); 0: none
     output_stopped: bool  # set by the shell: nothing more may be written, because earlier output could not be stored
     last_words: bool  # it is closed with output left for the client to read
     paused: bool  # set by the shell: whether it reads the transport

@@ -167,8 +167,7 @@ class Acceptor:
             sock.close()
             return
         arrival = _Arrival(sock, peer, exempt)
-        if not exempt:
-            arrival.full = gate.admission.full(peer)
+        arrival.full = gate.full(peer, exempt)
         if self._adopt is not None and not behind_proxy:
             if self.context is None:
                 self._adopted(self._adopt, arrival, None)
@@ -250,7 +249,7 @@ class Acceptor:
             if not gate.reveal(peer):
                 return
             arrival.exempt = False
-            arrival.full = gate.admission.full(peer)
+            arrival.full = gate.full(peer)
         arrival.peer = peer
         await (self._plain(arrival) if self.context is None else self._secure(arrival))
 

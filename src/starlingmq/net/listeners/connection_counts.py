@@ -2,7 +2,7 @@
 
 | limit | up to it | beyond it |
 |---|---|---|
-| ``listeners[].max_connections`` | accepted | closed immediately |
+| ``listeners[].max_connections`` | accepted | ``ADDRESS_TURNED_AWAY`` get a reply, further ones are closed |
 | ``limits.max_connections`` | accepted | ``TURNED_AWAY`` get a reply, further ones are closed immediately |
 | ``limits.connections_per_address`` | accepted | ``ADDRESS_TURNED_AWAY`` get a reply, further ones are closed |
 | an address that is banned | | ``ADDRESS_TURNED_AWAY`` get a reply, further ones are closed |
@@ -20,10 +20,10 @@ from typing import Final
 from starlingmq.config.settings import LimitsConfig
 from starlingmq.core.broker import TURNED_AWAY
 from starlingmq.core.limits.address_key import peer_host, peer_key
+from starlingmq.core.limits.turned_away import OF_ADDRESS, OF_ALL, WORDS
 from starlingmq.core.ready import Notice
 from starlingmq.net.listeners.descriptors import Descriptors
 from starlingmq.net.listeners.handshake_queue import HandshakeQueue
-from starlingmq.wire.reasons import Reason
 
 ADDRESS_TURNED_AWAY: Final = 32
 
@@ -60,7 +60,7 @@ class ConnectionCounts:
         """
         limit = self.limits.max_connections
         if limit and self.connections >= limit + TURNED_AWAY:
-            return "server_busy"
+            return WORDS[OF_ALL]
         reason = "" if exempt else self._enter_address(peer, any_ban)
         if not reason:
             self.connections += 1
@@ -77,9 +77,10 @@ class ConnectionCounts:
         return self._enter_address(peer, any_ban)
 
     def full(self, peer: str) -> int:
-        """The reason code with which a connection that was just counted is refused; 0 if it is not."""
+        """The limit (``core.limits.turned_away``) by which a connection that was just counted is refused; 0 if it is
+        not."""
         limit = self.limits.connections_per_address
-        return Reason.QUOTA_EXCEEDED if limit and self.addresses.get(peer_key(peer), 0) > limit else 0
+        return OF_ADDRESS if limit and self.addresses.get(peer_key(peer), 0) > limit else 0
 
     def _enter_address(self, peer: str, any_ban: bool) -> str:
         key = peer_key(peer)
@@ -88,7 +89,7 @@ class ConnectionCounts:
         count = self.addresses.get(key, 0)
         limit = self.limits.connections_per_address
         if limit and count >= limit + ADDRESS_TURNED_AWAY:
-            return "quota_exceeded"
+            return WORDS[OF_ADDRESS]
         if any_ban and count >= ADDRESS_TURNED_AWAY and self.is_banned(peer_host(peer)):
             return "banned"
         self.addresses[key] = count + 1

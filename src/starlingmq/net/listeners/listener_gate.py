@@ -6,13 +6,15 @@ from typing import Final
 
 from starlingmq.config.networks import Network, is_among, parse_address
 from starlingmq.core.limits.address_key import peer_host
+from starlingmq.core.limits.turned_away import OF_ADDRESS, OF_ALL, OF_LISTENER, WORDS
 from starlingmq.core.ready import Notice
-from starlingmq.net.listeners.connection_counts import ConnectionCounts
+from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
 
 WRITE_BUFFER = 1024 * 1024
 _DETAILS: Final = {
-    "server_busy": "far too many connections (limits.max_connections)",
-    "quota_exceeded": "far too many connections from its address (limits.connections_per_address)",
+    WORDS[OF_ALL]: "far too many connections (limits.max_connections)",
+    WORDS[OF_ADDRESS]: "far too many connections from its address (limits.connections_per_address)",
+    WORDS[OF_LISTENER]: "far too many connections of the listener (listeners[].max_connections)",
     "banned": "its address is banned and has too many open connections",
 }
 
@@ -93,15 +95,22 @@ class ListenerGate:
 
     def enter(self, peer: str, exempt: bool = False) -> bool:
         """Count an accepted connection; False if it is refused. One that entered must leave exactly once."""
-        if self.max_connections and self.connections >= self.max_connections:
-            self.refuse("max_connections", peer, "the listener has reached listeners[].max_connections")
-            return False
-        reason = self.admission.enter(peer, exempt, not self.keys)
+        if self.max_connections and self.connections >= self.max_connections + ADDRESS_TURNED_AWAY:
+            reason = WORDS[OF_LISTENER]
+        else:
+            reason = self.admission.enter(peer, exempt, not self.keys)
         if reason:
             self.refuse(reason, peer, _DETAILS[reason])
             return False
         self.connections += 1
         return True
+
+    def full(self, peer: str, exempt: bool = False) -> int:
+        """The limit (``core.limits.turned_away``) by which a connection that was just counted is refused; 0 if it is
+        not."""
+        if self.max_connections and self.connections > self.max_connections:
+            return OF_LISTENER
+        return 0 if exempt else self.admission.full(peer)
 
     def reveal(self, peer: str) -> bool:
         """Count an ``exempt`` connection by the address of its client; False if it is refused, and still exempt."""

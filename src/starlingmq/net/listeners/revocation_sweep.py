@@ -11,6 +11,7 @@ from starlingmq.net.listeners.der import DerError
 from starlingmq.net.listeners.revocation_list import Identity, identity
 from starlingmq.wire.reasons import Reason
 
+REVOKED: Final = "its certificate is revoked"
 CLIENTS_AT_ONCE: Final = 100  # per turn of the event loop: about a millisecond
 
 
@@ -30,7 +31,7 @@ async def _end(driver: Driver, revoked: Mapping[str, Set[Identity]]) -> None:
         certificate = None if tls is None else tls.getpeercert(True)
         if certificate and _identity(certificate) in revoked[client.listener]:
             driver.state.ctx.at(driver.clock())
-            driver.state.ending.fail(client, Reason.NOT_AUTHORIZED, "its certificate is revoked")
+            driver.state.ending.fail(client, Reason.NOT_AUTHORIZED, REVOKED, "certificate_revoked")
             driver.request_turn()
 
 

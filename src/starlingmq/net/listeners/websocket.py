@@ -210,7 +210,7 @@ class WebSocketConnection(asyncio.Protocol):
             return False
         self.peer = peer
         self.exempt = False
-        self.driver.readdressed(self.client, peer, self.gate.admission.full(peer))
+        self.driver.readdressed(self.client, peer, self.gate.full(peer))
         return True
 
     def _refuse(self, reply: UpgradeResponse) -> None:

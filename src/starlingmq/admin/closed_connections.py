@@ -1,0 +1,70 @@
+"""Connections that are closed again and again for a reason that only an operator can mend, such as a limit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from starlingmq.core.ready import Notice
+
+WINDOW_SECONDS: Final = 300.0
+CLOSED_MIN: Final = 5  # in that time: a device that tries every minute is one, a single mistake is none
+LOOKS_MAX: Final = 60
+
+WATCHED: Final = frozenset(
+    [
+        "bad_origin",
+        "bad_path",
+        "bad_subprotocol",
+        "client_certificate",
+        "client_packet_limit",
+        "connection_rate_exceeded",
+        "connections_per_address",
+        "connections_per_user",
+        "credentials_expired",
+        "listener_max_connections",
+        "login_unavailable",
+        "logins_waiting",
+        "max_connections",
+        "not_a_proxy",
+        "packet_too_large",
+        "producers",
+        "proxy_header",
+        "quota_exceeded",
+        "sessions",
+    ]
+)
+"""Reasons of docs/PLAYBOOK.md whose remedy is a setting, a file or a service. Memory and storage have alarms of their
+own; mistakes of single clients and wrong passwords are common on an open port."""
+
+
+class Repeated(NamedTuple):
+    reason: str
+    text: str
+
+
+class ClosedConnections:
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, dict[str, int]]] = deque([(0.0, {})], maxlen=LOOKS_MAX)
+
+    def look(self, now: float, counted: Mapping[str, int], last: Mapping[str, Notice]) -> Iterator[Repeated]:
+        """``counted``: connections closed since the start, by reason. ``now``: seconds of any clock."""
+        while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW_SECONDS:
+            self._looks.popleft()
+        before = self._looks[0][1]
+        self._looks.append((now, {reason: counted[reason] for reason in counted if reason in WATCHED}))
+        for reason, count in self._looks[-1][1].items():
+            closed = count - before.get(reason, 0)
+            if closed >= CLOSED_MIN:
+                yield Repeated(
+                    reason,
+                    f"{closed:,} connections were closed or refused within five minutes{_last(last.get(reason))}",
+                )
+
+
+def _last(notice: Notice | None) -> str:
+    if notice is None:
+        return ""
+    client = f" of client {notice.client_id!r}" if notice.client_id else ""
+    return f", the last one from {notice.peer}{client}: {notice.detail}"
