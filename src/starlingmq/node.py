@@ -50,7 +50,8 @@ log = logging.getLogger("starlingmq")
 
 YOUNG_MAX: Final = 10_000  # objects that are checked for reference cycles at once: about a millisecond
 # at the end of a shutdown, for clients to read their last output and for everything to be closed
-LAST_SECONDS: Final = 5.0
+LAST_SECONDS: Final = 3.0
+LAST_OUTPUT_SECONDS: Final = 0.5  # at least, for clients to read their DISCONNECT
 LAME_DUCK_LOOK: Final = 0.1  # seconds between two checks whether all NATS clients are gone
 FREEZE_INTERVAL: Final = 1.0  # seconds
 
@@ -386,15 +387,16 @@ class Broker:
         return needs_restart(self._started_with, self.config)
 
     async def lame_duck(self) -> None:
-        """Stop listening, close NATS clients one after the other over ``nats.lame_duck_duration``, then ``stop``.
-
-        A member of a cluster does the same within ``stop``.
-        """
-        if self._cluster is None and self._driver is not None:
+        """Stop listening, close NATS clients one after the other over ``nats.lame_duck_duration``, then ``stop``. A
+        member of a cluster sends its MQTT clients to other nodes meanwhile."""
+        if self._driver is not None:
             await self._listener_set.close()
-            nats, seconds = self.state.nats, self.config.nats.lame_duck_duration
+            nats, seconds, now = self.state.nats, self.config.nats.lame_duck_duration, self._driver.clock()
             log.info("lame duck mode: closing %d NATS clients within %g s", len(nats.clients), seconds)
-            nats.leaving.begin(self._driver.clock(), seconds)
+            if self._cluster is not None and self._cluster.state is not None:
+                self._cluster.state.begin_drain(now)
+            else:
+                nats.leaving.begin(now, seconds)
             self._driver.request_turn()
             while nats.clients and not self._closed.is_set():
                 await asyncio.sleep(LAME_DUCK_LOOK)
@@ -417,6 +419,7 @@ class Broker:
         if self._closed.is_set():
             return
         seconds = self.config.node.shutdown_timeout
+        ends = asyncio.get_running_loop().time() + seconds
         if self._admin is not None:
             self._admin.local_node.serving = False
         self._copies.stopping()
@@ -427,19 +430,12 @@ class Broker:
         if self._revoking is not None:
             self._revoking.cancel()
         if self._cluster is not None and not self.taken_over:
-            await self._cluster.hand_over(seconds - min(seconds / 3, LAST_SECONDS))
-        if self._bulk is not None:
-            await self._bulk.stop()
-        if self._control is not None:
-            await self._control.stop()
-        if self._http is not None:
-            await self._http.close()
-        if self._admin is not None:
-            await self._admin.stop()
-        await self._tracing.close()
+            await self._cluster.hand_over(seconds - min(seconds / 2, LAST_SECONDS))
+        await asyncio.gather(self._stop_bulk(), self._stop_admin(), self._tracing.close())
         driver = self._driver
         if driver is not None:
-            await driver.stop(min(seconds, 2.0))
+            left = ends - asyncio.get_running_loop().time()
+            await driver.stop(min(seconds, max(left, LAST_OUTPUT_SECONDS), 2.0))
             self._copies.left()
             if self._cluster is not None:
                 await self._cluster.close()
@@ -453,6 +449,18 @@ class Broker:
             self._notices.flush()
         self._listener_set.listeners.clear()
         self._closed.set()
+
+    async def _stop_bulk(self) -> None:
+        if self._bulk is not None:
+            await self._bulk.stop()
+
+    async def _stop_admin(self) -> None:
+        if self._control is not None:
+            await self._control.stop()
+        if self._http is not None:
+            await self._http.close()
+        if self._admin is not None:
+            await self._admin.stop()
 
     async def wait_closed(self) -> None:
         await self._closed.wait()

@@ -137,6 +137,27 @@ def test_a_late_module_is_loaded_once_by_whoever_uses_it_first() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
 
 
+OF_MEMBERS: Final = """
+import sys
+from starlingmq.cli import serve
+from starlingmq.cli.main import main
+
+def load(options):
+    from starlingmq.net.proto.etcd_pb2 import Member, StatusResponse
+
+    assert Member.FromString(Member(id=3, name="n").SerializeToString()).name == "n"
+    print(StatusResponse(leader=7).leader, "google.protobuf.internal.decoder" in sys.modules)
+
+serve.run = load
+main(["serve"])
+"""
+
+
+def test_a_node_does_not_load_the_messages_of_protobuf_in_python() -> None:
+    done = subprocess.run([sys.executable, "-c", OF_MEMBERS], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("7 False\n", "")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_an_empty_broker_takes_little_memory() -> None:
     command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]

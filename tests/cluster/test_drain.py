@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
+import pytest
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
+from tests.nats.talk import connect
 
 from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.takeover.transfer_frames import Offer
@@ -73,6 +76,31 @@ def test_clients_that_cannot_be_redirected_are_disconnected_without_a_server_ref
     (bye,) = new.receive()
     assert isinstance(bye, Disconnect) and bye.reason == Reason.USE_ANOTHER_SERVER
     assert SERVER_REFERENCE not in bye.properties
+
+
+@pytest.mark.parametrize(("limit", "least", "most"), [(20.0, 0.0, 1.5), (inf, 9.5, 12.0)])
+def test_a_stop_closes_nats_clients_at_once_and_a_drain_over_the_period_of_lame_duck_mode(
+    limit: float, least: float, most: float
+) -> None:
+    fleet = fleet_of(2)
+    client = connect(fleet[0], protocol=1)
+    began = fleet.now
+    fleet[0].cluster.begin_drain(began, limit)
+    until(fleet, lambda: fleet[0].cluster.drain.done)
+    assert client.closed and least <= fleet.now - began <= most
+    assert any('"ldm":true' in str(frame) for frame in client.heard())
+
+
+def test_a_stop_during_a_drain_does_not_wait_for_its_period() -> None:
+    fleet = fleet_of(2)
+    client = connect(fleet[0], protocol=1)
+    fleet[0].cluster.begin_drain(fleet.now)
+    fleet.advance(1.0)
+    assert not client.closed
+    began = fleet.now
+    fleet[0].cluster.begin_drain(began, 20.0)
+    until(fleet, lambda: fleet[0].cluster.drain.done)
+    assert client.closed and fleet.now - began <= 1.5
 
 
 def test_a_draining_node_refuses_clients() -> None:

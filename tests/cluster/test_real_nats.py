@@ -6,6 +6,7 @@ import asyncio
 import re
 import shutil
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ PATIENCE = 30
 
 def speak_nats(settings: dict[str, Any]) -> None:
     settings["listeners"].append("nats://127.0.0.1:0")
-    settings["nats"] = {"lame_duck_duration": "1s"}
+    settings["nats"] = {"lame_duck_duration": "60s"}
+    settings["node"]["shutdown_timeout"] = "60s"
 
 
 @pytest.fixture
@@ -69,7 +71,9 @@ async def test_a_node_that_leaves_sends_its_clients_to_the_others_one_after_the_
     subscriptions = [await client.subscribe("news.*") for client in clients]
     for client in clients:
         await client.flush(PATIENCE)
+    began = monotonic()
     assert await asyncio.to_thread(leaving.stop) == 0
+    assert monotonic() - began < 15, "SIGTERM does not wait for the period of lame duck mode"
     assert len(ducks) == len(clients)
     async with within(PATIENCE):
         while len(moved) < len(clients):
@@ -84,3 +88,6 @@ async def test_a_node_that_leaves_sends_its_clients_to_the_others_one_after_the_
         assert (await subscription.next_msg(timeout=PATIENCE)).data == b"moved"
     for client in clients:
         await client.close()
+    assert [await asyncio.to_thread(node.stop) for node in others] == [0, 0]
+    hint = "no other node of the cluster accepts clients any more, so the "
+    assert [hint in node.said() for node in three.nodes] == [False, False, True], "only the last one says how to go on"

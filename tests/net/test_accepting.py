@@ -11,13 +11,12 @@ from tests.patience import within
 
 from starlingmq.config.settings import LimitsConfig
 from starlingmq.core.broker import TURNED_AWAY
-from starlingmq.core.limits.turned_away import OF_LISTENER
+from starlingmq.core.limits.turned_away import OF_ADDRESS, OF_LISTENER
 from starlingmq.core.ready import Notice
 from starlingmq.net.listeners import accepting, descriptors
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
 from starlingmq.net.listeners.descriptors import Descriptors
 from starlingmq.net.listeners.listeners import Listener
-from starlingmq.wire.reasons import Reason
 
 from .conftest import PATIENCE, Certificates, FakeDriver, Open
 from .test_listeners import port_of, read_to_end
@@ -132,7 +131,7 @@ async def test_those_beyond_the_limit_of_an_address_are_told_so_in_the_order_the
     listener = await listen("mqtt://127.0.0.1:0", options={"admission": admission})
     opened = await asyncio.gather(*(knock(listener) for _ in range(5)))
     await driver.client(4)
-    assert [client.full for client in driver.clients] == [0, 0, 0, Reason.QUOTA_EXCEEDED, Reason.QUOTA_EXCEEDED]
+    assert [client.full for client in driver.clients] == [0, 0, 0, OF_ADDRESS, OF_ADDRESS]
     for _, writer in opened:
         writer.close()
     await until_empty(listener)

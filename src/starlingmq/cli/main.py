@@ -46,7 +46,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     if args[:1] == ["serve"] and (options := read_serve_options(args[1:])) is not None and COMPLETION not in os.environ:
-        load_when_used("ssl", "asyncio.sslproto")
+        # protobuf has its messages in C and imports those in Python beside them: half of the time that it takes to load
+        load_when_used("ssl", "asyncio.sslproto", "google.protobuf.internal.python_message")
         from starlingmq.cli.serve import run as serve
 
         serve(options)

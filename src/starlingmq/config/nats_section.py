@@ -31,8 +31,8 @@ class NatsConfig(Section, frozen=True):
     lame_duck_duration: Annotated[
         Duration,
         Meta(
-            description="Period over which a node that leaves the cluster (lame duck mode) closes its "
-            "clients one by one."
+            description="Period over which a node in lame duck mode (SIGUSR2, starlingmq ctl drain) closes its NATS "
+            "clients one by one. A node that is stopped by SIGTERM closes them at once."
         ),
     ] = 10.0
     max_pending_replies: Annotated[

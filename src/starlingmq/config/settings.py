@@ -92,8 +92,11 @@ class NodeConfig(Section, frozen=True):
     ] = ""
     shutdown_timeout: Annotated[
         Duration,
-        Meta(description="Time limit of a graceful shutdown; the remaining connections are closed when it expires."),
-    ] = 30.0
+        Meta(
+            description="Time limit of a graceful shutdown. Sessions that are not handed over by then stay on disk, "
+            "and the remaining connections are closed. The default fits docker stop, which kills after 10 s."
+        ),
+    ] = 7.0
     event_loop: Annotated[
         Literal["auto", "epoll", "uvloop", "asyncio"],
         Meta(

@@ -30,7 +30,7 @@ QUEUED_MAX: Final = 4096  # spans; further ones are dropped and counted
 BATCH: Final = 256
 DELAY_MS: Final = 1000  # between two exports
 EXPORT_SECONDS: Final = 3.0  # for one export, including retries
-END_SECONDS: Final = 5.0  # for the rest at the end
+END_SECONDS: Final = 2.0  # for the rest at the end
 NOT_ACCEPTED: Final = "spans were not accepted, or there was no answer"
 
 KINDS: Final = {

@@ -108,6 +108,6 @@ securityContext: {runAsNonRoot: true, runAsUser: 10001, runAsGroup: 10001, fsGro
 {{- include "starlingmq.checkListeners" . -}}
 {{- $limits := dict -}}
 {{- with include "starlingmq.memory" . }}{{ $limits = dict "memory" . }}{{ end -}}
-{{- $own := dict "listeners" $listeners "auth" $auth "node" (dict "data_dir" "/var/lib/starlingmq") "cluster" $cluster "limits" $limits -}}
+{{- $own := dict "listeners" $listeners "auth" $auth "node" (dict "data_dir" "/var/lib/starlingmq" "shutdown_timeout" "30s") "cluster" $cluster "limits" $limits -}}
 {{- toYaml (mergeOverwrite $own (deepCopy .Values.settings)) -}}
 {{- end }}

@@ -96,6 +96,10 @@ class Drain(Subsystem):
         """Accepts no clients, and sends the connected ones away. ``seconds``: everything has to be done by then. May be
         called again to change that."""
         self._ends = now + seconds
+        nats = self._broker.nats
+        # A node that is stopped does not wait for the period of lame duck mode (SIGUSR2), as nats-server does not.
+        limited = min(HASTE * seconds, len(nats.clients) / self._rate)
+        nats.leaving.begin(now, nats.config.lame_duck_duration if seconds == inf else limited)
         admission = self._ctx.connect_admission
         admission.for_good = for_good
         if self.active:
@@ -107,8 +111,6 @@ class Drain(Subsystem):
         self._accepted_at = self._since = now
         self._may = self._look_at = 0.0
         self._find(now)
-        nats = self._broker.nats
-        nats.leaving.begin(now, min(HASTE * seconds, nats.config.lame_duck_duration))
 
     def cancel(self) -> None:
         """Accepts clients again. Sessions that are already leaving continue to leave."""

@@ -185,6 +185,13 @@ class Cluster:
                 "node.shutdown_timeout expired with %s sessions and clients not handed over; sessions are kept on disk",
                 left,
             )
+        elif not state.node_directory.welcoming():
+            log.warning(
+                "no other node of the cluster accepts clients any more, so the %d sessions of this node stay on its "
+                "disk with their messages; to go on, start the nodes again, this one among them: they serve once a "
+                "majority is connected",
+                left,
+            )
         await self.until(state.flushed, until - self.clock())
 
     def stopping(self) -> None:
