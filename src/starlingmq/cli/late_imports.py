@@ -8,10 +8,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # the base classes add nothing here, and importing them loads importlib.resources, tempfile and shutil
+    Loader = MetaPathFinder = object
 
 _lock: Final = threading.RLock()  # of all of them: loading one may load another one
 

@@ -6,6 +6,7 @@ StarlingMQ. ``--debug`` anywhere on the command line shows the traceback as well
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -19,6 +20,9 @@ from starlingmq.cli.version import version_line
 
 COMPLETION: Final = "_STARLINGMQ_COMPLETE"  # set by a shell that requests completions
 INTERRUPTED: Final = 130
+IMPORTED_MAX: Final = (
+    10_000  # objects between two looks for reference cycles: a start makes many objects, and few cycles
+)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -46,6 +50,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     if args[:1] == ["serve"] and (options := read_serve_options(args[1:])) is not None and COMPLETION not in os.environ:
+        gc.set_threshold(IMPORTED_MAX)
         # protobuf has its messages in C and imports those in Python beside them: half of the time that it takes to load
         load_when_used("ssl", "asyncio.sslproto", "google.protobuf.internal.python_message")
         from starlingmq.cli.serve import run as serve

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -35,6 +33,8 @@ async def ask_members(peer_urls: Iterable[str], tls: EtcdTlsConfig | None) -> li
 
 
 def _ask(url: str, tls: EtcdTlsConfig | None) -> list[EtcdMember]:
+    import urllib.request  # with email and http, which only a node that has lost its disk needs
+
     context = None
     if tls is not None:
         context = ssl.create_default_context(cafile=tls.ca)
