@@ -79,7 +79,7 @@ async def test_new_rules_end_what_they_do_not_allow(serve: Serve, join: Join, tm
     broker.reload(broker.config)
     assert await writer.publish("a/2") == Reason.NO_MATCHING_SUBSCRIBERS
     assert await writer.publish("b") == 0 and (await reader.message()).topic == b"b"
-    assert broker.state.ctx.counters.errors["subscription_revoked"] == 1
+    assert broker.state.ctx.counters.noted["subscription_revoked"] == 1
     rules(tmp_path / "acl", "rules: [{deny: publish, topics: [b]}, {allow: all}]")
     broker.reload(broker.config)
     assert await writer.publish("b") == Reason.NOT_AUTHORIZED

@@ -41,7 +41,7 @@ def says_too_early_that_all_is_there(self: OutboundSession, inbound_sessions: An
 
 
 def waiting_clients_are_refused(self: Connecting, client_id: str, epoch: int) -> None:
-    self.not_claimed(client_id, Reason.SERVER_BUSY, "")
+    self.not_claimed(client_id, Reason.SERVER_BUSY, "", "")
 
 
 MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]] = {
