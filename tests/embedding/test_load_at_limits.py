@@ -228,3 +228,20 @@ async def test_retained_messages(serve: Serve, join: Join) -> None:
         assert len(broker.state.retained) <= 100 and len(broker.state.retained) > held
         assert told[Reason.QUOTA_EXCEEDED] and set(told) <= {0, Reason.NO_MATCHING_SUBSCRIBERS, Reason.QUOTA_EXCEEDED}
         await close(inside)
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+async def test_a_packet_that_is_too_large_is_told_with_its_size_the_limit_and_the_setting(
+    serve: Serve, caplog: pytest.LogCaptureFixture, admitted: bool
+) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    broker = await serve(limits={"max_packet_size": "100KiB", "connect_size": "10KiB"})
+    peer = await Peer.connect(broker.address(), "camera") if admitted else await Peer.open(broker.address())
+    peer.send(Publish(b"image", bytes(200_000)) if admitted else Connect(client_id="x" * 20_000))
+    answer = await (peer.expect(Disconnect) if admitted else peer.expect(Connack))
+    assert answer.reason == Reason.PACKET_TOO_LARGE
+    await peer.ended()
+    told = "its packet has 200012 bytes; 102400 are allowed (limits.max_packet_size) (packet_too_large)"
+    early = "bytes; 10240 are allowed in CONNECT (limits.connect_size) (packet_too_large)"
+    assert (told if admitted else early) in caplog.text
+    await peer.close()
