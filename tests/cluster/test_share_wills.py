@@ -212,17 +212,17 @@ def test_an_earlier_settlement_does_not_count_for_a_will_that_its_node_has_not_w
     earlier = KeyValue(all_wills("test") + b"2/c", encode_will(RegisteredWill(SETTLED, 7, epoch=3)), 1, 10)
     for will in (8, UNREPORTED):
         found = settlements()
-        assert not found.settle("c", 2, 5, None, False, will)
+        assert not found.settle("c", 2, 5, None, False, will, 0.0)
         (request,) = found.take_requests(1.0)
         found.answered(TxnAnswer(request.tag, True, 20, ((earlier,), ())), 1.0)
-        assert not found.settle("c", 2, 5, None, False, will), "will 8 would be published after the CONNACK"
+        assert not found.settle("c", 2, 5, None, False, will, 0.0), "will 8 would be published after the CONNACK"
         found.turn(1.0 + 2 * AGAIN_SECONDS)
         assert found.take_requests(1.0 + 2 * AGAIN_SECONDS), "it looks again"
     done = settlements()
-    assert not done.settle("c", 2, 5, None, False, 7)
+    assert not done.settle("c", 2, 5, None, False, 7, 0.0)
     (request,) = done.take_requests(1.0)
     done.answered(TxnAnswer(request.tag, True, 20, ((earlier,), ())), 1.0)
-    assert done.settle("c", 2, 5, None, False, 7), "that will is settled"
+    assert done.settle("c", 2, 5, None, False, 7, 0.0), "that will is settled"
 
 
 def settlements() -> WillSettlements:

@@ -82,7 +82,7 @@ class Settling:
         self.found.answered(TxnAnswer(request.tag, True, self.revision, found), self.now)
 
     def is_settled(self, will: int) -> bool:
-        return self.found.settle("c", 2, 5, None, False, will)
+        return self.found.settle("c", 2, 5, None, False, will, 0.0)
 
 
 def test_a_settlement_waits_for_the_copy_that_this_node_took_before_this_node_hears_of_it() -> None:

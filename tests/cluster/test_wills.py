@@ -270,7 +270,7 @@ def settling() -> WillSettlements:
 
 
 def settle(found: WillSettlements, epoch: int, client_id: str = "c") -> bool:
-    return found.settle(client_id, 2, epoch, None, False, 0)
+    return found.settle(client_id, 2, epoch, None, False, 0, 0.0)
 
 
 def asks(found: WillSettlements, epoch: int, there: RegisteredWill | None) -> list[Put]:
@@ -294,19 +294,21 @@ def test_a_will_that_its_client_has_left_since_is_not_cancelled() -> None:
     found = settling()
     assert not settle(found, 5)
     (request,) = found.take_requests(1.0)
-    earlier = KeyValue(KEYS + b"2/c", encode_will(RegisteredWill(REGISTERED, 7, delay=3, epoch=3)), 1, 10)
+    earlier = KeyValue(KEYS + b"2/c", encode_will(RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=3)), 1, 10)
     found.answered(TxnAnswer(request.tag, True, 20, ((earlier,), ())), 1.0)
     (change,) = found.take_requests(1.0)
     assert change.compares[0].operand == 10 and not settle(found, 5)
-    later = KeyValue(KEYS + b"2/c", encode_will(RegisteredWill(REGISTERED, 8, delay=3, epoch=6)), 1, 12)
+    later = KeyValue(KEYS + b"2/c", encode_will(RegisteredWill(REGISTERED, 8, delay=3, seconds=3, epoch=6)), 1, 12)
     found.answered(TxnAnswer(change.tag, False, 21, ((later,),)), 1.0)
     assert changes(found) == [] and settle(found, 5)
 
 
 def test_the_settlement_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:
     found = settling()
-    assert asks(found, 5, RegisteredWill(REGISTERED, 7, delay=3, epoch=6)) == []  # no connection waits for it any more
-    assert len(asks(found, 9, RegisteredWill(REGISTERED, 8, delay=3, epoch=6))) == 1
+    assert (
+        asks(found, 5, RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=6)) == []
+    )  # no connection waits for it any more
+    assert len(asks(found, 9, RegisteredWill(REGISTERED, 8, delay=3, seconds=3, epoch=6))) == 1
 
 
 def test_an_unreachable_node_learns_from_etcd_that_its_client_is_back() -> None:
@@ -337,7 +339,7 @@ def test_a_node_that_was_taken_out_publishes_nothing_of_before() -> None:
     node.state.ctx.recording = True
     found = node.cluster.wills
     found.begin_turn(node.now)
-    will = will_from(RegisteredWill(REGISTERED, 7, delay=3, epoch=3))
+    will = will_from(RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=3))
     assert node.state.ctx.cluster.wills is not None
     node.state.ctx.cluster.wills.fire("c", will)
     found.begin_turn(node.now)

@@ -100,6 +100,7 @@ class InboundSession:
     passed_on: dict[int, int]  # nodes that said that they pass the session on, and keep their owner keys -> epoch
     unheard: dict[int, None]  # nodes that have not said which others may have such state; 0: no node can say it
     discarded: bool  # the session is not wanted: clean start, or it belongs to another user
+    since: float  # the time of the last CONNECT; 0.0: there is none
     user: str | None  # the user who connected; None: no client has connected, or sessions are not bound to users
     session: Session | None  # None until this node has one
     served: bool  # a client has had the session, so no source can provide another one
@@ -129,6 +130,7 @@ class InboundSession:
         self.passed_on = {}
         self.unheard = dict.fromkeys(others)
         self.discarded = False
+        self.since = 0.0
         self.user = None
         self.session = None
         self.served = False

@@ -160,6 +160,7 @@ class InboundClaims:
             return
         inbound = InboundSession(client_id, epoch, others)
         inbound.user = user
+        inbound.since = 0.0 if claim is None else claim.since
         inbound.holders.update(dict.fromkeys(owned.others))
         if former_members or self._is_one_absent(owned):
             inbound.unheard[0] = None
@@ -203,6 +204,7 @@ class InboundClaims:
         elif user is not None:
             inbound.user = user
         if claim is not None:
+            inbound.since = claim.since
             self._target.step(inbound, InboundEvent.CONNECT)
         inbound.owned = owned.epoch
         self._migrations.changed(inbound)

@@ -116,14 +116,14 @@ class TakeoverTarget:
         sources have reported, with a clean start those of all sources, and the will that this node itself still has to
         publish."""
         migrations, earlier, wills = self._migrations, inbound.wills, self._migrations.ports.wills
-        late = inbound.late()
+        late, since = inbound.late(), inbound.since or self._ctx.now
         nodes = [node for node in dict.fromkeys((*late, *earlier.reported)) if node != migrations.me]
         for node in nodes:
             will = earlier.reported.get(node, 0)
             if will == UNREPORTED and node in late:
                 will = 0
             if node not in earlier.settled and wills.settling.settle(
-                inbound.client_id, node, inbound.owned, inbound.user, inbound.discarded, will
+                inbound.client_id, node, inbound.owned, inbound.user, inbound.discarded, will, since
             ):
                 earlier.settled[node] = None
                 epoch = earlier.unreleased.pop(node, 0)

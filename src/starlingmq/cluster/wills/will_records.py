@@ -16,6 +16,7 @@ import msgspec
 from starlingmq.core.connection import UNPROVED
 from starlingmq.core.message import Message
 from starlingmq.core.session.session import Client, Will
+from starlingmq.core.session.will_rule import due_after
 
 REGISTERED: Final = 0  # it may be published
 FIRING: Final = 1  # its own node is publishing it
@@ -122,7 +123,7 @@ def registered(will: Will, session_expiry: int, due_at: float) -> RegisteredWill
         will.client.username,
         will.client.peer,
         message.publisher,
-        min(will.delay, session_expiry),
+        due_after(will.delay, session_expiry),
         due_at,
         will.epoch,
         will.granted,

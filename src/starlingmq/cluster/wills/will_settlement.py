@@ -17,7 +17,7 @@ since:
     REGISTERED, not reported yet            reads again: DISCONNECT may have cancelled it a moment ago
     REGISTERED, reported as cancelled       writes SETTLED
     REGISTERED, and the client is in time   cancels it: writes SETTLED
-    REGISTERED, due by this CONNECT         takes it: writes SETTLED and a copy of its own, and publishes it
+    REGISTERED, due, or reported as due     takes it: writes SETTLED and a copy of its own, and publishes it
     FIRING, or a copy of a taken will       reads again until it is gone, so published. If its node is not connected,
                                             and the key has not changed for ``fire_seconds``: writes SETTLED, the
                                             will is lost
@@ -66,6 +66,8 @@ from starlingmq.cluster.wills.will_records import (
     taken_prefix,
     wills_of,
 )
+from starlingmq.core.session.session_user import BY_USER, is_anothers
+from starlingmq.core.session.will_rule import is_cancelled
 
 GETS_PER_TXN: Final = 60
 RETRY_SECONDS: Final = 0.5
@@ -77,7 +79,7 @@ KEPT_SECONDS: Final = 60.0  # how long the result is kept for the CONNECT that a
 class Settlement:
     """``key`` is the one that is read: first that of the node where the client was, then perhaps the copy at its
     ``holder``, to which that key, as in ``pointer``, has led. ``will``: the id that the client's former node has
-    reported as pending; CANCELLED: it has none; UNREPORTED: it was asked and has not answered; 0: it could not be
+    reported as due; CANCELLED: it has none; UNREPORTED: it was asked and has not answered; 0: it could not be
     asked, or is of an earlier version."""
 
     __slots__ = (
@@ -96,6 +98,7 @@ class Settlement:
         "revision",
         "seen",
         "seen_at",
+        "since",
         "user",
         "will",
     )
@@ -108,6 +111,7 @@ class Settlement:
         self.epoch = epoch
         self.user: str | None = None
         self.clean = False
+        self.since = 0.0  # the time of the CONNECT
         self.will = 0
         self.done = False
         self.final = False  # this node has taken the will, or the other one publishes it: then the key is deleted
@@ -119,11 +123,12 @@ class Settlement:
         self.pointer: tuple[RegisteredWill, int, float] | None = None
         self.forget_at = inf
 
-    def cancels(self, value: RegisteredWill, now: float) -> bool:
-        """Whether the client is back before that will is due [MQTT-3.1.3-9]."""
-        if value.delay == 0 or self.clean or (self.user is not None and value.username != self.user):
+    def cancels(self, value: RegisteredWill) -> bool:
+        """Whether the client is back before that will is due. Its node, if it could be asked, knows best."""
+        if self.will == value.id:
             return False
-        return not 0.0 < value.due_at <= now
+        continues = not (self.clean or is_anothers(BY_USER, value.username, self.user))
+        return is_cancelled(value.seconds, value.due_at, continues, self.since)
 
 
 class WillSettlements:
@@ -170,10 +175,12 @@ class WillSettlements:
         self._gets_per_txn = 1
         self._amendments.divide(under_way_max)
 
-    def settle(self, client_id: str, node: int, epoch: int, user: str | None, clean: bool, will: int) -> bool:
+    def settle(
+        self, client_id: str, node: int, epoch: int, user: str | None, clean: bool, will: int, since: float
+    ) -> bool:
         """Whether nothing that the client left at ``node`` before ``epoch`` will be published from now on. To be called
-        until it returns True. ``user``: the user who connected (None: users share sessions). ``clean``: the client
-        continues without a session."""
+        until it returns True. ``user``: the user who connected (None: users share sessions), at the time ``since``.
+        ``clean``: the client continues without a session."""
         key = wills_of(self._cluster, node) + client_id.encode()
         found = self._settlements.get(key)
         if found is not None and found.epoch >= epoch:
@@ -186,7 +193,7 @@ class WillSettlements:
         found = self._settlements[key] = Settlement(
             key, taken_prefix(self._cluster, node, client_id), node, client_id, epoch
         )
-        found.user, found.clean, found.will = user, clean, will
+        found.user, found.clean, found.will, found.since = user, clean, will, since
         self._looked_at[key] = found
         self._to_ask.append(found)
         return False
@@ -325,7 +332,7 @@ class WillSettlements:
             self._conclude(settlement)
         elif other and self._is_patient(settlement):
             self._look_again(settlement)  # an earlier will, which the due one replaces
-        elif settlement.will == CANCELLED or settlement.cancels(value, self._now):
+        elif settlement.will == CANCELLED or settlement.cancels(value):
             self._amend(settlement, revision, mine)
         else:
             mine.taker = self._me

@@ -41,6 +41,7 @@ from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_reset import renumber, sends_session_lost
 from starlingmq.core.session.session_user import ANOTHER_USER, BY_CLIENT_ID, is_anothers
+from starlingmq.core.session.will_rule import due_after, is_cancelled
 from starlingmq.wire import properties as prop
 from starlingmq.wire.digests import blake2b
 from starlingmq.wire.mqtt import Auth, Connack, Connect, encode
@@ -410,16 +411,20 @@ class Connecting:
         """The client is on another connection now, here or elsewhere. Returns whether it has a session to continue.
         With a clean start it has none, and the content is counted as dropped by ``why``."""
         earlier = session.client
-        if earlier is not None:
-            self._take_over(session, earlier, clean_start)
-        elif session.expires_at != 0.0 and session.expires_at <= self.ctx.now:
+        if earlier is None and session.expires_at != 0.0 and session.expires_at <= self.ctx.now:
             self.ending.end(session)  # it expired while the broker was down, and has not been checked yet
-        elif not clean_start:
-            if session.will_at != 0.0 and session.will_at <= self.ctx.now:
-                self.ending.publish_pending(session)  # likewise
-            session.will = None  # the client returned in time [MQTT-3.1.3-9]
-            session.will_at = 0.0
-            self.ending.will_changed(session)
+            return False
+        will = session.will
+        if will is not None:
+            seconds = due_after(will.delay, session.expiry)
+            if is_cancelled(seconds, session.will_at, not clean_start, self.ctx.now):
+                session.will = None
+                session.will_at = 0.0
+                self.ending.will_changed(session)
+        if earlier is not None:  # [MQTT-3.1.4-3]
+            self.ending.fail(earlier, Reason.SESSION_TAKEN_OVER, CLIENT_ID_IN_USE)
+        else:
+            self.ending.publish_pending(session)
         if clean_start and not session.ended:
             self.ending.end(session, why)
         return not session.ended
@@ -449,12 +454,3 @@ class Connecting:
         session.owner = client.username
         session.expires_at = 0.0
         return session, True
-
-    def _take_over(self, session: Session, earlier: Client, clean_start: bool) -> None:
-        """Another connection has the client id now [MQTT-3.1.4-3]. The earlier one's will is published at once, unless
-        the reconnection within its delay cancels it."""
-        will = session.will
-        if will is not None and will.delay != 0 and not clean_start and session.expiry != 0:
-            session.will = None
-            self.ending.will_changed(session)
-        self.ending.fail(earlier, Reason.SESSION_TAKEN_OVER, CLIENT_ID_IN_USE)

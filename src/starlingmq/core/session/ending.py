@@ -16,6 +16,7 @@ from starlingmq.core.ready import SESSION_DELETE, SESSION_PUT, Write
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.session.session import NEVER, Client, Session, Will
 from starlingmq.core.session.session_reset import knows
+from starlingmq.core.session.will_rule import due_after
 from starlingmq.wire import properties as prop
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, encode
 from starlingmq.wire.properties import Properties
@@ -220,10 +221,11 @@ class Ending:
         will = session.will
         if will is None:
             return
-        if will.delay == 0 or session.expiry == 0:
+        seconds = due_after(will.delay, session.expiry)
+        if seconds == 0:
             self.publish_pending(session)
             return
-        session.will_at = self.ctx.now + will.delay
+        session.will_at = self.ctx.now + seconds
         self.ctx.arm(session, session.will_at)
         self.will_changed(session)
 

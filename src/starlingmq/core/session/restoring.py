@@ -19,6 +19,7 @@ from starlingmq.core.session.qos import MAX_PACKET_ID, Handshake, Inbound, SendW
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import GROUP_PREFIX, NEVER, NODE_PREFIX, Session, Subscription, Will
 from starlingmq.core.session.stored_messages import References
+from starlingmq.core.session.will_rule import due_after
 from starlingmq.core.timers import TimerWheel
 
 
@@ -106,7 +107,7 @@ class Restoring:
         session.will = will
         if connected:
             if will is not None:
-                session.will_at = ctx.now + (0 if session.expiry == 0 else will.delay)
+                session.will_at = ctx.now + due_after(will.delay, session.expiry)
             if session.expiry != NEVER:
                 session.expires_at = ctx.now + session.expiry
         else:
