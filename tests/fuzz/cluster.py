@@ -69,8 +69,8 @@ BODY_SAMPLES: Final[tuple[Body, ...]] = (
     DataAck(1, 2),
     HandshakeCall(1, (QUESTION,)),
     HandshakeReply(1, 2, (ANSWER,)),
-    GroupPull(1, (Pull(b"g/a", 1, (Allotment(1, 2, 3, 4),), True),)),
-    GroupReport(1, (GroupState(b"g/a", 1, 2, 3, 4, ((1, 2),), True),)),
+    GroupPull(1, (Pull(b"g/a", 1, (Allotment(1, 2, 3, 4, 5),), True),)),
+    GroupReport(1, (GroupState(b"g/a", 1, 2, 3, 4, ((1, 2),), True, 5),)),
     OperatorCall(1, b'{"question":"status"}'),
     OperatorReply(1, b'{"answer":{}}'),
 )

@@ -15,14 +15,15 @@ from typing import Final
 from starlingmq.cluster.links.peer_frames import Allotment, Body, GroupPull, GroupReport, Pull
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group
+from starlingmq.core.groups.member_selection import ANY_SIZE
 
 RESEND_SECONDS: Final = 0.25  # until an unanswered pull is repeated
 SETTLE_SECONDS: Final = 0.25  # how long a new primary waits for the nodes to report the capacity of their members
 NOTIFIED_REST: Final = 1.0  # seconds between polls when nodes report new messages themselves
 PULLS_PER_FRAME: Final = 100
 
-# for each node with members: its number, members there, whether there is room
-Chances = tuple[tuple[int, int, bool], ...]
+# for each node with members: its number, members there, whether there is room, what size they accept
+Chances = tuple[tuple[int, int, bool, int], ...]
 
 
 class Loop:
@@ -219,25 +220,33 @@ class GroupPulls:
         """``all_of_it``: allots all the room there is for messages that wait there; unused room comes back with the
         answer. For messages that enter there later, allots a part: half of the room that the members last reported,
         divided among the nodes. That part is not subtracted here: a message that finds no room waits at the member's
-        node."""
+        node. If some members have a Maximum Packet Size, nodes without connected members are named as well, so that
+        the node can tell whether a message is too large for all."""
         loop.wanting.pop(share, None)
         loop.standing[share] = self._chances(group)
         part = 2 * (len(self._loops) + 1)
         found: list[Allotment] = []
-        room_here = group.room(self._broker.ctx.write_buffer)
+        room_here, limit = group.room(self._broker.ctx.write_buffer), group.limit()
+        limited = any(each not in (0, ANY_SIZE) for each in (limit, *[room.limit for room in group.rooms.values()]))
         if room_here != 0:
-            found.append(Allotment(self._me, group.online(), room_here if all_of_it else 0, max(1, room_here // part)))
+            room_now = room_here if all_of_it else 0
+            found.append(Allotment(self._me, group.online(), room_now, max(1, room_here // part), limit))
+        elif limited and group.online() == 0:
+            found.append(Allotment(self._me, 0, 0))
         for node, room in group.rooms.items():
             if room.given > 0 and group.reaches(room):
                 given = room.left if all_of_it else 0
                 room.left -= given
-                found.append(Allotment(node, room.online, given, max(1, room.given // part)))
+                found.append(Allotment(node, room.online, given, max(1, room.given // part), room.limit))
+            elif limited and room.online == 0:
+                found.append(Allotment(node, 0, 0))
         return Pull(share, group.epoch, tuple(found), True)
 
     def _chances(self, group: Group) -> Chances:
-        here = (self._me, group.online(), group.room(self._broker.ctx.write_buffer) != 0)
+        here = (self._me, group.online(), group.room(self._broker.ctx.write_buffer) != 0, group.limit())
         rooms = group.rooms.items()
-        return (here, *[(node, room.online, room.given != 0 and group.reaches(room)) for node, room in rooms])
+        others = [(node, room.online, room.given != 0 and group.reaches(room), room.limit) for node, room in rooms]
+        return (here, *others)
 
     # Answers
 
@@ -270,7 +279,7 @@ class GroupPulls:
                 loop.ready.pop(state.key, None)
             if state.wants:
                 loop.wanting[state.key] = None
-            group.can_take(number, state.online, state.room)
+            group.can_take(number, state.online, state.room, state.limit)
             settling = self._settling.get(state.key)
             if settling is not None:
                 settling.asked.pop(number, None)

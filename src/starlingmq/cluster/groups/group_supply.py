@@ -180,11 +180,12 @@ class GroupSupply:
             subscription = group.nodes.get(allotment.node)
             if subscription is not None:
                 room = allotment.standing if standing else allotment.room
-                group.rooms[allotment.node] = Room(subscription, allotment.online, room)
+                group.rooms[allotment.node] = Room(subscription, allotment.online, room, allotment.limit)
 
     def _state(self, group: Group, taken: tuple[tuple[int, int], ...]) -> GroupState:
         room = group.room(self._broker.ctx.write_buffer)
-        return GroupState(group.share(), group.epoch, group.waiting(), group.online(), room, taken, group.wants())
+        share, waiting, online = group.share(), group.waiting(), group.online()
+        return GroupState(share, group.epoch, waiting, online, room, taken, group.wants(), group.limit())
 
     # Own reports
 
@@ -216,7 +217,7 @@ class GroupSupply:
             if (
                 said is None
                 or (state.waiting != 0) != (said.waiting != 0)
-                or state.online != said.online
+                or (state.online, state.limit) != (said.online, said.limit)
                 or (state.room != 0) != (said.room != 0)
                 or (state.wants and not said.wants)
             ):
@@ -235,4 +236,6 @@ class GroupSupply:
 
 
 def _news(reported: GroupState, state: GroupState) -> bool:
-    return reported.online != state.online or reported.room != state.room or reported.wants != state.wants
+    if reported.online != state.online or reported.limit != state.limit:
+        return True
+    return reported.room != state.room or reported.wants != state.wants

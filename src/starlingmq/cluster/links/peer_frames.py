@@ -227,6 +227,7 @@ class Allotment:
     online: int
     room: int  # for messages that wait now
     standing: int = 0  # for messages that enter later
+    limit: int = 0  # the largest Maximum Packet Size of these members, or ANY_SIZE; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +259,7 @@ class GroupState:
     room: int
     taken: tuple[tuple[int, int], ...] = ()  # node -> how much of its allotment was used
     wants: bool = False  # messages enter there, and little or nothing of them is allotted in advance
+    limit: int = 0  # the largest Maximum Packet Size of the members there, or ANY_SIZE; 0: unknown, or there are none
 
 
 @dataclass(frozen=True, slots=True)

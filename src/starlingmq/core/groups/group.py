@@ -25,6 +25,7 @@ from starlingmq.core.groups.member_selection import (
     ROUND_ROBIN,
     STICKY,
     Room,
+    accepts,
     in_flight,
     takes,
 )
@@ -160,12 +161,12 @@ class Group(GroupMembers):
         self.rooms.pop(node, None)
         self.waits_at.pop(node, None)
 
-    def can_take(self, node: int, online: int, room: int) -> None:
+    def can_take(self, node: int, online: int, room: int, limit: int = 0) -> None:
         """The state of another node's members, from that node or from the primary."""
         subscription = self.nodes.get(node)
         if subscription is None:
             return
-        self.rooms[node] = Room(subscription, online, room)
+        self.rooms[node] = Room(subscription, online, room, limit)
 
     def wants(self) -> bool:
         """Whether messages enter here, and the primary on another node has allowed this node little or no selection."""
@@ -180,6 +181,32 @@ class Group(GroupMembers):
         session = room.subscription.session
         return session.client is not None and session.node not in self.unreached
 
+    def _able(self, room: Room, message: Message) -> bool:
+        """Whether the members of that node can take the message, as far as this node knows."""
+        return room.left > 0 and room.accepts(message) and self.reaches(room)
+
+    def too_large(self, message: Message) -> bool:
+        """Whether there are connected members, at nodes that are reached, and none of them accepts a message of this
+        size."""
+        found = False
+        for member in self._present:
+            client = member.session.client
+            if client is not None and member.present and not member.session.ended:
+                if accepts(client, member, message):
+                    return False
+                found = True
+        for node, subscription in self.nodes.items():
+            if self.counts.get(node, 0) == 0 or subscription.session.client is None or node in self.unreached:
+                continue
+            room = self.rooms.get(node)
+            if room is None:
+                return False  # it has not said yet what its members accept
+            if room.online != 0:
+                if room.accepts(message):
+                    return False
+                found = True
+        return found
+
     def orphaned(self) -> bool:
         """Whether the primary is unreachable. Until there is another one, each node gives its messages to its own
         members, and to others within their allotment."""
@@ -193,7 +220,7 @@ class Group(GroupMembers):
         here = len(self._present)
         total = here
         for room in self.rooms.values():
-            if room.left > 0 and self.reaches(room):
+            if self._able(room, message):
                 total += room.online
         if total == 0:
             return None
@@ -213,7 +240,7 @@ class Group(GroupMembers):
         index -= here
         second: Subscription | None = None
         for room in self.rooms.values():
-            if room.left > 0 and self.reaches(room):
+            if self._able(room, message):
                 second = room.subscription
                 index -= room.online
                 if index < 0:
@@ -230,7 +257,7 @@ class Group(GroupMembers):
                 index -= len(self._present)
             else:
                 room = self.rooms[node]
-                able = room.left > 0 and self.reaches(room)
+                able = self._able(room, message)
                 member = room.subscription if able else None
                 index -= room.online if able else 0
             if member is not None:

@@ -26,6 +26,7 @@ from starlingmq.core.session.session import Session, Subscription
 
 GIVEN_PER_TURN: Final = 1024  # of one group queue before others get their turn
 GROUPS_PER_TURN: Final = 256
+TOO_LARGE: Final = "packet_too_large"  # reason of messages that no connected member accepts
 
 
 class GroupEngine(GroupQueues):
@@ -55,7 +56,7 @@ class GroupEngine(GroupQueues):
 
     def passes_through(self, group: Group) -> bool:
         ctx = self.ctx
-        if not group.primary or group.rooms or self.has_line(group):
+        if not group.primary or group.rooms or group.limited or self.has_line(group):
             return False
         return not ctx.recording or ctx.groups.storage != "journal"
 
@@ -289,7 +290,14 @@ class GroupEngine(GroupQueues):
                 continue
             member = group.choose(lent.message, ctx.write_buffer)
             if member is None:
-                return budget
+                if not group.too_large(lent.message):
+                    return budget
+                del window.owed[packet_id]
+                self._done(group, lent)
+                ctx.drop(TOO_LARGE, line.client_id)
+                self.tell_dropped(group, lent.message, TOO_LARGE)
+                budget -= 1
+                continue
             budget -= 1
             ctx.work -= 1
             del window.owed[packet_id]
@@ -309,7 +317,11 @@ class GroupEngine(GroupQueues):
                 continue
             member = group.choose(waiting.message, ctx.write_buffer)
             if member is None:
-                break
+                if not group.too_large(waiting.message):
+                    break
+                self.delivery.give_up(line, queue.pop(), TOO_LARGE)
+                budget -= 1
+                continue
             budget -= 1
             ctx.work -= 1
             if not self._hand_over(group, member, waiting.message, None, None):

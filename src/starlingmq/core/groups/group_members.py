@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlingmq.core.groups.member_selection import ANY_SIZE
 from starlingmq.core.routing.filter_tree import Subscriber
 from starlingmq.core.session.session import Session, Subscription
 
@@ -9,12 +10,14 @@ from starlingmq.core.session.session import Session, Subscription
 class GroupMembers(Subscriber):
     members: list[Subscription]
     keepers: int  # number of members at QoS 1 or 2, which are not NATS clients
+    limited: bool  # a member with a connection may have a Maximum Packet Size
     _present: list[Subscription]  # members with a connection, and some that lost it lately
     _indexes: dict[str, int]  # client id -> index in members
 
     def __init__(self) -> None:
         self.members = []
         self.keepers = 0
+        self.limited = False
         self._present = []
         self._indexes = {}
 
@@ -75,6 +78,9 @@ class GroupMembers(Subscriber):
             self._appear(self.members[index])
 
     def _appear(self, member: Subscription) -> None:
+        client = member.session.client
+        if client is not None and client.max_packet != 0:
+            self.limited = True
         if not member.present:
             member.present = True
             self._present.append(member)
@@ -88,6 +94,21 @@ class GroupMembers(Subscriber):
             if member.present:
                 there.append(member)
         self._present = there
+
+    def limit(self) -> int:
+        """The largest Maximum Packet Size of the members here with a connection; ANY_SIZE: one of them has none; 0:
+        there are no such members."""
+        self._purge()
+        if not self.limited:
+            return ANY_SIZE if self._present else 0
+        largest = 0
+        self.limited = False
+        for member in self._present:
+            client = member.session.client
+            if client is not None:
+                self.limited = self.limited or client.max_packet != 0
+                largest = max(largest, client.max_packet or ANY_SIZE)
+        return largest
 
     def online(self) -> int:
         """Number of members here with a connection."""

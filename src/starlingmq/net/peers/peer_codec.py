@@ -265,7 +265,7 @@ def _put_pull(body: GroupPull, field: pb.GroupPull) -> None:
     field.number = body.number
     for pull in body.pulls:
         allotments = [
-            pb.Allotment(node=each.node, online=each.online, room=each.room, standing=each.standing)
+            pb.Allotment(node=each.node, online=each.online, room=each.room, standing=each.standing, limit=each.limit)
             for each in pull.allotments
         ]
         field.pulls.add(key=pull.key, epoch=pull.epoch, allotments=allotments, stands=pull.stands)
@@ -276,7 +276,7 @@ def _to_pull(message: pb.GroupPull) -> GroupPull:
         Pull(
             pull.key,
             pull.epoch,
-            tuple(Allotment(each.node, each.online, each.room, each.standing) for each in pull.allotments),
+            tuple(Allotment(each.node, each.online, each.room, each.standing, each.limit) for each in pull.allotments),
             pull.stands,
         )
         for pull in message.pulls
@@ -295,6 +295,7 @@ def _put_report(body: GroupReport, field: pb.GroupReport) -> None:
             room=state.room,
             taken=[pb.Taken(node=node, count=count) for node, count in state.taken],
             wants=state.wants,
+            limit=state.limit,
         )
 
 
@@ -308,6 +309,7 @@ def _to_report(message: pb.GroupReport) -> GroupReport:
             state.room,
             tuple((each.node, each.count) for each in state.taken),
             state.wants,
+            state.limit,
         )
         for state in message.states
     ]

@@ -297,16 +297,18 @@ class HandshakeReply(_message.Message):
     def __init__(self, number: _Optional[int] = ..., since: _Optional[int] = ..., answers: _Optional[bytes] = ...) -> None: ...
 
 class Allotment(_message.Message):
-    __slots__ = ("node", "online", "room", "standing")
+    __slots__ = ("node", "online", "room", "standing", "limit")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ONLINE_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     node: int
     online: int
     room: int
     standing: int
-    def __init__(self, node: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ..., standing: _Optional[int] = ...) -> None: ...
+    limit: int
+    def __init__(self, node: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ..., standing: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class Pull(_message.Message):
     __slots__ = ("key", "epoch", "allotments", "stands")
@@ -337,7 +339,7 @@ class Taken(_message.Message):
     def __init__(self, node: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class GroupState(_message.Message):
-    __slots__ = ("key", "epoch", "waiting", "online", "room", "taken", "wants")
+    __slots__ = ("key", "epoch", "waiting", "online", "room", "taken", "wants", "limit")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +347,7 @@ class GroupState(_message.Message):
     ROOM_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     WANTS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     epoch: int
     waiting: int
@@ -352,7 +355,8 @@ class GroupState(_message.Message):
     room: int
     taken: _containers.RepeatedCompositeFieldContainer[Taken]
     wants: bool
-    def __init__(self, key: _Optional[bytes] = ..., epoch: _Optional[int] = ..., waiting: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[Taken, _Mapping[str, object]]]] = ..., wants: _Optional[bool] = ...) -> None: ...
+    limit: int
+    def __init__(self, key: _Optional[bytes] = ..., epoch: _Optional[int] = ..., waiting: _Optional[int] = ..., online: _Optional[int] = ..., room: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[Taken, _Mapping[str, object]]]] = ..., wants: _Optional[bool] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class GroupReport(_message.Message):
     __slots__ = ("number", "states")
