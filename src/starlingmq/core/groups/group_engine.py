@@ -284,17 +284,13 @@ class GroupEngine(GroupQueues):
                 return budget
             expired = lent.message.expired(ctx.now)
             if expired or self.too_old(group, lent.message):
-                del window.owed[packet_id]
-                self._done(group, lent)
-                ctx.drop("expired" if expired else STALE, line.client_id)
+                self._drop_lent(group, line, window, lent, "expired" if expired else STALE)
                 continue
             member = group.choose(lent.message, ctx.write_buffer)
             if member is None:
                 if not group.too_large(lent.message):
                     return budget
-                del window.owed[packet_id]
-                self._done(group, lent)
-                ctx.drop(TOO_LARGE, line.client_id)
+                self._drop_lent(group, line, window, lent, TOO_LARGE)
                 self.tell_dropped(group, lent.message, TOO_LARGE)
                 budget -= 1
                 continue
@@ -331,3 +327,9 @@ class GroupEngine(GroupQueues):
         if queue is not None:
             self.moved_up(line, queue)
         return budget
+
+    def _drop_lent(self, group: Group, line: Session, window: SendWindow, lent: Outgoing, reason: str) -> None:
+        """A member has left without acknowledging this message, and no other one gets it."""
+        del window.owed[lent.packet_id]
+        self._done(group, lent)
+        self.ctx.drop(reason, line.client_id)
