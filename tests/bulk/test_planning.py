@@ -51,13 +51,13 @@ async def test_a_batch_is_cut_into_tasks(broker: Broker) -> None:
     assert await asyncio.to_thread(plan, startingOffsets="latest") == []
     reader = BatchReader(read_options(options(broker), streaming=False))
     assert list(reader.read(InputPartition(None))) == [], "what Spark makes up where there is no partition"
-    assert await asyncio.to_thread(plan, startingTimestamp="1000") == [("n1", 0, 10)]
+    assert await asyncio.to_thread(plan, startingTimestamp="1700000000000") == [("n1", 0, 10)]
     assert await asyncio.to_thread(plan, startingTimestamp="2100-01-01T00:00:00") == []
     kafka = {"startingOffsets": '{"n1": -2}', "endingOffsets": '{"n1": -1}'}
     assert await asyncio.to_thread(lambda: plan(**kafka)) == [("n1", 0, 10)]
     assert await asyncio.to_thread(plan, startingOffsets='{"n1": -1}') == []
     backwards = {"startingOffsets": '{"n1": 6}', "endingOffsets": '{"n1": 4}'}
-    with pytest.raises(StreamError, match="endingOffsets: 4 on node n1 is before its start, 6"):
+    with pytest.raises(StreamError, match="endingOffsets: offset 4 on node n1 is before its start, 6"):
         await asyncio.to_thread(lambda: plan(**backwards))
     with pytest.raises(StreamError, match="excludedNodes: lists all nodes of stream"):
         await asyncio.to_thread(plan, excludedNodes="n1")
@@ -176,6 +176,11 @@ async def test_a_batch_of_a_node_that_was_just_lost_is_planned_when_it_is_there_
         ({"startingOffsets": "first"}, "is not earliest, latest"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "set only one of them"),
         ({"startingTimestamp": "noon"}, "neither milliseconds"),
+        ({"startingTimestamp": "1769860800"}, "1769860800 looks like seconds; give milliseconds"),
+        (
+            {"startingTimestamp": '{"n1": 1769860800000000}'},
+            "looks like microseconds or nano",
+        ),
         ({"endingOffsets": "latest"}, "not supported by streaming queries"),
         ({"maxRowsPerTrigger": "0"}, "not a number above 0"),
         ({"maxBytesPerTrigger": "much"}, "not a number above 0"),
@@ -189,6 +194,12 @@ async def test_a_batch_of_a_node_that_was_just_lost_is_planned_when_it_is_there_
 def test_bad_options_are_said_by_name(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         read_options({"servers": "a:1", "stream": "s"} | given, streaming=True)
+
+
+def test_a_batch_does_not_end_before_it_starts() -> None:
+    given = {"servers": "a:1", "stream": "s", "startingTimestamp": "2026-01-31T12:00:00"}
+    with pytest.raises(OptionError, match=r"endingTimestamp: 2026-01-31T11:59:59.999000\+00:00 is before starting"):
+        read_options(given | {"endingTimestamp": "1769860799999"}, streaming=False)
 
 
 def test_good_options() -> None:

@@ -284,7 +284,16 @@ def test_times_bound_a_batch_query_for_all_nodes_or_by_node(stack: ExitStack, tm
     late = rows_of(both(n1, n2, startingTimestamp=json.dumps({"n2": limit_ms})))
     assert sorted(late) == sorted([("n1", n) for n in NUMBERS[:5]] + [("n2", n) for n in NUMBERS[3:5]])
     with pytest.raises(StreamError, match="timestamps are given for n9, but the stream is on n1, n2"):
-        rows_of(both(n1, n2, endingTimestamp='{"n9": 1}'))
+        rows_of(both(n1, n2, endingTimestamp='{"n9": 1769860800000}'))
+    for start in ({"startingOffsets": "latest"}, {"startingTimestamp": json.dumps({"n1": limit_ms})}):
+        with pytest.raises(StreamError, match=r"endingTimestamp: offset 0 on node n1 is before its start, [35]"):
+            rows_of(both(n1, n2, endingTimestamp='{"n1": 1769860800000}', **start))
+    future = int(time.time() * 1000) + 3_600_000
+    for since in (str(future), json.dumps({"n1": future})):
+        options = both(n1, n2, startingTimestamp=since)
+        with pytest.raises(StreamError, match=r"startingTimestamp: .* is in the future, and the query would read"):
+            MicroBatchReader(read_options(options, streaming=True)).initialOffset()
+        assert {node for node, _ in rows_of(options)} == ({"n2"} if "{" in since else set()), "a batch has none"
 
 
 def both(n1: StreamBroker, n2: StreamBroker, **more: str) -> dict[str, str]:

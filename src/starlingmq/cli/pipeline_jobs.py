@@ -274,6 +274,7 @@ def _rows(spark: Any, config: PipelineConfig, since: str, until: str) -> DataFra
     """Return the current rows of the stream."""
     from starlingmq.pipeline.run import runs_here, source_options
 
+    _check_order(since, until)
     options = source_options(config.source, runs_here(spark))
     if since:
         del options["startingOffsets"]
@@ -284,6 +285,7 @@ def _rows(spark: Any, config: PipelineConfig, since: str, until: str) -> DataFra
 def _chosen(rows: DataFrame, topics: list[str], since: str, until: str) -> DataFrame:
     from pyspark.sql import functions as F
 
+    _check_order(since, until)
     if since:
         rows = rows.where(F.col("timestamp") >= F.lit(_time(since, "--since")))
     if until:
@@ -295,6 +297,11 @@ def _chosen(rows: DataFrame, topics: list[str], since: str, until: str) -> DataF
         wanted = F.udf(lambda topic: any(matches(each, topic.encode()) for each in filters), "boolean")
         rows = rows.where(wanted("topic"))
     return rows
+
+
+def _check_order(since: str, until: str) -> None:
+    if since and until and _time(until, "--until") < _time(since, "--since"):
+        raise CommandError(f"--until: {until} is before --since, {since}")
 
 
 def _time(text: str, option: str) -> datetime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from datetime import UTC, datetime
 from typing import Final, cast
 
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
@@ -33,6 +34,18 @@ def begin_at(book: NodeBook, bounds: dict[str, Bounds]) -> StreamPosition:
     offsets = begin_offsets(book, bounds)
     waiting = {node: _begin_time(options, node) for node in book.missing() if node not in offsets}
     return StreamPosition(offsets=offsets, streams=ids(bounds), waiting=waiting)
+
+
+def refuse_future(options: Options) -> None:
+    """A streaming query begins at an offset, so rows would be read that come before that time. Raises StreamError."""
+    since = options.since if isinstance(options.since, dict) else {"": options.since or 0.0}
+    for node, when in since.items():
+        if when > time.time():
+            told = datetime.fromtimestamp(when, UTC).isoformat()
+            raise StreamError(
+                f"startingTimestamp: {told}{node and f' of node {node}'} is in the future, and the query would read "
+                "the rows until then as well; start it after that time, or set startingOffsets to latest"
+            )
 
 
 def _begin_time(options: Options, node: str) -> float:

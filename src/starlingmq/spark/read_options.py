@@ -20,6 +20,8 @@ LATEST: Final = "latest"
 ROWS_PER_PARTITION: Final = 1_000_000
 NODE_TIMEOUT_SECONDS: Final = 30.0
 TRIGGER_DELAY_SECONDS: Final = 15 * 60.0  # as Kafka's source has it
+MILLIS_MIN: Final = 100_000_000_000  # 1973; as seconds the year 5138
+MILLIS_END: Final = 7_258_118_400_000  # 2200
 UNITS: Final = {"kib": 1024, "mib": 1024**2, "gib": 1024**3, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 NAMES: Final = (
@@ -121,6 +123,9 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
     for name in ("endingOffsets", "endingTimestamp"):
         if streaming and name in options:
             raise OptionError(f"{name}: not supported by streaming queries; use Trigger.AvailableNow, or a batch query")
+    since, until = (_timestamps(options, name) for name in ("startingTimestamp", "endingTimestamp"))
+    if isinstance(since, float) and isinstance(until, float) and until < since:
+        raise OptionError(f"endingTimestamp: {_shown(until)} is before startingTimestamp, {_shown(since)}")
     return Options(
         servers=servers,
         stream=options["stream"],
@@ -130,8 +135,8 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Options:
         ca=read_ca(options.get("tlsCa", "")),
         starting=_offsets(options, "startingOffsets", LATEST if streaming else EARLIEST),
         ending=_offsets(options, "endingOffsets", LATEST),
-        since=_timestamps(options, "startingTimestamp"),
-        until=_timestamps(options, "endingTimestamp"),
+        since=since,
+        until=until,
         filters=tuple(filter.strip() for filter in options.get("topicFilter", "").split(",") if filter.strip()),
         columns=read_columns(options),
         rows_max=read_number(options, "maxRowsPerTrigger", 0),
@@ -197,13 +202,21 @@ def _timestamps(options: Mapping[str, str], name: str) -> float | dict[str, floa
 
 def _timestamp(name: str, text: str) -> float:
     if text.isdigit():
-        return int(text) / 1000.0
+        number = int(text)
+        if number and not MILLIS_MIN <= number < MILLIS_END:
+            unit = "seconds" if number < MILLIS_MIN else "microseconds or nanoseconds"
+            raise OptionError(f"{name}: {text} looks like {unit}; give milliseconds since 1970, or a time in ISO 8601")
+        return number / 1000.0
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         forms = "milliseconds since 1970 nor a time such as 2026-01-31T12:00:00+00:00"
         raise OptionError(f"{name}: {text!r} is neither {forms}") from None
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _shown(when: float) -> str:
+    return datetime.fromtimestamp(when, UTC).isoformat()
 
 
 def _seconds(options: Mapping[str, str], name: str, otherwise: float) -> float:

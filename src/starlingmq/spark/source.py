@@ -44,7 +44,7 @@ from pyspark.sql.utils import is_remote
 from starlingmq.bulk.positions import StreamPosition, position_of
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
-from starlingmq.spark.planning import NextBatch, begin_at, end_offsets, ids
+from starlingmq.spark.planning import NextBatch, begin_at, end_offsets, ids, refuse_future
 from starlingmq.spark.read_options import Options, read_columns, read_options
 from starlingmq.spark.row_reading import RowPartition, parts, read_part
 
@@ -157,9 +157,13 @@ class BatchReader(DataSourceReader):
             start = begin_at(book, bounds)
             batch = NextBatch(book, start, bounds)
             end = StreamPosition(offsets=end_offsets(book, bounds), streams=start.streams)
+            option = "endingOffsets" if self.options.until is None else "endingTimestamp"
+            given = isinstance(self.options.ending, dict) or self.options.until is not None
             for node, first in start.offsets.items():
-                if isinstance(self.options.ending, dict) and end.offsets.get(node, first) < first:
-                    raise StreamError(f"endingOffsets: {end.offsets[node]} on node {node} is before its start, {first}")
+                if given and end.offsets.get(node, first) < first:
+                    raise StreamError(
+                        f"{option}: offset {end.offsets[node]} on node {node} is before its start, {first}"
+                    )
             return parts(book, StreamPosition(offsets=batch.begins, streams=start.streams), end)
         finally:
             book.close()
@@ -189,6 +193,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._book
 
     def initialOffset(self) -> Told:
+        refuse_future(self.options)
         return begin_at(self.book, self.book.bounds()).as_json_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
