@@ -45,7 +45,26 @@ def test_json_columns_have_types_and_notes_for_what_is_undecided() -> None:
     assert "id: text in 2, integer in 1; string is a guess" in notes
     assert "value: absent or null in 1 of 3" in notes and "place.x: absent or null in 1 of 2" in notes
     assert "none: always null, so its type is unknown; string is a guess" in notes
-    assert "sent_at: looks like a time; a step makes a timestamp of it: timestamp_seconds(sent_at)" in notes
+    assert "sent_at: looks like a time in s; as one: the type timestamp, and timestamp_unit: {sent_at: s}" in notes
+
+
+def test_times_are_recognized_by_value_in_every_unit() -> None:
+    when = 1767225600
+    reading = {"x": when + 0.5, "b": [when * 1000], "c": {"d": when * 10**6}, "e": when * 10**9, "id": when * 10}
+    notes = inferred([json.dumps(reading).encode()] * 2).notes
+    assert [note.partition(";")[0] for note in notes] == [
+        f"{path}: looks like a time in {unit}" for path, unit in (("x", "s"), ("b[]", "ms"), ("c.d", "us"), ("e", "ns"))
+    ]
+    assert notes[1].endswith("timestamp_unit: {b: ms}") and notes[2].endswith("timestamp_unit: {c.d: us}")
+
+
+def test_names_that_differ_by_case_only_are_one_column() -> None:
+    readings: list[dict[str, Any]] = [{"Topic": "a", "v": 1, "n": {"x": 1, "X": 2}}] * 2 + [{"V": 2.5, "Topic": "b"}]
+    found = inferred([json.dumps(reading).encode() for reading in readings])
+    assert found.decode["schema"] == "Topic string, v bigint, n struct<x: bigint>"
+    notes = "\n".join(found.notes)
+    assert "V: in 1 of 3, and left out, because Spark does not distinguish it by case from v" in notes
+    assert "n.X: in 2 of 2, and left out" in notes and "Topic: replaces the column of the source" in notes
 
 
 @pytest.mark.parametrize(
@@ -63,6 +82,8 @@ def test_json_columns_have_types_and_notes_for_what_is_undecided() -> None:
         ([b"hello world"], {"format": "raw"}, "no format"),
         ([b'{"timestamp": 1}'], {"format": "json", "schema": "timestamp bigint"},
          "timestamp: replaces the column of the source of the same name"),
+        ([b'\xef\xbb\xbf{"id": 1}', b'{"id": 2}', b'{"id": NaN}', b'{"id": 1e999}'],
+         {"format": "json", "schema": "id bigint"}, "2 of 4 payloads are not json"),
         ([b'{"id": 1}', b'{"id": 2}', b"x"], {"format": "json", "schema": "id bigint"},
          "1 of 3 payloads are not json, on topics such as a/b"),
         ([b"\x00\x00\x00\x00\x07abc", b"\x00\x00\x00\x00\x08abc"],

@@ -15,6 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
+from starlingmq.cli.pipeline_output import RunOutput
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.config import read_pipeline
 from starlingmq.pipeline.object_store import arrow_environment
@@ -241,6 +242,27 @@ def test_lost_messages_are_in_the_status(end: str) -> None:
     assert (found.lost, found.again, found.lag) == (23, end.count("again"), 7)
 
 
+def test_a_watermark_far_ahead_of_the_clock_and_repeated_batches_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    status = Status(name="hot", file="hot.yaml", pid=1, began=1.0, heard=1.0)
+    output = RunOutput(status)
+    output.repeated("hot", 3)
+    progress = {"numInputRows": 5, "processedRowsPerSecond": 1.0, "durationMs": {}, "sources": []}
+    early, late = "2026-03-02T11:59:59.000Z", "2026-03-02T12:00:00.000Z"  # of the batch: 2026-03-01T12:00:00
+    for batch, times in enumerate(({}, {"max": early}, {"max": late}, {"watermark": late}, {"max": early}), 3):
+        status.take(progress | {"batchId": batch, "timestamp": "2026-03-01T12:00:00.000Z", "eventTime": times})
+        output.look()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "rows/s" not in line]
+    assert lines == [
+        "hot: batch 3 had begun and was not completed; it is run again with the same rows",
+        "hot: the watermark follows an event time that is 1.0 days ahead of the clock; rows before it count as late, "
+        "and are left out",
+    ]
+    assert (status.repeats, status.ahead) == (1, 86_399.0)
+
+
 def test_the_status_is_exposed_as_metrics() -> None:
     text = metrics_text(Status(name="hot", file="f", pid=1, began=1.0, heard=5.0, rows=10, lag=3, batch=2))
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -318,6 +340,26 @@ KEY = {"key": ["a"], "order_by": ["b"]}
             {"decode": {"format": "csv", "schema": "n int", "options": {"Mode": "DROPMALFORMED"}}},
             "decode.options.Mode: not allowed",
         ),
+        (
+            {"decode": {"format": "json", "schema": "a int", "options": {"allowComment": "true"}}},
+            "decode.options.allowComment: has no effect on payloads in json; the nearest is allowComments",
+        ),
+        (
+            {"decode": {"format": "csv", "schema": "a int", "options": {"allowComments": "true"}}},
+            "decode.options.allowComments: has no effect on payloads in csv; the nearest is",
+        ),
+        (
+            {"decode": {"format": "json", "schema": "a int", "options": {"ALLOWCOMMENTS": "yes"}}},
+            "decode.options.ALLOWCOMMENTS: 'yes' is neither true nor false",
+        ),
+        ({"decode": {"format": "json", "schema": "a int", "options": {"maxNumLen": "big"}}}, "is not a whole number"),
+        ({"decode": {"format": "cbor", "schema": "a int", "options": {"sep": ";"}}}, "options: have no effect on cbor"),
+        ({"decode": {"options": {"sep": ";"}}}, "decode.options: have no effect on raw"),
+        (
+            {"decode": {"format": "json", "schema": "at timestamp", "timestamp_unit": {"at": "hours"}}},
+            "decode.timestamp_unit.*hours",
+        ),
+        ({"decode": {"timestamp_unit": {"at": "s"}}}, "decode.timestamp_unit: has no meaning for raw"),
         ({"sink": None}, "hot.yaml: sink: required"),
         ({"dead_letter": {}, **JSON}, "hot.yaml: dead_letter.path: required"),
     ],

@@ -169,9 +169,11 @@ def test_settings_of_a_batch_under_way_are_not_changed(
     with pytest.raises(PipelineError, match="decode, dead_letter: batch 0 was not completed with the earlier settings"):
         file = written(tmp_path, changed)
         Pipeline(spark, read_pipeline(file), file).start()
-    for settings in (tree(tmp_path, broker.address), changed):
+    for settings, repeated in ((tree(tmp_path, broker.address), [("both", 0)]), (changed, [])):
         file = written(tmp_path, settings)
-        run_all(Pipeline(spark, read_pipeline(file), file))
+        pipeline = Pipeline(spark, read_pipeline(file), file)
+        run_all(pipeline)
+        assert pipeline.repeated == repeated
     assert [row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()] == [2]
     letters = spark.read.parquet(str(tmp_path / "dead")).orderBy("offset").collect()
     assert [bytes(row.payload) for row in letters] == [b'{"n": "1"}', b"bad"]

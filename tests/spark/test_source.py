@@ -86,7 +86,7 @@ def test_payloads_are_decoded_and_what_can_not_be_is_kept(spark: SparkSession, b
 
 
 def test_a_payload_has_one_json_value(spark: SparkSession, broker: StreamBroker) -> None:
-    one = [b'{"id": "a}b", "v": 1}', b' {"id": "a", "v": NaN} ', b'{"id": "c", "v": 4, "w": [{"x": 1}, {"x": [2]}]}\n']
+    one = [b'{"id": "a}b", "v": 1}', b' {"id": "a", "v": 2} ', b'{"id": "c", "v": 4, "w": [{"x": 1}, {"x": [2]}]}\n']
     more = [b'{"id": "a", "v": 1}{"id": "b", "v": 2}', b'{"id": "a", "v": 1}\n{"id": "b", "v": 2}']
     more += [b'{"id": "a", "v": 1},{"id": "b", "v": 2}', b'{"id": "a", "v": NaN} {"id": "b"}', b'{"id": "a"} tail']
     more += [b'{"id": "a"},{"id": "b"', b'{"id": "a"},tail', b'{"id": "a"},', b'{"id": "a"}}', b'{"id": "a"}], "x": 3']

@@ -29,8 +29,8 @@ FIELDS_MAX: Final = 200  # of a struct
 MAP_KEYS_MIN: Final = 20  # different keys from which a map may be one of data
 MAP_SHARE_MAX: Final = 0.5  # with the average key in at most this share of the values
 DEPTH_MAX: Final = 32
-EPOCHS: Final = ((1_000_000_000, 2_500_000_000, "timestamp_seconds"), (10**12, 25 * 10**11, "timestamp_millis"))
-EPOCH_NAME: Final = re.compile(r"(^|_)(ts|time|timestamp|at|date|when)$", re.IGNORECASE)
+EPOCHS: Final = {"s": 10**9, "ms": 10**12, "us": 10**15, "ns": 10**18}  # 2001, in this unit
+EPOCH_END: Final = 2.5  # times that, 2049: a number between is taken for a time
 KINDS: Final = (
     (bool, "boolean"),
     (int, "integer"),
@@ -53,12 +53,7 @@ class ColumnTypes:
 
     def columns(self, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
         """Return name and type of each column of maps from field to value."""
-        found = self._fields("", rows, 0)
-        lower = Counter(name.lower() for name, _ in found)
-        twice = sorted(name for name, _ in found if lower[name.lower()] > 1)
-        if twice:
-            self.notes.append(f"{', '.join(twice)}: Spark does not distinguish them by case; set one schema by hand")
-        return found
+        return self._fields("", rows, 0)
 
     def _fields(self, path: str, rows: list[dict[str, Any]], depth: int) -> list[tuple[str, str]]:
         names: dict[str, list[Any]] = {}
@@ -70,8 +65,19 @@ class ColumnTypes:
                 f"{path or 'the payload'}: has {len(names)} fields; only the first {FIELDS_MAX} are named"
             )
         found: list[tuple[str, str]] = []
+        chosen: dict[str, str] = {}  # of the spellings that Spark does not distinguish, the most frequent one
+        for name in names:
+            other = chosen.setdefault(name.lower(), name)
+            if len(names[name]) > len(names[other]):
+                chosen[name.lower()] = name
         for name in list(names)[:FIELDS_MAX]:
             where = f"{path}.{name}" if path else name
+            if chosen[name.lower()] != name:
+                self.notes.append(
+                    f"{where}: in {len(names[name]):,} of {len(rows):,}, and left out, because Spark does not "
+                    f"distinguish it by case from {chosen[name.lower()]}"
+                )
+                continue
             values = [value for value in names[name] if value is not None]
             if values and len(values) < len(rows):
                 self.notes.append(f"{where}: absent or null in {len(rows) - len(values):,} of {len(rows):,}")
@@ -83,6 +89,8 @@ class ColumnTypes:
             self.notes.append(f"{path}: always null, so its type is unknown; string is a guess")
             return "string"
         kinds = Counter(kind_of(value) for value in values)
+        if kinds.keys() <= {"integer", "double"}:
+            self._note_time(path, values)
         if set(kinds) == {"integer", "double"}:
             return "double"
         if len(kinds) > 1:
@@ -113,14 +121,20 @@ class ColumnTypes:
 
     def _integer(self, path: str, values: list[int]) -> str:
         if all(value in BIGINT for value in values):
-            for low, high, function in EPOCHS:
-                if EPOCH_NAME.search(path) and all(low <= value < high for value in values):
-                    self.notes.append(f"{path}: looks like a time; a step makes a timestamp of it: {function}({path})")
             return "bigint"
         if all(value in DECIMAL for value in values):
             return "decimal(38,0)"
         self.notes.append(f"{path}: numbers beyond decimal(38,0); double loses digits")
         return "double"
+
+    def _note_time(self, path: str, values: list[Any]) -> None:
+        for unit, low in EPOCHS.items():
+            if all(low <= value < EPOCH_END * low for value in values):
+                column = path.replace("[]", "")
+                self.notes.append(
+                    f"{path}: looks like a time in {unit}; as one: the type timestamp, and timestamp_unit: "
+                    f"{{{column}: {unit}}}"
+                )
 
     def _map(self, path: str, values: list[dict[str, Any]], depth: int) -> str:
         keys = {str(key) for value in values for key in value}

@@ -14,6 +14,7 @@ from msgspec import Meta, field
 
 from starlingmq.config.section_types import ConfigError, Count, Duration, Section, Size
 from starlingmq.config.tree_builder import build, read_yaml
+from starlingmq.pipeline.decode_options import check_options
 
 NAME: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,63}(?!\n)$"
 ROWS: Final = "rows"  # the table that the first step reads
@@ -22,7 +23,6 @@ COMPACTED: Final = ("delta", "iceberg")
 ICEBERG_PARTITION: Final = re.compile(r"(?P<transform>year|month|day|hour)\((?P<of>[^()]+)\)")
 SERVERS: Final = "kafka.bootstrap.servers"
 ONE_ATTEMPT: Final = {"spark.task.maxFailures": "1", "spark.speculation": "false"}  # of each task, with kafka
-OF_DECODING: Final = ("mode", "columnnameofcorruptrecord", "comment")
 FILES: Final = ("parquet", "json", "csv", "orc")
 Name = Annotated[str, Meta(pattern=NAME)]
 
@@ -94,6 +94,10 @@ class DecodeConfig(Section, frozen=True):
     options: Annotated[dict[str, str], Meta(description="Spark options for csv and json, such as sep.")] = field(
         default_factory=dict
     )
+    timestamp_unit: Annotated[
+        dict[str, Literal["s", "ms", "us", "ns"]],
+        Meta(description="By timestamp column, such as sent_at or place.at: what its numbers count, since 1970."),
+    ] = field(default_factory=dict)
 
 
 class TableConfig(Section, frozen=True):
@@ -322,9 +326,9 @@ def _place(path: str) -> str:
 def _check_decode(decode: DecodeConfig) -> None:
     if (decode.format in ("raw", "sparkplug")) == bool(decode.schema):
         raise ConfigError("decode.schema: required for all formats but raw and sparkplug, and not allowed for these")
-    for name in decode.options:
-        if name.lower() in OF_DECODING:
-            raise ConfigError(f"decode.options.{name}: not allowed, because it hides payloads that cannot be decoded")
+    check_options(decode.format, decode.options)
+    if decode.timestamp_unit and decode.format in ("raw", "sparkplug"):
+        raise ConfigError(f"decode.timestamp_unit: has no meaning for {decode.format}; remove it")
     if decode.state != "none" and decode.format != "sparkplug":
         raise ConfigError(f"decode.state: only for sparkplug, not for {decode.format}")
     registry, framed = decode.registry, decode.framing == "confluent"

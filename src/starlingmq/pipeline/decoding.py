@@ -7,13 +7,12 @@ from typing import cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from starlingmq.pipeline.config import DeadLetterConfig, DecodeConfig, RegistryConfig
-from starlingmq.spark import decode_json
 from starlingmq.spark.binary_payloads import FORMATS as BINARY_FORMATS
 from starlingmq.spark.binary_payloads import decode_binary, read_format
-from starlingmq.spark.payloads import MALFORMED, REASON, WHOLE, malformed_because
+from starlingmq.spark.payloads import MALFORMED, REASON, WHOLE, decode_csv, decode_json, with_reasons
 from starlingmq.spark.schema_registry import RegistryOptions
 from starlingmq.spark.secret_reference import SecretReference
 from starlingmq.spark.sparkplug import decode_sparkplug
@@ -21,33 +20,23 @@ from starlingmq.spark.sparkplug_state import decode_sparkplug_with_state
 
 
 def decoded(rows: DataFrame, decode: DecodeConfig, mode: str = "append") -> DataFrame:
-    """Add columns of decoded payloads, and ``_malformed`` for those that cannot be decoded."""
+    """Add columns of decoded payloads, and ``_malformed`` for those that cannot be decoded. Raises OptionError."""
     if decode.format == "raw":
         return rows
-    if decode.format == "json":
-        return decode_json(rows, decode.schema)
     if decode.format == "sparkplug":
         return (
             decode_sparkplug(rows) if decode.state == "none" else decode_sparkplug_with_state(rows, decode.state, mode)
         )
-    if decode.format in BINARY_FORMATS:
-        wanted = cast(StructType, StructType.fromDDL(decode.schema))
-        registry = registry_options(decode.registry)
-        form = read_format(decode.format, wanted, decode.schema_file, decode.message, decode.framing, registry)
-        return decode_binary(rows, form)
     fields = cast(StructType, StructType.fromDDL(decode.schema))
-    whole = StructType([*fields.fields, StructField(MALFORMED, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, **decode.options}
-    # from_csv takes its schema as text only
-    ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in whole.fields)
-    line = F.regexp_replace(F.col("payload").cast("string"), "\r?\n$", "")
-    found = rows.withColumn("_decoded", F.from_csv(line, ddl, options))
-    columns = [F.col(f"_decoded.`{field.name}`").alias(field.name) for field in whole.fields]
-    text = F.col("payload").cast("string")  # Spark reads an empty line as a row of nulls
-    strange = (F.trim(text) == "") | ~F.is_valid_utf8(text)
-    columns[-1] = F.when(strange, text).otherwise(columns[-1]).alias(MALFORMED)
-    kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
-    return found.select(*columns[:-1], *kept, columns[-1])
+    if decode.format in BINARY_FORMATS:
+        registry = registry_options(decode.registry)
+        form = read_format(
+            decode.format, fields, decode.schema_file, decode.message, decode.framing, registry, decode.timestamp_unit
+        )
+        return decode_binary(rows, form)
+    if decode.format == "json":
+        return decode_json(rows, fields, options=decode.options, timestamp_unit=decode.timestamp_unit)
+    return decode_csv(rows, fields, decode.options, decode.timestamp_unit)
 
 
 def registry_options(registry: RegistryConfig | None) -> RegistryOptions | None:
@@ -75,7 +64,9 @@ def dead_letters(rows: DataFrame, decode: DecodeConfig, letter: DeadLetterConfig
     if decode.format in (*BINARY_FORMATS, "sparkplug"):
         found = found.select(f"{WHOLE}.*", F.col(MALFORMED).alias(REASON))
     else:
-        found = found.select(f"{WHOLE}.*").withColumn(REASON, malformed_because(decode.format, decode.schema))
+        found = with_reasons(
+            found.select(f"{WHOLE}.*"), decode.format, decode.schema, decode.options, decode.timestamp_unit
+        )
     if letter.format != "csv":
         return found
     in_one_line = F.translate(F.base64("payload"), "\r\n", "")

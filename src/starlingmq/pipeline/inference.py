@@ -17,6 +17,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -144,10 +145,20 @@ def _confluent_decode(values: list[int]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _json(payload: bytes) -> Any:
+    """Return the value of a payload; None if the pipeline would not take it."""
     try:
-        return json.loads(payload.decode("utf-8"))
+        return json.loads(payload.decode("utf-8-sig"), parse_constant=_refused, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
+
+
+def _refused(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if isfinite(value) else _refused(text)
 
 
 def _json_objects(samples: list[PayloadSample]) -> list[Any]:
@@ -157,7 +168,7 @@ def _json_objects(samples: list[PayloadSample]) -> list[Any]:
 def _columns(format: str, values: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     types = ColumnTypes(format == "json")
     columns = types.columns(values)
-    replaced = [name for name, _ in columns if name in OF_SOURCE]
+    replaced = [name for name, _ in columns if name.lower() in OF_SOURCE]
     notes = types.notes
     if replaced:
         notes.append(f"{', '.join(replaced)}: replaces the column of the source of the same name")
@@ -211,7 +222,7 @@ def _count(values: list[Any]) -> int:
 
 def _text(payload: bytes) -> str | None:
     try:
-        text = payload.decode("utf-8")
+        text = payload.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
     text = text.removesuffix("\n").removesuffix("\r")
@@ -227,7 +238,7 @@ def _value(text: str) -> Any:
     text = text.strip()
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    for read in (int, float):
+    for read in (int, _finite):
         try:
             return read(text) if "_" not in text else text
         except ValueError:

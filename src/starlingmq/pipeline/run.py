@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive, ArchiveError
-from starlingmq.pipeline.checkpoint_files import CheckpointFiles
+from starlingmq.pipeline.checkpoint_files import COMMITS, CheckpointFiles
 from starlingmq.pipeline.config import (
     FILES,
     ONE_ATTEMPT,
@@ -58,6 +58,7 @@ from starlingmq.pipeline.single_read import (
 )
 from starlingmq.pipeline.stateful import read_processor, with_state
 from starlingmq.spark import register
+from starlingmq.spark.column_names import comparison, same_names
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED
@@ -182,6 +183,7 @@ class Pipeline:
         self.spark = spark
         self.config = pipeline
         self.path = path
+        self.repeated: list[tuple[str, int]] = []  # queries, and batches that had begun before their last start
         self.malformed: DataFrame | None = None  # of the query of the dead letters
         self.both: DataFrame | None = None  # rows with and without _malformed: one query writes result and dead letters
         self.result = self._plan()
@@ -276,6 +278,12 @@ class Pipeline:
 
     def _check_sink(self, result: DataFrame) -> None:
         sink = self.config.sink
+        twice = same_names(result.schema, comparison(self.spark))
+        if twice:
+            raise PipelineError(
+                f"{self.path}: sink: columns {' and '.join(twice)} of the result have one name for Spark, which could "
+                "not read them any more; leave one out in a step, or rename it"
+            )
         for setting in ("partition_by", "cluster_by", "key", "order_by"):
             names = [source_column(name) if sink.format == "iceberg" else name for name in getattr(sink, setting)]
             missing = [name for name in names if name not in result.columns]
@@ -320,6 +328,7 @@ class Pipeline:
     def start(self) -> list[StreamingQuery]:
         """Start its queries: the pipeline, and the dead letters unless it writes them too. Raises PipelineError."""
         letter, sink = self.config.dead_letter, self.config.sink
+        self.repeated = []
         files = [("sink.path", sink.path)] if sink.format in FILES else []
         if letter is not None and self.both is not None:
             both = [*files, ("dead_letter.path", letter.path)]
@@ -334,6 +343,9 @@ class Pipeline:
     def _begin(self, name: str, writer: DataStreamWriter, part: str, files: list[tuple[str, str]]) -> StreamingQuery:
         """``files``: setting and directory of the files that it writes."""
         checkpoint = self._explained("checkpoint", partial(self._files, part))
+        begun = self._explained("checkpoint", checkpoint.begun)
+        if begun > self._explained("checkpoint", lambda: max(checkpoint.numbers(COMMITS), default=-1)):
+            self.repeated.append((name, begun))
         targets = [(where, self._target(where, path)) for where, path in files]
         for where, target in targets:
             self._explained(where, partial(target.check, checkpoint))

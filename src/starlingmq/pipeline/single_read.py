@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 BatchWriter = Callable[["DataFrame", int], None]
 SINKS: Final = (*FILES, "archive", "iceberg", "jdbc", "kafka")  # and tables by key
+RULES: Final = 2  # number of the release's rules about payloads that are malformed: one more when they change
 MARK: Final = "starlingmq-single-read"
 BY_ROW: Final = ("Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "Generate", "Union")
 FILE_SINK: Final = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"  # in Spark 4.3
@@ -124,7 +125,7 @@ def config_of_letters(config: PipelineConfig) -> bytes:
     registry = "" if decode.registry is None else decode.registry.url
     chosen = [decode.format, decode.schema, decode.schema_file, decode.message, decode.framing, decode.state, registry]
     where = [] if letter is None else [letter.path, letter.format]
-    return json.encode([chosen, decode.options, where], order="sorted")
+    return json.encode([chosen, decode.options, where, decode.timestamp_unit, RULES], order="sorted")
 
 
 def same_letters(checkpoint: CheckpointFiles, chosen: bytes) -> None:
@@ -136,7 +137,7 @@ def same_letters(checkpoint: CheckpointFiles, chosen: bytes) -> None:
     if known and known != chosen and begun > completed:
         raise OpenBatch(
             f"decode, dead_letter: batch {begun} was not completed with the earlier settings, and its dead letters may "
-            "be written; run it once with the earlier settings, then change them"
+            "be written; run it once with the earlier settings (or the earlier release), then change them"
         )
     if known != chosen:
         checkpoint.write_file(MARK, chosen)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +20,14 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
+from starlingmq.spark.column_names import check_names, comparison, kept_columns
 from starlingmq.spark.framed_payloads import framed_avro, framed_protobuf
 from starlingmq.spark.option_error import OptionError
-from starlingmq.spark.payloads import MALFORMED
+from starlingmq.spark.payloads import MALFORMED, WHOLE
 from starlingmq.spark.protobuf_fields import fields_reader
 from starlingmq.spark.schema_directory import SchemaFiles, read_directory
 from starlingmq.spark.schema_registry import RegistryError, RegistryOptions, RegistrySchema
+from starlingmq.spark.value_rules import check_units, epoch_reader
 
 Decoder = Callable[[bytes], Any]
 FORMATS: Final = ("avro", "protobuf", "cbor", "msgpack")
@@ -37,7 +39,7 @@ REASON_CHARACTERS_MAX: Final = 200
 class BinaryFormat(msgspec.Struct, frozen=True, kw_only=True):
     """``columns``: JSON of their StructType, since tasks cannot parse SQL. ``writer``: JSON of the Avro schema.
     ``descriptors``: a FileDescriptorSet, of which ``message`` is the full name of a message. With framing instead:
-    ``registry``, or ``schemas`` by id.
+    ``registry``, or ``schemas`` by id. ``units``: by path of a timestamp, what its numbers count.
     """
 
     name: str
@@ -48,6 +50,7 @@ class BinaryFormat(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     registry: RegistryOptions | None = None
     schemas: dict[str, RegistrySchema] = {}
+    units: dict[str, str] = {}
 
     @property
     def fields(self) -> StructType:
@@ -61,24 +64,35 @@ def read_format(
     message: str,
     framing: str,
     registry: RegistryOptions | None = None,
+    timestamp_unit: Mapping[str, str] | None = None,
 ) -> BinaryFormat:
     """Read the files of a format: ``schema_file`` is an Avro schema, or the output of ``protoc --descriptor_set_out``.
     With framing it is a directory of schemas (``read_directory``), unless there is a registry. Raises OptionError.
     """
     columns = fields.json()
+    units = dict(timestamp_unit or {})
+    check_units(fields, units)
     if framing == "confluent":
         schemas = {} if registry else read_directory(schema_file, name)
         return BinaryFormat(
-            name=name, columns=columns, framing=framing, message=message, registry=registry, schemas=schemas
+            name=name,
+            columns=columns,
+            framing=framing,
+            message=message,
+            registry=registry,
+            schemas=schemas,
+            units=units,
         )
     try:
         if name == "avro":
-            return BinaryFormat(name=name, columns=columns, writer=Path(schema_file).read_text(encoding="utf-8"))
+            writer = Path(schema_file).read_text(encoding="utf-8")
+            return BinaryFormat(name=name, columns=columns, writer=writer, units=units)
         if name == "protobuf":
-            return BinaryFormat(name=name, columns=columns, descriptors=Path(schema_file).read_bytes(), message=message)
+            descriptors = Path(schema_file).read_bytes()
+            return BinaryFormat(name=name, columns=columns, descriptors=descriptors, message=message, units=units)
     except OSError as error:
         raise OptionError(f"schema_file: {schema_file} cannot be read: {error.strerror}") from None
-    return BinaryFormat(name=name, columns=columns)
+    return BinaryFormat(name=name, columns=columns, units=units)
 
 
 def decode_binary(rows: DataFrame, format: BinaryFormat) -> DataFrame:
@@ -86,6 +100,8 @@ def decode_binary(rows: DataFrame, format: BinaryFormat) -> DataFrame:
     for payloads that were decoded. Raises OptionError.
     """
     fields = format.fields
+    compared = comparison(rows.sparkSession)
+    check_names(fields, compared, (MALFORMED, WHOLE))
     decoder(format)  # its errors belong to the driver
     result = StructType([StructField(VALUE, fields), StructField(MALFORMED, StringType())])
     arrow_type = to_arrow_type(fields, timezone="UTC")
@@ -94,8 +110,9 @@ def decode_binary(rows: DataFrame, format: BinaryFormat) -> DataFrame:
         return decoded_array(decoder(format), arrow_type, payloads)
 
     found = rows.withColumn("_decoded", by_arrow(decode, result))
-    columns = [F.col(f"_decoded.{VALUE}.`{name}`").alias(name) for name in fields.fieldNames()]
-    kept = [F.col(name) for name in rows.columns if name != "payload" and name not in fields.fieldNames()]
+    value = F.col("_decoded").getField(VALUE)
+    columns = [value.getField(name).alias(name) for name in fields.fieldNames()]
+    kept = kept_columns(rows.columns, fields.fieldNames(), compared)
     return found.select(*columns, *kept, F.col(f"_decoded.{MALFORMED}").alias(MALFORMED))
 
 
@@ -149,11 +166,13 @@ def decoder(format: BinaryFormat) -> Decoder:
     """Raises OptionError."""
     make = {"avro": _avro, "protobuf": _protobuf, "cbor": _cbor, "msgpack": _msgpack}[format.name]
     try:
-        return make(format)
+        decode = make(format)
     except ImportError as error:
         raise OptionError(
             f"decode: {format.name} needs {error.name}; run pip install '.[payloads]' in the sources"
         ) from None
+    times = epoch_reader(format.fields, format.units)
+    return decode if times is None else lambda payload: times(decode(payload))
 
 
 def _msgpack(format: BinaryFormat) -> Decoder:

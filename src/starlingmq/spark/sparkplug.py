@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from starlingmq.spark.binary_payloads import by_arrow, reason
 from starlingmq.spark.payloads import MALFORMED
+from starlingmq.spark.value_rules import MICROS_END, RANGE
 
 NAMESPACE: Final = "spBv1.0"
 STATE: Final = "STATE"
@@ -273,8 +274,8 @@ def _seq(message: Any) -> int | None:
 
 def _time(milliseconds: int) -> int:
     """Milliseconds on the wire, microseconds in Arrow."""
-    if not 0 <= milliseconds <= LONG_MAX // 1000:
-        raise ValueError(f"{milliseconds} is not a time")
+    if not 0 <= milliseconds * 1000 < MICROS_END:
+        raise ValueError(f"the time {milliseconds} ms is {RANGE}")
     return milliseconds * 1000
 
 
