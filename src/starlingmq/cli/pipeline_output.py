@@ -5,6 +5,8 @@ With JSON each line of stderr is an object with ``time``, ``event`` and ``pipeli
     event     when, and what else it has
     started   the queries run; ``pid``
     batch     a batch was completed: the figures of the status
+    repeat    a batch that had begun before is run again; ``query``, ``batch``
+    warning   ``problem``: a watermark is far ahead of the clock
     restart   after a transient failure; ``problem``, ``seconds`` (until the start), ``count``, ``most``
     ended     the pipeline was stopped, or has read everything; the figures of the status
     failed    as ``ended``, with ``problem``
@@ -31,7 +33,8 @@ from starlingmq.pipeline.status import Status, metrics_text, replace_file
 
 LINE_SECONDS: Final = 10.0  # between two lines where stderr is no terminal
 WRITE_SECONDS: Final = 1.0  # between two writes of the files
-FIGURES: Final = ("rows", "rate", "lag", "lost", "again", "restarts", "batch", "batch_seconds")
+FIGURES: Final = ("rows", "rate", "lag", "lost", "again", "restarts", "repeats", "batch", "batch_seconds")
+AHEAD_SECONDS: Final = 86_400.0  # of a watermark, from which it is warned of
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -64,6 +67,7 @@ class RunOutput:
         self._batch = status.batch
         self._line_at = 0.0
         self._written_at = 0.0
+        self._warned = False
         self._live: Live | None = None
 
     # Events
@@ -71,6 +75,14 @@ class RunOutput:
     def started(self) -> None:
         self._event("started", pid=self.status.pid)
         self.write()
+
+    def repeated(self, query: str, batch: int) -> None:
+        """A batch had begun before, and is run again."""
+        self.status.repeats += 1
+        self._event("repeat", query=query, batch=batch)
+        if not self.as_json:
+            told = f"batch {batch} had begun and was not completed; it is run again with the same rows"
+            print(f"{query}: {told}", file=sys.stderr)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -92,12 +104,26 @@ class RunOutput:
             self._batch = self.status.batch
             self._event("batch", **self._figures())
             self._written_at = 0.0
+            self._warn()
             if not (self.as_json or self.quiet or self._live) and now >= self._line_at + LINE_SECONDS:
                 self._line_at = now
                 print(progress_line(self.status), file=sys.stderr)
         if now >= self._written_at + WRITE_SECONDS:
             self._written_at = now
             self.write()
+
+    def _warn(self) -> None:
+        """Tell once that event times are far ahead of the clock."""
+        ahead = self.status.ahead
+        if ahead >= AHEAD_SECONDS and not self._warned:
+            problem = (
+                f"the watermark follows an event time that is {ahead / AHEAD_SECONDS:,.1f} days ahead of the clock; "
+                "rows before it count as late, and are left out"
+            )
+            self._event("warning", problem=problem)
+            if not self.as_json:
+                print(f"{self.status.name}: {problem}", file=sys.stderr)
+        self._warned = ahead >= AHEAD_SECONDS
 
     def restart(self, what: str, failure: str, wait: float, restarts: Restarts) -> None:
         meaning = transient(failure)

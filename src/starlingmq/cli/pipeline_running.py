@@ -111,6 +111,8 @@ def follow(pipeline: Pipeline, status: Status, file: Path | str, output: RunOutp
         while True:
             queries = pipeline.start()
             output.started()
+            for name, batch in pipeline.repeated:
+                output.repeated(name, batch)
             _watch(queries, status, told, output, pipeline.config.trigger.every)
             found = [(problem, query) for query in queries if (problem := failure(file, query)) is not None]
             if told.is_set() or not found:

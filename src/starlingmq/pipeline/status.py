@@ -19,7 +19,9 @@ class Status(msgspec.Struct, kw_only=True):
     """Times in Unix seconds, rates in rows a second, ``lag`` in rows that wait at the nodes. Since the checkpoint was
     created, ``lost`` rows had been deleted before they were read, and ``again`` times a stream was replaced by another
     one of the same name. ``problem``: why it ended, "" if it was stopped or is running. ``restarts``: of its queries,
-    after transient failures. ``fresh``: all messages published before that time have been processed; 0 if unknown.
+    after transient failures; ``repeats``: batches that had begun before, and were run again. ``fresh``: all messages
+    published before that time have been processed; 0 if unknown. ``ahead``: seconds by which the watermark, or the
+    latest event time that it follows, was ahead of the clock at the last batch; 0 if it was not.
     """
 
     name: str
@@ -34,10 +36,12 @@ class Status(msgspec.Struct, kw_only=True):
     lost: int = 0
     again: int = 0
     restarts: int = 0
+    repeats: int = 0
     batch: int = -1
     batch_seconds: float = 0.0
     problem: str = ""
     fresh: float = 0.0
+    ahead: float = 0.0
 
     def freshness(self) -> float | None:
         """Return for how many seconds messages may wait to be processed by now; None if unknown."""
@@ -54,7 +58,10 @@ class Status(msgspec.Struct, kw_only=True):
         self.batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         self.lag = sum(_lag(source) for source in progress["sources"])
         if self.lag == 0:
-            self.fresh = datetime.fromisoformat(progress["timestamp"]).timestamp()  # of the start of the batch
+            self.fresh = _seconds(progress["timestamp"])  # of the start of the batch
+        times = progress.get("eventTime") or {}
+        marks = [_seconds(times[name]) for name in ("watermark", "max") if name in times]
+        self.ahead = max([0.0, *(mark - _seconds(progress["timestamp"]) for mark in marks)])
         ends = [_position(source["endOffset"]) for source in progress["sources"]]
         self.lost = sum(end.lost for end in ends)
         self.again = sum(end.again for end in ends)
@@ -82,6 +89,7 @@ METRICS: Final = (
         "Rows that had been deleted before they were read, since the checkpoint was created.",
     ),
     ("restarts_total", "counter", "Starts of its queries after transient failures."),
+    ("repeats_total", "counter", "Batches that had begun before, and were run again."),
     ("last_batch", "gauge", "Number of the last completed batch; -1 if there is none."),
     ("last_batch_seconds", "gauge", "Duration of the last batch."),
     ("fresh_timestamp_seconds", "gauge", "Time up to which all messages have been processed; 0 if unknown."),
@@ -92,14 +100,19 @@ METRICS: Final = (
 def metrics_text(one: Status) -> str:
     """Return the status in the text format of Prometheus."""
     values = (
-        int(one.state == "running"), one.rows, one.rate, one.lag, one.lost, one.restarts, one.batch, one.batch_seconds,
-        one.fresh, one.heard,
+        int(one.state == "running"), one.rows, one.rate, one.lag, one.lost, one.restarts, one.repeats, one.batch,
+        one.batch_seconds, one.fresh, one.heard,
     )  # fmt: skip
     lines: list[str] = []
     for (name, kind, help), value in zip(METRICS, values, strict=True):
         full = f"starlingmq_pipeline_{name}"
         lines += [f"# HELP {full} {help}", f"# TYPE {full} {kind}", f'{full}{{pipeline="{one.name}"}} {value}']
     return "\n".join(lines) + "\n"
+
+
+def _seconds(time: str) -> float:
+    """Parse a time of Spark."""
+    return datetime.fromisoformat(time).timestamp()
 
 
 def _lag(source: Any) -> int:
