@@ -246,3 +246,15 @@ def test_a_node_that_restarts_at_once_serves_its_data_in_a_new_generation() -> N
     fleet.advance(1.0)
     record = fleet.record("n3")
     assert (record.server, record.generation, record.in_step["n3"]) == ("n3", 2, 2)
+
+
+def test_a_node_that_was_taken_over_is_gone_for_the_servers_whose_follower_it_is_while_its_lease_lasts() -> None:
+    fleet = CopyingFleet(3)
+    follower = fleet.record("n3").followers[0]
+    presence = fleet.processes[follower].presence
+    fleet.isolate(3)
+    fleet.advance(5.0)
+    assert fleet.record("n3").server == follower and "n3" in presence._registry.nodes
+    assert presence.is_gone("n3") and not presence.is_heard("n3")
+    server = fleet.processes[follower].roles.servers["n3"]
+    assert "n3" not in server.record.in_step, "its successor waits for it"

@@ -1,7 +1,8 @@
 """Which processes are there, for ``CopyRoles``: from the clusters of the brokers that are open in this process.
 
-A process is known by the members that it serves: its own one, and those that it took over. While it serves none, only
-the lease of its key ``copies/nodes/<name>`` tells that it is there.
+A process is known by the members that it serves: its own one, and those that it took over. Once another process
+serves them, it is known by those that it served last. One that has served none yet is there as long as the lease of its
+key ``copies/nodes/<name>`` lasts.
 
 The law: a process counts as gone when all its members are gone. A member that this process has been connected to in
 its present incarnation is gone as ``LostNodes.is_gone`` says. Any other, such as one that starts at the moment, gets
@@ -49,6 +50,7 @@ class ProcessPresence(Presence):
         self._met: dict[int, int] = {}  # number of a member -> its incarnation when it was connected last
         self._waiting_since: float | None = None  # no broker is open here since then
         self._former: dict[str, tuple[int, int]] = {}  # origin -> generation, the incarnation of the member before it
+        self._last: dict[str, tuple[int, list[MemberInfo]]] = {}  # process -> its incarnation, what it served last
         self.is_gone = self._is_gone
         self.is_heard = self._is_heard
         self.is_leading = self._is_leading
@@ -76,6 +78,9 @@ class ProcessPresence(Presence):
                 self._former[origin] = record.generation, 0
             elif known[0] != record.generation:
                 self._former[origin] = record.generation, incarnations.get(origin, 0)
+        for name, node in self._registry.nodes.items():
+            if members := self._served_by(name, view):
+                self._last[name] = node.incarnation, members
 
     def _is_leading(self) -> bool:
         if self._waiting_since is not None:
@@ -101,7 +106,7 @@ class ProcessPresence(Presence):
         if name == self._me or (node is not None and (node.stopping or self._is_starting(node))):
             return False
         witness = self._witness()
-        members = [] if witness is None else self._served_by(name, witness.view)
+        members = [] if witness is None else self._served_by(name, witness.view) or self._served_last(name)
         if witness is None or not members:
             return node is None
         return all(self._is_member_gone(witness, member) for member in members)
@@ -112,6 +117,9 @@ class ProcessPresence(Presence):
         return any(each.server == node.name and each.incarnation < node.incarnation for each in records)
 
     def _is_member_gone(self, witness: MemberPresence, member: MemberInfo) -> bool:
+        present = witness.view.members.membership.members
+        if any(each.number == member.number and each.incarnation > member.incarnation for each in present):
+            return True  # another process serves it
         if not witness.lost_nodes.is_gone(member.number):
             return False
         if self._met.get(member.number) == member.incarnation:
@@ -125,8 +133,17 @@ class ProcessPresence(Presence):
         witness = self._witness()
         members = [] if witness is None else self._served_by(name, witness.view)
         if witness is None or not members:
-            return name in self._registry.nodes
+            return name in self._registry.nodes and not self._is_gone(name)
         return any(witness.view.is_connected(member.number) for member in members)
+
+    def _served_last(self, name: str) -> list[MemberInfo]:
+        """The members that the present process of that name served before others took over all of them; none: there
+        are none, or a record names it as server and it has not joined yet."""
+        incarnation, members = self._last.get(name, (0, []))
+        node = self._registry.nodes.get(name)
+        if node is None or node.incarnation != incarnation:
+            return []
+        return [] if any(record.server == name for record in self._registry.records.values()) else members
 
     def _served_by(self, name: str, view: ClusterView) -> list[MemberInfo]:
         """The members that the process of that name serves, and that have joined since it does."""
