@@ -1,7 +1,9 @@
 """Carries out the requests of ``cluster.etcd.etcd_requests``: transactions, watches that resume, and the one lease of
 the node.
 
-- A transaction is sent once. Without an answer from etcd, the result says that the outcome is unknown.
+- A transaction is sent once. Without an answer from etcd, the result says that the outcome is unknown. So it does once
+  the members of etcd have elected another leader meanwhile: what the former one had under way may be lost with it, and
+  no member would answer it.
 - An interrupted watch resumes after the last reported change, or after the revision of a progress notification.
 - The lease is kept alive each third of its time; that also detects that etcd is unavailable.
 """
@@ -29,7 +31,17 @@ from starlingmq.cluster.etcd.etcd_requests import (
     WatchLost,
 )
 from starlingmq.config.cluster_section import EtcdTlsConfig
-from starlingmq.net.etcd.etcd_calls import GRANT, KEEP_ALIVE, REVOKE, TXN, WATCH, EtcdCalls, EtcdError, EtcdStream
+from starlingmq.net.etcd.etcd_calls import (
+    GRANT,
+    KEEP_ALIVE,
+    REVOKE,
+    STATUS,
+    TXN,
+    WATCH,
+    EtcdCalls,
+    EtcdError,
+    EtcdStream,
+)
 from starlingmq.net.etcd.etcd_members import addresses, members
 from starlingmq.net.etcd.etcd_messages import txn_answer, txn_request, watch_event, watch_request
 from starlingmq.net.proto import etcd_pb2 as pb
@@ -39,6 +51,8 @@ log = logging.getLogger("starlingmq.etcd")
 RETRY: Final = 0.2  # seconds between attempts
 DISCOVER_SECONDS: Final = 30.0
 OPEN_MAX: Final = 1024  # outstanding transactions; more are refused
+LATE_SECONDS: Final = 0.2  # after which the member is asked, again and again, whether it has another leader since
+ANOTHER_LEADER: Final = "ANOTHER_LEADER"
 
 
 class EtcdClient:
@@ -70,6 +84,8 @@ class EtcdClient:
         self._available: bool | None = None
         self._lease_task: asyncio.Task[None] | None = None
         self._txns: set[asyncio.Task[None]] = set()
+        self._term = 0  # of the leader of etcd, as far as answers have told
+        self._look: asyncio.Task[None] | None = None  # at the term
         self._watches: dict[bytes, asyncio.Task[None]] = {}
         self._streams: dict[bytes, EtcdStream[pb.WatchRequest, pb.WatchResponse]] = {}
 
@@ -120,16 +136,39 @@ class EtcdClient:
     async def _txn(self, txn: Txn) -> None:
         try:
             await self._leased(txn)
-            response = await self.calls.call(TXN, txn_request(txn, self.lease))
+            response = await self._unless_lost(txn_request(txn, self.lease))
         except EtcdError as error:
             if error.code == "NOT_FOUND":  # the lease of the write
                 self._doubted.set()
-            else:
+            elif error.code != ANOTHER_LEADER:
                 self._failed(error)
             self._on_answer(TxnAnswer(txn.tag, False, 0, error=str(error)))
         else:
             self._answered()
             self._on_answer(txn_answer(txn, response))
+
+    async def _unless_lost(self, request: pb.TxnRequest) -> pb.TxnResponse:
+        """The answer. Raises EtcdError, also once etcd has another leader than when it was asked."""
+        term, endpoint = self._term, self.calls.endpoint
+        call = asyncio.ensure_future(self.calls.call(TXN, request))
+        try:
+            while not (await asyncio.wait((call,), timeout=LATE_SECONDS))[0]:
+                if term and self._term > term:
+                    raise EtcdError(f"etcd at {endpoint}: another leader was elected meanwhile", ANOTHER_LEADER, True)
+                if self._look is None or self._look.done():
+                    self._look = asyncio.create_task(self._look_at_term(endpoint))
+                    self._keep(self._look)
+            response = call.result()
+        finally:
+            call.cancel()
+        self._term = max(self._term, response.header.raft_term)
+        return response
+
+    async def _look_at_term(self, endpoint: str) -> None:
+        with suppress(EtcdError):
+            status = await self.calls.call(STATUS, pb.StatusRequest(), endpoint)
+            if status.leader:
+                self._term = max(self._term, status.header.raft_term)
 
     async def _leased(self, txn: Txn) -> None:
         if self._granted.is_set() or not any(
