@@ -1,8 +1,8 @@
 """Which processes are there, for ``CopyRoles``: from the clusters of the brokers that are open in this process.
 
-A process is known by the members that it serves: its own one, and those that it took over. Once another process
-serves them, it is known by those that it served last. One that has served none yet is there as long as the lease of its
-key ``copies/nodes/<name>`` lasts.
+A process is known by the members that it serves: its own one, and those that it took over. While it serves none, the
+lease of its key ``copies/nodes/<name>`` tells that it is there; unless it was seen to have ended while it served some,
+before others took them over. A process that was only silent may be back soon, with everything that it had.
 
 The law: a process counts as gone when all its members are gone. A member that this process has been connected to in
 its present incarnation is gone as ``LostNodes.is_gone`` says. Any other, such as one that starts at the moment, gets
@@ -51,6 +51,7 @@ class ProcessPresence(Presence):
         self._waiting_since: float | None = None  # no broker is open here since then
         self._former: dict[str, tuple[int, int]] = {}  # origin -> generation, the incarnation of the member before it
         self._last: dict[str, tuple[int, list[MemberInfo]]] = {}  # process -> its incarnation, what it served last
+        self._ended: dict[str, int] = {}  # process -> the incarnation that has ended
         self.is_gone = self._is_gone
         self.is_heard = self._is_heard
         self.is_leading = self._is_leading
@@ -78,9 +79,17 @@ class ProcessPresence(Presence):
                 self._former[origin] = record.generation, 0
             elif known[0] != record.generation:
                 self._former[origin] = record.generation, incarnations.get(origin, 0)
+        self._look_for_ends(view)
+
+    def _look_for_ends(self, view: ClusterView) -> None:
+        quorum, present = view.quorum, view.members.membership.members
         for name, node in self._registry.nodes.items():
             if members := self._served_by(name, view):
                 self._last[name] = node.incarnation, members
+            incarnation, members = self._last.get(name, (0, []))
+            if members and incarnation == node.incarnation and quorum is not None:
+                if all(member in present and quorum.is_dead(member.number) for member in members):
+                    self._ended[name] = incarnation
 
     def _is_leading(self) -> bool:
         if self._waiting_since is not None:
@@ -106,9 +115,9 @@ class ProcessPresence(Presence):
         if name == self._me or (node is not None and (node.stopping or self._is_starting(node))):
             return False
         witness = self._witness()
-        members = [] if witness is None else self._served_by(name, witness.view) or self._served_last(name)
+        members = [] if witness is None else self._served_by(name, witness.view)
         if witness is None or not members:
-            return node is None
+            return node is None or self._has_ended(node)
         return all(self._is_member_gone(witness, member) for member in members)
 
     def _is_starting(self, node: StoringNode) -> bool:
@@ -117,9 +126,6 @@ class ProcessPresence(Presence):
         return any(each.server == node.name and each.incarnation < node.incarnation for each in records)
 
     def _is_member_gone(self, witness: MemberPresence, member: MemberInfo) -> bool:
-        present = witness.view.members.membership.members
-        if any(each.number == member.number and each.incarnation > member.incarnation for each in present):
-            return True  # another process serves it
         if not witness.lost_nodes.is_gone(member.number):
             return False
         if self._met.get(member.number) == member.incarnation:
@@ -136,14 +142,10 @@ class ProcessPresence(Presence):
             return name in self._registry.nodes and not self._is_gone(name)
         return any(witness.view.is_connected(member.number) for member in members)
 
-    def _served_last(self, name: str) -> list[MemberInfo]:
-        """The members that the present process of that name served before others took over all of them; none: there
-        are none, or a record names it as server and it has not joined yet."""
-        incarnation, members = self._last.get(name, (0, []))
-        node = self._registry.nodes.get(name)
-        if node is None or node.incarnation != incarnation:
-            return []
-        return [] if any(record.server == name for record in self._registry.records.values()) else members
+    def _has_ended(self, node: StoringNode) -> bool:
+        """Whether it is known to have ended. One that a record names as server has not joined yet."""
+        serves = any(record.server == node.name for record in self._registry.records.values())
+        return not serves and self._ended.get(node.name) == node.incarnation
 
     def _served_by(self, name: str, view: ClusterView) -> list[MemberInfo]:
         """The members that the process of that name serves, and that have joined since it does."""
