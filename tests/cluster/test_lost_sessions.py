@@ -433,3 +433,30 @@ def test_a_session_survives_a_reset_that_could_not_be_stored(version: int) -> No
     fleet.speak()
     fleet.advance(4.0, 0.05)
     assert b"queued" in published(lasting(fleet, 2, version=version).receive())
+
+
+def test_a_node_that_loses_its_majority_decides_about_no_session() -> None:
+    """It cannot know which nodes the others hear, nor whether one of them has a copy. Its client finds the session once
+    there is a majority again."""
+    fleet = Fleet(3)
+    client = lasting(fleet, 0)
+    subscribe(client, b"t", 1)
+    client.drop()
+    home, there, third = [node.cluster.number for node in fleet.nodes]
+    fleet.mute = {(third, home), (third, there)}
+    gone = connecting(fleet, 2)  # a later owner, of which the first one does not know
+    fleet.advance(0.5)
+    client = connecting(fleet, 1)
+    fleet.advance(0.5)
+    assert "c" in fleet[1].state.ctx.sessions, "the first node has handed it over"
+    assert client.receive() == [], "the third one may have a later session"
+    for other in (home, third):
+        fleet.cut(there, other)
+    fleet.advance(4.0, 0.05)
+    assert not fleet[1].cluster.serving
+    assert client.expect(Connack).reason == Reason.SERVER_UNAVAILABLE
+    gone.drop()
+    fleet.speak()
+    fleet.heal()
+    fleet.advance(2.0, 0.05)
+    assert lasting(fleet, 1).connack.session_present

@@ -78,8 +78,10 @@ class ClusterView:
         return self.quorum is not None and self.quorum.is_connected_to_others(number)
 
     def is_expected(self, number: int) -> bool:
-        """Whether to wait for a node that is not connected: others hear it, or one of them has a copy of its data."""
-        return self.is_heard_elsewhere(number) or self.is_copied(number)
+        """Whether to wait for a node that is not connected: others hear it, or one of them has a copy of its data. A
+        node without a majority cannot tell, and serves nobody who waits."""
+        has_majority = self.quorum is not None and self.quorum.enough()
+        return not has_majority or self.is_heard_elsewhere(number) or self.is_copied(number)
 
     def applied_by(self, number: int) -> int:
         """The version of this node's routes that the given node has applied."""
