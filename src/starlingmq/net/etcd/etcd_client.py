@@ -38,9 +38,12 @@ from starlingmq.net.etcd.etcd_calls import (
     STATUS,
     TXN,
     WATCH,
+    A,
     EtcdCalls,
     EtcdError,
+    EtcdMethod,
     EtcdStream,
+    Q,
 )
 from starlingmq.net.etcd.etcd_members import addresses, members
 from starlingmq.net.etcd.etcd_messages import txn_answer, txn_request, watch_event, watch_request
@@ -124,11 +127,15 @@ class EtcdClient:
         await asyncio.gather(*tasks, return_exceptions=True)
         if revoke and self.lease and self._available:
             try:
-                await self.calls.call(REVOKE, pb.LeaseRevokeRequest(id=self.lease))
-            except EtcdError as error:
+                async with asyncio.timeout(self.calls.timeout):
+                    await self._end_lease(self.lease)
+            except (EtcdError, TimeoutError) as error:
                 log.info(
-                    "revoking the etcd lease failed, so the node counts as online until the lease expires: %s", error
+                    "revoking the etcd lease failed, so the node counts as online until the lease expires: %s",
+                    error or "no answer in time",
                 )
+        if self._look is not None:
+            self._look.cancel()
         await self.calls.close()
 
     # Transactions
@@ -136,7 +143,7 @@ class EtcdClient:
     async def _txn(self, txn: Txn) -> None:
         try:
             await self._leased(txn)
-            response = await self._unless_lost(txn_request(txn, self.lease))
+            response = await self._unless_lost(TXN, txn_request(txn, self.lease))
         except EtcdError as error:
             if error.code == "NOT_FOUND":  # the lease of the write
                 self._doubted.set()
@@ -144,13 +151,14 @@ class EtcdClient:
                 self._failed(error)
             self._on_answer(TxnAnswer(txn.tag, False, 0, error=str(error)))
         else:
+            self._term = max(self._term, response.header.raft_term)
             self._answered()
             self._on_answer(txn_answer(txn, response))
 
-    async def _unless_lost(self, request: pb.TxnRequest) -> pb.TxnResponse:
+    async def _unless_lost(self, method: EtcdMethod[Q, A], request: Q) -> A:
         """The answer. Raises EtcdError, also once etcd has another leader than when it was asked."""
         term, endpoint = self._term, self.calls.endpoint
-        call = asyncio.ensure_future(self.calls.call(TXN, request))
+        call = asyncio.ensure_future(self.calls.call(method, request))
         try:
             while not (await asyncio.wait((call,), timeout=LATE_SECONDS))[0]:
                 if term and self._term > term:
@@ -158,11 +166,9 @@ class EtcdClient:
                 if self._look is None or self._look.done():
                     self._look = asyncio.create_task(self._look_at_term(endpoint))
                     self._keep(self._look)
-            response = call.result()
+            return call.result()
         finally:
             call.cancel()
-        self._term = max(self._term, response.header.raft_term)
-        return response
 
     async def _look_at_term(self, endpoint: str) -> None:
         with suppress(EtcdError):
@@ -182,10 +188,28 @@ class EtcdClient:
             raise EtcdError("etcd has not granted a lease yet", elsewhere=True) from None
 
     async def _revoke(self, revoke: Revoke) -> None:
-        try:
-            await self.calls.call(REVOKE, pb.LeaseRevokeRequest(id=revoke.lease))
-        except EtcdError as error:  # another node was faster, or the lease expires by itself
-            log.debug("a lease was not ended: %s", error)
+        """Again and again while no member can do it, as long as the lease would last without."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._lease_ttl
+        while True:
+            try:
+                await self._end_lease(revoke.lease)
+                return
+            except EtcdError as error:  # perhaps another node was faster, or the lease has expired by itself
+                log.debug("a lease was not ended: %s", error)
+                if not error.elsewhere or loop.time() >= until:
+                    return
+            await asyncio.sleep(RETRY)
+
+    async def _end_lease(self, lease: int) -> None:
+        """Raises EtcdError."""
+        while True:
+            try:
+                await self._unless_lost(REVOKE, pb.LeaseRevokeRequest(id=lease))
+                return
+            except EtcdError as error:
+                if error.code != ANOTHER_LEADER:
+                    raise
 
     # Watches
 
