@@ -1,5 +1,5 @@
-"""Worlds with copies in which a node dies for good in the middle of a takeover, its disk with it, at each step of what it
-does then; ``python -m tests.cluster.new_owner_world --copies 2 --seeds N``.
+"""Worlds with copies in which a node dies for good in the middle of a takeover, its disk with it, at each step of what
+it does then; ``python -m tests.cluster.new_owner_world --copies 2 --seeds N``.
 
 A client with messages in flight and in its queue goes to another node. The new owner or the former one dies a few steps
 of its disk later, or a moment later. The client then has to find its session at a node that is left, within seconds,

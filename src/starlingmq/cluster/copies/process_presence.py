@@ -87,9 +87,10 @@ class ProcessPresence(Presence):
             if members := self._served_by(name, view):
                 self._last[name] = node.incarnation, members
             incarnation, members = self._last.get(name, (0, []))
-            if members and incarnation == node.incarnation and quorum is not None:
-                if all(member in present and quorum.is_dead(member.number) for member in members):
-                    self._ended[name] = incarnation
+            if quorum is None or not members or incarnation != node.incarnation:
+                continue
+            if all(member in present and quorum.is_dead(member.number) for member in members):
+                self._ended[name] = incarnation
 
     def _is_leading(self) -> bool:
         if self._waiting_since is not None:
