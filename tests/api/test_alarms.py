@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from starlingmq import Broker
-from starlingmq.admin import alarm_webhook
-from starlingmq.admin.alarm_conditions import Condition, Severity
+from starlingmq.admin import alarm_conditions, alarm_webhook
+from starlingmq.admin.alarm_conditions import DROPPED_SECONDS, Condition, Severity
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms
 from starlingmq.admin.closed_connections import ClosedConnections
@@ -182,8 +182,7 @@ async def test_operators_see_drops_and_certificates_that_end(
     file = a_certificate(tmp_path, 5)
     tls = {"url": "mqtts://127.0.0.1:0", "tls": {"cert": file, "key": file}}
     broker = await serve(listeners=["mqtt://127.0.0.1:0", "http://127.0.0.1:0", tls])
-    await look(broker)
-    broker.state.ctx.counters.drop("queue_full", 600)
+    broker.state.ctx.counters.drop("queue_full", 600)  # before anybody looks: a node that starts drops the most
     await look(broker)
     found = (await ask(broker, "GET", "/api/v1/alarms")).json()
     assert [(one["kind"], one["subject"], one["severity"]) for one in found["alarms"]] == [
@@ -223,6 +222,20 @@ def test_the_alarm_about_closed_connections_ends_when_they_cease() -> None:
             counted = {reason: count + 1 for reason, count in counted.items()}
         seen.append([one.reason for one in closed.look(1000.0 + second, counted, {})])
     assert seen[10] == ["packet_too_large"] and seen[-1] == [], "mistakes of single clients are no alarm"
+
+
+async def test_drops_count_for_a_minute_however_rarely_somebody_looks(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await serve()
+    for rarely in range(1, 4):
+        at = monotonic() + rarely * (DROPPED_SECONDS + 20.0)
+        monkeypatch.setattr(alarm_conditions, "monotonic", lambda at=at: at)
+        broker.state.ctx.counters.drop("queue_full", 600)
+        await look(broker)
+        assert broker._admin is not None
+        (alarm,) = broker._admin.alarms.alarms.active()
+        assert alarm.text == "7.5 messages per second are dropped: queue_full"
 
 
 async def test_a_full_queue_and_a_banned_client_are_alarms(serve: Serve, ask: Ask, join: Join) -> None:

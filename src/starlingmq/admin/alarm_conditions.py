@@ -44,6 +44,7 @@ from starlingmq.storage.storage_health import ADVICE, CAUSES
 DISK_FREE_CRITICAL: Final = 0.03
 SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
 DROPPED_SECONDS: Final = 60.0  # over which drops are averaged
+APART_SECONDS: Final = 1.0  # between two counts of them that are kept, so a minute has few
 REASONS_MAX: Final = 50
 
 Severity = Literal["warning", "critical"]
@@ -77,7 +78,8 @@ class Conditions:
     def __init__(self, local_node: LocalNode, session_totals_job: SessionTotalsJob) -> None:
         self._local_node = local_node
         self._session_totals_job = session_totals_job
-        self._dropped: deque[tuple[float, dict[str, int]]] = deque(maxlen=60)
+        # the first entry is from before the minute that counts; nothing was dropped before this process began
+        self._dropped: deque[tuple[float, dict[str, int]]] = deque([(monotonic(), {})])
         self._closed = ClosedConnections()
         self._slow: list[Condition] = []  # of files and the system, as of the last look at them
         self._slow_again = 0.0
@@ -156,14 +158,16 @@ class Conditions:
 
     def _drops(self) -> Iterator[Condition]:
         now, counted = monotonic(), dict(self._local_node.state.ctx.counters.dropped)
-        while self._dropped and self._dropped[0][0] < now - DROPPED_SECONDS:
+        while len(self._dropped) > 1 and self._dropped[1][0] <= now - DROPPED_SECONDS:
             self._dropped.popleft()
-        self._dropped.append((now, counted))
+        if now > self._dropped[-1][0] + APART_SECONDS:
+            self._dropped.append((now, counted))
         most = self._settings().dropped_rate
         if not most:
             return
-        before = self._dropped[0][1]
-        rates = {reason: (count - before.get(reason, 0)) / DROPPED_SECONDS for reason, count in counted.items()}
+        since, before = self._dropped[0]
+        seconds = max(DROPPED_SECONDS, now - since)
+        rates = {reason: (count - before.get(reason, 0)) / seconds for reason, count in counted.items()}
         for reason, rate in sorted(rates.items(), key=lambda one: -one[1])[:REASONS_MAX]:
             if rate > most:
                 text = f"{rate:,.1f} messages per second are dropped: {reason}"
