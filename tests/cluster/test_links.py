@@ -43,7 +43,7 @@ def test_a_new_incarnation_gets_frames_that_the_earlier_one_has_not_acknowledged
     link.take(0.0, 1000)
     link.acknowledged(DataAck(1, 100), 7, 3, 0.0)
     link.reset_sender(8)
-    assert link.take(0.0, 1000) == [Data(1, 1, b"b"), Data(2, 1, b"c")]
+    assert link.take(0.0, 1000) == [Data(1, 1, b"b", kept=True), Data(2, 1, b"c", kept=True)]
     assert link.acknowledged(DataAck(1, 100), 7, 3, 0.0) == 0, "of the peer before"
     assert link.acknowledged(DataAck(2, 100), 8, 3, 0.0) == 2
 
@@ -67,7 +67,25 @@ def test_a_new_life_of_the_peer_is_told_how_long_frames_have_waited() -> None:
     link.acknowledged(DataAck(1, 100), 7, 3, 0.0)
     link.offer(b"c", 1, 84.0)
     link.reset_sender(8)
-    assert link.take(85.0, 1000) == [Data(1, 1, b"b", 85.0), Data(2, 1, b"c", 1.0)]
+    assert link.take(85.0, 1000) == [Data(1, 1, b"b", 85.0, True), Data(2, 1, b"c", 1.0, True)]
+
+
+def test_the_peer_is_told_which_frames_waited_while_it_was_not_connected() -> None:
+    link = begin()
+    link.offer(b"sent", 1, 0.0)
+    link.take(0.0, 1000)
+    link.keep()
+    link.resend()
+    link.offer(b"queued", 1, 0.0, kept=True)
+    link.offer(b"new", 1, 0.0)
+    assert [(data.blob, data.kept) for data in link.take(0.1, 1000)] == [
+        (b"sent", True),
+        (b"queued", True),
+        (b"new", False),
+    ]
+    link.reset_sender(8)
+    link.offer(b"later", 1, 0.1)
+    assert [data.kept for data in link.take(0.1, 1000)] == [True, True, True, False]
 
 
 def test_a_limit_of_bytes_is_for_one_call() -> None:

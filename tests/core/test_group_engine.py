@@ -12,6 +12,7 @@ from tests.storage.world import StoredWorld
 from starlingmq.config.settings import QueueGroupsConfig
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_stats import figures
+from starlingmq.core.message import Message
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.packets import PUBACK, PUBREC
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
@@ -198,6 +199,19 @@ def test_lines_are_bounded(world: World) -> None:
     assert world.state.ctx.counters.dropped["group_retention"] == 3
     back = world.connect("one", 5, False, properties={SESSION_EXPIRY_INTERVAL: 1000})
     assert got(back) == [b"8", b"9"]
+
+
+def test_a_full_line_takes_what_another_node_has_handed_over(world: World) -> None:
+    """That node does not have it any more."""
+    world.state.groups.configure(QueueGroupsConfig(max_waiting=5))
+    member(world, "one", expiry=1000).drop()
+    publish(world, *(b"%d" % number for number in range(5)))
+    for number in range(5, 12):
+        world.state.groups.arrived(group(world), Message(b"t", b"%d" % number, 1, False, b"", 0.0, "", world.now))
+    back = world.connect("one", 5, False, properties={SESSION_EXPIRY_INTERVAL: 1000})
+    world.advance(1.0)
+    assert got(back) == [b"%d" % number for number in range(12)]
+    assert world.dropped == {}
 
 
 def test_publishers_are_held_while_members_are_slow(world: World) -> None:

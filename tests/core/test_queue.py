@@ -47,3 +47,39 @@ class QueueAsTheListSays(RuleBasedStateMachine):
 
 TestQueue = QueueAsTheListSays.TestCase
 TestQueue.settings = settings(max_examples=80, deadline=None)
+
+
+def test_promised_messages_have_room_beside_the_limit_until_as_many_others_have_come() -> None:
+    queue = MessageQueue(3, 0)
+    assert [queue.push(outgoing(1, b"promised"), 0.0, True) for _ in range(5)] == [None] * 5
+    assert [queue.push(outgoing(1), 0.0) for _ in range(3)] == [None] * 3
+    lengths = []
+    for _ in range(6):
+        gone = queue.push(outgoing(1), 0.0)
+        assert gone is not None
+        lengths.append(len(queue))
+    assert lengths == [7, 6, 5, 4, 3, 3], "the queue comes back to its limit"
+
+
+def test_messages_that_leave_take_their_room_along() -> None:
+    queue = MessageQueue(3, 100)
+    for _ in range(5):
+        queue.push(outgoing(1, b"x" * 100, 50.0), 0.0, True)
+    for _ in range(5):
+        queue.pop()
+    assert (queue.promised, queue.promised_bytes) == (0, 0)
+    for _ in range(5):
+        queue.push(outgoing(1, b"x" * 100, 50.0), 0.0, True)
+    assert len(queue.expire(60.0)) == 5
+    for _ in range(3):
+        queue.push(outgoing(1), 60.0)
+    assert queue.push(outgoing(1), 60.0) is not None
+
+
+def test_promised_bytes_have_room_beside_the_limit() -> None:
+    queue = MessageQueue(0, 100)
+    for _ in range(4):
+        assert queue.push(outgoing(1, b"x" * 60), 0.0, True) is None
+    for _ in range(50):
+        queue.push(outgoing(1, b"x" * 60), 0.0)
+    assert len(queue) == 1 and queue.bytes <= 100

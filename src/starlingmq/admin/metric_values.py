@@ -414,7 +414,7 @@ class MetricValues:
             "1 if this node serves in its cluster, else 0.",
             value=int(ready.cluster == "serving"),
         )
-        yield from forward_metrics(counters, traffic)
+        yield from forward_metrics(counters, cluster.state, traffic)
         yield from copy_metrics(cluster.copies)
         yield from share_metrics(cluster.state)
         yield from self._replays(cluster.state)

@@ -62,6 +62,9 @@ class Context(BaseContext):
     isolated: bool  # this node has no quorum
     serves_until: float  # the time when the quorum ends if no other node is heard before
     catching_up: bool  # the routes of a new node are incomplete: nothing is published until they are
+    # the messages handled now were accepted at another node, which could not know the limits of queues here: those do
+    # not count them (core.session.queue)
+    promised: bool
     full_peers: int  # number of nodes whose buffers are full
     full_streams: int  # number of streams that refuse messages
     want_events: bool
@@ -112,6 +115,7 @@ class Context(BaseContext):
         self.isolated = False
         self.serves_until = math.inf
         self.catching_up = False
+        self.promised = False
         self.full_peers = 0
         self.full_streams = 0
         self.want_events = False

@@ -104,7 +104,7 @@ class FrameReceiver:
         if isinstance(body, Data):
             blob = transport.link.received(body, source, target)
             if blob is not None:
-                transport.received(blob, source, body.sequence, now - body.waited)
+                transport.received(blob, source, body.sequence, now - body.waited, body.kept)
             return ONLY_MESSAGES
         if isinstance(body, DataAck):
             transport.acknowledged(transport.link.acknowledged(body, source, target, now), now)

@@ -155,24 +155,26 @@ class RouteSnapshot:
 
 class Data:
     """Messages for the target. ``sequence`` counts the data frames of this pair of incarnations from 1; ``waited``:
-    seconds between the creation of the blob and its sending."""
+    seconds between the creation of the blob and its sending. ``kept``: messages in it waited for the target while that
+    was not connected."""
 
-    __slots__ = ("blob", "count", "sequence", "waited")
+    __slots__ = ("blob", "count", "kept", "sequence", "waited")
 
-    def __init__(self, sequence: int, count: int, blob: bytes, waited: float = 0.0) -> None:
+    def __init__(self, sequence: int, count: int, blob: bytes, waited: float = 0.0, kept: bool = False) -> None:
         self.sequence = sequence
         self.count = count
         self.blob = blob
         self.waited = waited
+        self.kept = kept
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Data):
             return False
-        counts = self.sequence == other.sequence and self.count == other.count
+        counts = self.sequence == other.sequence and self.count == other.count and self.kept == other.kept
         return counts and self.blob == other.blob and self.waited == other.waited
 
     def __repr__(self) -> str:
-        return f"Data(sequence={self.sequence}, count={self.count}, waited={self.waited})"
+        return f"Data(sequence={self.sequence}, count={self.count}, waited={self.waited}, kept={self.kept})"
 
 
 class DataAck:

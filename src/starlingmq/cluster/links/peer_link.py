@@ -50,6 +50,7 @@ class PeerLink:
         self._on_the_way = 0  # bytes of frames sent and not acknowledged, those before ``_next``
         self._room = window  # bytes that the peer accepts beyond what it has acknowledged
         self._deadline = inf  # for progress
+        self._kept_until = 0  # sequence: frames up to here waited for the peer while it was not connected
         # Receiving
         self.source_incarnation = 0
         self.ack_due = False
@@ -64,9 +65,12 @@ class PeerLink:
 
     # Sending
 
-    def offer(self, blob: bytes, count: int, now: float) -> None:
-        """Adds a frame of ``count`` messages for the peer. The caller has to check ``room`` first."""
+    def offer(self, blob: bytes, count: int, now: float, kept: bool = False) -> None:
+        """Adds a frame of ``count`` messages for the peer. The caller has to check ``room`` first. ``kept``: they have
+        waited while the peer was not connected."""
         self._offered += 1
+        if kept:
+            self._kept_until = self._offered
         self._frames[self._offered] = Data(self._offered, count, blob)
         self._offered_at[self._offered] = now
         self._bytes += len(blob)
@@ -89,8 +93,9 @@ class PeerLink:
         while limit > 0 and self._may_send():
             data = self._frames[self._next]
             waited = now - self._offered_at[self._next]
-            if waited >= WAITED_SECONDS:
-                data = Data(data.sequence, data.count, data.blob, waited)
+            kept = self._next <= self._kept_until
+            if waited >= WAITED_SECONDS or kept:
+                data = Data(data.sequence, data.count, data.blob, waited if waited >= WAITED_SECONDS else 0.0, kept)
             self._next += 1
             self._sent = max(self._sent, data.sequence)
             self._on_the_way += len(data.blob)
@@ -138,6 +143,8 @@ class PeerLink:
         """The peer is a new incarnation, or known for the first time: renumbers and sends everything unacknowledged."""
         if target_incarnation == self.target_incarnation:
             return
+        if self.target_incarnation != 0:
+            self.keep()
         self.target_incarnation = target_incarnation
         frames = [self._frames[sequence] for sequence in range(self._acknowledged + 1, self._offered + 1)]
         self._offered_at = {
@@ -148,10 +155,15 @@ class PeerLink:
             sequence: Data(sequence, data.count, data.blob) for sequence, data in enumerate(frames, start=1)
         }
         self._offered = len(frames)
+        self._kept_until = max(0, self._kept_until - self._acknowledged)
         self._acknowledged = 0
         self._sent = 0
         self._room = self._window
         self.resend()
+
+    def keep(self) -> None:
+        """The peer is connected again, or a new incarnation: what is not acknowledged has waited for that."""
+        self._kept_until = self._offered
 
     def resend(self) -> None:
         """The path has changed, or the connection is new: continues from the first unacknowledged frame."""

@@ -12,10 +12,11 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from starlingmq.cluster.links.peer_backlog import PeerBacklog
 from starlingmq.cluster.links.peer_frames import DataAck, MemberInfo
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.config.settings import ClusterConfig
-from starlingmq.core.routing.forward_batch import ForwardReader, count_tracked
+from starlingmq.core.routing.forward_batch import ForwardReader, count_tracked, first_sequence
 
 if TYPE_CHECKING:
     from starlingmq.core.broker import BrokerState
@@ -100,12 +101,23 @@ class PeerTransport:
         self._ack_at = inf  # when it is sent at the latest
         self._no_room = False  # the last one told the peer that there is no room
         self._inbox: deque[tuple[ForwardReader, int]] = deque()
+        self._backlog = PeerBacklog()
+        self._kept_until = 0  # sequence of the last message that waited when the node was connected; 0: all are sent
 
     # Out
 
+    def keep(self) -> None:
+        """The node is connected: what waits for it was accepted while nobody here could know the limits there."""
+        self._follow_backlog()
+        self._backlog.begin(self.waiting(), self.messages_taken, self.peer.session.dropped)
+        self._kept_until = self._broker.ctx.sequence
+        self.link.keep()
+
     def send(self, data: bytes) -> None:
         tracked = self.peer.session.window is not None  # created by the first tracked message, and kept
-        self.link.offer(data, count_tracked(data) if tracked else 0, self._broker.ctx.now)
+        if self._kept_until != 0 and first_sequence(data) > self._kept_until:
+            self._kept_until = 0
+        self.link.offer(data, count_tracked(data) if tracked else 0, self._broker.ctx.now, self._kept_until != 0)
         if self.link.room() == 0:
             self._broker.blocked(self.peer.client)
 
@@ -146,6 +158,19 @@ class PeerTransport:
         self._ack_at = inf
         return ack
 
+    def waiting(self) -> int:
+        """Messages for that node that it has not acknowledged."""
+        queue, window = self.peer.session.queue, self.peer.session.window
+        return (0 if queue is None else len(queue)) + (0 if window is None else len(window.entries))
+
+    def backlog(self) -> PeerBacklog:
+        """As of now."""
+        self._follow_backlog()
+        return self._backlog
+
+    def _follow_backlog(self) -> None:
+        self._backlog.follow(self.waiting(), self.messages_taken, self.peer.session.dropped)
+
     def idle(self) -> bool:
         """Whether nothing is owed to that node. Frames that wait until they are stored, or copied, are owed as well."""
         session, client = self.peer.session, self.peer.client
@@ -154,9 +179,11 @@ class PeerTransport:
 
     # In
 
-    def received(self, blob: bytes, incarnation: int, sequence: int, made_at: float) -> None:
+    def received(self, blob: bytes, incarnation: int, sequence: int, made_at: float, kept: bool) -> None:
         mark = incarnation << _SEQUENCE_BITS | sequence
-        self._inbox.append((ForwardReader(blob, self.peer.number, made_at), mark))
+        reader = ForwardReader(blob, self.peer.number, made_at)
+        reader.kept = kept
+        self._inbox.append((reader, mark))
 
     def drop_unreadable(self) -> None:
         """Drops the rest of a blob that cannot be decoded: sending it again would not help."""

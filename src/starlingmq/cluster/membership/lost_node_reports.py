@@ -17,6 +17,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.links.peer_backlog import PeerBacklog
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.subsystem import Subsystem
@@ -44,8 +45,6 @@ class NodeReport:
         self.clients = 0  # that it had
         self.away = 0.0  # seconds of the last absence
         self.back_at = 0.0
-        self.owed = 0  # messages that waited for it when it was back
-        self.taken_before = 0  # messages that it had acknowledged until then
         self.catching_up = False  # its return was reported before it had everything
         self.host = ""  # the other node that served its data when its return was reported; empty: the node itself
         self.pause = PAUSE_FIRST
@@ -112,9 +111,6 @@ class LostNodeReports(Subsystem):
         node.away = now - node.lost_at
         node.lost_at = 0.0
         node.back_at = now
-        node.owed = self._waiting(number)
-        transport = self._view.transports.get(number)
-        node.taken_before = 0 if transport is None else transport.messages_taken
         if node.never and not node.reported:
             node.losses = 0  # it has started, or this node has
             node.not_before = 0.0
@@ -176,11 +172,12 @@ class LostNodeReports(Subsystem):
         if not node.reported and not node.catching_up and now < node.not_before:
             self._look_again(node.not_before)
             return
-        left = self._undelivered(number, node)
+        backlog = self._backlog(number)
+        left = backlog.left
         if left and (node.catching_up or now < node.back_at + DELIVERY_SECONDS):
             self._look_again(now + LOOK_SECONDS)
             return
-        self._news.append(self._return(number, node, left))
+        self._news.append(self._return(number, node, backlog))
         if not node.reported and not node.catching_up:
             self._lengthen_pause(node, now)
         if left:
@@ -232,12 +229,12 @@ class LostNodeReports(Subsystem):
         waiting = self._waiting(number)
         return f"messages for its sessions are kept here until it is back{elsewhere} ({waiting:,} now)"
 
-    def _return(self, number: int, node: NodeReport, left: int) -> str:
+    def _return(self, number: int, node: NodeReport, backlog: PeerBacklog) -> str:
         name = self._view.name_of(number)
         server = self.server_of(name)
         moved, node.host = node.host, server if server != name else ""
         if node.catching_up:
-            return f"node {name} has received the {node.owed:,} messages that waited for it"
+            return f"{_passed_on(backlog)} to node {name}"
         if node.host and node.host != moved:
             back = f"{node.host} serves the data of node {name} after {node.away:.1f} s"
         elif moved and not node.host:
@@ -248,28 +245,15 @@ class LostNodeReports(Subsystem):
             back = f"node {name} was disconnected for {node.away:.1f} s"
         else:
             back = f"node {name} is back after {node.away:.1f} s"
-        if left:
-            return f"{back}; {node.owed - left:,} of the {node.owed:,} messages that waited for it are delivered"
-        if node.owed:
-            return f"{back}; the {node.owed:,} messages that waited for it were delivered"
-        return f"{back}; no messages waited for it"
+        return f"{back}; {_passed_on(backlog)}" if backlog.total else f"{back}; no messages waited for it"
 
     def _waiting(self, number: int) -> int:
-        """Messages for that node that it has not acknowledged."""
         transport = self._view.transports.get(number)
-        if transport is None:
-            return 0
-        session = transport.peer.session
-        queue, window = session.queue, session.window
-        return (0 if queue is None else len(queue)) + (0 if window is None else len(window.entries))
+        return 0 if transport is None else transport.waiting()
 
-    def _undelivered(self, number: int, node: NodeReport) -> int:
-        """How many of the messages that waited for it are not acknowledged. Later messages are behind them."""
+    def _backlog(self, number: int) -> PeerBacklog:
         transport = self._view.transports.get(number)
-        if transport is None or node.owed == 0:
-            return 0
-        left = node.owed - (transport.messages_taken - node.taken_before)
-        return max(0, min(left, self._waiting(number)))
+        return PeerBacklog() if transport is None else transport.backlog()
 
     def _is_member(self, number: int) -> bool:
         return any(member.number == number for member in self._view.members.membership.members)
@@ -304,6 +288,16 @@ class LostNodeReports(Subsystem):
 
     def wake_at(self, now: float) -> float:
         return self._due_at
+
+
+def _passed_on(backlog: PeerBacklog) -> str:
+    """What has become of the messages that waited for a node. Whether their receivers have them, only it can tell."""
+    total = f"{backlog.total:,} messages that waited for it"
+    if not backlog.left and not backlog.dropped:
+        return f"the {total} were passed on"
+    waiting = f", {backlog.left:,} wait" if backlog.left else ""
+    dropped = f", {backlog.dropped:,} were dropped here: see the metric of dropped messages" if backlog.dropped else ""
+    return f"of the {total}, {backlog.passed_on:,} were passed on{waiting}{dropped}"
 
 
 def _no_copies(name: str) -> str:

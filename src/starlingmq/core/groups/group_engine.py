@@ -73,7 +73,7 @@ class GroupEngine(GroupQueues):
             return
         member = group.choose_here(message, self.ctx.write_buffer)
         if member is None or not self._hand_over(group, member, message, None, None):
-            self.line_up(group, message, None)
+            self.line_up(group, message, None, promised=True)
 
     def reach(self, node: int, reached: bool) -> None:
         """Another node became unreachable or reachable."""
@@ -217,7 +217,7 @@ class GroupEngine(GroupQueues):
             lent = self._lend(found, outgoing.message)
             window = line.window
         if lent is None or window is None:
-            self.line_up(found, outgoing.message, None)
+            self.line_up(found, outgoing.message, None, promised=True)
             return True
         window.owed[lent.packet_id] = None
         self.changed(found)

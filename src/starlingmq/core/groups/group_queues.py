@@ -78,7 +78,9 @@ class GroupQueues(GroupPort):
             return True
         return line.window is not None and len(line.window.owed) != 0
 
-    def line_up(self, group: Group, message: Message, publisher: Session | None) -> bool:
+    def line_up(self, group: Group, message: Message, publisher: Session | None, promised: bool = False) -> bool:
+        """Put a message into the group queue of this node. ``promised``: it was accepted already, and is no reason to
+        drop one."""
         ctx = self.ctx
         if message.qos == 0 and (
             not group.has_members() or (not ctx.store_qos0 and not group.nodes and group.online() == 0)
@@ -100,7 +102,7 @@ class GroupQueues(GroupPort):
             ctx.note(QUEUE_PUT, line, waiting)
             ctx.spill(line)
         ctx.counters.messages_queued += 1
-        for gone in queue.push(waiting, ctx.now) or ():
+        for gone in queue.push(waiting, ctx.now, promised) or ():
             self.delivery.give_up(line, gone, "expired" if gone.message.expired(ctx.now) else "group_full")
         if publisher is not None and len(queue) >= self.high_mark() and (group.nodes or group.online() != 0):
             self.delivery.hold(line, publisher)

@@ -84,6 +84,7 @@ class Counters:
     forwards_sent: int  # messages forwarded to other nodes ...
     forwards_received: int  # ... and received from them
     forwards_doubled: int  # duplicates, which were ignored
+    forwards_kept: int  # of those received: they had waited there while that node was not connected to this one
     forwards_unwanted: int  # sent because of a summary of filters, without a subscriber here
     stall_max_ms: float
     # from the first bytes of a turn to the last write: the time that its messages take through the broker
@@ -113,6 +114,7 @@ class Counters:
         self.forwards_sent = 0
         self.forwards_received = 0
         self.forwards_doubled = 0
+        self.forwards_kept = 0
         self.forwards_unwanted = 0
         self.stall_max_ms = 0.0
         self.turns = Histogram()

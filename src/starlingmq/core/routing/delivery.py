@@ -143,6 +143,7 @@ class Delivery(Acknowledgements):
 
     def let_in(self, session: Session, opened: list[Held]) -> None:
         """Messages that were held for a session that migrated."""
+        promised, self.ctx.promised = self.ctx.promised, True
         for held in opened:
             outgoing = held.outgoing
             self.ctx.note(QUEUE_DELETE, session, outgoing)
@@ -154,6 +155,7 @@ class Delivery(Acknowledgements):
                 self.drop(session, outgoing, "revoked")
             else:
                 self.offer(session, outgoing, None)
+        self.ctx.promised = promised
         if len(opened) != 0 and session.moving is not None and session.moving.target != 0:
             self.ctx.cluster.leave(session)
 

@@ -101,12 +101,14 @@ class ForwardReader:
     at: int
     origin: int
     made_at: float
+    kept: bool  # its messages waited at their node while that was not connected to this one
 
     def __init__(self, data: bytes, origin: int, made_at: float) -> None:
         self.data = data
         self.at = 0
         self.origin = origin
         self.made_at = made_at
+        self.kept = False
 
     def left(self) -> bool:
         return self.at < len(self.data)
@@ -166,6 +168,11 @@ class ForwardReader:
         if group_length == 0 and flags & GROUP:
             group = FOR_THE_NODE
         return Forward(message, group)
+
+
+def first_sequence(blob: bytes) -> int:
+    """The lowest sequence of the messages in a blob, which has one at least."""
+    return read_i64_be(blob, 1)
 
 
 def count_tracked(blob: bytes) -> int:

@@ -242,6 +242,13 @@ class PeerReceivers:
     def receive(self, peer: PeerReceiver, reader: ForwardReader, mark: int) -> bool:
         """Handle the messages of a data frame, as many as fit into the turn. Returns whether that was all. ``mark`` is
         then written to ``acks``, when they are stored. Raises ForwardError."""
+        self.ctx.promised = reader.kept
+        try:
+            return self._receive(peer, reader, mark)
+        finally:
+            self.ctx.promised = False
+
+    def _receive(self, peer: PeerReceiver, reader: ForwardReader, mark: int) -> bool:
         ctx = self.ctx
         counters = ctx.counters
         while reader.left():
@@ -255,6 +262,8 @@ class PeerReceivers:
                 continue
             peer.highest = message.sequence
             counters.forwards_received += 1
+            if reader.kept:
+                counters.forwards_kept += 1
             if forward.group == FOR_THE_NODE:
                 self._take_control(peer, message)
                 continue

@@ -6,7 +6,8 @@ Invariants:
   are queued is queued behind them.
 - A queue or a slow reader never makes memory grow past its limit. Above half the limit the publishers are held back (at
   most ``publisher_hold`` seconds); at the limit expired messages are dropped, then the oldest ones, each of them
-  counted.
+  counted. Messages that another node has accepted while it could not know the limit are not counted
+  (``Context.promised``).
 - Only QoS 1 PUBLISH, QoS 2 PUBLISH and PUBREL are ever sent again, from the window, in their first order, with DUP.
 """
 
@@ -110,7 +111,7 @@ class SessionDelivery(Transmission):
             ctx.ready.deliver(QUEUE_PUT, session, outgoing)
             ctx.spill(session)
         ctx.counters.messages_queued += 1
-        dropped = queue.push(outgoing, ctx.now)
+        dropped = queue.push(outgoing, ctx.now, self._is_promised(session))
         if dropped is not None:
             for gone in dropped:
                 if gone.message.expired(ctx.now):
@@ -119,6 +120,14 @@ class SessionDelivery(Transmission):
                     self.give_up(session, gone, "queue_full")
         if session.client is not None and len(queue) >= self.high_mark() and publisher is not None:
             self.hold(session, publisher)
+
+    def _is_promised(self, session: Session) -> bool:
+        """Whether its queue takes a message beyond its limits. A session that ends with its connection is not stored,
+        so memory would have to hold what is beyond them. What a session that moves away still gets is for its client,
+        who is at the other node already."""
+        if session.moving is not None and session.moving.target != 0:
+            return True
+        return self.ctx.promised and session.expiry != 0
 
     def high_mark(self) -> int:
         """Queue length above which publishers are held back."""

@@ -4,8 +4,11 @@ It has three parts, in this order: ``items`` in memory, to be sent next; ``store
 memory; ``fresh``, newer and not stored yet. The middle part exists only while the queue is long or the client away, and
 messages are stored; then ``spill`` moves everything there that is not needed soon.
 
-Invariant: the queue never exceeds ``max_length`` messages or ``max_bytes`` bytes (0 = no limit). At the limit expired
-messages are removed first, then the oldest ones; the caller gets each removed one and counts it.
+Invariant: the queue never exceeds ``max_length`` messages or ``max_bytes`` bytes (0 = no limit), beside the *promised*
+ones: those were accepted for this session at another node, which could not know its limits. At the limit expired
+messages are removed first, then the oldest ones; the caller gets each removed one and counts it. So a promised message
+is removed only when as many newer ones have come as the limit allows. Each time one more than necessary is removed,
+until the queue is back at its limit: a session whose client never returns does not stay long.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ class MessageQueue:
     shared: int  # how many in memory were drawn from a shared group: they may have to be given back, so they stay
     max_length: int
     max_bytes: int
+    promised: int  # added to ``max_length``: promised messages, as long as the queue has not become shorter
+    promised_bytes: int  # likewise added to ``max_bytes``
     loading: bool  # ``wanted`` was asked for and has not come yet
     _expiry: float  # nothing expires before this time; 0.0: nothing ever does
 
@@ -41,6 +46,8 @@ class MessageQueue:
         self.shared = 0
         self.max_length = max_length
         self.max_bytes = max_bytes
+        self.promised = 0
+        self.promised_bytes = 0
         self.loading = False
         self._expiry = 0.0
 
@@ -52,9 +59,11 @@ class MessageQueue:
                 count += len(self.fresh)
         return count
 
-    def push(self, outgoing: Outgoing, now: float) -> list[Outgoing] | None:
+    def push(self, outgoing: Outgoing, now: float, promised: bool = False) -> list[Outgoing] | None:
         """Append. Returns the entries that were removed to make room, or None (the common case). A message larger than
-        ``max_bytes`` is removed itself."""
+        ``max_bytes`` is removed itself. A ``promised`` one removes none."""
+        if self.promised != 0 and self.promised > len(self):
+            self.promised, self.promised_bytes = len(self), min(self.promised_bytes, self.bytes)
         if self.stored is None:
             self.items.append(outgoing)
         else:
@@ -63,12 +72,24 @@ class MessageQueue:
             self.fresh.append(outgoing)
         self._count(outgoing, 1)
         self._expires(outgoing.message.expires_at)
+        if promised:
+            self.promised += 1
+            self.promised_bytes += outgoing.message.size()
+            return None
         if not self._over():
             return None
         dropped = self.expire(now)
+        if self._over():
+            self._make_room(dropped)
+        return dropped
+
+    def _make_room(self, dropped: list[Outgoing]) -> None:
+        promised, promised_bytes = self.promised, self.promised_bytes
         while self._over():
             dropped.append(self.pop())
-        return dropped
+            self.promised, self.promised_bytes = promised, promised_bytes
+        if promised != 0 and len(self) > 1:
+            dropped.append(self.pop())
 
     def _count(self, outgoing: Outgoing, sign: int) -> None:
         self.bytes += sign * outgoing.message.size()
@@ -82,22 +103,31 @@ class MessageQueue:
             self._expiry = expires_at
 
     def _over(self) -> bool:
-        if self.max_length != 0 and len(self) > self.max_length:
+        if self.max_length != 0 and len(self) > self.max_length + self.promised:
             return True
-        return self.max_bytes != 0 and self.bytes > self.max_bytes
+        return self.max_bytes != 0 and self.bytes > self.max_bytes + self.promised_bytes
 
     def pop(self) -> Outgoing:
         """Remove the oldest entry; the queue must not be empty. If it is stored, its message is not loaded."""
         if self.items:
             outgoing = self.items.popleft()
             self._count(outgoing, -1)
+            if self.promised != 0:
+                self._lower(outgoing.message.size())
             return outgoing
         assert self.stored is not None
         reference = self.stored.pop()
         self._drop(reference)
+        if self.promised != 0:
+            self._lower(reference.size)
         if len(self.stored) == 0:
             self._join()
         return _without_payload(reference)
+
+    def _lower(self, size: int) -> None:
+        """A message of that size has left."""
+        self.promised -= 1
+        self.promised_bytes = max(0, self.promised_bytes - size) if self.promised != 0 else 0
 
     def before(self, offset: int, limit: int) -> list[Outgoing]:
         """Remove and return at most ``limit`` entries stored below ``offset``, oldest first."""
@@ -240,10 +270,12 @@ class MessageQueue:
         return oldest
 
     def restore(self, references: References) -> None:
-        """Fill the queue from a store."""
+        """Fill the queue from a store. If it is longer than its limits, that was promised."""
         self.stored = references
         self.bytes += references.total
         self.qos0 += references.qos0
+        if self._over():
+            self.promised, self.promised_bytes = len(self), self.bytes
         for index in range(len(references)):
             self._expires(float(references.peek(index).expires))
 

@@ -56,7 +56,7 @@ SHIFT_MAX: Final = 56  # numbers of up to 63 bits
 
 
 def encode_data(envelope: Envelope, body: Data) -> bytes:
-    """``body`` is that of the envelope, and has not ``waited``."""
+    """``body`` is that of the envelope, and has neither ``waited`` nor been ``kept``."""
     blob = body.blob
     size = _numbers_size(body.sequence, body.count)
     out = _head(envelope, DATA, size + _bytes_size(blob))

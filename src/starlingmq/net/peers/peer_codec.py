@@ -65,7 +65,7 @@ class FrameError(Exception):
 
 def encode(envelope: Envelope) -> bytes:
     body = envelope.body
-    if isinstance(body, Data) and body.waited == 0.0:
+    if isinstance(body, Data) and body.waited == 0.0 and not body.kept:
         return encode_data(envelope, body)
     if isinstance(body, DataAck):
         return encode_ack(envelope, body)
@@ -259,6 +259,8 @@ def _put_data(body: Data, field: pb.Data) -> None:
     field.blob = body.blob
     if body.waited != 0.0:
         field.waited = body.waited
+    if body.kept:
+        field.kept = True
 
 
 def _put_pull(body: GroupPull, field: pb.GroupPull) -> None:
@@ -335,7 +337,7 @@ BODIES: Final[dict[type[Body], tuple[str, Callable[[Any, Any], None], Callable[[
     Data: (
         "data",
         _put_data,
-        lambda message: Data(message.sequence, message.count, message.blob, message.waited),
+        lambda message: Data(message.sequence, message.count, message.blob, message.waited, message.kept),
     ),
     DataAck: (
         "data_ack",

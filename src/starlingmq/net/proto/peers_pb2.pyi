@@ -257,16 +257,18 @@ class RouteSnapshot(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., records: _Optional[bytes] = ..., of: _Optional[int] = ...) -> None: ...
 
 class Data(_message.Message):
-    __slots__ = ("sequence", "count", "blob", "waited")
+    __slots__ = ("sequence", "count", "blob", "waited", "kept")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
     WAITED_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     count: int
     blob: bytes
     waited: float
-    def __init__(self, sequence: _Optional[int] = ..., count: _Optional[int] = ..., blob: _Optional[bytes] = ..., waited: _Optional[float] = ...) -> None: ...
+    kept: bool
+    def __init__(self, sequence: _Optional[int] = ..., count: _Optional[int] = ..., blob: _Optional[bytes] = ..., waited: _Optional[float] = ..., kept: _Optional[bool] = ...) -> None: ...
 
 class DataAck(_message.Message):
     __slots__ = ("sequence", "room")

@@ -1,0 +1,57 @@
+"""A queue that was promised more than its limit keeps it over crashes (docs/CLUSTER.md, Links and publishing)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.conformance.kit import acknowledge, messages, persistent, publish, subscribe
+from tests.harness import FakeClient
+from tests.storage.world import StoredWorld
+
+BOUND = 5
+MANY = 20
+
+
+def with_promised(world: StoredWorld) -> FakeClient:
+    """A publisher, and a client that is away and was promised many messages."""
+    reader = persistent(world, "reader", 5)
+    subscribe(reader, "t", qos=1)
+    reader.drop()
+    publisher = world.connect("publisher")
+    world.state.ctx.promised = True
+    for number in range(MANY):
+        publish(publisher, "t", b"%d" % number, qos=1, packet_id=number + 1)
+    world.state.ctx.promised = False
+    return publisher
+
+
+def read(world: StoredWorld) -> list[bytes]:
+    reader = persistent(world, "reader", 5)
+    found: list[bytes] = []
+    while sent := messages(reader):
+        for message in sent:
+            found.append(message.payload)
+            acknowledge(reader, message)
+    return found
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_restart_and_new_messages_drop_nothing_that_was_promised(checkpoint: bool) -> None:
+    world = StoredWorld(max_mqueue_len=BOUND)
+    with_promised(world)
+    if checkpoint:
+        world.checkpoint()
+    for life in range(2):
+        world.restart()
+        publisher = world.connect("publisher")
+        publish(publisher, "t", b"after %d" % life, qos=1, packet_id=1)
+    assert world.dropped == {}
+    assert read(world) == [*(b"%d" % number for number in range(MANY)), b"after 0", b"after 1"]
+
+
+def test_a_client_that_stays_away_is_left_with_its_limit() -> None:
+    world = StoredWorld(max_mqueue_len=BOUND)
+    publisher = with_promised(world)
+    for number in range(MANY + BOUND + 1):
+        publish(publisher, "t", b"new %d" % number, qos=1, packet_id=number + 1)
+    world.restart()
+    assert read(world) == [b"new %d" % number for number in range(MANY + 1, MANY + BOUND + 1)]
