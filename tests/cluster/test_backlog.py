@@ -14,6 +14,8 @@ from tests.cluster.subscribers import payloads, subscribe
 from tests.harness import FakeClient
 
 from starlingmq.config.settings import ClusterConfig
+from starlingmq.core.observe.session_totals import SessionTotals
+from starlingmq.core.routing.session_delivery import BEYOND_MAX
 from starlingmq.wire.mqtt import Ack, Connect, Publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
@@ -213,3 +215,24 @@ def test_a_session_that_ends_with_its_connection_takes_no_more_than_its_limit_in
     fleet.heal()
     fleet.advance(30.0, 0.1)
     assert fleet[0].dropped == {"queue_full": MANY - 5 - BOUND}
+
+
+def test_all_queues_together_take_a_bounded_number_of_messages_beyond_their_limits() -> None:
+    fleet = Fleet(3, max_mqueue_len=BOUND)
+    readers = [persistent(fleet, 0, f"reader {number}") for number in range(3)]
+    for reader in readers:
+        subscribe(reader, b"t", 1)
+        reader.drop()
+    author = fleet.connect(1, "author")
+    fleet.advance(1.0)
+    fleet[0].state.ctx.beyond_limits = BEYOND_MAX - MANY
+    part(fleet, 1)
+    send(author, 0, MANY)
+    fleet.heal()
+    fleet.advance(APART)
+    totals = SessionTotals()
+    totals.count(list(fleet[0].state.ctx.sessions.values()))
+    assert totals.beyond_limits <= MANY
+    assert fleet[0].dropped["queue_full"] == 3 * MANY - totals.queued
+    for number in range(3):
+        assert drain(fleet, persistent(fleet, 0, f"reader {number}"))[-BOUND:] == numbers(MANY - BOUND, BOUND)

@@ -11,14 +11,14 @@ BOUND = 5
 MANY = 20
 
 
-def with_promised(world: StoredWorld) -> FakeClient:
-    """A publisher, and a client that is away and was promised many messages."""
+def with_promised(world: StoredWorld, count: int = MANY) -> FakeClient:
+    """A publisher, and a client that is away and was promised so many messages."""
     reader = persistent(world, "reader", 5)
     subscribe(reader, "t", qos=1)
     reader.drop()
     publisher = world.connect("publisher")
     world.state.ctx.promised = True
-    for number in range(MANY):
+    for number in range(count):
         publish(publisher, "t", b"%d" % number, qos=1, packet_id=number + 1)
     world.state.ctx.promised = False
     return publisher
@@ -35,9 +35,10 @@ def read(world: StoredWorld) -> list[bytes]:
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_a_restart_and_new_messages_drop_nothing_that_was_promised(checkpoint: bool) -> None:
+@pytest.mark.parametrize("count", [BOUND, MANY])
+def test_a_restart_and_new_messages_drop_nothing_that_was_promised(count: int, checkpoint: bool) -> None:
     world = StoredWorld(max_mqueue_len=BOUND)
-    with_promised(world)
+    with_promised(world, count)
     if checkpoint:
         world.checkpoint()
     for life in range(2):
@@ -45,7 +46,7 @@ def test_a_restart_and_new_messages_drop_nothing_that_was_promised(checkpoint: b
         publisher = world.connect("publisher")
         publish(publisher, "t", b"after %d" % life, qos=1, packet_id=1)
     assert world.dropped == {}
-    assert read(world) == [*(b"%d" % number for number in range(MANY)), b"after 0", b"after 1"]
+    assert read(world) == [*(b"%d" % number for number in range(count)), b"after 0", b"after 1"]
 
 
 def test_a_client_that_stays_away_is_left_with_its_limit() -> None:

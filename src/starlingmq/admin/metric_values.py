@@ -282,6 +282,10 @@ class MetricValues:
                 "Messages that wait in queues: their clients are disconnected, or slower than their publishers.",
             ),
             "queued_bytes": (survey.queued_bytes, "Size of the topics, payloads and properties of queued messages."),
+            "queued_beyond_limits": (
+                survey.beyond_limits,
+                "Queued messages beyond the limits of their queues: other nodes had accepted them before.",
+            ),
             "inflight": (survey.inflight, "Messages sent to clients and not acknowledged yet."),
             "awaiting_rel": (survey.awaiting_rel, "QoS 2 messages of clients that wait for their PUBREL."),
             "sessions_stalled": (survey.stalled, "Sessions for which publishers are not held any more."),

@@ -65,6 +65,7 @@ class Context(BaseContext):
     # the messages handled now were accepted at another node, which could not know the limits of queues here: those do
     # not count them (core.session.queue)
     promised: bool
+    beyond_limits: int  # messages that queues have beyond their limits, as last counted, and those taken since
     full_peers: int  # number of nodes whose buffers are full
     full_streams: int  # number of streams that refuse messages
     want_events: bool
@@ -116,6 +117,7 @@ class Context(BaseContext):
         self.serves_until = math.inf
         self.catching_up = False
         self.promised = False
+        self.beyond_limits = 0
         self.full_peers = 0
         self.full_streams = 0
         self.want_events = False

@@ -182,7 +182,8 @@ class PeerTransport:
     def received(self, blob: bytes, incarnation: int, sequence: int, made_at: float, kept: bool) -> None:
         mark = incarnation << _SEQUENCE_BITS | sequence
         reader = ForwardReader(blob, self.peer.number, made_at)
-        reader.kept = kept
+        # what was on the way when a cut began arrives before the other node knows of it
+        reader.kept = kept or self.peer.session.client is None
         self._inbox.append((reader, mark))
 
     def drop_unreadable(self) -> None:

@@ -35,6 +35,7 @@ class SessionTotals:
     away: int
     queued: int
     queued_bytes: int
+    beyond_limits: int  # of those queued (core.session.queue)
     inflight: int
     awaiting_rel: int
     stalled: int
@@ -47,6 +48,7 @@ class SessionTotals:
         self.away = 0
         self.queued = 0
         self.queued_bytes = 0
+        self.beyond_limits = 0
         self.inflight = 0
         self.awaiting_rel = 0
         self.stalled = 0
@@ -89,6 +91,7 @@ class SessionTotals:
                 waiting = len(session.queue)
                 self.queued += waiting
                 self.queued_bytes += session.queue.bytes
+                self.beyond_limits += session.queue.beyond()
                 if waiting != 0 and client is not None:
                     self._lags(waiting, session.client_id)
 

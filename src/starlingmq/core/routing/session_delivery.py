@@ -26,6 +26,9 @@ from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import ack_frame, packet_id_bytes
 
 PUMP_BATCH: Final = 1024  # messages taken from one queue before others get their turn
+# messages that all queues together take beyond their limits, each of 16 bytes: one promised message may be for
+# thousands of sessions whose clients are away
+BEYOND_MAX: Final = 4_000_000
 UNBOUNDED_HIGH: Final = 1000  # a queue without a limit holds back its publishers from here on
 
 
@@ -111,7 +114,10 @@ class SessionDelivery(Transmission):
             ctx.ready.deliver(QUEUE_PUT, session, outgoing)
             ctx.spill(session)
         ctx.counters.messages_queued += 1
-        dropped = queue.push(outgoing, ctx.now, self._is_promised(session))
+        promised = self._is_promised(session)
+        dropped = queue.push(outgoing, ctx.now, promised)
+        if promised and queue.beyond() != 0:
+            ctx.beyond_limits += 1
         if dropped is not None:
             for gone in dropped:
                 if gone.message.expired(ctx.now):
@@ -125,6 +131,8 @@ class SessionDelivery(Transmission):
         """Whether its queue takes a message beyond its limits. A session that ends with its connection is not stored,
         so memory would have to hold what is beyond them. What a session that moves away still gets is for its client,
         who is at the other node already."""
+        if self.ctx.beyond_limits >= BEYOND_MAX:
+            return False
         if session.moving is not None and session.moving.target != 0:
             return True
         return self.ctx.promised and session.expiry != 0

@@ -124,6 +124,14 @@ class MessageQueue:
             self._join()
         return _without_payload(reference)
 
+    def beyond(self) -> int:
+        """How many messages it has beyond its limits. At most that many if it has reached that of bytes only."""
+        if self.promised == 0:
+            return 0
+        if self.max_length != 0 and len(self) > self.max_length:
+            return len(self) - self.max_length
+        return self.promised if self.max_bytes != 0 and self.bytes > self.max_bytes else 0
+
     def _lower(self, size: int) -> None:
         """A message of that size has left."""
         self.promised -= 1
@@ -270,11 +278,12 @@ class MessageQueue:
         return oldest
 
     def restore(self, references: References) -> None:
-        """Fill the queue from a store. If it is longer than its limits, that was promised."""
+        """Fill the queue from a store. Which of its messages were promised is not stored, so all of them count as if
+        they were: what comes from now on has the whole limit beside them."""
         self.stored = references
         self.bytes += references.total
         self.qos0 += references.qos0
-        if self._over():
+        if self.max_length != 0 or self.max_bytes != 0:
             self.promised, self.promised_bytes = len(self), self.bytes
         for index in range(len(references)):
             self._expires(float(references.peek(index).expires))
