@@ -28,7 +28,10 @@ class MqttConfig(Section, frozen=True):
     ] = 0
     max_mqueue_len: Annotated[
         Count,
-        Meta(description="Messages queued for a client before the oldest is dropped; 0 sets no limit."),
+        Meta(
+            description="Messages queued for a client before the oldest is dropped; 0 sets no limit. In a cluster, messages "
+            "that waited at another node for this one are not counted."
+        ),
     ] = 1000
     mqueue_store_qos0: Annotated[
         bool, Meta(description="Whether QoS 0 messages are queued as well for a disconnected or slow client.")
