@@ -2,7 +2,7 @@
 back; ``python -m tests.cluster.limited_world --seeds N``.
 
 While a node is there, fewer messages are published for its sessions than their queues take, so none may be dropped,
-whenever it dies again, and whoever of its clients returns when.
+whenever it dies again, and in whatever order its clients return.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Short queues, and a node that is back: what the others have accepted for it meanwhile is dropped by none of them."""
+"""Short queues, and a node that is back: they drop no message that the others have accepted for it meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlingmq.cluster.links.peer_transport import _SEQUENCE_BITS, PeerTranspor
 from starlingmq.core.routing.forward_batch import ForwardReader
 
 FOUND: Final = 56
-"""What was on the way when a cut began arrived after it, before the two nodes were connected again."""
+"""Frames that were on the way when a cut began arrived after it, before the two nodes were connected again."""
 
 patches = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
 
@@ -37,6 +37,9 @@ def test_the_worlds_find_frames_that_were_on_the_way_when_a_cut_began() -> None:
 
 @patches
 def test_the_worlds_find_a_node_that_does_not_say_what_has_waited() -> None:
-    with patch.object(PeerTransport, "keep", lambda self: None), pytest.raises(AssertionError, match="is lost"):
+    with (
+        patch.object(PeerTransport, "keep", lambda self, seconds: None),
+        pytest.raises(AssertionError, match="is lost"),
+    ):
         for seed in range(8):
             run(seed)

@@ -48,7 +48,7 @@ def forward_metrics(counters: Counters, cluster: ClusterState, traffic: PeerTraf
 
 
 def _backlog_metrics(cluster: ClusterState) -> Iterator[Metric]:
-    """What waited for nodes when they were connected again."""
+    """Messages that waited for nodes when those were connected again."""
     waiting = GaugeMetricFamily(
         "starlingmq_peer_backlog_waiting",
         "Messages that waited for that node when it was connected again, and still wait here.",

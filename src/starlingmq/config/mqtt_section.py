@@ -29,8 +29,8 @@ class MqttConfig(Section, frozen=True):
     max_mqueue_len: Annotated[
         Count,
         Meta(
-            description="Messages queued for a client before the oldest is dropped; 0 sets no limit. In a cluster, messages "
-            "that waited at another node for this one are not counted."
+            description="Messages queued for a client before the oldest is dropped; 0 sets no limit. In a cluster, "
+            "messages that waited at another node for this one are not counted."
         ),
     ] = 1000
     mqueue_store_qos0: Annotated[

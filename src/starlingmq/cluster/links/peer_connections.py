@@ -129,7 +129,7 @@ class PeerConnections(Subsystem):
         transport.lost_at = 0.0
         self._lost_nodes.recovered(change.number)
         transport.behind_since = self._broker.ctx.now
-        transport.keep()
+        transport.keep(self._config.member_timeout)
         self._reports.back(change.number, self._broker.ctx.now)
         transport.link.resend()
         self._broker.peers.up(transport.peer)

@@ -101,13 +101,16 @@ class PeerTransport:
         self._ack_at = inf  # when it is sent at the latest
         self._no_room = False  # the last one told the peer that there is no room
         self._inbox: deque[tuple[ForwardReader, int]] = deque()
+        self._calm_at = 0.0  # until then, what comes from that node may have waited
         self._backlog = PeerBacklog()
         self._kept_until = 0  # sequence of the last message that waited when the node was connected; 0: all are sent
 
     # Out
 
-    def keep(self) -> None:
-        """The node is connected: what waits for it was accepted while nobody here could know the limits there."""
+    def keep(self, seconds: float) -> None:
+        """The node is connected: messages that wait for it were accepted here without its limits. So are those that
+        come from it within so many seconds: frames that it had sent before arrive after relayed ones."""
+        self._calm_at = self._broker.ctx.now + seconds
         self._follow_backlog()
         self._backlog.begin(self.waiting(), self.messages_taken, self.peer.session.dropped)
         self._kept_until = self._broker.ctx.sequence
@@ -182,8 +185,8 @@ class PeerTransport:
     def received(self, blob: bytes, incarnation: int, sequence: int, made_at: float, kept: bool) -> None:
         mark = incarnation << _SEQUENCE_BITS | sequence
         reader = ForwardReader(blob, self.peer.number, made_at)
-        # what was on the way when a cut began arrives before the other node knows of it
-        reader.kept = kept or self.peer.session.client is None
+        # frames that were on the way when a cut began do not say so
+        reader.kept = kept or self.peer.session.client is None or self._broker.ctx.now < self._calm_at
         self._inbox.append((reader, mark))
 
     def drop_unreadable(self) -> None:

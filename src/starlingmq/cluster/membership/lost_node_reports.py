@@ -291,7 +291,7 @@ class LostNodeReports(Subsystem):
 
 
 def _passed_on(backlog: PeerBacklog) -> str:
-    """What has become of the messages that waited for a node. Whether their receivers have them, only it can tell."""
+    """The fate of the messages that waited for a node. Only that node knows whether their receivers have them."""
     total = f"{backlog.total:,} messages that waited for it"
     if not backlog.left and not backlog.dropped:
         return f"the {total} were passed on"
