@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 from starlingmq import Broker, __version__
+from starlingmq.core.message import Message
+from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.queue import MessageQueue
 
 from .conftest import Ask, Join, Serve
 
@@ -45,3 +48,14 @@ async def test_a_help_text_says_more_than_the_name(serve: Serve, ask: Ask, tmp_p
     for name, said in helps.items():
         new = set(re.findall(r"[a-z]+", said.lower())) - set(re.findall(r"[a-z]+", name)) - FILLERS
         assert len(new) >= 3 and said.endswith("."), f"{name}: {said}"
+
+
+async def test_messages_beyond_the_limits_of_queues_are_counted_again_with_all_sessions(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    ctx = broker.state.ctx
+    queue = ctx.new_session("away").queue = MessageQueue(1, 0)
+    for _ in range(4):
+        queue.push(Outgoing(Message(b"t", b"", 1, False, b"", 0.0, "", ctx.now), 1, False, b"", None), ctx.now, True)
+    ctx.beyond_limits = 1000
+    lines = await lines_of(broker, ask)
+    assert float(lines["starlingmq_queued_beyond_limits"]) == ctx.beyond_limits == 3

@@ -47,6 +47,6 @@ class SessionTotalsJob:
             # clients that disconnected during the survey were counted neither as open nor as closed
             found.of(name).at_least(before)
         self._last = found
-        self._state.ctx.beyond_limits = found.beyond_limits
+        self._state.ctx.counted_beyond_limits(found.beyond_limits)
         self._good_until = asyncio.get_running_loop().time() + max(FRESH, SHARE * took)
         return found

@@ -172,6 +172,10 @@ class Context(BaseContext):
         """Set the number of streams that refuse messages."""
         self.full_streams = count
 
+    def counted_beyond_limits(self, count: int) -> None:
+        """Set the number of messages that queues have beyond their limits."""
+        self.beyond_limits = count
+
     def peers_full(self, count: int) -> None:
         """Set the number of nodes whose buffers are full."""
         self.full_peers = count
