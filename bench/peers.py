@@ -37,7 +37,11 @@ MOSQUITTO_VARIANTS = {
     "mosquitto-persistent": MOSQUITTO_KEEPS,  # saves everything every half hour and at the end
     "mosquitto-1s": MOSQUITTO_KEEPS + "autosave_interval 1\n",  # saves everything every second
 }
-UNBOUNDED = ["--set", "mqtt.max_mqueue_len=0", "--set", "limits.queue_bytes=0"]
+UNBOUNDED = [
+    *("--set", "mqtt.max_mqueue_len=0"),
+    *("--set", "limits.queue_bytes=0"),
+    *("--set", "limits.subscriptions_per_client=0"),
+]
 STARLING_VARIANTS = {
     "starlingmq": [],
     "starlingmq-auth": [],  # passwords and rules

@@ -294,3 +294,4 @@ class Episode:
         assert not self.state.subscribing._asked
         assert not ctx.jobs
         assert not ctx.resumable
+        assert not ctx.resumable_last

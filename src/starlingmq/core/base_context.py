@@ -1,4 +1,5 @@
-"""The part of the context that depends on nothing else in the core: the time, and the number of this node."""
+"""The part of the context that depends on nothing else in the core: the time, the number of this node, and the work
+that is left in this turn."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ class BaseContext:
     node: int  # number of this node in its cluster; 0 without a cluster
     recording: bool  # whether a store keeps ``Ready.writes``
     groups: QueueGroupsConfig
+    work: int  # work left in this turn
 
     def __init__(self, now: float) -> None:
         self.now = now
         self.node = 0
         self.recording = False
         self.groups = QueueGroupsConfig()
+        self.work = 0

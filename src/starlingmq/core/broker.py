@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
 from starlingmq.core.connection import CLOSED, DEAF, NEW, PACED
-from starlingmq.core.context import TURN_WORK, Context
+from starlingmq.core.context import HEAVY, TURN_WORK, Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.limits.reauthorization import ReauthorizeJob
 from starlingmq.core.limits.storage_failure import StorageFailure
@@ -81,6 +81,7 @@ class BrokerState(PacketIntake):
         self.ctx = Context(mqtt, limits, now)
         self.pace_wheel = TimerWheel()
         self.router = Router(int.from_bytes(secret[:8], "big"), limits.max_topic_length, limits.topic_levels)
+        self.router.ctx = self.ctx
         self.retained = RetainedTree()
         self.delivery = Delivery(self.ctx)
         self.groups = GroupEngine(self.ctx, self.router, self.delivery)
@@ -195,6 +196,20 @@ class BrokerState(PacketIntake):
             if client.state == NEW and client.bytes_in > STRANGER_BYTES:
                 self.ctx.notice("memory", client, "memory is short, and its CONNECT is large (limits.memory)")
                 self.ending.shut(client)
+
+    def age(self) -> None:
+        """A period is over: what caches have had for longer than that is let go, by ``let_old_go`` or now."""
+        self.router.age()
+        self.nats.spellings.age()
+
+    def let_old_go(self) -> None:
+        """Let go some of what is old in caches."""
+        self.router.let_old_go()
+
+    def forget(self) -> None:
+        """Empty the caches: memory is short."""
+        self.router.forget()
+        self.nats.spellings.forget()
 
     def closed(self, client: Client, now: float) -> None:
         """The transport is closed. Bytes that it sent before are still handled; then the session has no connection."""
@@ -371,6 +386,8 @@ class BrokerState(PacketIntake):
                 if ctx.work <= 0:
                     break
                 self.resume(ctx.resumable.popleft())
+        if ctx.resumable_last:
+            self._resume_last()
         while ctx.unsendable:
             client = ctx.unsendable.pop()
             detail = f"the response is larger than the client's Maximum Packet Size of {client.max_packet} bytes"
@@ -391,10 +408,26 @@ class BrokerState(PacketIntake):
         self.sys.tick()
         self.nats.leaving.tick()
 
+    def _resume_last(self) -> None:
+        """Clients whose messages are expensive come after all others, so that these do not wait for each of them. They
+        have a part of the turn for themselves."""
+        ctx = self.ctx
+        ctx.work = max(ctx.work, HEAVY)
+        for _ in range(len(ctx.resumable_last)):
+            client = ctx.resumable_last.popleft()
+            before, had = ctx.work, len(client.rest)
+            self.resume(client)
+            if had != 0:
+                client.heavy = before - ctx.work >= HEAVY
+            if ctx.work <= 0:
+                break
+
     def pending(self) -> bool:
         """Whether there is work for another turn now."""
         ctx = self.ctx
-        return bool(ctx.resumable) or bool(ctx.jobs) or bool(ctx.unsendable) or self.groups.pending()
+        if ctx.resumable or ctx.resumable_last or ctx.jobs or ctx.unsendable:
+            return True
+        return self.groups.pending()
 
     def idle(self) -> bool:
         """Whether a turn would do nothing now: nothing was sent, stored, reported or put off since the last one.

@@ -25,6 +25,8 @@ from starlingmq.core.session.session_user import BY_USER
 from starlingmq.core.timers import TimerWheel
 
 TURN_WORK: Final = 8192  # messages received and sent in one turn before other tasks run: a few milliseconds
+HEAVY: Final = TURN_WORK // 4  # work for the bytes of one read from which on a client comes after the others
+PROPERTY_SHIFT: Final = 6  # so many bytes of properties or headers, as a power of two, are a unit of work
 
 ISOLATED: Final = "this node is isolated from the majority of its cluster"
 
@@ -48,13 +50,13 @@ class Context(BaseContext):
     session_wheel: TimerWheel
     jobs: deque[Job]  # long work, one piece per turn
     resumable: deque[Client]  # clients that are no longer halted and have bytes to be handled
+    resumable_last: deque[Client]  # those of them whose last bytes cost a large part of a turn
     next_number: int  # number of the next session
     rules: int  # version of the rules: counts their changes
     refusing: bool  # nothing can be stored at the moment
     storage: StorageReport  # the state of the storage
     # clients to which something is to be sent that exceeds their maximum packet size [MQTT-3.1.2-24]
     unsendable: list[Client]
-    work: int  # work left in this turn
     sequence: int  # sequence of the last message forwarded to another node
     cluster: ClusterPort  # interface to the rest of the cluster
     connect_admission: ConnectAdmission
@@ -103,6 +105,7 @@ class Context(BaseContext):
         self.session_wheel = TimerWheel()
         self.jobs = deque()
         self.resumable = deque()
+        self.resumable_last = deque()
         self.next_number = 1
         self.rules = 1
         self.refusing = False
@@ -213,6 +216,12 @@ class Context(BaseContext):
         self.rights_of = rights_of
         self.standing_of = standing_of
 
+    def give_rights(self, client: Client, rights: Rights | None) -> None:
+        """From now on the client has these rights, and this broker's turns pay for their decisions."""
+        client.rights = rights
+        if rights is not None:
+            rights.ctx = self
+
     def spend(self, work: int) -> None:
         """Count work against the limit of this turn."""
         self.work -= work
@@ -298,6 +307,14 @@ class Context(BaseContext):
         if client.halted == 0:
             self.ready.pause.append(client)
         client.halted |= why
+
+    def turn_over(self, client: Client) -> None:
+        """Handle the rest of what the client has sent in another turn."""
+        self.halt(client, TURN_OVER)
+        if client.heavy:
+            self.resumable_last.append(client)
+        else:
+            self.resumable.append(client)
 
     def unhalt(self, client: Client, why: int) -> None:
         """Remove one reason. After the last one, bytes that were read meanwhile are handled in one of the next

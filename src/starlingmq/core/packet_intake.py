@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.core.connection import AUTHENTICATING, CLOSED, DEAF, NEW, OPEN, PACED, TURN_OVER
-from starlingmq.core.context import Context
+from starlingmq.core.context import HEAVY, Context
 from starlingmq.core.limits.meter import Meter
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.mqtt.publishing import Publishing
@@ -73,8 +73,8 @@ class PacketIntake:
         client.bytes_in += len(data)
         if client.state == CLOSED:
             return
-        if client.halted != 0:
-            client.rest += data  # at most what the transport had read before it was paused
+        if client.halted != 0 or ctx.work <= 0:
+            self._put_off(client, data)
             return
         if client.blocked and self._deaf(client, data):
             return
@@ -95,6 +95,18 @@ class PacketIntake:
             self._handle_paced(client, client.meter, data, len(data))
         else:
             self._handle(client, data)
+
+    def _put_off(self, client: Client, data: bytes) -> None:
+        """Keep bytes for later: at most what the transport had read before it was paused. If the work of this turn is
+        used up, that is the next turn: otherwise each of many connections could have one more expensive packet
+        handled in this one."""
+        if client.chunks is not None:
+            client.rest = b"".join(client.chunks)
+            client.chunks = None
+            client.missing = 0
+        client.rest += data
+        if client.halted == 0:
+            self.ctx.turn_over(client)
 
     def _handle_paced(self, client: Client, meter: Meter, data: bytes, size: int) -> None:
         """Handle as many messages as the client may publish now; ``size`` bytes of ``data`` are new."""
@@ -147,6 +159,7 @@ class PacketIntake:
     def _handle_packets(self, client: Client, data: bytes) -> None:
         ctx = self.ctx
         publishing = self.publishing
+        before = ctx.work
         published = False  # and not yet answered
         size = len(data)
         modest = ctx.connect_size  # a client must not send more before CONNACK
@@ -195,8 +208,8 @@ class PacketIntake:
                         publishing.answer_now(client)
                     pos = self._on_others(client, first, data, start, end)
                 if ctx.work <= 0:
-                    ctx.halt(client, TURN_OVER)
-                    ctx.resumable.append(client)
+                    client.heavy = before - ctx.work >= HEAVY
+                    ctx.turn_over(client)
                 if client.halted != 0 or client.state == CLOSED:
                     break
             if client.state == NEW and pos < size and data[pos] != CONNECT << 4:

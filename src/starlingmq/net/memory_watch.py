@@ -1,4 +1,5 @@
-"""Compares the memory of the process with ``limits.memory`` many times a second, and tells the core."""
+"""Compares the memory of the process with ``limits.memory`` many times a second, tells the core, and lets caches
+age."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ log = logging.getLogger("starlingmq")
 MEMORY_INTERVAL: Final = 0.1  # seconds between two checks of the memory of the process, if it has a limit
 UNLIMITED_INTERVAL: Final = 1.0  # and if it has none; a reload may set one
 FREEING_SHARE: Final = 20  # returning freed memory to the system takes at most a twentieth of the time
+CACHE_PERIOD: Final = 20.0  # seconds that caches keep at least; they keep nothing unused for twice as long
+CACHED_MANY: Final = 4096  # topics: once a cache of more has shrunk, its memory is returned to the system
 MEMORY_FREE: Final = 0.95  # of ``limits.memory``: below this, everything is accepted again
 
 
@@ -27,9 +30,12 @@ class MemoryWatch:
         self.limit = limit
         self._timer: asyncio.TimerHandle | None = None
         self._free_again = 0.0  # the time when freed memory may be returned to the system again
+        self._period_ends = monotonic() + CACHE_PERIOD
+        self._cached = 0  # the most topics that were cached since freed memory was returned to the system
 
     def look(self) -> None:
-        """Check from now on, until ``stop``."""
+        """Check from now on, until ``stop``; and let caches age."""
+        self._age()
         quotas = self.driver.state.ctx.quotas
         limit = self.limit()
         interval = MEMORY_INTERVAL if limit else UNLIMITED_INTERVAL
@@ -37,8 +43,10 @@ class MemoryWatch:
             limit = int(limit * MEMORY_FREE)
         had = memory() if limit else 0
         if limit and had > limit and monotonic() >= self._free_again:
-            # The allocator keeps memory that many large packets needed. This must not cause refusals.
+            # The allocator keeps memory that many large packets needed, and caches need not be kept. Neither must cause
+            # refusals.
             began = monotonic()
+            self.driver.forget()
             free_memory()
             had = memory()
             if had > limit:
@@ -55,6 +63,18 @@ class MemoryWatch:
                 else "new clients and messages are accepted again",
             )
         self._timer = asyncio.get_running_loop().call_later(interval, self.look)
+
+    def _age(self) -> None:
+        """Caches let go what is old, so that clients that have gone leave nothing behind."""
+        over = monotonic() >= self._period_ends
+        if over:
+            self._period_ends = monotonic() + CACHE_PERIOD
+        self.driver.age(over)
+        cached = self.driver.state.router.cached()
+        self._cached = max(self._cached, cached)
+        if self._cached > CACHED_MANY and cached < self._cached // 2:
+            self._cached = cached
+            free_memory()
 
     def stop(self) -> None:
         if self._timer is not None:

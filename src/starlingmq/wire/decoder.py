@@ -56,6 +56,7 @@ from .properties import (
 from .reasons import MalformedPacket, ProtocolError, Reason
 
 _DUP: Final = 8
+FILTERS_MAX: Final = 65_536  # of one packet: they are decoded and checked at once
 BRIDGE: Final = 0x80  # in the protocol level
 
 # Reason codes by packet type (MQTT 5, table 2-6; SUBACK and UNSUBACK too).
@@ -221,6 +222,8 @@ def _subscribe(data: bytes, start: int, end: int, version: int) -> Subscribe:
         pos += 2 + len(topic_filter)
         subscriptions.append(_subscribe_request(topic_filter, read_byte(data, pos, end), version))
         pos += 1
+        if len(subscriptions) > FILTERS_MAX:
+            raise _too_many_filters()
     return Subscribe(packet_id, subscriptions, properties)
 
 
@@ -246,7 +249,13 @@ def _unsubscribe(data: bytes, start: int, end: int, version: int) -> Unsubscribe
         topic_filter = read_utf8(data, pos, end)
         pos += 2 + len(topic_filter)
         filters.append(topic_filter)
+        if len(filters) > FILTERS_MAX:
+            raise _too_many_filters()
     return Unsubscribe(packet_id, filters, properties)
+
+
+def _too_many_filters() -> ProtocolError:
+    return ProtocolError(f"the packet has more than {FILTERS_MAX} topic filters", Reason.QUOTA_EXCEEDED)
 
 
 def _connect(data: bytes, start: int, end: int) -> Connect:

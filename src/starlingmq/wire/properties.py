@@ -140,11 +140,14 @@ RULES: Final[dict[int, PropertyRule]] = {
 }
 
 
+PROPERTIES_MAX: Final = 2000  # in one section: each is checked, and a packet has room for hundreds of thousands
+
+
 def decode_properties(data: bytes, start: int, end: int, packet: int) -> tuple[Properties, int]:
     """Decode the properties whose length is at ``start``; return them and the position after them.
 
     ``packet`` is the packet type, WILL for will properties. Raises MalformedPacket for invalid encodings and for
-    properties that this packet cannot have, ProtocolError for repetitions and forbidden values.
+    properties that this packet cannot have, ProtocolError for repetitions, forbidden values and too many properties.
     """
     length, pos = decode_varint(data, start, end)
     stop = pos + length
@@ -164,8 +167,11 @@ def _decode_section(data: bytes, pos: int, stop: int, packet: int) -> Properties
     properties: Properties = {}
     users: list[tuple[str, str]] = []
     identifiers: list[int] = []
-    seen = 0
+    seen = count = 0
     while pos < stop:
+        count += 1
+        if count > PROPERTIES_MAX:
+            raise _too_many()
         identifier = data[pos]
         rule = _rule(identifier, packet, seen)
         seen |= 1 << identifier
@@ -209,8 +215,11 @@ def split_publish_properties(data: bytes, pos: int, stop: int) -> tuple[bytes, i
     identifiers: list[int] | None = None
     forwarded = b""
     kept_from = pos  # the bytes from here to the current property are to be forwarded
-    seen = 0
+    seen = count = 0
     while pos < stop:
+        count += 1
+        if count > PROPERTIES_MAX:
+            raise _too_many()
         begin = pos
         identifier = data[pos]
         rule = _rule(identifier, PUBLISH, seen)
@@ -257,6 +266,10 @@ def split_publish_properties(data: bytes, pos: int, stop: int) -> tuple[bytes, i
     if stop > kept_from:
         forwarded += data[kept_from:stop]
     return forwarded, expiry, alias, identifiers
+
+
+def _too_many() -> ProtocolError:
+    return ProtocolError(f"the packet has more than {PROPERTIES_MAX} properties", Reason.QUOTA_EXCEEDED)
 
 
 def _rule(identifier: int, packet: int, seen: int) -> PropertyRule:

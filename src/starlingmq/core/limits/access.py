@@ -14,6 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.base_context import BaseContext
+from starlingmq.core.routing.topics import LONG
+
 PUBLISH: Final = 1
 SUBSCRIBE: Final = 2
 GROUP: Final = 4  # join a shared subscription or a queue group
@@ -26,7 +29,9 @@ WHOLE: Final = 2
 
 EVERY_PUBLISH: Final = 0b111111  # bits of ``Grant.publishes``: QoS 0 to 2 without the retain flag, then with it
 EVENTS: Final = b"$events"  # reveals who communicates with whom: only a rule that names it allows it
-REMEMBERED: Final = 1000  # topics per client
+REMEMBERED: Final = 1000  # topics per client ...
+REMEMBERED_BYTES: Final = 32 << 10  # ... and their bytes, as a client may choose them; long ones are not remembered
+GRANT_SHARE: Final = 4  # rules that are compared with a topic, per unit of work
 
 
 class Grant:
@@ -121,9 +126,13 @@ class ReplyGrant(Grant):
         self.seconds = seconds
 
 
+_UNPAID: Final = BaseContext(0.0)
+
+
 class Rights:
     """``default`` decides where no rule matches."""
 
+    ctx: BaseContext  # its work pays for comparisons with rules; set when a client gets the rights
     grants: list[Grant]
     default: bool
     replies: bool  # a rule allows replies
@@ -132,8 +141,10 @@ class Rights:
     source: object  # a note of the authentication method
     _publishes: dict[bytes, int]
     _receives: dict[bytes, bool]
+    _bytes: int  # of the topics of both
 
     def __init__(self, grants: list[Grant], default: bool) -> None:
+        self.ctx = _UNPAID
         self.grants = grants
         self.default = default
         self.replies = any(grant.allow and grant.actions & REPLY for grant in grants)
@@ -142,6 +153,7 @@ class Rights:
         self.source = None
         self._publishes = {}
         self._receives = {}
+        self._bytes = 0
 
     def may_publish(self, topic: bytes, qos: int, retain: bool) -> bool:
         known = self._publishes.get(topic, -1)
@@ -153,6 +165,7 @@ class Rights:
         levels = topic.split(b"/")
         allowed = 0
         undecided = EVERY_PUBLISH
+        self.ctx.work -= len(self.grants) // GRANT_SHARE
         for grant in self.grants:
             if grant.actions & PUBLISH and grant.publishes & undecided and grant.matches(levels):
                 if grant.allow:
@@ -162,15 +175,26 @@ class Rights:
                     break
         if self.default:
             allowed |= undecided
-        if len(self._publishes) >= REMEMBERED:
-            self._publishes.clear()
-        self._publishes[topic] = allowed
+        if self._remembers(topic):
+            self._publishes[topic] = allowed
         return allowed
+
+    def _remembers(self, topic: bytes) -> bool:
+        """Whether the decision about a topic is remembered. Makes room for it."""
+        if len(topic) > LONG:
+            return False
+        self._bytes += len(topic)
+        if self._bytes > REMEMBERED_BYTES or len(self._publishes) + len(self._receives) >= REMEMBERED:
+            self._publishes = {}
+            self._receives = {}
+            self._bytes = len(topic)
+        return True
 
     def reply(self, topic: bytes) -> ReplyGrant | None:
         """The rule that allows replies to this topic. An earlier rule that denies publishing to it denies replies,
         too."""
         levels = topic.split(b"/")
+        self.ctx.work -= len(self.grants) // GRANT_SHARE
         for grant in self.grants:
             if not grant.matches(levels):
                 continue
@@ -184,6 +208,7 @@ class Rights:
         """Whether the broker answers requests to this topic below ``$SYS/REQ``. This needs a rule that names these two
         levels, as operators have; wildcards there and ``default`` do not allow it."""
         levels = topic.split(b"/")
+        self.ctx.work -= len(self.grants) // GRANT_SHARE
         for grant in self.grants:
             if grant.actions & PUBLISH and grant.publishes & 1 and grant.matches(levels):
                 if not grant.allow:
@@ -220,6 +245,7 @@ class Rights:
         levels = filter.split(b"/")
         action = GROUP if group else SUBSCRIBE
         found = WHOLE
+        self.ctx.work -= len(self.grants) // GRANT_SHARE
         for grant in self.grants:
             if not grant.actions & action or (grant.group and grant.group != group):
                 continue
@@ -238,9 +264,8 @@ class Rights:
         known = self._receives.get(topic)
         if known is None:
             known = self.may_subscribe(topic, b"")
-            if len(self._receives) >= REMEMBERED:
-                self._receives.clear()
-            self._receives[topic] = known
+            if self._remembers(topic):
+                self._receives[topic] = known
         return known
 
     def may_read(self, stream: bytes) -> bool:

@@ -126,7 +126,7 @@ class ConnectDecisions:
         reason = ctx.standing_of(client)
         if reason == 0:
             client.rules = ctx.rules
-            client.rights = ctx.rights_of(client)
+            ctx.give_rights(client, ctx.rights_of(client))
         return reason
 
     def kept_for_another(self, client: Client, session: Session | None) -> bool:

@@ -48,7 +48,7 @@ class ReauthorizeJob(Job):
                 self.ending.fail(client, reason, "its user is no longer allowed to connect", "access_revoked")
                 continue
             client.rules = self.rules
-            client.rights = ctx.rights_of(client)
+            ctx.give_rights(client, ctx.rights_of(client))
             session.rules = 0  # its queued messages are checked when they are sent
             if client.protocol_handler is not None:
                 client.protocol_handler.revoke(client)

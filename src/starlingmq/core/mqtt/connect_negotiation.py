@@ -8,6 +8,7 @@ from starlingmq.core.context import Context
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.bridges import tells_state
 from starlingmq.core.routing.router import Router
+from starlingmq.core.routing.topics import of_the_node
 from starlingmq.core.session.producers import named_by
 from starlingmq.core.session.qos import MAX_PACKET_ID, WINDOW_MAX
 from starlingmq.core.session.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX, Client, Session, Will
@@ -55,7 +56,8 @@ def check(ctx: Context, router: Router, client: Client, connect: Connect) -> Non
             )  # [MQTT-3.2.2-12]
         if will.retain and not ctx.mqtt.retain_available:
             raise ProtocolError("retained wills are not available", Reason.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
-        if router.resolve(will.topic).reserved:
+        router.check(will.topic)
+        if of_the_node(will.topic):
             client.bridge = True  # as this will shows
             if not tells_state(client, will.topic, will.payload, will.qos):
                 raise ProtocolError("the topic of the will is reserved for the broker", Reason.TOPIC_NAME_INVALID)

@@ -230,7 +230,7 @@ class Connecting:
     def entitle(self, client: Client, answer: HookAnswer) -> None:
         """Give the client the rights of the authentication's answer."""
         if answer.reason == Reason.SUCCESS:
-            client.rights = answer.rights
+            self.ctx.give_rights(client, answer.rights)
             client.standing = answer.standing
             client.valid_until = self.ctx.now + answer.valid if answer.valid != 0.0 else 0.0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.connection import ASKING, WORKING
-from starlingmq.core.context import ISOLATED, Context
+from starlingmq.core.context import ISOLATED, PROPERTY_SHIFT, Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.limits.publish_admission import ADMITTED, COUNTED, MEMORY, POSTPONED, RESERVED, STREAM_FULL, admit
 from starlingmq.core.limits.publish_admission import ISOLATED as ISOLATED_VERDICT
@@ -53,7 +53,7 @@ class Publishing(Qos2Receiving):
         packet = decode_publish(first, data, start, end, client.version)
         ctx.counters.publish_received += 1
         client.published += 1
-        ctx.work -= 1
+        ctx.work -= 1 + (len(packet.properties) >> PROPERTY_SHIFT)
         if packet.subscription_ids is not None:
             raise ProtocolError("PUBLISH of a client with a subscription identifier")  # [MQTT-3.3.4-6]
         if client.version == 5 and (packet.topic_alias != 0 or not packet.topic):
@@ -91,11 +91,11 @@ class Publishing(Qos2Receiving):
             return
         rights = client.rights
         if rights is not None and not rights.may_publish(packet.topic, packet.qos, packet.retain):
-            self.router.resolve(packet.topic)  # an invalid topic is the more severe error
+            self.router.check(packet.topic)  # an invalid topic is the more severe error
             self._refuse(client, message, packet.packet_id, Reason.NOT_AUTHORIZED)
             return
         if ctx.ask_publish:
-            self.router.resolve(packet.topic)  # hooks are not called for an invalid topic
+            self.router.check(packet.topic)  # hooks are not called for an invalid topic
             self._ask(client, message, packet.packet_id)
             return
         frame = b""
@@ -113,7 +113,7 @@ class Publishing(Qos2Receiving):
         if aliases is None:
             aliases = client.aliases = {}
         if packet.topic:
-            self.router.resolve(packet.topic)  # only valid topics may be remembered
+            self.router.check(packet.topic)  # only valid topics may be remembered
             aliases[alias] = packet.topic
             return
         topic = aliases.get(alias)

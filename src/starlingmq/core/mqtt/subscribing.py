@@ -22,6 +22,7 @@ from starlingmq.core.routing.retained_store import RetainedTree
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.session.overlaps import OVERLAPPING
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
@@ -31,6 +32,8 @@ from starlingmq.wire.reasons import ProtocolError, Reason
 
 FILTERS_PER_TURN: Final = 125  # of one packet; other jobs get their turn
 FILTER_WORK: Final = 8  # work per filter: it leads to routes, stored facts and frames
+PIECE_WORK: Final = 1000  # of a step, for rules that are compared with its filters, before others get their turn
+CHECKED_PER_WORK: Final = 8  # filters of a packet that are checked per unit of work
 FREED_PER_TURN: Final = 10_000  # queued messages of an ended session
 FREED_AT_ONCE: Final = 100
 
@@ -63,6 +66,8 @@ class SubscribeJob(Job):
         if self.session.ended or self.session.client is not self.client:
             return True
         requests = self.packet.subscriptions
+        ctx = self.owner.ctx
+        floor = ctx.work - PIECE_WORK
         for index in range(len(self.reasons), min(len(self.reasons) + FILTERS_PER_TURN, len(requests))):
             reason = self.denied[index] if self.denied else 0
             if reason < 0x80:
@@ -75,16 +80,18 @@ class SubscribeJob(Job):
             if reason >= 0x80 and self.client.version != 5:
                 reason = 0x80  # [MQTT-3.9.3-2]: 3.1.1 has no other
             self.reasons.append(reason)
+            if ctx.work < floor:
+                break
         if len(self.reasons) < len(requests):
             return False
-        if self.owner.ctx.cluster.interest is not None:
+        if ctx.cluster.interest is not None:
             held = HeldSuback(self.client, self.session, self.packet, self.reasons, self.fresh)
             held.replays = self.replays
             self.owner.held.append(held)
         else:
             frame = encode(Suback(self.packet.packet_id, self.reasons), self.client.version)
-            self.owner.ctx.send_stored(self.client, frame)
-        self.owner.ctx.unhalt(self.client, WORKING)
+            ctx.send_stored(self.client, frame)
+        ctx.unhalt(self.client, WORKING)
         return True
 
 
@@ -190,6 +197,7 @@ class Subscribing:
             raise ProtocolError(
                 "subscription identifiers are not available here", Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
             )
+        self.ctx.work -= len(packet.subscriptions) // CHECKED_PER_WORK
         for request in packet.subscriptions:
             check_filter(request.filter, client.version)
             if request.no_local and request.filter.startswith(b"$share/"):
@@ -232,6 +240,7 @@ class Subscribing:
             raise ProtocolError(ISOLATED, Reason.SERVER_UNAVAILABLE)
 
     def on_unsubscribe(self, client: Client, session: Session, packet: Unsubscribe) -> None:
+        self.ctx.work -= len(packet.filters) // CHECKED_PER_WORK
         for filter in packet.filters:
             check_filter(filter, client.version)
         if self.ctx.refusing and session.expiry != 0:
@@ -413,7 +422,16 @@ class Subscribing:
         bound = limits.subscriptions_per_client
         if bound != 0 and session.subscription_count() >= bound and session.subscription(whole) is None:
             return Reason.QUOTA_EXCEEDED
+        if session.overlaps_too_often(whole, filter):
+            self._tell(client, OVERLAPPING)
+            return Reason.QUOTA_EXCEEDED
         return 0
+
+    def _tell(self, client: Client, text: str) -> None:
+        """Log a refused subscription, once for each turn of its SUBSCRIBE."""
+        notices = self.ctx.ready.notices
+        if not notices or notices[-1].detail is not text:
+            self.ctx.notice("overlapping_subscriptions", client, text, closing=False)
 
     def unsubscribe(self, session: Session, whole: bytes) -> int:
         """Remove one filter. Returns the reason code for UNSUBACK."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import ASKING, CLOSED, NEW, OPEN, TURN_OVER, WORKING
-from starlingmq.core.context import Context
+from starlingmq.core.connection import ASKING, CLOSED, NEW, OPEN, WORKING
+from starlingmq.core.context import HEAVY, Context
 from starlingmq.core.job import Job
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.mqtt.publishing import Publishing
@@ -163,6 +163,7 @@ class Nats(NatsPort):
         reader = self.reader
         size = len(data)
         pos = 0
+        before = ctx.work
         client.last_packet = ctx.now
         nats.input_received(client)
         try:
@@ -193,8 +194,8 @@ class Nats(NatsPort):
                     ctx.work -= 1
                     self._on_command(client, nats, kind)
                 if ctx.work <= 0:
-                    ctx.halt(client, TURN_OVER)
-                    ctx.resumable.append(client)
+                    client.heavy = before - ctx.work >= HEAVY
+                    ctx.turn_over(client)
                 if client.halted != 0 or client.state == CLOSED:
                     break
         except NatsError as error:

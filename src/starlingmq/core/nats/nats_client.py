@@ -23,6 +23,8 @@ from starlingmq.core.nats.stale_requests import REASON as STALE
 from starlingmq.core.nats.stale_requests import stale
 from starlingmq.core.nats.subject_cache import SubjectCache
 from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.topics import LONG
+from starlingmq.core.session.overlaps import OVERLAPS_MAX, Overlaps
 from starlingmq.core.session.session import Client, ProtocolHandler, Session, Subscription
 from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried, response_topic
@@ -121,6 +123,7 @@ class NatsClient(ProtocolHandler):
     lang: str
     library_version: str
     subscriptions: dict[bytes, NatsSubscription]  # by sid
+    overlaps: Overlaps | None  # of them, once they are many
     pings_out: int  # PINGs of the broker without an answer
     pending: int  # bytes passed to the transport since it reported that its buffer is full
     keeps: bool  # a stored message was published, and the client has not been told yet
@@ -146,6 +149,7 @@ class NatsClient(ProtocolHandler):
         self.lang = ""
         self.library_version = ""
         self.subscriptions = {}
+        self.overlaps = None
         self.pings_out = 0
         self.pending = 0
         self.keeps = False
@@ -237,10 +241,14 @@ class NatsClient(ProtocolHandler):
             sub.head_sid = b""
             frames.append(head)
             frames.append(sub.sid)
-        else:
-            if len(sub.head_sid) == 0:
-                sub.head_sid = head + sub.sid
+        elif len(sub.head_sid) != 0:
             frames.append(sub.head_sid)
+        elif len(head) <= LONG:
+            sub.head_sid = head + sub.sid
+            frames.append(sub.head_sid)
+        else:  # not kept for each subscription
+            frames.append(head)
+            frames.append(sub.sid)
         frames.append(message.tail)
         size = len(head) + len(sub.sid) + len(message.tail)
         client.size += size
@@ -278,6 +286,8 @@ class NatsClient(ProtocolHandler):
         else:
             frames.append(sub.head_sid.join(tails))
         size += count * len(sub.head_sid)
+        if len(head) > LONG:
+            sub.head_sid = b""
         client.size += size
         if not client.dirty:
             client.dirty = True
@@ -296,6 +306,16 @@ class NatsClient(ProtocolHandler):
             if reply:
                 self.replies.note(reply, self.owner.ctx.now, self.owner.config.max_pending_replies)
         return True
+
+    def overlaps_too_often(self, filter: bytes) -> bool:
+        """Whether a new subscription would be one too many that match one topic (``core.session.overlaps``)."""
+        if len(self.subscriptions) < OVERLAPS_MAX:
+            return False
+        if self.overlaps is None:
+            self.overlaps = Overlaps()
+            for subscription in self.subscriptions.values():
+                self.overlaps.add(subscription.filter, True)
+        return self.overlaps.full_for(filter, True)
 
     def entitle(self, client: Client) -> None:
         """The client has new rights: update the replies that it may publish."""

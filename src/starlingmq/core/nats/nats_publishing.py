@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.core.connection import ASKING
-from starlingmq.core.context import Context
+from starlingmq.core.context import PROPERTY_SHIFT, Context
 from starlingmq.core.limits.publish_admission import (
     ADMITTED,
     COUNTED,
@@ -33,6 +33,7 @@ from starlingmq.wire.nats import HPUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import OK_FRAME
 from starlingmq.wire.nats_headers import properties_of
 from starlingmq.wire.nats_subjects import subject_of, topic_of
+from starlingmq.wire.properties import PROPERTIES_MAX
 from starlingmq.wire.reasons import MqttError
 
 WHY: Final[dict[int, str]] = {
@@ -88,7 +89,10 @@ class NatsPublishing:
                 reply = topic_of(reader.reply)
                 if not reply:
                     topic = b""
+            ctx.work -= len(reader.headers) >> PROPERTY_SHIFT
             try:
+                if reader.headers.count(b"\n") > PROPERTIES_MAX:
+                    raise ValueError("too many headers")
                 properties = properties_of(reader.headers, reply)
             except ValueError:
                 self.errors.may_not_publish(client, reader.subject, "bad_headers", "Invalid Message Headers")

@@ -15,6 +15,7 @@ from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.ready import HookAnswer, HookQuestion
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import levels, valid_filter
+from starlingmq.core.session.overlaps import OVERLAPPING
 from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
@@ -74,6 +75,10 @@ class NatsSubscribing:
         if limits.subscriptions_per_client != 0 and len(nats.subscriptions) >= limits.subscriptions_per_client:
             self.errors.send(client, "Maximum Subscriptions Exceeded")
             return
+        if nats.overlaps_too_often(filter):
+            ctx.notice("overlapping_subscriptions", client, OVERLAPPING, closing=False)
+            self.errors.send(client, "Maximum Subscriptions Exceeded")
+            return
         if ctx.isolated:
             self.errors.isolated(client)
             return
@@ -112,6 +117,8 @@ class NatsSubscribing:
     def _take_in(self, client: Client, nats: NatsClient, sub: NatsSubscription) -> None:
         ctx = self.ctx
         nats.subscriptions[sub.sid] = sub
+        if nats.overlaps is not None:
+            nats.overlaps.add(sub.filter, True)
         if sub.name:
             self.router.join(sub.name, sub)
         else:
@@ -135,7 +142,8 @@ class NatsSubscribing:
         nats.ok(client)
 
     def unsubscribe(self, nats: NatsClient, sub: NatsSubscription) -> None:
-        nats.subscriptions.pop(sub.sid, None)
+        if nats.subscriptions.pop(sub.sid, None) is not None and nats.overlaps is not None:
+            nats.overlaps.remove(sub.filter, True)
         self.forget(sub)
 
     def revoke(self, client: Client, nats: NatsClient) -> None:
@@ -171,6 +179,7 @@ class NatsSubscribing:
         """The connection has ended."""
         left = list(nats.subscriptions.values())
         nats.subscriptions = {}
+        nats.overlaps = None
         for sub in left:
             if sub.name:  # before the other members of its groups are considered
                 sub.session.ended = True

@@ -21,12 +21,14 @@ from typing import Final
 from zlib import crc32
 
 from starlingmq.core.routing.filter_tree import Subscriber
+from starlingmq.core.routing.topics import LONG
 from starlingmq.core.session.session import Subscription
 
 CHUNK_BITS: Final = 128
 HASHES: Final = 4
 SIZE_MAX: Final = 24  # 2**24 chunks are enough for 160 million filters
-TOPICS_MAX: Final = 65536  # looked up since the bits last changed; more are not listed
+TOPICS_MAX: Final = 65536  # looked up since the bits last changed; more are not listed ...
+TOPIC_BYTES_MAX: Final = 4 << 20  # ... nor more bytes of them
 RESERVED: Final = 0  # the first byte of these keys
 _SHAPE: Final = struct.Struct(">BBIB")
 _CHUNK: Final = struct.Struct(">BBIBI")
@@ -91,24 +93,34 @@ def mask(word: int) -> int:
 
 
 class LookedUp:
-    """The topics that were looked up in the summaries of one shape: their cached routes depend on these."""
+    """The topics that were looked up in the summaries of one shape: their cached routes depend on these. Routes of long
+    topics are not cached."""
 
     _topics: dict[bytes, None]
+    _bytes: int  # of them
+    _many: bool  # too many to list
 
     def __init__(self) -> None:
         self._topics = {}
+        self._bytes = 0
+        self._many = False
 
     def note(self, topic: bytes) -> None:
-        if len(self._topics) < TOPICS_MAX:
-            self._topics[topic] = None
+        if self._many or len(topic) > LONG or topic in self._topics:
+            return
+        self._topics[topic] = None
+        self._bytes += len(topic)
+        if len(self._topics) >= TOPICS_MAX or self._bytes > TOPIC_BYTES_MAX:
+            self._topics = {}
+            self._many = True
 
     def take(self) -> list[bytes] | None:
         """The topics since the last call; None: too many to list."""
-        topics = self._topics
-        if not topics:
-            return []
+        topics = None if self._many else list(self._topics)
         self._topics = {}
-        return list(topics) if len(topics) < TOPICS_MAX else None
+        self._bytes = 0
+        self._many = False
+        return topics
 
 
 class FilterSummary(Subscriber):

@@ -23,7 +23,8 @@ DOLLAR: Final = 0x24
 ROOM_PER_SUBSCRIBER: Final = 400
 ROOM_SMALL: Final = 4096
 NARROW_MAX: Final = 4096  # next levels of a branch in one dict; more are spread over a ShardedDict
-RESTS_MAX: Final = 1024  # different ends of filters that are kept for sharing
+RESTS_MAX: Final = 1024  # different ends of filters that are kept for sharing ...
+REST_BYTES_MAX: Final = 64  # ... and the longest of them
 
 
 class Subscriber:
@@ -151,7 +152,7 @@ class FilterTree:
     Subscribers and return the very key under which they are added are stored without overhead.
     """
 
-    visits: int  # nodes of the tree that the last match with wildcard filters visited: its cost
+    visits: int  # nodes of the tree that the last match visited, a leaf counted once more for every 8 levels: its cost
 
     _exact: ShardedDict[object]
     _rests: dict[bytes, bytes]
@@ -222,6 +223,7 @@ class FilterTree:
         The order depends only on the sequence of additions and removals.
         """
         found: list[object] = []
+        self.visits = 0
         slot = self._exact.get(topic)
         if slot is not None:
             _collect(slot, found)
@@ -240,14 +242,12 @@ class FilterTree:
             for branch in branches:
                 node = branch.literal(level)
                 if node is not None:
-                    visits += 1
-                    _reach(node, levels, depth + 1, reached, found)
+                    visits += _reach(node, levels, depth + 1, reached, found)
                 if to_wildcards:
                     if branch.multi is not None:
                         _collect(branch.multi, found)
                     if branch.plus is not None:
-                        visits += 1
-                        _reach(branch.plus, levels, depth + 1, reached, found)
+                        visits += _reach(branch.plus, levels, depth + 1, reached, found)
             branches = reached
             to_wildcards = True
         for branch in branches:
@@ -305,6 +305,8 @@ class FilterTree:
 
     def _shared(self, rest: bytes) -> bytes:
         """The same bytes as one object, for all filters of a fleet that end alike (``/+/state``)."""
+        if len(rest) > REST_BYTES_MAX:
+            return rest
         if len(self._rests) < RESTS_MAX:
             return self._rests.setdefault(rest, rest)
         return self._rests.get(rest, rest)
@@ -345,13 +347,16 @@ def _level_end(name: bytes, start: int) -> int:
     return len(name) if end < 0 else end
 
 
-def _reach(node: _Node, levels: list[bytes], depth: int, reached: list[_Branch], found: list[object]) -> None:
+def _reach(node: _Node, levels: list[bytes], depth: int, reached: list[_Branch], found: list[object]) -> int:
     """The topic's first ``depth`` levels lead to ``node``: add it to ``reached`` if it is a branch, decide if it is a
-    leaf."""
+    leaf. Returns the cost."""
     if isinstance(node, _Branch):
         reached.append(node)
-    elif isinstance(node, _Leaf) and _rest_matches(node.rest, levels, depth):
-        _collect(node.slot, found)
+    elif isinstance(node, _Leaf):
+        if _rest_matches(node.rest, levels, depth):
+            _collect(node.slot, found)
+        return 1 + (min(len(levels) - depth, len(node.rest)) >> 3)
+    return 1
 
 
 def _rest_matches(rest: bytes, levels: list[bytes], depth: int) -> bool:

@@ -17,6 +17,7 @@ from starlingmq.core.sharded_dict import ShardedDict
 from starlingmq.wire.characters import HASH, PLUS
 
 LOOKS_PER_MATCH: Final = 4  # topics that a step may look at per match that it is allowed
+LOOK_BYTES: Final = 32  # of a topic: each further ones are as expensive as another look
 DOLLAR: Final = 0x24
 AFTER_DOLLAR: Final = b"%"  # the character after '$'
 AFTER_SLASH: Final = b"0"
@@ -81,7 +82,7 @@ class RetainedCursor:
     """
 
     done: bool  # nothing is left: further steps return nothing
-    looks: int  # topics looked at so far: the cost
+    looks: int  # topics looked at so far, long ones counted several times: the cost
 
     _messages: ShardedDict[Message]
     _topics: SortedTopics
@@ -120,7 +121,7 @@ class RetainedCursor:
                     message = self._messages.get(topic)
                     assert message is not None
                     found.append(message)
-                looks += 1
+                looks += 1 + len(topic) // LOOK_BYTES
                 at += 1
         self.looks += looks
         return found

@@ -3,6 +3,10 @@
 ``resolve`` answers from a dict by encoded topic, so the cost of a PUBLISH does not depend on the number of other
 subscriptions. An entry that is older than the last change of wildcard filters is looked up again when it is next used;
 a change of a filter without wildcards touches only its own topic.
+
+Clients choose topics and filters, and so the cost of a search and the size of the cache. So a search counts as work of
+the turn by what it visits and finds, and the cache is bounded by its topics, their bytes and their receivers, has no
+long topics, and lets each one go after a while.
 """
 
 from __future__ import annotations
@@ -10,13 +14,14 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, cast
 
+from starlingmq.core.base_context import BaseContext
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_port import GroupPort
 from starlingmq.core.groups.member_selection import RANDOM, STRATEGIES
 from starlingmq.core.routing.filter_summary import FilterSummary
 from starlingmq.core.routing.filter_tree import FilterTree
 from starlingmq.core.routing.stream import Stream
-from starlingmq.core.routing.topics import levels, of_the_node, valid_text, valid_topic
+from starlingmq.core.routing.topics import LONG, levels, of_the_node, valid_text, valid_topic
 from starlingmq.core.session.session import Session, Subscription, merge
 from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.reasons import MalformedPacket, ProtocolError, Reason
@@ -24,6 +29,9 @@ from starlingmq.wire.reasons import MalformedPacket, ProtocolError, Reason
 EVENTS: Final = b"$events/"  # events of messages (core.observe.audit)
 CACHED_TOPICS: Final = 65536
 CACHED_RECEIVERS: Final = 1 << 20  # of all cached topics together: bounds many topics with many receivers each
+CACHED_BYTES: Final = 8 << 20  # of their names
+SEARCH_SHARE: Final = 4  # visited nodes, or found subscriptions, of a search per unit of work
+LET_GO_AT_ONCE: Final = 4096  # cached topics
 
 
 class Route:
@@ -63,11 +71,16 @@ class Route:
 
 
 class Router:
+    ctx: BaseContext  # its work pays for searches; the broker's, set after construction
     tree: FilterTree
     version: int  # counts changes of wildcard filters
     _cache: dict[bytes, Route]
     _order: deque[bytes]  # the topics in ``_cache``, in the order of their addition, and some that were removed
     _receivers: int  # of all routes in ``_cache``
+    _bytes: int  # of all topics in ``_order``
+    _gone: int  # topics that have left ``_order``
+    _young: int  # the sum of ``_gone`` and of the length of ``_order`` at the last ``age`` ...
+    _old: int  # ... and at the one before: topics up to it are let go
     sharing: GroupPort  # handles the messages of groups; set after construction
     event_filters: int  # of streams that keep the broker's own events
     unreached: dict[int, None]  # other nodes that are not connected, or became unreachable
@@ -80,11 +93,16 @@ class Router:
     _max_levels: int
 
     def __init__(self, seed: int, max_length: int, max_levels: int) -> None:
+        self.ctx = BaseContext(0.0)
         self.tree = FilterTree()
         self.version = 0
         self._cache = {}
         self._order = deque()
         self._receivers = 0
+        self._bytes = 0
+        self._gone = 0
+        self._young = 0
+        self._old = 0
         self.event_filters = 0
         self.unreached = {}
         self.alone = True
@@ -111,19 +129,30 @@ class Router:
             return route
         return self._look_up(topic)
 
-    def _look_up(self, topic: bytes) -> Route:
-        reserved = of_the_node(topic)  # limits for clients do not apply
+    def check(self, topic: bytes) -> None:
+        """Raises MqttError for a topic for which ``resolve`` would raise it, without a search."""
+        if topic not in self._cache:
+            self._check(topic, of_the_node(topic))
+
+    def _check(self, topic: bytes, reserved: bool) -> None:
+        """``reserved``: limits for clients do not apply."""
         if not valid_text(topic):
             raise MalformedPacket("the topic name is not UTF-8, or contains U+0000")
         if not valid_topic(topic) or (len(topic) > self._max_length and not reserved):
             raise ProtocolError("the topic name is not valid", Reason.TOPIC_NAME_INVALID)
         if levels(topic) > self._max_levels and not reserved:
             raise ProtocolError(f"the topic has more than {self._max_levels} levels", Reason.TOPIC_NAME_INVALID)
+
+    def _look_up(self, topic: bytes) -> Route:
+        reserved = of_the_node(topic)
+        self._check(topic, reserved)
         subscriptions: list[Subscription] = []
         groups: list[Group] = []
         streams: list[Stream] = []
         overlapping: dict[str, list[Subscription]] | None = None
-        for value in self.tree.match(topic):
+        matching = self.tree.match(topic)
+        self.ctx.work -= (self.tree.visits + len(matching)) // SEARCH_SHARE
+        for value in matching:
             if isinstance(value, Group):
                 groups.append(value)
                 continue
@@ -156,20 +185,50 @@ class Router:
 
     def _remember(self, topic: bytes, route: Route) -> None:
         """Add a route to the cache. The oldest entries make room, some at a time."""
+        if len(topic) > LONG:
+            return
         previous = self._cache.get(topic)
         if previous is None:
             self._order.append(topic)
+            self._bytes += len(topic)
         else:
             self._receivers -= len(previous.subscriptions)
         self._cache[topic] = route
         self._receivers += len(route.subscriptions)
-        while len(self._order) > CACHED_TOPICS or (self._receivers > CACHED_RECEIVERS and len(self._order) > 1):
-            self._let_go(self._order.popleft())
+        while (
+            len(self._order) > CACHED_TOPICS
+            or self._bytes > CACHED_BYTES
+            or (self._receivers > CACHED_RECEIVERS and len(self._order) > 1)
+        ):
+            self._let_go_oldest()
+
+    def _let_go_oldest(self) -> None:
+        topic = self._order.popleft()
+        self._bytes -= len(topic)
+        self._gone += 1
+        self._let_go(topic)
 
     def _let_go(self, topic: bytes) -> None:
         route = self._cache.pop(topic, None)
         if route is not None:
             self._receivers -= len(route.subscriptions)
+
+    def age(self) -> None:
+        """A period is over: topics that were cached before the last period began are let go, by ``let_old_go``."""
+        self._old, self._young = self._young, self._gone + len(self._order)
+
+    def let_old_go(self) -> None:
+        """Let go some of the topics that have been cached for more than a period; those in use are looked up again."""
+        for _ in range(min(self._old - self._gone, LET_GO_AT_ONCE)):
+            self._let_go_oldest()
+        if not self._order:
+            self._cache = {}  # an empty dict keeps its room
+
+    def forget(self) -> None:
+        """Empty the cache: memory is short."""
+        self._gone += len(self._order)
+        self._cache, self._order = {}, deque()
+        self._receivers = self._bytes = 0
 
     def subscribe(self, subscription: Subscription) -> None:
         self.tree.add(subscription.filter, subscription.key(), subscription)

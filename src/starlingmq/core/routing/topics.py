@@ -12,6 +12,7 @@ from starlingmq.wire.characters import HASH, NUL, PLUS
 from starlingmq.wire.reasons import ProtocolError
 
 MAX_LENGTH: Final = 65535  # bytes: the length prefix of an MQTT string has two [MQTT-4.7.3-3]
+LONG: Final = 1024  # bytes; longer topics are in no cache, so that clients cannot fill it with few of them
 SHARE: Final = b"$share"
 
 

@@ -19,6 +19,7 @@ from starlingmq.core.limits.meter import Meter
 from starlingmq.core.message import Message
 from starlingmq.core.routing.filter_tree import Subscriber
 from starlingmq.core.session.migration_state import MigrationState
+from starlingmq.core.session.overlaps import OVERLAPS_MAX, Overlaps
 from starlingmq.core.session.production import Production
 from starlingmq.core.session.qos import Inbound, Parking, SendWindow
 from starlingmq.core.session.queue import MessageQueue
@@ -60,6 +61,7 @@ class Client:
     chunks: list[bytes] | None  # more of them while a large frame arrives
     missing: int  # bytes until that frame is complete
     halted: int
+    heavy: bool  # the bytes that it sent last cost a large part of a turn (``core.context.HEAVY``)
     # writing
     frames: list[bytes]
     size: int  # bytes in ``frames`` and of ``unstored`` ones
@@ -122,6 +124,7 @@ class Client:
         self.chunks = None
         self.missing = 0
         self.halted = 0
+        self.heavy = False
         self.frames = []
         self.size = 0
         self.stored_from = -1
@@ -246,6 +249,7 @@ class Session:
     expiry: int  # Session Expiry Interval in seconds, NEVER = none; 0: ends with the connection
     only_subscription: Subscription | None  # its only subscription, unless that is shared ...
     by_filter: dict[bytes, Subscription] | None  # ... or all, by filter as subscribed ($share prefix included)
+    overlaps: Overlaps | None  # of its subscriptions, once they are many
     queue: MessageQueue | None
     window: SendWindow | None
     inbound: Inbound | None
@@ -284,6 +288,7 @@ class Session:
         self.expiry = 0
         self.only_subscription = None
         self.by_filter = None
+        self.overlaps = None
         self.queue = None
         self.window = None
         self.inbound = None
@@ -332,6 +337,8 @@ class Session:
                 self.only_subscription = None
         earlier = several.get(whole)
         several[whole] = subscription
+        if earlier is None and self.overlaps is not None:
+            self.overlaps.add(subscription.filter, subscription.filter != whole)
         return earlier
 
     def remove_subscription(self, whole: bytes) -> Subscription | None:
@@ -346,9 +353,23 @@ class Session:
         if several is None:
             return None
         removed = several.pop(whole, None)
+        if removed is not None and self.overlaps is not None:
+            self.overlaps.remove(removed.filter, removed.filter != whole)
         if not several:
             self.by_filter = None
+            self.overlaps = None
         return removed
+
+    def overlaps_too_often(self, whole: bytes, filter: bytes) -> bool:
+        """Whether a new subscription would be one too many that match one topic (``core.session.overlaps``)."""
+        several = self.by_filter
+        if several is None or len(several) < OVERLAPS_MAX or whole in several:
+            return False
+        if self.overlaps is None:
+            self.overlaps = Overlaps()
+            for known, subscription in several.items():
+                self.overlaps.add(subscription.filter, subscription.filter != known)
+        return self.overlaps.full_for(filter, filter != whole)
 
     def subscriptions(self) -> list[tuple[bytes, Subscription]]:
         """All of them, with the filters as subscribed; the list is the caller's."""
@@ -412,13 +433,12 @@ def merge(subscriptions: list[Subscription]) -> Subscription:
     """Merge overlapping subscriptions of one session into one delivery: the highest QoS, all identifiers
     [MQTT-3.3.4-3]."""
     first = subscriptions[0]
-    whole = Subscription(first.session, first.filter, 0, False, False, b"")
+    whole = Subscription(first.session, first.filter, 0, False, False, b"".join([each.ids for each in subscriptions]))
     others: list[Subscription] = []
     for subscription in subscriptions:
         if subscription.qos > whole.qos:
             whole.qos = subscription.qos
         whole.retain_as_published = whole.retain_as_published or subscription.retain_as_published
-        whole.ids += subscription.ids
         whole.durable = whole.durable or subscription.durable
         if subscription.no_local:
             whole.no_local = True
