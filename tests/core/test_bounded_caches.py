@@ -76,7 +76,7 @@ def test_when_memory_is_short_caches_are_empty() -> None:
     peer = NatsPeer(world)
     peer.said('CONNECT {"verbose":false}', "SUB > 1", "PUB a.b 1", "x")
     assert world.state.router.cached() != 0
-    world.state.forget()
+    world.state.caches.forget()
     spellings = world.state.nats.spellings
     assert world.state.router.cached() == 0
     assert not (spellings._topics or spellings._older_topics or spellings._heads or spellings._older_heads)

@@ -156,6 +156,45 @@ async def test_memory_that_is_freed_already_is_no_reason_to_refuse(
 
 
 @pytest.mark.security
+async def test_caches_are_emptied_before_anybody_is_refused(
+    serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages to new topics, whose client has gone: they are no reason to refuse others."""
+    monkeypatch.setattr(memory_watch, "MEMORY_INTERVAL", 0.01)
+    broker = await serve(limits={"memory": "100MiB"})
+    router = broker.state.router
+    monkeypatch.setattr(memory_watch, "memory", lambda: (200 if router.cached() else 20) << 20)
+    peer = await join(broker, "a")
+    for number in range(20):
+        assert await peer.publish(f"t/{number}") == Reason.NO_MATCHING_SUBSCRIBERS
+    async with within(5):
+        while router.cached():
+            await asyncio.sleep(0.01)
+    assert not broker.state.ctx.quotas.short_of_memory
+
+
+@pytest.mark.security
+async def test_topics_that_nobody_uses_any_more_leave_the_cache(
+    serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = asyncio.Event()
+    monkeypatch.setattr(memory_watch, "UNLIMITED_INTERVAL", 0.01)
+    monkeypatch.setattr(memory_watch, "CACHE_PERIOD", 0.3)
+    monkeypatch.setattr(memory_watch, "CACHED_MANY", 50)
+    monkeypatch.setattr(memory_watch, "free_memory", freed.set)
+    broker = await serve()
+    router = broker.state.router
+    for number in range(100):
+        router.resolve(b"t/%d" % number)
+    async with within(30):
+        await freed.wait()
+        while router.cached():
+            await asyncio.sleep(0.01)
+    peer = await join(broker, "a")
+    assert await peer.publish("t/1") == Reason.NO_MATCHING_SUBSCRIBERS
+
+
+@pytest.mark.security
 async def test_large_incomplete_connects_are_dropped_while_memory_is_short(
     serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,12 +14,13 @@ from random import SystemRandom
 from typing import Final
 
 from starlingmq import compiled
-from tests.fuzz import cluster, codec, core, flight, http, nats, process, websocket
+from tests.fuzz import cluster, codec, core, cost, flight, http, nats, process, websocket
 
 TARGETS: Final[dict[str, Callable[[int], int]]] = {
     "codec": codec.run,
     "core": core.run,
     "nats": nats.run,
+    "cost": cost.run,
     "process": process.run,
     "http": http.run,
     "websocket": websocket.run,

@@ -9,7 +9,7 @@ import pytest
 
 from starlingmq.wire.mqtt import decode
 from tests.fuzz import __main__ as fuzzing
-from tests.fuzz import cluster, codec, core, flight, http, nats, process, websocket
+from tests.fuzz import cluster, codec, core, cost, flight, http, nats, process, websocket
 
 
 def test_the_decoder() -> None:
@@ -25,6 +25,11 @@ def test_the_core() -> None:
 def test_nats() -> None:
     for seed in range(50):
         nats.run(seed)
+
+
+def test_what_is_the_most_expensive() -> None:
+    for seed in range(12):
+        cost.run(seed)
 
 
 @pytest.mark.slow

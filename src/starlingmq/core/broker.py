@@ -14,8 +14,9 @@ from typing import Final, cast
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
 from starlingmq.core.connection import CLOSED, DEAF, NEW, PACED
-from starlingmq.core.context import HEAVY, TURN_WORK, Context
+from starlingmq.core.context import TURN_WORK, Context
 from starlingmq.core.groups.group_engine import GroupEngine
+from starlingmq.core.limits.caches import Caches
 from starlingmq.core.limits.reauthorization import ReauthorizeJob
 from starlingmq.core.limits.storage_failure import StorageFailure
 from starlingmq.core.limits.turned_away import CLIENT_PACKET_LIMIT, DETAILS, OF_ALL, WORDS
@@ -66,6 +67,7 @@ class BrokerState(PacketIntake):
     audit: Audit
     events: EventTopics
     nats: Nats
+    caches: Caches
     _spare: Ready
 
     def __init__(
@@ -127,6 +129,7 @@ class BrokerState(PacketIntake):
             secret,
             version,
         )
+        self.caches = Caches(self.router, self.nats.spellings)
 
     def configure(
         self,
@@ -196,20 +199,6 @@ class BrokerState(PacketIntake):
             if client.state == NEW and client.bytes_in > STRANGER_BYTES:
                 self.ctx.notice("memory", client, "memory is short, and its CONNECT is large (limits.memory)")
                 self.ending.shut(client)
-
-    def age(self) -> None:
-        """A period is over: what caches have had for longer than that is let go, by ``let_old_go`` or now."""
-        self.router.age()
-        self.nats.spellings.age()
-
-    def let_old_go(self) -> None:
-        """Let go some of what is old in caches."""
-        self.router.let_old_go()
-
-    def forget(self) -> None:
-        """Empty the caches: memory is short."""
-        self.router.forget()
-        self.nats.spellings.forget()
 
     def closed(self, client: Client, now: float) -> None:
         """The transport is closed. Bytes that it sent before are still handled; then the session has no connection."""
@@ -387,7 +376,7 @@ class BrokerState(PacketIntake):
                     break
                 self.resume(ctx.resumable.popleft())
         if ctx.resumable_last:
-            self._resume_last()
+            self.resume_last()
         while ctx.unsendable:
             client = ctx.unsendable.pop()
             detail = f"the response is larger than the client's Maximum Packet Size of {client.max_packet} bytes"
@@ -407,20 +396,6 @@ class BrokerState(PacketIntake):
         self.publishing.producers.tick()
         self.sys.tick()
         self.nats.leaving.tick()
-
-    def _resume_last(self) -> None:
-        """Clients whose messages are expensive come after all others, so that these do not wait for each of them. They
-        have a part of the turn for themselves."""
-        ctx = self.ctx
-        ctx.work = max(ctx.work, HEAVY)
-        for _ in range(len(ctx.resumable_last)):
-            client = ctx.resumable_last.popleft()
-            before, had = ctx.work, len(client.rest)
-            self.resume(client)
-            if had != 0:
-                client.heavy = before - ctx.work >= HEAVY
-            if ctx.work <= 0:
-                break
 
     def pending(self) -> bool:
         """Whether there is work for another turn now."""

@@ -349,3 +349,17 @@ class PacketIntake:
             self.ctx.ready.pause.append(client)
             if client.gone:
                 self.ending.close(client, "connection lost")
+
+    def resume_last(self) -> None:
+        """Clients whose messages are expensive come after all others, so that these do not wait for each of them. They
+        have a part of the turn for themselves."""
+        ctx = self.ctx
+        ctx.work = max(ctx.work, HEAVY)
+        for _ in range(len(ctx.resumable_last)):
+            client = ctx.resumable_last.popleft()
+            before, had = ctx.work, len(client.rest)
+            self.resume(client)
+            if had != 0:
+                client.heavy = before - ctx.work >= HEAVY
+            if ctx.work <= 0:
+                break

@@ -151,16 +151,6 @@ class Driver(ClientOwner):
             self._deserted.set()
         self._schedule()
 
-    def age(self, period_over: bool) -> None:
-        """Let go what caches have had for long."""
-        if period_over:
-            self.state.age()
-        self.state.let_old_go()
-
-    def forget(self) -> None:
-        """Empty the caches: memory is short."""
-        self.state.forget()
-
     def shed(self) -> None:
         """Free the memory that clients before authentication occupy: memory is short."""
         self.state.shed(list(self.clients), self.clock())

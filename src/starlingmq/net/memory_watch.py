@@ -46,7 +46,7 @@ class MemoryWatch:
             # The allocator keeps memory that many large packets needed, and caches need not be kept. Neither must cause
             # refusals.
             began = monotonic()
-            self.driver.forget()
+            self.driver.state.caches.forget()
             free_memory()
             had = memory()
             if had > limit:
@@ -66,11 +66,11 @@ class MemoryWatch:
 
     def _age(self) -> None:
         """Caches let go what is old, so that clients that have gone leave nothing behind."""
-        over = monotonic() >= self._period_ends
-        if over:
+        caches = self.driver.state.caches
+        if monotonic() >= self._period_ends:
             self._period_ends = monotonic() + CACHE_PERIOD
-        self.driver.age(over)
-        cached = self.driver.state.router.cached()
+            caches.age()
+        cached = caches.let_old_go()
         self._cached = max(self._cached, cached)
         if self._cached > CACHED_MANY and cached < self._cached // 2:
             self._cached = cached

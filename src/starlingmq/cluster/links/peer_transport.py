@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SEQUENCE_BITS: Final = 40
 _SEQUENCE: Final = (1 << _SEQUENCE_BITS) - 1
+_LINK_WORK: Final = 512  # of each turn, whatever clients here have used up
 ACK_SECONDS: Final = 0.01
 """How long an acknowledgement may wait for a frame in the same direction, or for more frames to be stored. Nothing
 waits for it. It costs as much as a frame does, and with few messages would follow each of them."""
@@ -211,9 +212,12 @@ class PeerTransport:
         return len(self._inbox) != 0
 
     def deliver(self) -> bool:
-        """Passes messages to the core as far as it accepts them in this turn. Returns whether more are left."""
+        """Passes messages to the core as far as it accepts them in this turn. Returns whether more are left. Some are
+        accepted in each turn: clients here whose messages use it up must not stop those of other nodes."""
         ctx = self._broker.ctx
         inbox = self._inbox
+        if inbox:
+            ctx.work = max(ctx.work, _LINK_WORK)
         while inbox and ctx.work > 0 and self.peer.client.halted == 0 and not ctx.refusing:
             reader, mark = inbox[0]
             if self._broker.peers.receive(self.peer, reader, mark):

@@ -1,0 +1,109 @@
+"""A real broker process under messages that are as expensive as a client can make them: another client's pings are
+answered all the while."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Final
+
+import pytest
+
+from starlingmq.wire.mqtt import Pingreq, Pingresp, Publish, Subscribe, SubscribeRequest, encode
+from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, USER_PROPERTY, encode_property_bytes
+from tests.core.test_overlaps import every_pattern
+from tests.fuzz.server import Sane, Server
+
+LONGEST: Final = 3.0  # seconds for one ping, interpreted and on a busy machine; without bounds it was 14 s and more
+USUAL: Final = 0.3  # seconds for half of the pings
+LEVELS: Final = 12
+
+
+class Attacker:
+    """A connection whose output is thrown away, and that sends without waiting."""
+
+    def __init__(self, server: Server) -> None:
+        self.client = Sane(server.port, 5)
+        self.socket = self.client.socket
+        self._ends = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def start(self, data: bytes) -> None:
+        self._reader.start()
+        threading.Thread(target=self._send, args=(data,), daemon=True).start()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            self._ends.set()
+
+    def _read(self) -> None:
+        try:
+            while self.socket.recv(1 << 20):
+                pass
+        except OSError:
+            pass
+        self._ends.set()
+
+
+def search(server: Server) -> list[tuple[Attacker, bytes]]:
+    """Eight clients with 512 overlapping filters each, and one that publishes to new topics."""
+    attackers = [Attacker(server) for _ in range(9)]
+    data = []
+    for number in range(8):
+        filters = [SubscribeRequest(filter) for filter in every_pattern(LEVELS)[number * 512 : (number + 1) * 512]]
+        data.append(encode(Subscribe(2, filters, {SUBSCRIPTION_IDENTIFIER: [268_435_455]}), 5))
+    data.append(b"".join(encode(Publish(b"a/" * LEVELS + b"%d" % number), 5) for number in range(400)))
+    return list(zip(attackers, data, strict=True))
+
+
+def many_publishers(server: Server) -> list[tuple[Attacker, bytes]]:
+    """Twenty clients whose messages have as many properties as they may have."""
+    properties = encode_property_bytes({USER_PROPERTY: [("", "")]}) * 2000
+    return [(Attacker(server), encode(Publish(b"t", properties=properties), 5) * 40) for _ in range(20)]
+
+
+def groups(server: Server) -> list[tuple[Attacker, bytes]]:
+    subscriber, publisher = Attacker(server), Attacker(server)
+    filters = [SubscribeRequest(b"$share/g%d/t" % number) for number in range(5000)]
+    return [(subscriber, encode(Subscribe(2, filters), 5)), (publisher, encode(Publish(b"t", b"x"), 5) * 300)]
+
+
+def long_topics(server: Server) -> list[tuple[Attacker, bytes]]:
+    """Retained messages of long topics with many levels, and filters that match none of them."""
+    base = b"/".join([b"x" * 200] * 250)
+    kept = b"".join(encode(Publish(base + b"/%d" % number, b"1", retain=True), 5) for number in range(90))
+    wanted = encode(Subscribe(2, [SubscribeRequest(b"+/" * 250 + b"z%d" % number) for number in range(60)]), 5)
+    return [(Attacker(server), kept), *((Attacker(server), wanted * 3) for _ in range(5))]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [search, many_publishers, groups, long_topics])
+def test_pings_are_answered_meanwhile(server: Server, attack: Callable[[Server], list[tuple[Attacker, bytes]]]) -> None:
+    other = Sane(server.port, 5)
+    other.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    attacks = attack(server)
+    for attacker, data in attacks:
+        attacker.start(data)
+    took = []
+    began = perf_counter()
+    while perf_counter() - began < 3.0:
+        sent = perf_counter()
+        other.send(Pingreq())
+        assert isinstance(other.receive(), Pingresp)
+        took.append(perf_counter() - sent)
+    took.sort()
+    for attacker, _ in attacks:
+        attacker.socket.close()
+    assert took[-1] < LONGEST
+    assert took[len(took) // 2] < USUAL
