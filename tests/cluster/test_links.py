@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from math import inf
 
-from starlingmq.cluster.links.peer_frames import Data, DataAck
+from tests.harness import World
+
+from starlingmq.cluster.links.peer_frames import Data, DataAck, MemberInfo
 from starlingmq.cluster.links.peer_link import PeerLink
+from starlingmq.cluster.links.peer_transport import PeerTransport
+from starlingmq.core.message import Message
+from starlingmq.core.routing.forward_batch import encode_forward
 
 
 def begin(window: int = 100) -> PeerLink:
@@ -167,3 +172,18 @@ def test_a_held_receiver_takes_frames_within_its_window_and_announces_new_room()
     link.hold(False)
     assert link.ack_due and link.stored(link.mark()) == DataAck(2, 100)
     assert link.received(Data(3, 1, bytes(10)), 7, 3) is not None
+
+
+def test_clients_that_use_up_each_turn_do_not_stop_messages_of_other_nodes() -> None:
+    broker = World().state
+    broker.peers.join(1, 1)
+    transport = PeerTransport(broker, MemberInfo("n2", 2, 7, ""), PeerLink(3, 100, 1.0), 100)
+    message = Message(b"t", b"", 0, False, b"", 0.0, "c", broker.ctx.now)
+    frames = []
+    for number in range(3):
+        message.sequence = (7 << 40) + number + 1
+        frames.append(encode_forward(message, b"", False, broker.ctx.now))
+    transport.received(b"".join(frames), 7, 1, broker.ctx.now)
+    broker.ctx.work = -1000
+    assert not transport.deliver()
+    assert broker.ctx.counters.forwards_received == 3
