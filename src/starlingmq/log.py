@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from starlingmq.config.settings import LogConfig
 from starlingmq.core.ready import Notice
+from starlingmq.core.session.overlaps import OVERLAPS
 from starlingmq.core.session.session_reset import LOST
 
 log = logging.getLogger("starlingmq.clients")
@@ -186,7 +187,7 @@ class NoticeLog:
                 return
             what = (
                 "log lines about connections that stay open were suppressed"
-                if reason in ("pubrel_unknown", LOST)
+                if reason in ("pubrel_unknown", OVERLAPS, LOST)
                 else "connections were closed for this reason"
             )
             log.warning("%s: %d more %s", reason, count, what, extra=told)

@@ -22,7 +22,7 @@ from starlingmq.core.routing.retained_store import RetainedTree
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import check_filter, levels, of_the_node, parse_share, valid_filter
 from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.core.session.overlaps import OVERLAPPING
+from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.characters import HASH, PLUS
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsuback, Unsubscribe, encode
@@ -431,7 +431,7 @@ class Subscribing:
         """Log a refused subscription, once for each turn of its SUBSCRIBE."""
         notices = self.ctx.ready.notices
         if not notices or notices[-1].detail is not text:
-            self.ctx.notice("overlapping_subscriptions", client, text, closing=False)
+            self.ctx.notice(OVERLAPS, client, text, closing=False)
 
     def unsubscribe(self, session: Session, whole: bytes) -> int:
         """Remove one filter. Returns the reason code for UNSUBACK."""

@@ -15,7 +15,7 @@ from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.ready import HookAnswer, HookQuestion
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import levels, valid_filter
-from starlingmq.core.session.overlaps import OVERLAPPING
+from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
 from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
@@ -76,7 +76,7 @@ class NatsSubscribing:
             self.errors.send(client, "Maximum Subscriptions Exceeded")
             return
         if nats.overlaps_too_often(filter):
-            ctx.notice("overlapping_subscriptions", client, OVERLAPPING, closing=False)
+            ctx.notice(OVERLAPS, client, OVERLAPPING, closing=False)
             self.errors.send(client, "Maximum Subscriptions Exceeded")
             return
         if ctx.isolated:

@@ -16,6 +16,7 @@ from typing import Final
 from starlingmq.wire.characters import HASH, PLUS
 
 OVERLAPS_MAX: Final = 512
+OVERLAPS: Final = "overlapping_subscriptions"  # counted and logged
 OVERLAPPING: Final = f"more than {OVERLAPS_MAX} of its subscriptions would overlap: use fewer patterns of wildcards"
 
 
