@@ -26,7 +26,7 @@ from starlingmq.core.timers import TimerWheel
 
 TURN_WORK: Final = 8192  # messages received and sent in one turn before other tasks run: a few milliseconds
 HEAVY: Final = TURN_WORK // 4  # work for the bytes of one read from which on a client comes after the others
-PROPERTY_SHIFT: Final = 6  # so many bytes of properties or headers, as a power of two, are a unit of work
+PROPERTY_SHIFT: Final = 4  # so many bytes of properties or headers, as a power of two, are a unit of work
 
 ISOLATED: Final = "this node is isolated from the majority of its cluster"
 
