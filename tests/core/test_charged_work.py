@@ -1,4 +1,5 @@
-"""The cost of a message counts as work of the turn, so that nobody waits behind the expensive messages of others."""
+"""The cost of a message counts as work of the turn, so that clients do not wait behind the expensive messages of
+others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is the most expensive thing that a client can send? Each episode searches: it changes an attack at random, and
-keeps the change if one call of the core took longer by it.
+"""Searches for the most expensive bytes that a client can send: each episode changes an attack at random, and keeps the
+change if one call of the core took longer.
 
 No call of the core may take long, whatever it was given: then another client's ping waits for one call at most.
 """

@@ -1,5 +1,5 @@
-"""The caches by names that clients choose. What is in them can be found again, so nothing that has gone stays for long,
-and nobody is refused for their sake."""
+"""The caches by names that clients choose. Every entry can be found again, so unused entries do not stay for long, and
+caches are emptied before a client is refused."""
 
 from __future__ import annotations
 

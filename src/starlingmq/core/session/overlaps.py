@@ -5,8 +5,8 @@ that matches two of them gives both the same levels, so they are the same filter
 session than it has shapes. A filter may be there several times, in several shared groups or under several ``sid``; each
 further time counts as a further shape, which the third one of a shape's other filters shares.
 
-A search costs as much as it finds, for each message of any publisher. Hence the bound: of thousands of subscriptions
-few overlap, unless somebody wants them to.
+A search costs as much as it finds, for each message of any publisher. Hence the bound: of the thousands of
+subscriptions that an application has, few overlap.
 """
 
 from __future__ import annotations
