@@ -100,6 +100,22 @@ def test_others_are_served_before_the_clients_with_expensive_messages() -> None:
     assert other.expect(Pingresp)
 
 
+def test_a_ping_does_not_wait_behind_clients_that_have_sent_much() -> None:
+    """It is not known yet that their messages are expensive."""
+    world = World()
+    expensive = publish(b"t", encode_property_bytes({USER_PROPERTY: [("a", "b" * 1000)] * 10}))
+    publishers = [world.connect(f"p{number}") for number in range(PUBLISHERS)]
+    other = world.connect("other")
+    for client in publishers:
+        world.state.receive(client.client, expensive * 20, world.now)
+    world.state.receive(other.client, b"\xc0\x00", world.now)
+    assert other.client.frames == []
+    world.state.turn(world.now)
+    assert other.client.frames == [b"\xd0\x00"]
+    world.run()
+    assert world.state.ctx.counters.publish_received == 20 * PUBLISHERS
+
+
 def test_bytes_that_come_after_the_turn_is_used_up_are_kept_whole() -> None:
     """The rest of a packet that began before comes when there is no work left."""
     world = World()

@@ -46,6 +46,7 @@ from starlingmq.wire.reasons import MqttError, Reason
 
 LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages that are due, per turn
 JOBS_PER_TURN: Final = 8  # pieces of long work per turn: about half of the turn
+FEW_BYTES: Final = 4096  # a client that has sent more comes after the others
 JOB_WORK: Final = 500  # the work that such a piece counts for
 STRANGER_BYTES: Final = 4096  # bytes of an incomplete CONNECT that are kept when memory is short
 # connections above max_connections that are read, so that they get a CONNACK; further ones are closed at once
@@ -374,7 +375,11 @@ class BrokerState(PacketIntake):
             for _ in range(len(ctx.resumable)):
                 if ctx.work <= 0:
                     break
-                self.resume(ctx.resumable.popleft())
+                client = ctx.resumable.popleft()
+                if len(client.rest) > FEW_BYTES:  # more than others should wait for
+                    ctx.resumable_last.append(client)
+                else:
+                    self.resume(client)
         if ctx.resumable_last:
             self.resume_last()
         while ctx.unsendable:
