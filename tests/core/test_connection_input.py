@@ -108,7 +108,7 @@ def test_a_publisher_that_fills_every_turn_does_not_delay_a_suback() -> None:
     w.state.receive(pub, burst, w.now)
     many = [SubscribeRequest(b"a/%d" % number, 0, False, False, 0) for number in range(2500)]
     w.state.receive(other.client, encode(Subscribe(1, many), 5), w.now)
-    for _ in range(2 + 20):  # its bytes wait for a turn of the publisher's; 125 filters are a turn's share of one packet
+    for _ in range(2 + 20):  # its bytes wait for turns; 125 filters are a share of one packet
         w.state.turn(w.now)
         assert pub.halted != 0, "the publisher has not filled its turns"
     assert any(frame[0] == 0x90 for frame in other.client.frames)
