@@ -90,11 +90,11 @@ def test_others_are_served_before_the_clients_with_expensive_messages() -> None:
         if turn == 0:
             world.run()
     assert state.ctx.counters.publish_received < 5 * PUBLISHERS + 6
-    state.receive(other.client, b"\xc0\x00", world.now)
+    state.receive(other.client, b"\xc0\x00" * 10, world.now)
     received = state.ctx.counters.publish_received
     state.turn(world.now)
     assert state.ctx.counters.publish_received - received <= 5
-    assert other.client.frames == [b"\xd0\x00"]
+    assert other.client.frames == [b"\xd0\x00"] * 10
     world.run()
     assert state.ctx.counters.publish_received == 15 * PUBLISHERS, "all of them were handled in the end"
     assert other.expect(Pingresp)
@@ -108,12 +108,25 @@ def test_a_ping_does_not_wait_behind_clients_that_have_sent_much() -> None:
     other = world.connect("other")
     for client in publishers:
         world.state.receive(client.client, expensive * 20, world.now)
-    world.state.receive(other.client, b"\xc0\x00", world.now)
+    world.state.receive(other.client, b"\xc0\x00" * 10, world.now)
     assert other.client.frames == []
     world.state.turn(world.now)
-    assert other.client.frames == [b"\xd0\x00"]
+    assert other.client.frames == [b"\xd0\x00"] * 10
     world.run()
     assert world.state.ctx.counters.publish_received == 20 * PUBLISHERS
+
+
+def test_a_single_ping_does_not_even_wait_for_the_next_turn() -> None:
+    world = World()
+    client, other = world.connect("c"), world.connect("o")
+    world.state.ctx.work = 0
+    world.state.receive(other.client, b"\xc0\x00", world.now)
+    assert other.client.frames == [b"\xd0\x00"]
+    world.state.receive(client.client, publish(b"t" * 20)[:-4], world.now)
+    world.state.receive(client.client, publish(b"t" * 20)[-4:], world.now)
+    assert world.state.ctx.counters.publish_received == 0, "the end of a packet is no ping"
+    world.run()
+    assert world.state.ctx.counters.publish_received == 1
 
 
 def test_bytes_that_come_after_the_turn_is_used_up_are_kept_whole() -> None:

@@ -42,6 +42,7 @@ from starlingmq.wire.primitives import LONG_FORM
 from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, Reason
 
 PINGRESP: Final = b"\xd0\x00"
+TINY: Final = 8  # bytes of a ping or some acknowledgements: their work is never worth a wait
 
 
 def _level(data: bytes, start: int, end: int) -> int:
@@ -73,7 +74,7 @@ class PacketIntake:
         client.bytes_in += len(data)
         if client.state == CLOSED:
             return
-        if client.halted != 0 or ctx.work <= 0:
+        if client.halted != 0 or (ctx.work <= 0 and (len(data) > TINY or client.missing != 0 or client.rest)):
             self._put_off(client, data)
             return
         if client.blocked and self._deaf(client, data):
