@@ -53,11 +53,13 @@ class Publishing(Qos2Receiving):
         packet = decode_publish(first, data, start, end, client.version)
         ctx.counters.publish_received += 1
         client.published += 1
-        ctx.work -= 1 + (len(packet.properties) >> PROPERTY_SHIFT)
+        ctx.work -= 1
         if packet.subscription_ids is not None:
             raise ProtocolError("PUBLISH of a client with a subscription identifier")  # [MQTT-3.3.4-6]
-        if client.version == 5 and (packet.topic_alias != 0 or not packet.topic):
-            self._resolve_alias(client, packet)
+        if client.version == 5:
+            ctx.work -= len(packet.properties) >> PROPERTY_SHIFT
+            if packet.topic_alias != 0 or not packet.topic:
+                self._resolve_alias(client, packet)
         if packet.qos > ctx.max_qos:
             raise ProtocolError("the QoS is above the server's maximum", Reason.QOS_NOT_SUPPORTED)
         if packet.retain and not ctx.retain_available:
