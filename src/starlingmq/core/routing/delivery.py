@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlingmq.core.context import Context
 from starlingmq.core.message import Message
 from starlingmq.core.ready import QUEUE_DELETE, QUEUE_PUT, STREAM_PUT
@@ -14,6 +16,8 @@ from starlingmq.core.session.migration_state import Held, MigrationState
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import Session, Subscription
 from starlingmq.wire.mqtt import publish_frame
+
+GROUP_WORK: Final = 4  # for the selection of a member
 
 
 class Delivery(Acknowledgements):
@@ -76,6 +80,7 @@ class Delivery(Acknowledgements):
                 client.stored_from = 0
         found = len(route.subscriptions)
         if publisher is None or publisher.node == 0:  # the node of a group has stored it already
+            ctx.work -= GROUP_WORK * len(route.groups)
             for group in route.groups:
                 if self.sharing.take(group, message, publisher):
                     found += 1
