@@ -183,7 +183,7 @@ def test_clients_that_use_up_each_turn_do_not_stop_messages_of_other_nodes() -> 
     for number in range(3):
         message.sequence = (7 << 40) + number + 1
         frames.append(encode_forward(message, b"", False, broker.ctx.now))
-    transport.received(b"".join(frames), 7, 1, broker.ctx.now)
+    transport.received(b"".join(frames), 7, 1, broker.ctx.now, False)
     broker.ctx.work = -1000
     assert not transport.deliver()
     assert broker.ctx.counters.forwards_received == 3
