@@ -80,7 +80,8 @@ def test_the_cluster_example_of_the_package_is_accepted_alone_and_by_its_own_com
     subprocess.run(["sh", "-ec", commands], check=True)
     for path in (example, installed):
         code, _, errors = starlingmq("config", "check", "-c", str(path))
-        assert (code, errors) == (0, ""), path.name
+        missing = [line for line in errors.splitlines() if not line.startswith("warning: /etc/starlingmq/")]
+        assert (code, missing) == (0, []), path.name  # its certificates are those of the reader
     settings = yaml.safe_load(installed.read_text(encoding="utf-8"))
     assert settings["auth"]["password"]["first_user"] == "admin"
 

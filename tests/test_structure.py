@@ -16,8 +16,7 @@ import pytest
 
 from tests.source_tree import ABOVE, PACKAGE, cycles, modules, ours, text, tree, written
 
-FILE_MAX: Final = 500
-CLASS_MAX: Final = 400
+FILE_MAX: Final = 900
 FUNCTION_MAX: Final = 60  # without its docstring
 REASON: Final = re.compile(r"^ *Long(?= because|:)", re.MULTILINE)  # in a docstring, before why it is not cut
 
@@ -26,7 +25,6 @@ CONTEXT: Final = re.compile(r"(^|[._])ctx\.(cluster\.|storage\.)?\w+$")
 
 LONG_FILES: Final[dict[str, int]] = {}
 """And the length that each must not exceed."""
-LONG_CLASSES: Final[dict[str, int]] = {}
 LONG_FUNCTIONS: Final[dict[str, int]] = {}
 IN_CYCLES: Final = {
     "starlingmq": "",
@@ -103,10 +101,6 @@ def longest(found: Iterator[tuple[str, int]]) -> dict[str, int]:
     for name, length in found:
         lengths[name] = max(length, lengths.get(name, 0))
     return lengths
-
-
-def test_classes_are_short() -> None:
-    check("class", CLASS_MAX, longest((each.name, each.length) for top in ABOVE for each in classes(top)), LONG_CLASSES)
 
 
 def test_functions_are_short_or_say_why_not() -> None:

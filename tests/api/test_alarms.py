@@ -182,7 +182,7 @@ async def test_operators_see_drops_and_certificates_that_end(
     file = a_certificate(tmp_path, 5)
     tls = {"url": "mqtts://127.0.0.1:0", "tls": {"cert": file, "key": file}}
     broker = await serve(listeners=["mqtt://127.0.0.1:0", "http://127.0.0.1:0", tls])
-    broker.state.ctx.counters.drop("queue_full", 600)  # before anybody looks: a node that starts drops the most
+    broker.state.ctx.counters.drop("queue_full", 600)  # before the first look: a node that starts drops the most
     await look(broker)
     found = (await ask(broker, "GET", "/api/v1/alarms")).json()
     assert [(one["kind"], one["subject"], one["severity"]) for one in found["alarms"]] == [
@@ -362,4 +362,4 @@ def test_every_kind_of_alarm_is_in_the_reference() -> None:
     kinds = {*re.findall(r'Condition\("(\w+)"', source), *re.findall(r'kind = "(\w+)".* else "(\w+)"', source)[0]}
     section = (root / "docs/HTTP.md").read_text().partition("## Alarms")[2].partition("\n## ")[0]
     listed = {word for row in re.findall(r"^\| (`.*?) \|", section, re.M) for word in re.findall(r"`(\w+)`", row)}
-    assert kinds == listed and len(kinds) == 13
+    assert kinds == listed and len(kinds) == 14

@@ -1,4 +1,4 @@
-"""What becomes of a will, in every combination of its delay, the session's expiry, the end of the connection and the
+"""The fate of a will in every combination of its delay, the session's expiry, the end of the connection and the
 way back, on one broker and in a cluster. The right values come from MQTT 5 alone (``is_published``).
 """
 

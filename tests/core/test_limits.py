@@ -60,11 +60,11 @@ def test_a_first_packet_other_than_connect_is_refused_at_its_first_byte(first: i
 
 
 def test_the_form_of_a_length_does_not_depend_on_where_a_read_ends() -> None:
-    for version in (3, 4, 5):
+    for version in (3, 4, 5):  # PINGREQ with a length in one byte more than it needs, which only MQTT 5 forbids
         for at in range(1, 4):
             world = World()
             client = world.connect(version=version)
             client.send(b"\xc0\x80\x00"[:at])
             client.send(b"\xc0\x80\x00"[at:])
-            assert client.closed
-            assert [notice.reason for notice in world.notices] == ["malformed_packet"]
+            assert client.closed == (version == 5)
+            assert [notice.reason for notice in world.notices] == ["malformed_packet"] * (version == 5)

@@ -161,6 +161,7 @@ async def test_caches_are_emptied_before_anybody_is_refused(
 ) -> None:
     """Messages to new topics, whose client has gone: they are no reason to refuse others."""
     monkeypatch.setattr(memory_watch, "MEMORY_INTERVAL", 0.01)
+    monkeypatch.setattr(memory_watch, "memory", lambda: 20 << 20)
     broker = await serve(limits={"memory": "100MiB"})
     router = broker.state.router
     monkeypatch.setattr(memory_watch, "memory", lambda: (200 if router.cached() else 20) << 20)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from starlingmq.config.settings import LimitsConfig
+from starlingmq.core.limits.turned_away import OF_ADDRESS
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
 from starlingmq.net.listeners.listeners import Listener
-from starlingmq.wire.reasons import Reason
 
 from .conftest import FakeDriver, Open
 from .test_listeners import port_of
@@ -77,7 +77,7 @@ async def test_clients_behind_a_trusted_proxy_are_limited_each_by_itself(driver:
     opened = [await through(listener, "X-Forwarded-For: 198.51.100.7") for _ in range(2 + ADDRESS_TURNED_AWAY)]
     assert [status.split()[1] for _, status in opened] == [b"101"] * (1 + ADDRESS_TURNED_AWAY) + [b"429"]
     mine = [client.full for client in driver.clients if client.peer.startswith("198.51.100.7:")]
-    assert mine == [0] + [Reason.QUOTA_EXCEEDED] * ADDRESS_TURNED_AWAY
+    assert mine == [0] + [OF_ADDRESS] * ADDRESS_TURNED_AWAY
     other, status = await through(listener, "X-Forwarded-For: 198.51.100.8")
     assert status.startswith(b"HTTP/1.1 101")
     assert [client.full for client in driver.clients if client.peer.startswith("198.51.100.8:")] == [0]

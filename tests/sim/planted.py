@@ -254,8 +254,8 @@ def the_last_retained_message_is_not_kept() -> Any:
 def a_group_without_members_here_loses_messages() -> Any:
     line_up = GroupEngine.line_up
 
-    def here_alone(self: GroupEngine, group: Any, message: Any, publisher: Any) -> bool:
-        return line_up(self, group, message, publisher) if group.members or message.origin == 0 else False
+    def here_alone(self: GroupEngine, group: Any, message: Any, publisher: Any, promised: bool = False) -> bool:
+        return line_up(self, group, message, publisher, promised) if group.members or message.origin == 0 else False
 
     return patch.object(GroupEngine, "line_up", here_alone)
 

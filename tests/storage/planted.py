@@ -128,8 +128,8 @@ BUGS = {
     ),
     "a session that expired while nobody served is present": Bug(
         connecting,
-        "elif session.expires_at != 0.0 and session.expires_at <= self.ctx.now:",
-        "elif False:",
+        "if earlier is None and session.expires_at != 0.0 and session.expires_at <= self.ctx.now:",
+        "if False:",
         57,
     ),
     "an append that failed is forgotten": Bug(

@@ -142,6 +142,7 @@ class MetricValues:
             yield CounterMetricFamily(f"starlingmq_traced_{name}", texts[name], value=value)
 
     def _traffic(self) -> Iterator[Metric]:
+        """Long because it is a list."""
         counters = self.local_node.state.ctx.counters
         received, sent = counters.publish_received, counters.publish_sent
         yield counter(

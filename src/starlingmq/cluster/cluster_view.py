@@ -79,7 +79,7 @@ class ClusterView:
 
     def is_expected(self, number: int) -> bool:
         """Whether to wait for a node that is not connected: others hear it, or one of them has a copy of its data. A
-        node without a majority cannot tell, and serves nobody who waits."""
+        node without a majority cannot tell, and answers no CONNECT that waits."""
         has_majority = self.quorum is not None and self.quorum.enough()
         return not has_majority or self.is_heard_elsewhere(number) or self.is_copied(number)
 

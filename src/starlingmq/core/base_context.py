@@ -19,3 +19,8 @@ class BaseContext:
         self.recording = False
         self.groups = QueueGroupsConfig()
         self.work = 0
+
+    def assure_work(self, work: int) -> None:
+        """Have at least this much work left in this turn."""
+        if self.work < work:
+            self.work = work

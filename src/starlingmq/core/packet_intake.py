@@ -158,6 +158,7 @@ class PacketIntake:
             self.subscribing.confirm_reset(session)
 
     def _handle_packets(self, client: Client, data: bytes) -> None:
+        """Long because it is the loop over all packets of a read, in which each call costs."""
         ctx = self.ctx
         publishing = self.publishing
         before = ctx.work

@@ -217,7 +217,7 @@ class PeerTransport:
         ctx = self._broker.ctx
         inbox = self._inbox
         if inbox:
-            ctx.work = max(ctx.work, _LINK_WORK)
+            ctx.assure_work(_LINK_WORK)
         while inbox and ctx.work > 0 and self.peer.client.halted == 0 and not ctx.refusing:
             reader, mark = inbox[0]
             if self._broker.peers.receive(self.peer, reader, mark):

@@ -12,6 +12,6 @@ def due_after(delay: int, session_expiry: int) -> int:
 
 def is_cancelled(seconds: int, due_at: float, continues: bool, since: float) -> bool:
     """Whether a client that is back prevents its will [MQTT-3.1.3-9]. ``seconds``: as of ``due_after``. ``due_at``: the
-    time at which it is due; 0.0: the connection has not ended, or nobody knows when. ``continues``: the client
+    time at which it is due; 0.0: the connection has not ended, or the time is not known.``continues``: the client
     continues its session, which a clean start ends. ``since``: the time of its CONNECT."""
     return continues and seconds != 0 and (due_at == 0.0 or since < due_at)
