@@ -138,6 +138,18 @@ async def test_a_reload_to_an_expired_list_warns_and_a_renewed_file_helps_only_a
     assert {one["state"] for one in listed} == {"valid"}
 
 
+def test_the_check_refuses_a_revocation_list_with_which_the_broker_would_not_start(files: Files) -> None:
+    files.crl.write_bytes(files.ca.read_bytes())
+    code, _, errors = run("config", "check", "--set", f"listeners=[{json.dumps(files.listener())}]")
+    assert code == 2 and "contains no -----BEGIN X509 CRL-----" in errors
+
+
+def test_what_is_not_valid_yet_is_critical() -> None:
+    early = Expiration("certificate", "n", "listeners[0].tls.cert", "n.pem", NOW + 5 * DAY, NOW + 300 * DAY)
+    assert early.state(NOW, 30) == "critical"
+    assert early.text(NOW).startswith("certificate 'n' in n.pem (listeners[0].tls.cert) is not valid before 2027-01-20")
+
+
 def test_of_several_lists_of_one_authority_the_last_counts(files: Files) -> None:
     files.lists(-5, 90, 3)
     (row,) = found(files, "revocation list")

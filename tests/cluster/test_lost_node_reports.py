@@ -50,6 +50,21 @@ def test_one_line_says_that_a_node_is_gone_and_one_what_it_received_when_it_was_
     assert fleet[0].cluster.reports.gone_since(3) == 0.0
 
 
+def test_messages_that_were_sent_to_a_node_that_is_gone_count_as_waiting() -> None:
+    """They were on their way, or in its process, when it ended."""
+    fleet = Fleet(3)
+    reader = fleet.connect(2, "reader", clean_start=False, properties={17: 3600})
+    reader.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    fleet.advance(1.0)
+    part(fleet, 3)
+    author = fleet.connect(0, "author")
+    for number in range(7):
+        author.send(Publish(b"t", b"m", 1, packet_id=number + 1))
+    fleet.advance(NOTICED)
+    status = fleet[0].cluster.status()[1]
+    assert status.member.name == "n3" and not status.connected and status.queued == 7
+
+
 def test_another_node_that_serves_the_data_of_a_lost_one_is_named_and_the_way_back_is_no_loss() -> None:
     fleet = Fleet(3)
     servers = {"n3": "n3"}

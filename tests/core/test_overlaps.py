@@ -9,9 +9,12 @@ import pytest
 from tests.harness import FakeClient, World
 from tests.nats.talk import NatsPeer
 
+import starlingmq.core.routing.filter_tree as filter_tree
+from starlingmq._compiled import compiled
+from starlingmq.core.routing.filter_tree import SEARCH_MAX, FilterTree
 from starlingmq.core.routing.topics import matches
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS_MAX, Overlaps
-from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest, Unsubscribe
+from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, Properties
 from starlingmq.wire.reasons import Reason
 
@@ -93,3 +96,27 @@ def test_no_topic_matches_more_filters_than_there_are_shapes(seed: int) -> None:
     for entry in known:
         overlaps.remove(*entry)
     assert not overlaps._shapes and not overlaps._times
+
+
+def test_a_search_ends_however_many_sessions_made_patterns_for_it() -> None:
+    """Each session stays within its bound, and all together would make one PUBLISH of 67 bytes take seconds."""
+    tree, chance = FilterTree(), Random(1)
+    for number in range(20_000):
+        levels = [chance.choice((b"a", b"+")) for _ in range(30)]
+        tree.add(b"/".join(levels) + b"/z%d" % number, number, number)
+    assert tree.match(b"a/" * 30 + b"x") == []
+    assert tree.gave_up and tree.visits < 4 * SEARCH_MAX
+    assert tree.match(b"a/" * 12 + b"a") == [] and not tree.gave_up
+
+
+@pytest.mark.skipif(compiled(), reason="a constant is replaced")
+def test_a_message_whose_search_is_given_up_is_counted_and_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filter_tree, "SEARCH_MAX", 100)
+    world = World()
+    client = world.connect()
+    subscribe(client, every_pattern(8))
+    for _ in range(2):
+        client.send(Publish(b"a/" * 8 + b"a", b""))
+    assert world.state.ctx.counters.dropped["search_limit"] == 2
+    client.send(Publish(b"a/" * 8 + b"a", b"", qos=1, packet_id=1))
+    assert client.expect(Ack).reason == Reason.NO_MATCHING_SUBSCRIBERS

@@ -153,7 +153,7 @@ def reasons_of(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def test_each_reason_for_which_connections_are_closed_is_explained() -> None:
-    """All that the sources know, and no other: the reason codes of MQTT that a server uses, and words of this broker."""
+    """All that the sources know, and no other: reason codes of MQTT for servers, and words of this broker."""
     given: set[str] = {*turned_away.WORDS.values(), *LOGIN_WORDS.values(), "malformed_packet"}
     trees = [
         ast.parse(path.read_text(encoding="utf-8"))

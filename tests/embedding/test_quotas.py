@@ -275,3 +275,26 @@ async def test_too_little_memory(serve: Serve, join: Join, monkeypatch: pytest.M
     await until(False)
     assert await peer.publish("t") == Reason.NO_MATCHING_SUBSCRIBERS
     assert broker.state.ctx.counters.dropped["memory"] == 4, "whatever its QoS"
+
+
+async def test_memory_is_returned_to_the_system_once_many_clients_have_gone(
+    serve: Serve, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without limits.memory: the allocator keeps what they made the process take."""
+    monkeypatch.setattr(memory_watch, "UNLIMITED_INTERVAL", 0.01)
+    monkeypatch.setattr(memory_watch, "LEFT_SECONDS", 0.0)
+    returned = asyncio.Event()
+    monkeypatch.setattr(memory_watch, "free_memory", returned.set)
+    broker = await serve()
+    peers = [await join(broker, f"c{number}") for number in range(memory_watch.LEFT_MIN + 1)]
+    watch = broker._memory
+    assert watch is not None
+    async with within(10):
+        while watch._connected < len(peers):  # until it has looked
+            await asyncio.sleep(0.001)
+    for peer in peers[:-2]:
+        await peer.close()
+    assert not returned.is_set(), "few have gone"
+    await peers[-2].close()
+    async with within(10):
+        await returned.wait()

@@ -79,6 +79,8 @@ class Expiration(NamedTuple):
             return "critical"
         if self.ends <= now:
             return "ended"
+        if self.begins > now:
+            return "critical"
         lifetime = self.ends - self.begins if self.begins else float("inf")
         left = self.ends - now
         if left >= min(days * DAY, lifetime / LIFETIME_SHARE):
@@ -98,6 +100,9 @@ class Expiration(NamedTuple):
         date = datetime.fromtimestamp(self.ends, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
         if self.ends <= now:
             return f"{what} in {where} ended on {date}: {OUTCOMES[self.kind]}"
+        if self.begins > now:
+            begins = datetime.fromtimestamp(self.begins, UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
+            return f"{what} in {where} is not valid before {begins}: {OUTCOMES[self.kind]}"
         return f"{what} in {where} ends on {date}, in {self.days(now)} days"
 
     def advice(self) -> str:

@@ -14,7 +14,7 @@ from starlingmq.config.settings import Config, refuse_open_listeners
 from starlingmq.config.tracing_section import tracing_headers
 from starlingmq.hooks import Hooks
 from starlingmq.log import SparingLog
-from starlingmq.net.listeners.listeners import parse_listener, tls_context
+from starlingmq.net.listeners.listeners import load_tls, parse_listener
 from starlingmq.storage.data_dir import refuse_unusable
 
 
@@ -26,7 +26,7 @@ def check_start(config: Config) -> list[str]:
         refuse_unusable(Path(config.node.data_dir))
     refuse_open_listeners(config, authenticated=False)
     for listener in config.listeners:
-        tls_context(parse_listener(listener))
+        load_tls(parse_listener(listener))
     tracing_headers(config.tracing)
     if config.streams.listen:
         from starlingmq.net.bulk_process import check_bulk

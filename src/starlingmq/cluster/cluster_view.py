@@ -104,13 +104,15 @@ class ClusterView:
     def _status(self, member: MemberInfo) -> PeerStatus:
         transport = self.transports[member.number]
         queue = transport.peer.session.queue
+        connected = self.is_connected(member.number)
+        waiting = 0 if queue is None else len(queue)
         hop = self.relay.next_hop(member.number) if self.relay is not None else None
         return PeerStatus(
             member,
             member.number in self.members.online,
-            self.is_connected(member.number),
+            connected,
             hop if hop is not None and hop != member.number else 0,
-            0 if queue is None else len(queue),
+            waiting if connected else max(transport.waiting(), waiting + transport.link.unacknowledged()),
             0 if queue is None else queue.bytes,
             transport.link.unacknowledged(),
             transport.behind_since != 0.0,

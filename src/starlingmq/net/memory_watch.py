@@ -19,6 +19,8 @@ UNLIMITED_INTERVAL: Final = 1.0  # and if it has none; a reload may set one
 FREEING_SHARE: Final = 20  # returning freed memory to the system takes at most a twentieth of the time
 CACHE_PERIOD: Final = 20.0  # seconds that caches keep at least; they keep nothing unused for twice as long
 CACHED_MANY: Final = 4096  # topics: once a cache of more has shrunk, its memory is returned to the system
+LEFT_SECONDS: Final = 20.0  # between two looks at whether many clients have gone
+LEFT_MIN: Final = 16  # connections, and a quarter of those there were
 MEMORY_FREE: Final = 0.95  # of ``limits.memory``: below this, everything is accepted again
 
 
@@ -32,10 +34,13 @@ class MemoryWatch:
         self._free_again = 0.0  # the time when freed memory may be returned to the system again
         self._period_ends = monotonic() + CACHE_PERIOD
         self._cached = 0  # the most topics that were cached since freed memory was returned to the system
+        self._connected = 0  # the most connections since then
+        self._left_again = monotonic() + LEFT_SECONDS
 
     def look(self) -> None:
         """Check from now on, until ``stop``; and let caches age."""
         self._age()
+        self._return_memory()
         quotas = self.driver.state.ctx.quotas
         limit = self.limit()
         interval = MEMORY_INTERVAL if limit else UNLIMITED_INTERVAL
@@ -75,6 +80,19 @@ class MemoryWatch:
         if self._cached > CACHED_MANY and cached < self._cached // 2:
             self._cached = cached
             free_memory()
+
+    def _return_memory(self) -> None:
+        """Memory that clients needed is returned to the system once many of them have gone: some milliseconds for each
+        100 MB."""
+        connected = self.driver.state.ctx.counters.connections_open
+        self._connected = max(self._connected, connected)
+        now = monotonic()
+        if now < self._left_again:
+            return
+        if self._connected - connected >= max(LEFT_MIN, self._connected // 4):
+            self._connected = connected
+            free_memory()
+        self._left_again = now + LEFT_SECONDS
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -25,6 +25,9 @@ ROOM_SMALL: Final = 4096
 NARROW_MAX: Final = 4096  # next levels of a branch in one dict; more are spread over a ShardedDict
 RESTS_MAX: Final = 1024  # different ends of filters that are kept for sharing ...
 REST_BYTES_MAX: Final = 64  # ... and the longest of them
+SEARCH_MAX: Final = 16_384
+"""Nodes, beside two for each level, that one search visits before it is given up at the end of a level: some 30 ms at
+worst. Each level at most doubles the places that a topic reaches, so no topic of up to 13 levels gets there."""
 
 
 class Subscriber:
@@ -153,6 +156,7 @@ class FilterTree:
     """
 
     visits: int  # nodes of the tree that the last match visited, a leaf counted once more for every 8 levels: its cost
+    gave_up: bool  # the last match would have visited too many, and found nothing
 
     _exact: ShardedDict[object]
     _rests: dict[bytes, bytes]
@@ -162,6 +166,7 @@ class FilterTree:
 
     def __init__(self) -> None:
         self.visits = 0
+        self.gave_up = False
         self._exact = ShardedDict()
         self._rests = {}
         self._root = _Branch()
@@ -220,10 +225,12 @@ class FilterTree:
     def match(self, topic: bytes) -> list[object]:
         """The values under each filter that matches ``topic``; one key may occur several times, once per filter.
 
-        The order depends only on the sequence of additions and removals.
+        The order depends only on the sequence of additions and removals. Empty with ``gave_up`` if the search was too
+        expensive.
         """
         found: list[object] = []
         self.visits = 0
+        self.gave_up = False
         slot = self._exact.get(topic)
         if slot is not None:
             _collect(slot, found)
@@ -250,6 +257,11 @@ class FilterTree:
                         visits += _reach(branch.plus, levels, depth + 1, reached, found)
             branches = reached
             to_wildcards = True
+            if visits - 2 * depth > SEARCH_MAX:
+                self.visits = visits
+                self.gave_up = True
+                found.clear()
+                return
         for branch in branches:
             if branch.here is not None:
                 _collect(branch.here, found)

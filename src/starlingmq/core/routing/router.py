@@ -152,6 +152,9 @@ class Router:
         overlapping: dict[str, list[Subscription]] | None = None
         matching = self.tree.match(topic)
         self.ctx.work -= (self.tree.visits + len(matching)) // SEARCH_SHARE
+        if self.tree.gave_up:  # not remembered: each message is charged and counted
+            self.ctx.search_given_up()
+            return Route(subscriptions, groups, streams, self.version, reserved)
         for value in matching:
             if isinstance(value, Group):
                 groups.append(value)

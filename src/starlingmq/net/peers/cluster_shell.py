@@ -180,16 +180,17 @@ class Cluster:
         self.request_turn()
         done = await self.until(lambda: state.drain.done, seconds)
         left = state.drain.sessions_left + state.drain.clients_left
-        if not done:
-            log.warning(
-                "node.shutdown_timeout expired with %s sessions and clients not handed over; sessions are kept on disk",
-                left,
-            )
-        elif not state.node_directory.welcoming():
-            log.warning(
+        if not state.node_directory.welcoming():
+            log.log(
+                logging.INFO if self.config.cluster.one_machine else logging.WARNING,
                 "no other node of the cluster accepts clients any more, so the %d sessions of this node stay on its "
                 "disk with their messages; to go on, start the nodes again, this one among them: they serve once a "
                 "majority is connected",
+                left,
+            )
+        elif not done:
+            log.warning(
+                "node.shutdown_timeout expired with %s sessions and clients not handed over; sessions are kept on disk",
                 left,
             )
         await self.until(state.flushed, until - self.clock())
