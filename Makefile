@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check setup-run setup-test ready-pure run cluster test interpreted test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions clean
+.PHONY: help setup check setup-run setup-test ready-pure run cluster test interpreted test-all test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions clean
 
 VERBS := setup test check bench release
 
@@ -69,6 +69,9 @@ test-compiled: setup-test
 
 test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
 	$(PY) -m pytest -q -m "long and not shipped" $(ARGS)
+
+test-all: test ## everything: also what takes longest, sinks with their real packages, and attacks (an hour)
+	@$(MAKE) test-long test-lake security
 
 test-lake: setup-test .stamps/lake ## sinks with their real packages: Delta, Kafka, PostgreSQL (needs Maven and PostgreSQL)
 	$(IN_LAKE) $(PY) -m pytest -q tests/lake $(ARGS)

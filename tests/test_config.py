@@ -167,6 +167,7 @@ def test_one_copy_less_than_wanted_is_required_unless_set(copies: int, min_copie
         ("\0", "is not valid YAML"),
         ("listener 1883 0.0.0.0\nuser mosquitto\n", "this looks like a mosquitto.conf"),
         ("# edge: see below\nconnection hub\naddress a:1883\ntopic # out 1\n", "this looks like a mosquitto.conf"),
+        ("pipeline: {sql: [\n  user STRING\n", ":3:1: "),
         (
             "user ann\ntopic readwrite home/#\n\npattern write s/%c/#\n",
             "looks like a rules file (acl_file) of mosquitto",

@@ -217,6 +217,14 @@ def test_tokens_with_an_end_are_listed_and_others_are_not(tmp_path: Path, settin
     assert expirations(load_config(None, chosen, {})) == []
 
 
+@pytest.mark.parametrize("wrong", ["1764316800000", "9999999999999999", "Infinity", "1" + "0" * 400])
+def test_a_token_with_a_time_that_is_none_in_seconds_has_no_end(tmp_path: Path, wrong: str) -> None:
+    claims = base64.urlsafe_b64encode(b'{"iat": %b, "exp": %b}' % (wrong.encode(), wrong.encode())).rstrip(b"=")
+    (tmp_path / "token").write_bytes(b"a." + claims + b".c\n")
+    found = expirations(load_config(None, [f"streams.token_file={tmp_path / 'token'}"]))
+    assert [one.text(NOW) for one in found] == []
+
+
 def test_a_token_in_a_header_of_the_login_service_is_listed_without_the_token() -> None:
     secret = token(exp=NOW)
     headers = json.dumps([f"Authorization: Bearer {secret}"])

@@ -35,7 +35,7 @@ async def test_failed_scram_logins_count_for_the_name_of_the_exchange_not_for_th
     assert "user 'ann': authentication refused" in caplog.text, "the log names the user who was guessed"
     began = time.monotonic()
     assert await scram(broker.address(), "bob", "wrong") == Reason.BAD_USER_NAME_OR_PASSWORD
-    assert time.monotonic() - began < 0.32, "another name is not slowed down"
+    assert time.monotonic() - began < took[-1], "another name is not slowed down"
     assert await scram(broker.address(), "ann", "right") == 0
 
 

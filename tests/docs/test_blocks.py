@@ -131,6 +131,11 @@ def test_commands_exist() -> None:
     whole: Any = get_command(build_app(list(COMMANDS)))
     makefiles = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "packaging.mk"))
     targets = set(re.findall(r"^([a-z-]+):", makefiles, re.MULTILINE))
+    for workflow in (ROOT / ".github/workflows").iterdir():
+        asked_of_make = re.findall(
+            r"(?:run: |env .*|- )make ([a-z-]+(?: [a-z-]+)*)", workflow.read_text(encoding="utf-8")
+        )
+        assert asked_of_make and targets.issuperset(" ".join(asked_of_make).split()), workflow.name
     asked = 0
     for path in PAGES:
         text = path.read_text(encoding="utf-8")

@@ -294,6 +294,13 @@ async def test_memory_is_returned_to_the_system_once_many_clients_have_gone(
             await asyncio.sleep(0.001)
     for peer in peers[:-2]:
         await peer.close()
+    async with within(10):
+        while broker.state.ctx.counters.connections_open > 2:
+            await asyncio.sleep(0.001)
+    looked = watch._left_again
+    async with within(10):
+        while watch._left_again == looked:  # until it has looked once more
+            await asyncio.sleep(0.001)
     assert not returned.is_set(), "few have gone"
     await peers[-2].close()
     async with within(10):

@@ -26,6 +26,7 @@ from starlingmq.net.listeners.validity import Validity, certificate, certificate
 
 DAY: Final = 86_400.0
 CRITICAL_DAYS: Final = 7
+TIME_MAX: Final = 253_402_300_800.0  # the year 10,000
 AT_START: Final = ("cluster.", "streams.")  # sections that a reload does not change
 LIFETIME_SHARE: Final = 3  # a list that is valid for six days is no problem before its last two
 
@@ -232,9 +233,20 @@ def _key_set(setting: str, path: str) -> Iterator[Expiration]:
 
 
 def _end_of_key(key: dict[str, Any]) -> float | None:
-    found = [float(key["exp"])] if "exp" in key else []
+    found = [_time(key["exp"])] if "exp" in key else []
     found += [certificate(base64.b64decode(one)).ends for one in key.get("x5c", ())[:1]]
     return min(found, default=None)
+
+
+def _time(value: Any) -> float:
+    """Seconds since 1970. Raises ValueError for what is no time until the year 9999, such as milliseconds."""
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = -1.0
+    if not 0.0 <= seconds < TIME_MAX:
+        raise ValueError(f"{value!r:.40} is not a time in seconds")
+    return seconds
 
 
 def _tokens(setting: str, path: str, content: bytes) -> Iterator[Expiration]:
@@ -248,6 +260,6 @@ def _end_of_token(claims: bytes) -> tuple[float, float] | None:
     """When a JSON Web Token (RFC 7519) begins (0: unknown) and ends; None for other words with two dots."""
     try:
         read = json.loads(base64.urlsafe_b64decode(claims + b"=" * (-len(claims) % 4)))
-        return float(read.get("nbf", read.get("iat", 0.0))), float(read["exp"])
+        return _time(read.get("nbf", read.get("iat", 0.0))), _time(read["exp"])
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
         return None

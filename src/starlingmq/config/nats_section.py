@@ -32,7 +32,7 @@ class NatsConfig(Section, frozen=True):
         Duration,
         Meta(
             description="Period over which a node in lame duck mode (SIGUSR2, starlingmq ctl drain) closes its NATS "
-            "clients one by one. A node that is stopped by SIGTERM closes them at once."
+            "clients one by one. A node that is stopped by SIGTERM does not wait for it."
         ),
     ] = 10.0
     max_pending_replies: Annotated[

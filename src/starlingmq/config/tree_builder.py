@@ -22,9 +22,8 @@ MOSQUITTO_CONF: Final = re.compile(
     r"^[ \t]*(acl_file|allow_anonymous|auto_id_prefix|autosave_interval|cafile|certfile|connection|include_dir|keyfile"
     r"|listener|log_dest|log_type|max_\w+|password_file|per_listener_settings|persistence\w*|pid_file|plugin|port"
     r"|protocol|require_certificate|sys_interval)[ \t]+\S",
-    re.MULTILINE,
 )
-MOSQUITTO_RULES: Final = re.compile(r"^[ \t]*(pattern|topic|user)[ \t]+\S", re.MULTILINE)
+MOSQUITTO_RULES: Final = re.compile(r"^[ \t]*(pattern|topic|user)[ \t]+\S")
 INTEGER: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 
 PARSERS: Final[dict[str, Callable[[str], float]]] = {
@@ -55,7 +54,9 @@ def read_yaml(path: str | Path) -> Tree:
 
 
 def _refuse_mosquitto(text: str, path: str | Path) -> None:
-    """Raise ConfigError for text that is not YAML because it was written for mosquitto."""
+    """Raise ConfigError for text that is not YAML because it was written for mosquitto: its first line tells."""
+    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    text = next(lines, "")
     for form, keyword in (
         ("a mosquitto.conf", MOSQUITTO_CONF),
         ("a rules file (acl_file) of mosquitto", MOSQUITTO_RULES),
