@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import nats
+from starlingmq.config.settings import load_config
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Will
 from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Join, Serve
@@ -313,3 +315,12 @@ async def test_without_the_setting_a_subscription_denied_in_part_is_refused(
     broker = await serve(auth=rules(tmp_path / "acl", FILTERED))
     reader = await join(broker, "r")
     assert await reader.subscribe("#", "home/#", "mine/r/#") == [0x87, 0x87, 0]
+
+
+async def test_without_rules_nothing_is_left_out_any_more(serve: Serve, join: Join, tmp_path: Path) -> None:
+    broker = await serve(auth=filtered(tmp_path / "acl"))
+    reader, writer = await join(broker, "r"), await join(broker, "w")
+    assert await reader.subscribe("#", qos=1) == [1]
+    broker.reload(msgspec.structs.replace(broker.config, auth=load_config(None, []).auth))
+    await writer.publish("home/safe/1")
+    assert (await reader.message()).topic == b"home/safe/1"

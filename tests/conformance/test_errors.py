@@ -12,7 +12,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Write
 from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NoStore
-from starlingmq.wire.mqtt import Disconnect, Pingreq, Pingresp
+from starlingmq.wire.mqtt import Disconnect, Pingreq, Pingresp, Publish
 from starlingmq.wire.reasons import Reason
 from tests.conformance.clauses import clause
 from tests.conformance.kit import ALL, BOTH, connect_frame, ended, frame, publish_frame, sole, subscriber, utf8, will
@@ -174,6 +174,17 @@ def test_3_x_allows_a_remaining_length_of_more_bytes_than_it_needs(w: World, ver
         c.send(_in_long_form(packet, zeros))
     assert [type(p).__name__ for p in c.receive()] == ["Ack", "Ack", "Ack", "Suback", "Pingresp"]
     assert len(receiver.receive()) == 2
+
+
+@pytest.mark.parametrize("zeros", LONG_LENGTHS.values(), ids=LONG_LENGTHS)
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_padded_publish_is_passed_on_as_an_ordinary_one(w: World, version: int, zeros: int) -> None:
+    """A frame of 3.x at QoS 0 is passed on as it is, unless its length is padded."""
+    receiver = subscriber(w, "t", qos=0, version=4)
+    c = w.connect(client_id="a", version=version)
+    c.send(_in_long_form(publish_frame("t", version=version), zeros) + publish_frame("t", b"y", version=version))
+    assert [(p.topic, p.payload) for p in receiver.receive() if isinstance(p, Publish)] == [(b"t", b"x"), (b"t", b"y")]
+    assert not receiver.closed
 
 
 @clause(v5="1.5.5-1")

@@ -123,6 +123,14 @@ def test_headers_come_back_whatever_their_values_have(pairs: list[tuple[str, str
     assert carried(properties_of(block, b"a")).headers == block
 
 
+@pytest.mark.parametrize("over", range(-5, 6))
+def test_a_block_that_needs_a_little_more_than_one_property_comes_back(over: int) -> None:
+    head, end = b"NATS/1.0\r\nA:", b"\r\n\r\n"
+    block = head + b"x" * 30_000 + b"\r\nB:" + b"y" * (65_535 + 8 + over - len(head) - 30_004 - len(end)) + end
+    assert len(block) - 8 == 65_535 + over
+    assert carried(properties_of(block, b"")).headers == block
+
+
 @pytest.mark.parametrize("size", [65_000, 65_535, 65_536, 70_000, 200_000])
 def test_large_blocks_of_an_unusual_form_come_back(size: int) -> None:
     lines = "".join(f"N{number}:\u20ac{'x' * (size // 100)}\ry\r\n" for number in range(100))

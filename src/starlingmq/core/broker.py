@@ -371,6 +371,7 @@ class BrokerState(PacketIntake):
                 ctx.work -= JOB_WORK
                 if not job.step():
                     ctx.jobs.append(job)
+            ctx.assure_work(TURN_WORK // 2)  # however much their rules cost, clients have a part of the turn
         if ctx.resumable:
             for _ in range(len(ctx.resumable)):
                 if ctx.work <= 0:

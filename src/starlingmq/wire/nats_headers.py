@@ -97,6 +97,8 @@ def _whole(block: bytes) -> bytes:
     at = len(VERSION)
     while at < len(block):
         end = min(at + MAX_BLOCK, len(block))
+        if 0 < len(block) - end < len(_BLOCK_END):
+            end -= len(_BLOCK_END)  # the last piece has the end of the block
         while end < len(block) and block[end] & 0xC0 == 0x80:  # within a character
             end -= 1
         pieces.append(_pair(VERSION, block[at:end]))

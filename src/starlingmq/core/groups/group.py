@@ -187,7 +187,7 @@ class Group(GroupMembers):
 
     def too_large(self, message: Message) -> bool:
         """Whether there are connected members, at nodes that are reached, and none of them accepts a message of this
-        size."""
+        size. Those of a node that has not said what they accept may."""
         found = False
         for member in self._present:
             client = member.session.client
@@ -202,7 +202,7 @@ class Group(GroupMembers):
             if room is None:
                 return False  # it has not said yet what its members accept
             if room.online != 0:
-                if room.accepts(message):
+                if room.limit == 0 or room.accepts(message):  # 0: a node of an earlier version
                     return False
                 found = True
         return found

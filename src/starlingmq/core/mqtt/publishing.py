@@ -101,7 +101,7 @@ class Publishing(Qos2Receiving):
             self._ask(client, message, packet.packet_id)
             return
         frame = b""
-        if first == 0x30 and client.version != 5 and end - start < SHORT:
+        if first == 0x30 and client.version != 5 and end - start < SHORT and data[start - 1] == end - start:
             frame = data[start - 2 : end]  # not copied if the read brought one packet
         self.accept(client, session, message, packet.packet_id, frame)
 

@@ -13,7 +13,7 @@ from typing import Final
 from starlingmq.core.connection import ASKING, WORKING
 from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.job import Job
-from starlingmq.core.limits.access import NOTHING, PART
+from starlingmq.core.limits.access import NOTHING, PART, Rights
 from starlingmq.core.mqtt.retained_replay import RetainedReplays
 from starlingmq.core.ready import SESSION_PUT, SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, HookAnswer, HookQuestion, Write
 from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
@@ -325,7 +325,7 @@ class Subscribing:
         subscription = Subscription(session, filter, qos, request.no_local, request.retain_as_published, ids)
         rights = client.rights
         if rights is not None and share is None and rights.granted(filter, b"") == PART:
-            subscription.checked_by = rights
+            self._check(subscription, rights)
         earlier = session.add_subscription(request.filter, subscription)
         self.count(request.filter, session, earlier, subscription)
         if share is None:
@@ -455,15 +455,14 @@ class Subscribing:
         client = session.client
         rights = None if client is None else client.rights
         if rights is None:
+            if client is not None and self.router.checks:
+                self._check_by(session, None)
             return
         shared = False
         for whole, subscription in session.subscriptions():
             share = parse_share(whole)
             granted = rights.granted(whole, b"") if share is None else rights.granted(share[1], share[0])
-            checked_by = rights if granted == PART else None
-            if subscription.checked_by is not checked_by:
-                subscription.checked_by = checked_by
-                self.router.check_again()
+            self._check(subscription, rights if granted == PART else None)
             if granted == NOTHING:
                 self.unsubscribe(session, whole)
                 self.ctx.counters.note("subscription_revoked")
@@ -471,6 +470,16 @@ class Subscribing:
                 shared = shared or share is not None
         if shared:  # messages lent by a group are for members only
             self.delivery.pass_on(session, False)
+
+    def _check_by(self, session: Session, rights: Rights | None) -> None:
+        for _, subscription in session.subscriptions():
+            self._check(subscription, rights)
+
+    def _check(self, subscription: Subscription, rights: Rights | None) -> None:
+        """Have its topics checked by these rights, as of now; None: it may have all of them."""
+        if subscription.checked_by is not rights:
+            subscription.checked_by = rights
+            self.router.check_again()
 
     def discard(self, session: Session) -> None:
         """Remove an ended session's subscriptions from the tree, and free a long queue in steps."""

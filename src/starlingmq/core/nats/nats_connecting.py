@@ -17,7 +17,7 @@ from starlingmq.core.limits.connect_verdict import (
     ConnectVerdict,
     why_refused,
 )
-from starlingmq.core.mqtt.connecting import Connecting, login_word
+from starlingmq.core.mqtt.connecting import REASONS, Connecting, login_word
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
 from starlingmq.core.nats.nkey_auth import NKEY, NkeyAuth
@@ -149,7 +149,8 @@ class NatsConnecting:
             self.errors.fail(client, "maximum connections exceeded", answer.detail, login_word(answer.reason))
             return
         if answer.reason != 0:
-            self.errors.fail(client, AUTHORIZATION_VIOLATION, answer.detail, Reason(answer.reason).name.lower())
+            word = Reason(answer.reason).name.lower() if answer.reason in REASONS else "unspecified_error"
+            self.errors.fail(client, AUTHORIZATION_VIOLATION, answer.detail, word)
             return
         self.connecting.entitle(client, answer)
         self._accept(client, nats)

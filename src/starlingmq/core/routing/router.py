@@ -74,6 +74,7 @@ class Router:
     ctx: BaseContext  # its work pays for searches; the broker's, set after construction
     tree: FilterTree
     version: int  # counts changes of wildcard filters
+    checks: bool  # a subscription has been checked by rights
     _cache: dict[bytes, Route]
     _order: deque[bytes]  # the topics in ``_cache``, in the order of their addition, and some that were removed
     _receivers: int  # of all routes in ``_cache``
@@ -96,6 +97,7 @@ class Router:
         self.ctx = BaseContext(0.0)
         self.tree = FilterTree()
         self.version = 0
+        self.checks = False
         self._cache = {}
         self._order = deque()
         self._receivers = 0
@@ -243,6 +245,7 @@ class Router:
 
     def check_again(self) -> None:
         """The rights of some subscription have changed: routes are looked up again."""
+        self.checks = True
         self.version += 1
 
     def summarise(self, summary: FilterSummary) -> None:
