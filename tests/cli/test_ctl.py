@@ -229,7 +229,7 @@ async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
         assert ctl("message", "away") == "first" and ctl("message", "away", "1") == "second"
         assert ctl.json("message", "away")["topic"] == "a/b"
         assert ctl.json("alarms", "--history")["missing"] == []
-        assert "no certificates" in ctl("certificates")
+        assert "nothing that ends is used" in ctl("certificates")
         assert "mqtt.max_qos" in ctl("settings", "max_qos") and "keep_alive" not in ctl("settings", "max_qos")
         assert ctl("set", "mqtt.max_qos", "1", "--check").rstrip().endswith("mqtt.max_qos 2 -> 1 (only checked)")
         assert ctl("set", "mqtt.max_qos", "1", "--everywhere").rstrip().endswith("mqtt.max_qos 2 -> 1 applied")
