@@ -26,6 +26,7 @@ from bench.frames import publish
 from bench.nodes import Node, cluster
 from bench.process import PROC
 from bench.wire import read_exactly
+from starlingmq.cli.local_cluster import free_ports
 
 PAYLOAD: Final = 100
 WINDOW: Final = 1_000
@@ -43,12 +44,6 @@ def cpu(pid: int) -> float:
     """Seconds of all threads."""
     tasks = (PROC / str(pid) / "task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in held]
 
 
 def of_starlingmq(messages: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench import peers, watched
 from bench.cells import STARLING_OPTIONS, Job, RunError, Section, Settings
 from bench.results import LookingOn, Results
+from starlingmq.cli.local_cluster import free_port
 
 OURS = "starlingmq"
 
@@ -18,7 +19,7 @@ class Http(Section):
 
     def run(self, place: LookingOn) -> None:
         settings = self.settings
-        port = peers.free_port()
+        port = free_port()
         options = [*STARLING_OPTIONS, "--listen", f"http://127.0.0.1:{port}"]
         try:
             with peers.started(OURS, settings.broker_core, options) as broker:

@@ -23,6 +23,7 @@ from bench.fetched_peers import ROOT as ROOT
 from bench.fetched_peers import PeerError as PeerError
 from bench.fetched_peers import install as fetch
 from starlingmq.auth.password_file import PasswordFile
+from starlingmq.cli.local_cluster import free_port
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
@@ -76,13 +77,6 @@ class Broker(msgspec.Struct, frozen=True):
     pid: int
     port: int
     data: Path  # its data directory
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def mosquitto_path() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,17 +9,11 @@ from pathlib import Path
 
 from bench.frames import ACK_SIZE, publish
 from bench.wire import open_connection
+from starlingmq.cli.local_cluster import free_port
 
 PAYLOAD = 100
 TOPICS = 100
 WINDOW = 2000  # QoS 1 messages in flight
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 TOKEN = "what readers show"

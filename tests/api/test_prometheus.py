@@ -16,10 +16,10 @@ import httpx
 import pytest
 import yaml
 
+from starlingmq.cli.local_cluster import free_ports
 from tests.patience import within
 
 from .conftest import TOKEN, Join, Serve
-from .test_secrets import free_ports
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = DEPLOY / "prometheus/alerts.yaml"

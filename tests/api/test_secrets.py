@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import shutil
-import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from starlingmq.auth.password_file import PasswordFile
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.wire.mqtt import Connack, Connect
 from tests.cli.commands import start
 from tests.peer import Peer
@@ -33,15 +33,6 @@ SECRETS = {
     "service": "the-key-of-the-service-0123456789",
     "collector": "the-key-of-the-collector-0123456789",
 }
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def settings(directory: Path) -> dict[str, Any]:

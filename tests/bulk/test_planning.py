@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from starlingmq import Broker
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.config.settings import load_config
 from starlingmq.spark.nodes import NodeBook, StreamError
 from starlingmq.spark.option_error import OptionError
@@ -21,7 +22,6 @@ from starlingmq.spark.row_reading import RowPartition
 from starlingmq.spark.source import BatchReader, MicroBatchReader, Told
 from tests.bulk.conftest import TOKEN, settings
 from tests.bulk.test_service import publish
-from tests.client.brokers import free_ports
 
 
 def options(*brokers: Broker, **more: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from starlingmq.cli.bench_stats import bucket, difference, lower_bound, percentile_ms
 from starlingmq.cli.declare import CommandError
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.cli.main import main
 from starlingmq.cli.output import as_json, formatted
 from starlingmq.cli.packet_log import describe
@@ -26,7 +27,7 @@ from starlingmq.wire.properties import (
     USER_PROPERTY,
 )
 
-from ..client.brokers import Broker, free_ports
+from ..client.brokers import Broker
 from .commands import run
 
 AT = 1_700_000_000_123_456_789

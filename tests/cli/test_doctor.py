@@ -18,6 +18,7 @@ import trustme
 
 from starlingmq.cli.doctor import findings
 from starlingmq.cli.doctor_checks import CheckResult, Level
+from starlingmq.cli.local_cluster import free_port
 from starlingmq.cli.start_check import check_start
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net.listeners.der import DerError
@@ -43,11 +44,6 @@ def issued(directory: Path, days: int) -> Path:
 def taken_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
-
-
-def free_port() -> int:
-    with taken_port() as port:
-        return port
 
 
 def test_a_port_that_another_program_has_is_a_problem() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import trustme
+
+from starlingmq.cli.local_cluster import free_ports
 
 ATTEMPTS = 5  # a port that was free a moment ago may be taken when the broker comes to it
 STOP_SECONDS = 10
@@ -37,14 +38,6 @@ class Broker:
     @property
     def port(self) -> str:
         return self.url.rpartition(":")[2]
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def certificate(directory: Path) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.client import (
     Client,
     ConnectFailed,
@@ -26,7 +27,7 @@ from starlingmq.wire.properties import CONTENT_TYPE, CORRELATION_DATA, USER_PROP
 from starlingmq.wire.reasons import Reason
 from tests.patience import within
 
-from .brokers import Broker, free_ports
+from .brokers import Broker
 
 VERSIONS = [3, 4, 5]
 PATIENCE = 10.0

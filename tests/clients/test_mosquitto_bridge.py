@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.client.brokers import free_ports
+
+from starlingmq.cli.local_cluster import free_ports
 
 pytestmark = [
     pytest.mark.slow,

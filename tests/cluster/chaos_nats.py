@@ -9,10 +9,10 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
-from tests.client.brokers import free_ports
 from tests.cluster.real import Node
 from tests.patience import within
 
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.client import Client, ClientError
 
 SECONDS: Final = 60.0

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from tests.client.brokers import free_ports
 from tests.cluster.chaos_streams import TOKEN, stream_rows
 from tests.cluster.real import Node
 from tests.patience import within
+
+from starlingmq.cli.local_cluster import free_ports
 
 SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 1.0

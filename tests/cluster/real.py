@@ -25,7 +25,7 @@ import yaml
 from tests.cluster.trouble import Trouble
 from tests.patience import slowness
 
-from starlingmq.cli.local_cluster import HOST, free_base_port, prepare
+from starlingmq.cli.local_cluster import HOST, free_ports, prepare
 from starlingmq.demo.proxy import BACK, OUT, Proxy
 from starlingmq.net.control_socket import NAME, reachable
 from starlingmq.process import ending_with_us
@@ -225,7 +225,7 @@ class Cluster:
         self.storage = storage or {}
         self._stack = ExitStack()
         self.proxies: dict[str, Proxy] = {}
-        self.nodes = [Node(path) for path in prepare(directory, count, free_base_port(count))]
+        self.nodes = [Node(path) for path in prepare(directory, count, 0)]
 
     def __enter__(self) -> Cluster:
         for node in self.nodes:
@@ -269,17 +269,17 @@ class Cluster:
     def add(self, name: str) -> Node:
         """A node that joins; its etcd becomes a member of the one that is there."""
         first = self.nodes[0]
-        base = free_base_port(1)
+        mqtt, peers, etcd_client, etcd_peer = free_ports(4)
         settings = yaml.safe_load(first.settings.read_text())
         etcds = [yaml.safe_load(node.settings.read_text())["cluster"]["etcd"]["client_port"] for node in self.nodes]
         directory = first.settings.parent.parent / name
         directory.mkdir()
         settings["node"] = {"name": name, "data_dir": str(directory / "data")}
-        settings["listeners"] = [f"mqtt://{HOST}:{base}"]
-        settings["cluster"]["listen"] = f"{HOST}:{base + 100}"
+        settings["listeners"] = [f"mqtt://{HOST}:{mqtt}"]
+        settings["cluster"]["listen"] = f"{HOST}:{peers}"
         settings["cluster"]["etcd"] = {
-            "client_port": base + 200,
-            "peer_port": base + 300,
+            "client_port": etcd_client,
+            "peer_port": etcd_peer,
             "join": [f"{HOST}:{port}" for port in etcds],
         }
         path = directory / first.settings.name

@@ -82,7 +82,7 @@ async def test_a_node_that_leaves_sends_its_clients_to_the_others_one_after_the_
         await client.flush(PATIENCE)
         assert client.connected_url is not None
         assert client.connected_url.netloc in [address(node) for node in others]
-    async with MqttClient(others[1].url) as publisher:
+    async with MqttClient(others[1].url, client_id="kept", session_expiry=3600) as publisher:
         await publisher.publish("news/today", b"moved", 1)
     for subscription in subscriptions:
         assert (await subscription.next_msg(timeout=PATIENCE)).data == b"moved"

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.flight as fl  # type: ignore[import-untyped]
 
-from tests.client.brokers import free_ports
+from starlingmq.cli.local_cluster import free_ports
 from tests.fuzz.cluster import mutated
 from tests.fuzz.server import Server
 

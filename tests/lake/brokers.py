@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from tests.client.brokers import free_ports
+from starlingmq.cli.local_cluster import free_ports
 from tests.cluster.chaos_copies import is_copied
 from tests.cluster.real import Cluster
 from tests.spark.brokers import TOKEN, StreamBroker, published, rows_of

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from starlingmq.cli.local_cluster import free_port
 from starlingmq.process import ending_with_us
-from tests.spark.brokers import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.client.brokers import free_ports
 from tests.patience import within
 
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.cluster.etcd.etcd_requests import Answer, KeyChange, Request, Txn, TxnAnswer, WatchEvent
 from starlingmq.config.cluster_section import EtcdConfig, EtcdTlsConfig
 from starlingmq.net.etcd.etcd_client import EtcdClient

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.client.brokers import free_ports
 
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.net.etcd.call_problems import in_words
 from starlingmq.net.etcd.etcd_calls import STATUS, EtcdCalls, EtcdError
 from starlingmq.net.proto import etcd_pb2 as pb

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.client.brokers import free_ports
 from tests.net.etcds import SECONDS, running, three
 
+from starlingmq.cli.local_cluster import free_ports
 from starlingmq.net.etcd.etcd_members import EtcdMember
 from starlingmq.net.etcd.etcd_process import EtcdServerError
 from starlingmq.net.etcd.etcd_rejoin import ask_members, has_begun, is_alive

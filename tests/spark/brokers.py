@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from starlingmq.cli.local_cluster import free_port
 from starlingmq.client import Client
 from tests.cli.test_storage_commands import Serving
 
 TOKEN = "a token that nobody guesses"
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def batches_of(options: dict[str, str]) -> list[tuple[str, pa.RecordBatch]]:

@@ -74,7 +74,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, *failures: str) -> in
     monkeypatch.setattr(Restarts, "after", lambda *given: None if after(*given) is None else 0.0)
     coming = iter(failures)
     config = SimpleNamespace(restarts=2, trigger=SimpleNamespace(every=1.0))
-    pipeline = SimpleNamespace(config=config, start=lambda: [FailedQuery(next(coming))])
+    pipeline = SimpleNamespace(config=config, repeated=[], start=lambda: [FailedQuery(next(coming))])
     status = Status(name="hot", file="hot.yaml", pid=1, began=1.0, heard=1.0)
     pipeline_running.follow(cast(Pipeline, pipeline), status, "hot.yaml", RunOutput(status, quiet=True))
     return status.restarts

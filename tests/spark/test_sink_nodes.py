@@ -10,10 +10,11 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from starlingmq.cli.local_cluster import free_port
 from starlingmq.spark.row_publishing import PublishError
 from starlingmq.spark.sink import BATCH_ID, QUERY_ID, StreamWriter
 from starlingmq.spark.sink_options import read_sink_options
-from tests.spark.brokers import StreamBroker, free_port, rows_of
+from tests.spark.brokers import StreamBroker, rows_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.brokers import TOKEN, StreamBroker, free_port
+from starlingmq.cli.local_cluster import free_port
+from tests.spark.brokers import TOKEN, StreamBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -13,9 +13,9 @@ from typing import Final
 
 import pytest
 
+from starlingmq.cli.local_cluster import free_port
 from tests.upgrade.load import Load, missing
 from tests.upgrade.releases import NEXT, PATIENCE, Release, current, earlier, next_patch
-from tests.upgrade.test_node import free_port
 
 pytestmark = [
     pytest.mark.long,

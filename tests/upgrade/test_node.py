@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import tarfile
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from starlingmq.cli.local_cluster import free_port
 from tests.upgrade.releases import COMMITS, Release, current, earlier
 
 pytestmark = pytest.mark.timeout(300)
@@ -16,11 +16,6 @@ pytestmark = pytest.mark.timeout(300)
 STORED: Final = Path(__file__).parent / "data"
 SESSION: Final = ("-i", "cellar", "-c", "-q", "2", "-t", "alarm/#")
 MESSAGES: Final = tuple(f"alarm/{qos} sent with QoS {qos}" for qos in range(3))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def fill(release: Release, data: Path, port: int) -> None:

@@ -6,9 +6,11 @@ import importlib.util
 import random
 import secrets
 import socket
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 import yaml
@@ -26,7 +28,7 @@ PACKAGES: Final = {"http": ("litestar", "prometheus_client", "uvicorn"), "stream
 """Modules that a listener needs beyond those that every cluster needs."""
 NODES_MAX: Final = 50
 # Below the ephemeral ports: a connection could otherwise take the port of a node that is down.
-QUIET_PORTS: Final = range(12_000, 30_000)
+QUIET_PORTS: Final = range(12_000, 30_000, 32)
 
 
 def prepare(directory: Path, count: int, base_port: int, offers: Collection[str] = ()) -> list[Path]:
@@ -146,21 +148,34 @@ def _write(directory: Path, number: int, ports: list[int], secret: Path, members
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Return ports on loopback that are free, and that no process gets twice while this one lives. Raises OSError."""
+    with _one_call:
+        free = list(islice(_ports, count))
+    if len(free) < count:
+        raise OSError("not enough free ports; give a --base-port")
+    return free
 
 
-def free_base_port(count: int, kinds: int = PORTS_A_NODE) -> int:
-    """Return a base port from which ``prepare`` derives free ports; ``kinds``: ports per node. Raises OSError."""
-    for base in random.SystemRandom().sample(QUIET_PORTS, 1000):
-        with ExitStack() as stack:
-            try:
-                for port in (base + 100 * kind + index for kind in range(kinds) for index in range(count)):
-                    stack.enter_context(socket.create_server((HOST, port)))
-            except OSError:
-                continue
-            return base
-    raise OSError("not enough free ports; give another --base-port")
+def free_port() -> int:
+    """Return one of them."""
+    return free_ports(1)[0]
+
+
+def _free_ports() -> Iterator[int]:
+    """Whoever has the first port of a block has the block. It is bound only, so it accepts nothing."""
+    with ExitStack() as held:
+        for block in random.SystemRandom().sample(QUIET_PORTS, len(QUIET_PORTS)):
+            guard = held.enter_context(socket.socket())
+            with suppress(OSError):
+                guard.bind((HOST, block))
+                yield from filter(_is_free, range(block + 1, block + QUIET_PORTS.step))
+
+
+def _is_free(port: int) -> bool:
+    with suppress(OSError), socket.create_server((HOST, port)):
+        return True
+    return False
+
+
+_ports: Final = _free_ports()
+_one_call: Final = Lock()

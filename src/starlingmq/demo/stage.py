@@ -17,12 +17,11 @@ from typing import Any, Final
 import yaml
 
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.local_cluster import HOST, PORTS_A_NODE, TOKEN_FILE, free_base_port, prepare, write_secret
+from starlingmq.cli.local_cluster import HOST, TOKEN_FILE, free_ports, prepare, write_secret
 from starlingmq.config.section_types import ConfigError
 from starlingmq.demo.device import HOT
 
 NODES: Final = 3
-KINDS: Final = PORTS_A_NODE + 3  # ports of a node, and of NATS, HTTP, streams
 SHUTDOWN_SECONDS: Final = 2.0  # all nodes stop together: no node can take over sessions
 NODE_TIMEOUT: Final = 120  # seconds that pipelines wait for an unreachable node
 BATCH_SECONDS: Final = 5
@@ -132,16 +131,13 @@ def build(directory: Path, equipment: Equipment, reached_at: Callable[[str, int]
     """
     if any(directory.glob("n*/")):
         raise CommandError(f"{directory} contains a cluster already; give another directory")
-    base = free_base_port(NODES, KINDS)
-    paths = prepare(directory, NODES, base)
+    paths = prepare(directory, NODES, 0)
     (directory / "tmp").mkdir()
-    nats, http, streams = (
-        [f"{HOST}:{base + 100 * kind + index}" for index in range(NODES)] for kind in range(PORTS_A_NODE, KINDS)
-    )
+    nats, http, streams = ([f"{HOST}:{port}" for port in free_ports(NODES)] for _ in range(3))
     stage = Stage(
         directory,
         {path.parent.name: path for path in paths},
-        [f"mqtt://{HOST}:{base + index}" for index in range(NODES)],
+        [yaml.safe_load(path.read_text(encoding="utf-8"))["listeners"][0] for path in paths],
         [f"nats://{address}" for address in nats],
         [f"http://{address}" for address in http] if equipment.dashboard else [],
         streams if equipment.spark else [],

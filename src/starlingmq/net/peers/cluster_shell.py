@@ -180,7 +180,7 @@ class Cluster:
         self.request_turn()
         done = await self.until(lambda: state.drain.done, seconds)
         left = state.drain.sessions_left + state.drain.clients_left
-        if not state.node_directory.welcoming():
+        if left and not state.node_directory.welcoming():
             log.log(
                 logging.INFO if self.config.cluster.one_machine else logging.WARNING,
                 "no other node of the cluster accepts clients any more, so the %d sessions of this node stay on its "
