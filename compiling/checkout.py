@@ -9,6 +9,9 @@ process without the library runs interpreted from its first import to its end (`
 4. The library is moved in, in one step. New processes run compiled.
 
 After a kill between 2 and 4, the checkout is interpreted until the next build, which continues at 2.
+
+What was built is kept in the user's cache under the digest of its inputs, and so are the object files: another clone
+with the same sources compiles nothing, one with other sources only what differs.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from compiling.cache import Cache
 from compiling.modules import LIBRARY, PACKAGE, ROOT, hot_modules, module_name
 
 SUFFIX: Final = str(sysconfig.get_config_var("EXT_SUFFIX"))
@@ -41,6 +45,7 @@ class Checkout:
         self.sources = root / PACKAGE.parent
         self.library = self.sources / f"{LIBRARY}{SUFFIX}"
         self.built = root / "build" / "compiled"
+        self.cache = Cache(root / "build")
         self.fingerprint_file = root / "build" / "compiled.fingerprint"
 
     def up_to_date(self) -> bool:
@@ -54,10 +59,12 @@ class Checkout:
         """Return a digest of the inputs of the compiled modules: their sources, the modules of this package that these
         import, the compilers.
         """
-        digest = hashlib.sha256(repr((sys.version, SUFFIX, version("mypy"), os.environ.get("CC"))).encode())
+        tools = (sys.version, SUFFIX, version("mypy"), os.environ.get("CC"), os.environ.get("CFLAGS"))
+        digest = hashlib.sha256(repr(tools).encode())
         inputs = {self.root / path for path in hot_modules(self.root)}
         inputs |= {path for hot in list(inputs) for path in self._imported_by(hot)}
-        inputs |= {self.root / "setup.py", self.root / "pyproject.toml", *(self.root / "compiling").glob("*.py")}
+        inputs |= {self.root / "setup.py", self.root / "pyproject.toml"}
+        inputs |= {path for path in (self.root / "compiling").iterdir() if path.suffix in (".py", ".ini")}
         for path in sorted(inputs):
             digest.update(str(path.relative_to(self.root)).encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()
@@ -80,7 +87,7 @@ class Checkout:
         """Build everything in ``build/``; False if compiling is impossible, which setup.py has explained."""
         shutil.rmtree(self.built, ignore_errors=True)
         command = [sys.executable, "setup.py", "--quiet", "build_ext"]
-        command += ["--build-lib", str(self.built), "--build-temp", str(self.root / "build" / "objects")]
+        command += ["--build-lib", str(self.built), "--build-temp", str(self.cache.directory)]
         subprocess.run(command, cwd=self.root, check=True, stdin=subprocess.DEVNULL)
         return (self.built / self.library.name).exists()
 
@@ -112,11 +119,12 @@ class Checkout:
             if self.up_to_date():
                 return True
             fingerprint = self.fingerprint()
-            done = self.build()
+            done = self.cache.copy(fingerprint, self.built) or self.build()
             if done and self.fingerprint() != fingerprint:
                 print("the sources have changed while they were compiled: compile again", file=sys.stderr)
                 done = False
             if done:
+                self.cache.keep(fingerprint, self.built)
                 self.move_in()
                 self.fingerprint_file.write_text(fingerprint, encoding="ascii")
             else:

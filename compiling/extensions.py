@@ -19,6 +19,7 @@ from setuptools import Extension
 from compiling.modules import LIBRARY, ROOT, hot_modules
 
 GROUP: Final = LIBRARY.removesuffix("__mypyc")
+READ: Final = "compiling/mypy.ini"
 
 COMPILER_FLAGS: Final = [
     "-g0",
@@ -40,8 +41,7 @@ def extensions(c_directory: str = "build/c") -> list[Extension]:
     from mypyc.build import mypycify
 
     os.chdir(ROOT)
-    # Imports for types only are read but not checked: in a pip build most dependencies are missing.
-    read = ["--follow-imports=silent", *hot_modules()]
+    read = [f"--config-file={READ}", *hot_modules()]
     try:
         found = mypycify(
             read, opt_level="2", debug_level="0", multi_file=True, group_name=GROUP, target_dir=c_directory

@@ -30,13 +30,18 @@ IN_EACH_TURN: Final = "the cluster runs it in each turn of the event loop"
 IN_EACH_STORED_TURN: Final = "runs in each turn of the event loop in which something is stored"
 FOR_EACH_MESSAGE: Final = "runs for each message that goes to another node"
 FOR_EACH_SESSION: Final = "runs for each session that connects or disconnects"
+FOR_EACH_CLAIM: Final = "runs for each claim of a client id"
+FOR_EACH_SUBSCRIPTION: Final = "runs for each subscription, here or at another node"
+
+SELDOM: Final = (FOR_EACH_SESSION, FOR_EACH_CLAIM, FOR_EACH_SUBSCRIPTION)
+"""gcc takes two thirds of the time with -O1, and what runs so seldom costs next to nothing more."""
 
 MODULES: Final = {
     "bulk/columns.py": "runs for each message that is read from a stream",
     "cluster/balance/drain.py": IN_EACH_TURN,
     "cluster/etcd/election.py": IN_EACH_TURN,
-    "cluster/etcd/etcd_cas.py": "runs for each claim of a client id",
-    "cluster/etcd/etcd_requests.py": "the same",
+    "cluster/etcd/etcd_cas.py": FOR_EACH_CLAIM,
+    "cluster/etcd/etcd_requests.py": FOR_EACH_CLAIM,
     "cluster/etcd/etcd_retry.py": IN_EACH_TURN,
     "cluster/durable_tokens.py": FOR_EACH_SESSION,
     "cluster/pending_work.py": IN_EACH_TURN,
@@ -48,10 +53,10 @@ MODULES: Final = {
     "cluster/links/peer_link.py": FOR_EACH_MESSAGE,
     "cluster/membership/lease_fence.py": IN_EACH_TURN,
     "cluster/membership/members.py": IN_EACH_TURN,
-    "cluster/routes/filter_shape.py": "runs for each subscription, once its node summarises filters",
-    "cluster/routes/filter_summaries.py": "the same",
-    "cluster/routes/own_routes.py": "runs for each subscription, whose route goes to the other nodes",
-    "cluster/routes/peer_routes.py": "runs for each subscription of another node",
+    "cluster/routes/filter_shape.py": FOR_EACH_SUBSCRIPTION,
+    "cluster/routes/filter_summaries.py": FOR_EACH_SUBSCRIPTION,
+    "cluster/routes/own_routes.py": FOR_EACH_SUBSCRIPTION,
+    "cluster/routes/peer_routes.py": FOR_EACH_SUBSCRIPTION,
     "cluster/groups/group_primaries.py": IN_EACH_TURN,
     "cluster/groups/group_pull.py": IN_EACH_TURN,
     "cluster/groups/group_supply.py": IN_EACH_TURN,
@@ -64,7 +69,7 @@ MODULES: Final = {
     "cluster/retained/retained_expiry.py": IN_EACH_TURN,
     "cluster/retained/retained_sync.py": "runs for each retained message",
     "cluster/retained/retained_writer.py": IN_EACH_TURN,
-    "cluster/routes/record_bytes.py": "runs for each route of another node",
+    "cluster/routes/record_bytes.py": FOR_EACH_SUBSCRIPTION,
     "cluster/routes/route_facts.py": FOR_EACH_MESSAGE,
     "cluster/routes/route_table.py": FOR_EACH_MESSAGE,
     "cluster/cluster_state.py": IN_EACH_TURN,
@@ -168,3 +173,10 @@ def compiled_parts() -> set[str]:
 def module_name(path: str) -> str:
     """Return the full name of the module at a path of ``hot_modules``."""
     return ".".join(Path(path).relative_to(PACKAGE.parent).with_suffix("").parts)
+
+
+def level_of(c_file: str) -> tuple[str, ...]:
+    """Return the flags for the C file of a hot module, in addition to those of all."""
+    name = Path(c_file).stem.partition("___")[2].replace("___", "/")
+    reasons = [MODULES.get(each) for each in (f"{name}.py", *map(str, Path(name).parents))]
+    return ("-O1",) if any(reason in SELDOM for reason in reasons) else ()

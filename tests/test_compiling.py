@@ -46,12 +46,13 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout whose setup.py waits for the file ``go``."""
     for name in ("src", "compiling"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=LEFT_OUT)
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
     (tmp_path / "setup.py").write_text(SLOW_SETUP)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -132,12 +133,29 @@ def test_compiling_is_due_when_what_it_reads_has_changed(copy: Path, edited: str
     assert checkout.up_to_date() != due
 
 
+def test_another_clone_with_the_same_sources_compiles_nothing(
+    copy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (copy / "go").touch()
+    assert Checkout(copy).compile()
+    clone = tmp_path_factory.mktemp("clone")
+    shutil.copytree(copy, clone, ignore=LEFT_OUT, dirs_exist_ok=True)
+    shutil.rmtree(clone / "build")
+    (clone / "started").unlink()
+    assert Checkout(clone).compile()
+    assert not (clone / "started").exists(), "setup.py was called"
+    assert extensions_of(clone) == expected(clone)
+    changed = clone / hot_modules(clone)[0]
+    changed.write_text(changed.read_text() + "\n")
+    assert Checkout(clone).compile() and (clone / "started").exists()
+
+
 @pytest.fixture
 def command(copy: Path) -> Iterator[subprocess.Popen[str]]:
     """A program that runs while the checkout is compiled. It loads modules by name and prints from which file."""
     code = "import importlib, starlingmq\nwhile n := input(): print(importlib.import_module(n).__file__, flush=True)"
     words = [sys.executable, "-m", "compiling", "--meanwhile", sys.executable, "-c", code]
-    environment = {**NOT_PURE, "PYTHONPATH": str(copy / "src")}
+    environment = {**NOT_PURE, "PYTHONPATH": str(copy / "src"), "XDG_CACHE_HOME": str(copy / "cache")}
     pipe = subprocess.PIPE
     process = subprocess.Popen(words, cwd=copy, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     with process:
@@ -180,7 +198,7 @@ def test_compiling_ends_with_the_command_beside_which_it_runs(copy: Path, comman
 
 
 def objects_built(directory: Path) -> dict[str, int]:
-    """Build a library of two C files; the object files and when each was made."""
+    """Build a library of two C files; the object files by name, with the number of the file."""
     (directory / "main.c").write_text("#include <Python.h>\nPyObject *PyInit_sample(void) { return NULL; }\n")
     sources = [str(directory / name) for name in ("main.c", "other.c")]
     extension = Extension("sample", sources, depends=[str(directory / "header.h")], include_dirs=[str(directory)])
@@ -189,7 +207,7 @@ def objects_built(directory: Path) -> dict[str, int]:
     command.ensure_finalized()
     command.run()
     assert (directory / "lib" / f"sample{SUFFIX}").exists()
-    return {path.name: path.stat().st_mtime_ns for path in (directory / "temp" / "objects").glob("*.o")}
+    return {path.name: path.stat().st_ino for path in (directory / "temp" / "objects").glob("*.o")}
 
 
 def test_only_what_has_changed_is_compiled_again(tmp_path: Path) -> None:

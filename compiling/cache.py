@@ -1,0 +1,58 @@
+"""What was compiled, by the digest of its inputs, for all checkouts of a user: ``$XDG_CACHE_HOME/starlingmq``.
+
+``libraries/DIGEST/`` is the result of a build, ``objects/DIGEST.o`` one of its object files. Both appear under their
+name in one step, so what is found is complete. What has not been used for a week is removed by the next build.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+KEPT_SECONDS: Final = 7 * 24 * 3600.0
+
+
+class Cache:
+    """``instead``: its directory where the user has no cache that can be written."""
+
+    def __init__(self, instead: Path) -> None:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        self.directory = Path(base, "starlingmq")
+        self._libraries = self.directory / "libraries"
+        try:
+            self._libraries.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryDirectory(dir=self._libraries).cleanup()
+        except OSError:
+            self.directory = instead
+            self._libraries = instead / "libraries"
+            self._libraries.mkdir(parents=True, exist_ok=True)
+
+    def copy(self, digest: str, target: Path) -> bool:
+        """Copy the result of a build. Returns whether it is kept."""
+        found = self._libraries / digest
+        if not found.is_dir():
+            return False
+        os.utime(found)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(found, target)
+        return True
+
+    def keep(self, digest: str, built: Path) -> None:
+        """Keep the result of a build, and remove what is not used any more."""
+        target = self._libraries / digest
+        with tempfile.TemporaryDirectory(dir=self._libraries) as scratch:
+            copied = Path(scratch, digest)
+            if not target.exists():
+                shutil.copytree(built, copied)
+                copied.rename(target)
+        self._remove_unused()
+
+    def _remove_unused(self) -> None:
+        since = time.time() - KEPT_SECONDS
+        for path in (*self._libraries.iterdir(), *(self.directory / "objects").glob("*.o")):
+            if path.stat().st_mtime < since:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
