@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cluster.fleet import Fleet
 
+from starlingmq.cluster.links.peer_backlog import PeerBacklog
 from starlingmq.cluster.membership.lost_node_reports import PAUSE_FIRST
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest
@@ -48,6 +49,36 @@ def test_one_line_says_that_a_node_is_gone_and_one_what_it_received_when_it_was_
         f"; the {waiting} messages that waited for it were passed on"
     )
     assert fleet[0].cluster.reports.gone_since(3) == 0.0
+
+
+def test_what_a_node_has_stored_before_it_is_connected_again_counts_as_passed_on() -> None:
+    """What was on its way when the node died is sent again as soon as the node is heard."""
+    backlog = PeerBacklog()
+    backlog.lose(100, 1)
+    backlog.begin(5, 107, 2)
+    assert (backlog.total, backlog.passed_on, backlog.dropped, backlog.left) == (13, 7, 1, 5)
+    backlog.follow(0, 112, 2)
+    assert (backlog.total, backlog.passed_on, backlog.dropped, backlog.left) == (13, 12, 1, 0)
+    backlog.follow(0, 120, 3)
+    backlog.lose(120, 3)
+    assert (backlog.all_passed_on, backlog.all_dropped) == (12, 1)
+
+
+def test_what_is_passed_on_without_a_data_directory_is_counted() -> None:
+    """Then no message is in the window of its node."""
+    fleet = Fleet(3)
+    reader = fleet.connect(2, "reader", clean_start=False, properties={17: 3600})
+    reader.send(Subscribe(1, [SubscribeRequest(b"t", 1)]))
+    author = fleet.connect(0, "author")
+    fleet.advance(1.0)
+    part(fleet, 3)
+    fleet.advance(NOTICED)
+    for number in range(7):
+        author.send(Publish(b"t", b"m", 1, packet_id=number + 1))
+    fleet.heal()
+    fleet.advance(NOTICED)
+    backlog = fleet[0].cluster.transports[3].backlog()
+    assert (backlog.total, backlog.passed_on, backlog.dropped, backlog.left) == (7, 7, 0, 0)
 
 
 def test_messages_that_were_sent_to_a_node_that_is_gone_count_as_waiting() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class PeerBacklog:
-    total: int  # that waited when the node was connected for the last time
+    """What waits for a node when it is lost, and what comes until it is connected again. Part of that may be passed on
+    before: what was on its way when the node died is sent again as soon as the node is heard."""
+
+    total: int  # that waited for the node while it was not connected
     passed_on: int  # that the node has stored; it counts by itself what it drops of them later
     dropped: int  # here, because they had expired or were beyond the retention of the journal
     left: int  # that still wait
@@ -17,20 +20,25 @@ class PeerBacklog:
         self._taken = 0
         self._dropped = 0
 
-    def begin(self, waiting: int, taken: int, dropped: int) -> None:
-        """The node is connected. ``taken``, ``dropped``: all messages that it has stored, and that were dropped in
-        place of being sent to it, so far."""
-        self.total = self.left = waiting
-        self.passed_on = self.dropped = 0
+    def lose(self, taken: int, dropped: int) -> None:
+        """The node is not connected any more. ``taken``, ``dropped``: all messages that it has stored, and that were
+        dropped in place of being sent to it, so far."""
+        self.total = self.left = self.passed_on = self.dropped = 0
         self._taken, self._dropped = taken, dropped
+
+    def begin(self, waiting: int, taken: int, dropped: int) -> None:
+        """The node is connected."""
+        self.total = self.left = waiting + (taken - self._taken) + (dropped - self._dropped)
+        self.follow(waiting, taken, dropped)
 
     def follow(self, waiting: int, taken: int, dropped: int) -> None:
         """Later messages are behind those of the backlog."""
         if self.left == 0:
             return
-        passed_on = min(self.total, taken - self._taken)
-        gone = max(self.dropped, min(self.total - passed_on, dropped - self._dropped))
+        taken = min(self.total, taken - self._taken)
+        gone = max(self.dropped, min(self.total - taken, dropped - self._dropped))
+        self.left = max(0, min(self.total - taken - gone, waiting))
+        passed_on = max(self.passed_on, self.total - gone - self.left)  # some have no acknowledgement of their own
         self.all_passed_on += passed_on - self.passed_on
         self.all_dropped += gone - self.dropped
         self.passed_on, self.dropped = passed_on, gone
-        self.left = max(0, min(self.total - passed_on - gone, waiting))

@@ -137,7 +137,7 @@ class PeerConnections(Subsystem):
 
     def _lost(self, transport: PeerTransport, change: ConnectionChange, quorum: Quorum) -> None:
         self._broker.groups.reach(change.number, False)
-        transport.lost_at = self._broker.ctx.now
+        transport.lose()
         self._lost_nodes.lost(change.number, transport.lost_at)
         self._reports.gone(change.number, transport.lost_at)
         transport.behind_since = 0.0

@@ -104,6 +104,7 @@ class PeerTransport:
         self._inbox: deque[tuple[ForwardReader, int]] = deque()
         self._calm_at = 0.0  # until then, what comes from that node may have waited
         self._backlog = PeerBacklog()
+        self._backlog.lose(0, self.peer.session.dropped)
         self._kept_until = 0  # sequence of the last message that waited when the node was connected; 0: all are sent
 
     # Out
@@ -112,10 +113,15 @@ class PeerTransport:
         """The node is connected: messages that wait for it were accepted here without its limits. So are those that
         come from it within so many seconds: frames that it had sent before arrive after relayed ones."""
         self._calm_at = self._broker.ctx.now + seconds
-        self._follow_backlog()
         self._backlog.begin(self.waiting(), self.messages_taken, self.peer.session.dropped)
         self._kept_until = self._broker.ctx.sequence
         self.link.keep()
+
+    def lose(self) -> None:
+        """The node is not connected any more."""
+        self._follow_backlog()
+        self._backlog.lose(self.messages_taken, self.peer.session.dropped)
+        self.lost_at = self._broker.ctx.now
 
     def send(self, data: bytes) -> None:
         tracked = self.peer.session.window is not None  # created by the first tracked message, and kept
