@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from starlingmq.api.listening import HttpSide
     from starlingmq.net.bulk_process import BulkProcess
     from starlingmq.net.copies.copy_part import CopyPart
+    from starlingmq.net.etcd.etcd_access import EtcdAccess
     from starlingmq.net.peers.cluster_shell import Cluster
 
 log = logging.getLogger("starlingmq")
@@ -73,6 +74,7 @@ class Broker:
         on_publish: OnPublish | None = None,
         on_event: OnEvent | None = None,
         copy_part: CopyPart | None = None,
+        etcd: EtcdAccess | None = None,
     ) -> None:
         self.config = config or Config()
         if listeners is not None:
@@ -106,6 +108,7 @@ class Broker:
         self._tracing = NodeTracing()
         self._revoking: asyncio.Future[None] | None = None
         self._copies = NodeCopies(copy_part)
+        self._etcd = etcd  # of a cluster's node, if it was begun before this broker was made
 
     @property
     def taken_over(self) -> bool:
@@ -166,7 +169,7 @@ class Broker:
             await self._start()
             return
         try:
-            await self._copies.start(self.config, self._open_hosted, self._start, self._end)
+            await self._copies.start(self.config, self._open_hosted, self._start, self._end, self._etcd)
         except BaseException:
             await self.stop()
             raise
@@ -278,9 +281,13 @@ class Broker:
         if not config.cluster.enabled:
             return Driver(state, store, self.hooks, event_listener(config, self.hooks, notices), notices.add, clock)
         try:
+            from starlingmq.net.etcd.etcd_access import EtcdAccess
             from starlingmq.net.peers.cluster_shell import Cluster  # gRPC, which only a cluster needs
 
-            cluster = Cluster(config, clock, None if copied is None else copied.etcd)
+            if copied is None:
+                cluster = Cluster(config, clock, self._etcd or EtcdAccess(config))
+            else:
+                cluster = Cluster(config, clock, copied.etcd, shared=True)
             part = await cluster.open(state, state.peers.facts)
         except BaseException:
             await store.close()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from starlingmq.net.copies.copy_part import CopyPart
     from starlingmq.net.copies.copy_process import CopyProcess
     from starlingmq.net.copies.hosted_broker import OpenBroker
+    from starlingmq.net.etcd.etcd_access import EtcdAccess
     from starlingmq.net.peers.cluster_shell import Cluster
 
 log = logging.getLogger("starlingmq")
@@ -40,12 +41,13 @@ class NodeCopies:
         open_broker: OpenBroker,
         start_broker: Callable[[], Awaitable[None]],
         on_taken_over: Callable[[], None],
+        etcd: EtcdAccess | None,
     ) -> None:
         """Start the broker once the node may serve its data. Raises TakenOver if it may not any more before that is
         done, and what ``start_broker`` raises."""
         from starlingmq.net.copies.copy_process import CopyProcess
 
-        process = self.process = CopyProcess(config, open_broker)
+        process = self.process = CopyProcess(config, open_broker, etcd)
         lost = asyncio.Event()
         process.on_lost = lost.set
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlingmq.config.settings import Config, refuse_open_listeners
 from starlingmq.log import set_up_logging
 from starlingmq.node import Broker
 from starlingmq.node_log import NodeLog
 from starlingmq.process import free_memory
+
+if TYPE_CHECKING:
+    from starlingmq.net.etcd.etcd_access import EtcdAccess
 
 YOUNG_MAX: Final = 10_000  # objects that are checked for reference cycles at once: about a millisecond
 FREEZE_INTERVAL: Final = 1.0  # seconds
@@ -25,10 +28,10 @@ def freeze() -> None:
 
 class Node(Broker):
     """A broker that has the process for itself: it sets up logging, logs its start and its end, and controls the
-    garbage collector. ``settings_file``: for the log, "" if there is none."""
+    garbage collector. ``settings_file``: for the log, "" if there is none. ``etcd``: see ``cli.early_etcd``."""
 
-    def __init__(self, config: Config, settings_file: str = "") -> None:
-        super().__init__(config)
+    def __init__(self, config: Config, settings_file: str = "", etcd: EtcdAccess | None = None) -> None:
+        super().__init__(config, etcd=etcd)
         set_up_logging(config.log, config.node.name)
         self._freezer: asyncio.TimerHandle | None = None
         self._log = NodeLog(config, settings_file)

@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 from starlingmq.cli.announce import announced
 from starlingmq.cli.command_errors import explain
+from starlingmq.cli.early_etcd import begin_etcd
 from starlingmq.cli.serve_options import OVERRIDES, ServeOptions
 from starlingmq.config.settings import Config, ConfigError, exposed_secrets, load_config, misspelled_variables
 from starlingmq.node_copies import TakenOver
 from starlingmq.process import make_files_private, raise_file_limit, tune_allocator
 
 if TYPE_CHECKING:
+    from starlingmq.net.etcd.etcd_access import EtcdAccess
     from starlingmq.node_process import Node
 
 log = logging.getLogger("starlingmq")
@@ -131,16 +133,29 @@ def event_loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop
 
 
 async def _serve(config: Config, load: Callable[[], Config], settings_file: str) -> None:
-    from starlingmq.node_process import Node  # late: help and setting errors do not need the whole broker
-
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
         # Once: without the handler, the next signal ends the process.
         loop.add_signal_handler(number, _stop_once, loop, stop)
+    etcd = await begin_etcd(config)
+    try:
+        await _serve_until(stop, config, load, settings_file, etcd)
+    finally:
+        if etcd is not None:
+            await etcd.stop()  # unless the node has
+
+
+async def _serve_until(
+    stop: asyncio.Event, config: Config, load: Callable[[], Config], settings_file: str, etcd: EtcdAccess | None
+) -> None:
+    from starlingmq.node_process import Node  # late: help and setting errors do not need the whole broker
+
+    loop = asyncio.get_running_loop()
     again = True
     while again and not stop.is_set():
-        node = Node(config, settings_file)
+        node = Node(config, settings_file, etcd)
+        etcd = None
         node.load = load
         stopping = loop.create_task(stop.wait())
         with announced(config.node.name, config.node.data_dir), suppress(TakenOver):

@@ -36,9 +36,9 @@ from starlingmq.net.etcd.etcd_process import EtcdServerError
 from starlingmq.net.peers.peer_handshake import Proved
 from starlingmq.net.peers.peer_server import PeerServer
 from starlingmq.net.peers.pipe import Pipe
-from starlingmq.storage.copies.copy_facts import CopyFacts, newest, read_facts
+from starlingmq.storage.copies.copy_facts import CopyFacts, newest, refuse_data_of_another
 from starlingmq.storage.copies.incarnations import read_incarnations, write_incarnations
-from starlingmq.storage.data_dir import DataDir, DataDirError, set_aside
+from starlingmq.storage.data_dir import DataDir, set_aside
 from starlingmq.storage.directory_store import durability_of, journal_engine
 
 log = logging.getLogger("starlingmq.copies")
@@ -52,10 +52,10 @@ class CopyProcess:
     """``on_lost`` is called once, when the own data of this node, which is open, is served by another node, or has to
     be opened again in a newer generation."""
 
-    def __init__(self, config: Config, open_broker: OpenBroker) -> None:
+    def __init__(self, config: Config, open_broker: OpenBroker, etcd: EtcdAccess | None = None) -> None:
         assert config.node.data_dir is not None
         self.config = config
-        self.etcd = EtcdAccess(config)
+        self.etcd = etcd or EtcdAccess(config)
         self.directory = Path(config.node.data_dir)
         self.own: CopyPart | None = None
         self.is_leaving = False  # the own broker leaves the cluster: etcd may know it before the broker does
@@ -448,13 +448,3 @@ class CopyProcess:
         if self._client is not None:
             await self._client.close(revoke=False)  # until it has expired, no successor is named
         await self.etcd.stop()
-
-
-def refuse_data_of_another(directory: Path, name: str) -> None:
-    """Two disks were swapped: this node would replace the data by its own. Raises DataDirError."""
-    facts = read_facts(directory)
-    if facts is not None and facts.owner != name:
-        raise DataDirError(
-            f"{directory} has the data of {facts.owner}, and this node is {name}; give it the directory of {name} or "
-            "an empty one (node.data_dir), or start it as that node (node.name)"
-        )

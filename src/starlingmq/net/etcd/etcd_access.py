@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ from starlingmq.cluster.etcd.etcd_requests import Answer
 from starlingmq.config.cluster_section import etcd_tls
 from starlingmq.config.settings import Config, ConfigError
 from starlingmq.net.etcd.etcd_client import EtcdClient
-from starlingmq.net.etcd.etcd_server import EtcdServer
+from starlingmq.net.etcd.etcd_server import EtcdServer, has_data
 
 READY_SECONDS: Final = 10.0  # how long to wait for the node's own etcd before continuing without an answer
 
@@ -23,9 +24,24 @@ class EtcdAccess:
         self.config = config
         self.server: EtcdServer | None = None
         self.endpoints = list(config.cluster.etcd.endpoints)
+        self._starting: asyncio.Future[None] | None = None
+
+    def has_run(self) -> bool:
+        """Whether its own member has run here before: it starts without asking another one."""
+        return not self.endpoints and has_data(self.directory())
+
+    def begin(self) -> None:
+        """Start it beside other work, unless that has begun. ``start`` raises what goes wrong."""
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
 
     async def start(self) -> None:
         """Raises EtcdServerError, ConfigError."""
+        self.begin()
+        assert self._starting is not None
+        await self._starting
+
+    async def _start(self) -> None:
         if self.endpoints:
             return
         settings = self.config.cluster
@@ -62,5 +78,9 @@ class EtcdAccess:
         return Path(self.config.node.data_dir) / "etcd"
 
     async def stop(self) -> None:
+        """May be called twice."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         if self.server is not None:
             await self.server.stop()

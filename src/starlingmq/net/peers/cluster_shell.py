@@ -50,9 +50,10 @@ class ClusterError(Exception):
 
 class Cluster:
     """``clock`` is the driver's; ``request_turn`` requests a turn; ``ended`` is called once, when this node is no
-    longer a member. ``etcd``: that of the process; None: the cluster starts and stops it."""
+    longer a member. ``etcd``: that of the process, which the cluster starts and stops, unless it is ``shared`` with
+    other brokers."""
 
-    def __init__(self, config: Config, clock: Callable[[], float], etcd: EtcdAccess | None = None) -> None:
+    def __init__(self, config: Config, clock: Callable[[], float], etcd: EtcdAccess, shared: bool = False) -> None:
         settings = config.cluster
         self.config = config
         self.clock = clock
@@ -71,8 +72,8 @@ class Cluster:
             random.random,
             secrets.token_bytes,
         )
-        self.etcd = etcd or EtcdAccess(config)
-        self._owns_etcd = etcd is None
+        self.etcd = etcd
+        self._owns_etcd = not shared
         self.copies: CopyProcess | None = None  # of this process; None: nodes store no copies
         self.on_left: Callable[[float], Awaitable[None]] | None = None  # called with the seconds that it may take
         self.client: EtcdClient | None = None

@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from starlingmq.storage.data_dir import DataDirError
 from starlingmq.storage.keys import META_COPY
 from starlingmq.storage.kv import Batch, Kv
 from starlingmq.storage.maintenance.file_copy import sync_directory
@@ -132,3 +133,13 @@ def ends_after(own: tuple[Life, ...], lives: tuple[Life, ...]) -> Life | None:
         for number, end in life.stream_ends.items():
             streams[number] = min(end, streams.get(number, end))
     return Life(generation, min((life.journal_end for life in later), default=1 << 63), streams)
+
+
+def refuse_data_of_another(directory: Path, name: str) -> None:
+    """Two disks were swapped: this node would replace the data by its own. Raises DataDirError."""
+    facts = read_facts(directory)
+    if facts is not None and facts.owner != name:
+        raise DataDirError(
+            f"{directory} has the data of {facts.owner}, and this node is {name}; give it the directory of {name} or "
+            "an empty one (node.data_dir), or start it as that node (node.name)"
+        )
