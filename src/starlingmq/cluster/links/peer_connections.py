@@ -126,6 +126,7 @@ class PeerConnections(Subsystem):
         if change.number in self._forgetful:
             del self._forgetful[change.number]
             routes.unknown_at(change.number)
+        routes.connected(change.number, self._broker.ctx.now)
         transport.lost_at = 0.0
         self._lost_nodes.recovered(change.number)
         transport.behind_since = self._broker.ctx.now

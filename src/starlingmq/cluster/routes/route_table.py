@@ -205,6 +205,13 @@ class RouteTable:
             self._ask(peer)
         self._borrow(source, heartbeat.vector)
 
+    def connected(self, number: int, now: float) -> None:
+        """The ways to that node and back work. Before, a question or its answer may have been lost."""
+        peer = self._peers.get(number)
+        if peer is not None and peer.asked:
+            self._now = now
+            self._ask(peer)
+
     def _borrow(self, lender: int, vector: Mapping[int, State]) -> None:
         """Asks for newer routes of third nodes if those have not sent them themselves for a while."""
         now = self._now

@@ -56,7 +56,7 @@ class ShareChannel:
         self._owes = True
 
     def resend(self) -> None:
-        """There is a new stream: frames on the earlier one may be lost."""
+        """Frames may be lost: there is a new stream, or the other node had another version when they came."""
         if self._under_way:
             self._resend_at = 0.0
 

@@ -150,6 +150,9 @@ class Shares(Subsystem):
         self.leader.set_members([member.number for member in self._view.members.membership.members])
 
     def connected(self, node: int) -> None:
+        self._resend(node)
+
+    def _resend(self, node: int) -> None:
         channel = self._channels.get(node)
         if channel is not None:
             channel.resend()
@@ -171,6 +174,7 @@ class Shares(Subsystem):
         version = self.table.version
         if frame.version < version:
             self._words[node] = ShareFrame(version, 0, 0, b"", encode_table(self.table))
+            self._resend(node)  # it has not taken what came before the table
         elif frame.version > version and not frame.table:
             self._words[node] = ShareFrame(version, 0, 0, b"")
         elif frame.version == version and self._taking_part and self.table.lists(node, incarnation):
