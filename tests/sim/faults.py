@@ -85,6 +85,19 @@ def stall(world: World, random: Random) -> End:
     return nothing
 
 
+def freeze(world: World, node: Node, seconds: float) -> None:
+    """The process of a node stands still (SIGSTOP). What arrives waits in its sockets; who hears nothing from it closes
+    the connections with it, and gets no answer on new ones."""
+    silence = 2 * world.settings.cluster.member_timeout
+    world.trace.note(node.host, f"stands still for {seconds:g} s")
+    node.stalled_until = max(node.stalled_until, world.schedule.now + seconds)
+    world.network.changed_at = node.stalled_until
+    world.network.frozen_until[node.host] = node.stalled_until
+    if seconds > silence:
+        world.seen["connections with a frozen node closed"] += 1
+        world.schedule.after(silence, node.given_up)
+
+
 def cut_ways(world: World, ways: list[tuple[str, str]]) -> End:
     world.network.cut(ways)
     return lambda: world.network.heal(ways)

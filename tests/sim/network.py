@@ -73,6 +73,7 @@ class Network:
         self.left: list[Stream] = []  # of the dead, with frames that wait for the end of a cut
         self.cuts: dict[tuple[str, str], int] = {}  # (source host, target host) -> how many faults cut this way
         self.changed_at = schedule.now  # when a way was last cut or healed
+        self.frozen_until: dict[str, float] = {}  # host -> until when its process stands still
         self._beat: tuple[Heartbeat, Heartbeat] | None = None  # the last one sent, and what it was then
         self.frames = 0
         self.data_frames = 0  # handed over by nodes
@@ -116,6 +117,17 @@ class Network:
         held, stream.held = stream.held, []
         for envelope in held:
             self._carry(stream, envelope)
+
+    def is_frozen(self, host: str) -> bool:
+        """Whether it answers nobody who connects to it."""
+        return self.schedule.now < self.frozen_until.get(machine_of(host), 0.0)
+
+    def give_up_on(self, host: str) -> None:
+        """Nothing has come from a node for too long: connections with it are closed. It learns of that when it goes
+        on, behind everything that had arrived."""
+        for (source, target), stream in list(self.streams.items()):
+            if host in (machine_of(source), machine_of(target)):
+                self._break(stream)
 
     # Streams
 
@@ -205,7 +217,8 @@ class Network:
         if not stream.wanted or not stream.source.alive:
             return
         target = self.ends.get(stream.host)
-        if target is None or not target.alive or self.is_cut(stream.source.host, stream.host):
+        unreachable = self.is_cut(stream.source.host, stream.host) or self.is_frozen(stream.host)
+        if target is None or not target.alive or unreachable:
             self.schedule.after(RECONNECT_SECONDS * (0.5 + self.random.random()), self._connect, stream)
             return
         stream.target = target

@@ -97,6 +97,10 @@ class Node:
         """Whether nothing would be lost with it."""
         return True
 
+    def given_up(self) -> None:
+        """Who has heard nothing from its process for too long closes the connections."""
+        self.world.network.give_up_on(self.host)
+
     def forget_elsewhere(self) -> None:
         """The step of an operator after this node was taken for lost while it left: its log asks for that."""
 

@@ -44,6 +44,11 @@ class CopiedNode(Node):
     def may_leave(self) -> bool:
         return self.life is not None and not self.life.copies.only_here()
 
+    def given_up(self) -> None:
+        super().given_up()
+        if self.life is not None:
+            self.life.copies.sim_peers.given_up()
+
     def forget_elsewhere(self) -> None:
         """The broker that serves its data at another node leaves in its name."""
         for life in self.ports.lives.values():

@@ -78,14 +78,18 @@ class SimPipe:
             if schedule.now < self._cut_since + network.patience:
                 schedule.after(HOLD, self._arrive)
                 return
-            self._under_way.clear()
-            self.life.enter(self.end)
-            self.other.life.enter(self.other.end)
+            self.break_off()
             return
         self._cut_since = 0.0
         if self._under_way:
             message = self._under_way.popleft()
             self.other.life.enter(lambda: self.other.receive(message))
+
+    def break_off(self) -> None:
+        """Both sides learn that the connection has ended, each behind what has arrived there."""
+        self._under_way.clear()
+        self.life.enter(self.end)
+        self.other.life.enter(self.other.end)
 
     def receive(self, message: bytes | None) -> None:
         if message is None:
@@ -110,7 +114,8 @@ class SimPeers:
         life = self._life
         here, there = life.host, member.name
         await asyncio.sleep(life.world.network.delay * (0.5 + 2.5 * life.random.random()))
-        if life.world.network.is_cut(here, there) or life.world.network.is_cut(there, here):
+        network = life.world.network
+        if network.is_cut(here, there) or network.is_cut(there, here) or network.is_frozen(there):
             await asyncio.sleep(DIAL_SECONDS)
             raise PeerConnectionLost("no answer")
         target = self._ports.lives.get(there)
@@ -131,6 +136,11 @@ class SimPeers:
 
     def removed(self, pipe: SimPipe) -> None:
         self._pipes.remove(pipe)
+
+    def given_up(self) -> None:
+        """The other sides have heard nothing for too long."""
+        for pipe in list(self._pipes):
+            pipe.break_off()
 
     def died(self) -> None:
         """The machine is dead: what it has sent still arrives, and the other sides see the end."""

@@ -1,0 +1,54 @@
+"""A node stands still while messages wait for it at another one, which dies with its disk; the others serve soon."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from tests.cluster.frozen_world import run
+from tests.sim.test_planted_copies import waits_for_this_disk_alone
+from tests.sim.world import World
+
+import starlingmq
+from starlingmq.cluster.copies.copy_roles import CopyRoles
+from starlingmq.cluster.copies.process_presence import ProcessPresence
+from starlingmq.storage.copies.copy_source import CopySource
+
+SEEDS: Final = (3, 26)
+"""In the first one the frozen node was replaced before its successor died; in the second the dead one was alone in
+step. Both need the operator."""
+
+
+@pytest.mark.parametrize("owners", ["shares", "etcd"])
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("seed", [0, 1, *SEEDS])
+def test_the_others_serve_soon_and_nothing_is_lost(
+    seed: int, copies: int, owners: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "copies", copies)
+    monkeypatch.setattr(World, "owners", owners)
+    run(seed)
+
+
+MISTAKES: dict[str, tuple[Any, str, Any, int, str]] = {
+    "a node that was replaced never confirms its disk": (
+        CopyRoles,
+        "_return",
+        lambda self, record: None,
+        1,
+        "serves no CONNECT",
+    ),
+    "no node leads": (ProcessPresence, "_is_leading", lambda self: False, 0, "mover is not served"),
+    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, 1, "again, in another session"),
+}
+"""Where it is planted, a seed that finds it, and what that says."""
+
+
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_worlds_find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, attribute, wrong, seed, complaint = MISTAKES[name]
+    monkeypatch.setattr(World, "copies", 2)
+    monkeypatch.setattr(place, attribute, wrong)
+    with pytest.raises(AssertionError, match=complaint):
+        run(seed)
