@@ -32,7 +32,8 @@ LONG_RUN: Final = 10.0  # seconds after which a run counts as successful
 CHECK_SECONDS: Final = 2.0
 SILENT_MAX: Final = 8  # consecutive checks without an answer, after one with, until it is killed
 ASK_AGAIN: Final = 0.3  # seconds
-STARTS_SECONDS: Final = 0.05  # between two questions while it starts
+STARTS_SECONDS: Final = 0.05  # the same in the first ``START_SECONDS`` of a run
+START_SECONDS: Final = 5.0
 JOIN_SECONDS: Final = 60.0
 PORTS_FILE: Final = "ports.json"
 LEFT_FILE: Final = "left"
@@ -324,11 +325,11 @@ class EtcdServer:
     async def _check(self) -> None:
         """Checks its status, has a learner promoted, and kills it when it has stopped answering."""
         assert self._calls is not None
-        silent, of, answered = 0, 0, False
+        silent, of, answered, began = 0, 0, False, 0.0
         while True:
             pid = self.pid
             if pid != of:
-                silent, of, answered = 0, pid, False
+                silent, of, answered, began = 0, pid, False, monotonic()
             try:
                 state = await status(self._calls)
             except EtcdError as error:
@@ -344,7 +345,7 @@ class EtcdServer:
                     await self._promote(state.member)
                 elif state.leader and self.pid == pid:
                     self._answers.set()
-            pause = ASK_AGAIN if answered else STARTS_SECONDS
+            pause = STARTS_SECONDS if not silent and monotonic() < began + START_SECONDS else ASK_AGAIN
             await asyncio.sleep(CHECK_SECONDS if self._answers.is_set() else pause)
 
     async def _promote(self, member: int) -> None:
