@@ -41,8 +41,9 @@ def lived_before(tmp_path: Path) -> Path:
 
 async def test_it_runs_before_the_broker_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lived_before(tmp_path)
+    ran = str(tmp_path / "etcd ran")
     (tmp_path / "late.py").write_text(
-        f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'etcd ran')!r}).exists():\n    time.sleep(0.01)\n"
+        f"import pathlib, time\nwhile not pathlib.Path({ran!r}).exists():\n    time.sleep(0.01)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(early_etcd, "MODULES", ("late",))

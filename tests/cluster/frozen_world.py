@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import Final, cast
 
@@ -241,7 +242,7 @@ class FrozenWorld(RoamingWorld):
         for caller in callers:
             caller.ending = True
             times = [began, *caller.served, self.schedule.now]
-            gap = max(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+            gap = max(later - earlier for earlier, later in pairwise(times))
             self.seen[f"longest silence, up to {2 * (int(gap) // 2) + 2} s"] += 1
         for each in self.subscribers:
             assert each.online, f"{each.name} is not served after {WATCHED:.0f} s; {self.why()}"
