@@ -6,7 +6,7 @@ nodes that are left then have to serve every CONNECT: at no time may one of them
 ``STANDS_MAX``. With copies nothing that was acknowledged is lost, and the session of the dead node is found. Without
 copies only the dead node's sessions are, and the messages that it alone had.
 
-If only the dead node was in step, an operator gives up what its disk alone had, ``OPERATOR_SECONDS`` later.
+If only the dead node was in step, an operator gives up the data that its disk alone had, ``OPERATOR_SECONDS`` later.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class FrozenWorld(RoamingWorld):
         mover.homes = self.nodes[1:]
 
     def _excuse(self, node: Node) -> None:
-        """What that node alone had, or the dead one in its place, is gone."""
+        """Data that only that node had, or the dead one in its place, is gone."""
         self.books.lost_nodes[node.host] = self.lost_at
         for told in self.plan.subscribers:
             if self.nodes[told.host] is node:

@@ -41,10 +41,10 @@ MISTAKES: dict[str, tuple[Any, str, Any, int, str]] = {
     "no node leads": (ProcessPresence, "_is_leading", lambda self: False, 0, "mover is not served"),
     "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, 1, "again, in another session"),
 }
-"""Where it is planted, a seed that finds it, and what that says."""
+"""Its place, a seed that finds it, and the complaint."""
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.skipif(starlingmq.compiled(), reason="compiled classes cannot be patched")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_worlds_find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, attribute, wrong, seed, complaint = MISTAKES[name]

@@ -52,7 +52,7 @@ def test_one_line_says_that_a_node_is_gone_and_one_what_it_received_when_it_was_
 
 
 def test_what_a_node_has_stored_before_it_is_connected_again_counts_as_passed_on() -> None:
-    """What was on its way when the node died is sent again as soon as the node is heard."""
+    """Frames that were on their way when the node died are sent again as soon as the node is heard."""
     backlog = PeerBacklog()
     backlog.lose(100, 1)
     backlog.begin(5, 107, 2)

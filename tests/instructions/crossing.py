@@ -20,6 +20,7 @@ from starlingmq.config.settings import Config, LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.net.broker_loop import BrokerLoop
 from starlingmq.net.driver import Driver
+from starlingmq.net.etcd.etcd_access import EtcdAccess
 from starlingmq.net.peers.cluster_shell import Cluster
 from starlingmq.storage.store import NoStore
 
@@ -63,7 +64,8 @@ class Worker:
         self.time = time
         self.etcd = Etcd(model, name, time)
         self.state = BrokerState(MqttConfig(sys_interval=0.0), LimitsConfig(), START, b"s" * 32, name)
-        self.cluster = Cluster(msgspec.convert(settings, Config), time)
+        config = msgspec.convert(settings, Config)
+        self.cluster = Cluster(config, time, EtcdAccess(config))
 
     async def start(self) -> None:
         state = await self.cluster.open(self.state, {})

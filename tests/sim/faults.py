@@ -86,8 +86,8 @@ def stall(world: World, random: Random) -> End:
 
 
 def freeze(world: World, node: Node, seconds: float) -> None:
-    """The process of a node stands still (SIGSTOP). What arrives waits in its sockets; who hears nothing from it closes
-    the connections with it, and gets no answer on new ones."""
+    """The process of a node stands still (SIGSTOP). Frames wait in its sockets. The other nodes, which hear nothing
+    from it, close their connections with it, and get no answer on new ones."""
     silence = 2 * world.settings.cluster.member_timeout
     world.trace.note(node.host, f"stands still for {seconds:g} s")
     node.stalled_until = max(node.stalled_until, world.schedule.now + seconds)

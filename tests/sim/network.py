@@ -119,7 +119,7 @@ class Network:
             self._carry(stream, envelope)
 
     def is_frozen(self, host: str) -> bool:
-        """Whether it answers nobody who connects to it."""
+        """Whether it answers no new connections."""
         return self.schedule.now < self.frozen_until.get(machine_of(host), 0.0)
 
     def give_up_on(self, host: str) -> None:

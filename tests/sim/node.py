@@ -98,7 +98,7 @@ class Node:
         return True
 
     def given_up(self) -> None:
-        """Who has heard nothing from its process for too long closes the connections."""
+        """The other nodes have heard nothing from its process for too long, and close the connections."""
         self.world.network.give_up_on(self.host)
 
     def forget_elsewhere(self) -> None:

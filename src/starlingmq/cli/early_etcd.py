@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlingmq.net.etcd.etcd_access import EtcdAccess
 
 MODULES: Final = ("starlingmq.node_process", "starlingmq.net.peers.cluster_shell")
-"""What a cluster's node imports; the rest of it is small."""
+"""The largest modules that a node of a cluster imports."""
 
 
 async def begin_etcd(config: Config) -> EtcdAccess | None:

@@ -86,7 +86,7 @@ class SimPipe:
             self.other.life.enter(lambda: self.other.receive(message))
 
     def break_off(self) -> None:
-        """Both sides learn that the connection has ended, each behind what has arrived there."""
+        """Both sides learn that the connection has ended, each behind the messages that have arrived there."""
         self._under_way.clear()
         self.life.enter(self.end)
         self.other.life.enter(self.other.end)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class PeerBacklog:
-    """What waits for a node when it is lost, and what comes until it is connected again. Part of that may be passed on
-    before: what was on its way when the node died is sent again as soon as the node is heard."""
+    """The messages that wait for a node when it is lost, and those that come until it is connected again. Some may be
+    passed on before: frames that were on their way when the node died are sent again as soon as the node is heard."""
 
     total: int  # that waited for the node while it was not connected
     passed_on: int  # that the node has stored; it counts by itself what it drops of them later

@@ -174,7 +174,7 @@ class Shares(Subsystem):
         version = self.table.version
         if frame.version < version:
             self._words[node] = ShareFrame(version, 0, 0, b"", encode_table(self.table))
-            self._resend(node)  # it has not taken what came before the table
+            self._resend(node)  # frames that came before the table were not taken
         elif frame.version > version and not frame.table:
             self._words[node] = ShareFrame(version, 0, 0, b"")
         elif frame.version == version and self._taking_part and self.table.lists(node, incarnation):

@@ -31,7 +31,7 @@ class EtcdAccess:
         return not self.endpoints and has_data(self.directory())
 
     def begin(self) -> None:
-        """Start it beside other work, unless that has begun. ``start`` raises what goes wrong."""
+        """Start it beside other work, unless that has begun. ``start`` raises its errors."""
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._start())
 
