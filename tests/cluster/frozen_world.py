@@ -147,9 +147,9 @@ class FrozenWorld(RoamingWorld):
         self.people = [*self.subscribers, *self.publishers]
         for person in self.people:
             person.come()
-        for roamer, told in zip(self.subscribers, self.plan.subscribers, strict=True):
+        for subscriber, told in zip(self.subscribers, self.plan.subscribers, strict=True):
             for _, filter, qos in told.acts:
-                roamer.subscribe(filter, qos)
+                subscriber.subscribe(filter, qos)
 
     def _until(self, done: Callable[[], bool], seconds: float, complaint: str) -> None:
         end = self.schedule.now + seconds
@@ -207,7 +207,7 @@ class FrozenWorld(RoamingWorld):
             if self.nodes[told.host] is node:
                 self.books.gone[told.name] = self.lost_at
 
-    def _operate(self) -> None:
+    def _decide(self) -> None:
         """An operator gives up the data of which the lost disk was the only one in step."""
         there = [node for node in cast(list[CopiedNode], self.nodes) if node.life is not None and not node.damaged]
         for node in cast(list[CopiedNode], self.nodes):
@@ -222,12 +222,12 @@ class FrozenWorld(RoamingWorld):
             if not problem:
                 self.seen["data given up by an operator"] += 1
                 self._excuse(node)
-        self.schedule.after(0.5, self._operate)
+        self.schedule.after(0.5, self._decide)
 
     def _watch(self) -> None:
         began = self.schedule.now
         if self.copies > 1:
-            self.schedule.after(OPERATOR_SECONDS, self._operate)
+            self.schedule.after(OPERATOR_SECONDS, self._decide)
         callers = [Caller(self, node) for node in self.nodes[1:]]
         for caller in callers:
             caller.come()
