@@ -143,6 +143,30 @@ def test_bytes_that_come_after_the_turn_is_used_up_are_kept_whole() -> None:
     assert receiver.expect(Publish).topic == b"t" and client.expect(Pingresp)
 
 
+@pytest.mark.parametrize("blocked", [False, True])
+def test_the_pieces_of_a_large_packet_are_joined_once(blocked: bool) -> None:
+    """However often its assembly is put off: because the turn is used up, or because the client does not read."""
+    world = World(max_packet_size=1 << 20, write_buffer=1024)
+    receiver, client = world.connect("r"), world.connect("p")
+    subscribe(receiver, [b"t"])
+    data = encode(Publish(b"t", b"x" * 100_000), 5)
+    first = client.client
+    for start in range(0, len(data) - 2000, 2000):
+        if blocked:
+            world.state.blocked(first)
+        else:
+            world.state.ctx.work = 0
+        world.state.receive(first, data[start : start + 2000], world.now)
+        assert first.halted != 0
+        assert start == 0 or first.rest == b"", "they are still apart"
+        if blocked:
+            world.state.drained(first, world.now)
+        world.run()
+    world.state.receive(first, data[start + 2000 :], world.now)
+    world.run()
+    assert receiver.expect(Publish).payload == b"x" * 100_000
+
+
 def test_properties_are_work_and_thousands_of_them_are_refused() -> None:
     world = World()
     client = world.connect()

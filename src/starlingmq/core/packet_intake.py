@@ -101,13 +101,22 @@ class PacketIntake:
         """Keep bytes for later: at most what the transport had read before it was paused. If the work of this turn is
         used up, that is the next turn: otherwise each of many connections could have one more expensive packet
         handled in this one."""
-        if client.chunks is not None:
+        self._keep(client, data)
+        if client.halted == 0:
+            self.ctx.turn_over(client)
+
+    def _keep(self, client: Client, data: bytes) -> None:
+        """The pieces of an incomplete packet are joined only once, when all of it has arrived: it may be large, and
+        many of its pieces may come while the client has to wait."""
+        if client.chunks is None:
+            client.rest += data
+            return
+        client.chunks.append(data)
+        client.missing -= len(data)
+        if client.missing <= 0:
             client.rest = b"".join(client.chunks)
             client.chunks = None
             client.missing = 0
-        client.rest += data
-        if client.halted == 0:
-            self.ctx.turn_over(client)
 
     def _handle_paced(self, client: Client, meter: Meter, data: bytes, size: int) -> None:
         """Handle as many messages as the client may publish now; ``size`` bytes of ``data`` are new."""
@@ -130,11 +139,7 @@ class PacketIntake:
         client.bytes_while_blocked += len(data)
         if client.bytes_while_blocked <= self.ctx.write_buffer:
             return False
-        if client.chunks is not None:
-            client.rest = b"".join(client.chunks)
-            client.chunks = None
-            client.missing = 0
-        client.rest += data
+        self._keep(client, data)
         self.ctx.halt(client, DEAF)
         return True
 
