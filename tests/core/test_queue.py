@@ -83,3 +83,42 @@ def test_promised_bytes_have_room_beside_the_limit() -> None:
     for _ in range(50):
         queue.push(outgoing(1, b"x" * 60), 0.0)
     assert len(queue) == 1 and queue.bytes <= 100
+
+
+def restored(queue: MessageQueue, offset: int) -> MessageQueue:
+    """The queue after a restart of its node."""
+    for item in queue.items:
+        if item.message.offset < 0:
+            item.message.offset = offset
+    after = MessageQueue(queue.max_length, queue.max_bytes)
+    after.restore(queue.references())
+    after.loaded([outgoing(1, b"x" * 60).message for _ in range(len(after))])
+    return after
+
+
+def test_restarts_do_not_raise_the_limits() -> None:
+    """A client is away, and its node restarts again and again while messages come."""
+    for limits in ((3, 0), (0, 180), (3, 180)):
+        queue = MessageQueue(*limits)
+        for life in range(6):
+            for _ in range(4):
+                queue.push(outgoing(1, b"x" * 60), 0.0)
+            assert len(queue) <= 3
+            queue = restored(queue, life)
+
+
+def test_what_exceeds_the_limits_after_a_restart_stays_until_others_come() -> None:
+    """The limits were higher, or an earlier version did not store what was promised."""
+    for limits in ((3, 0), (0, 180)):
+        queue = MessageQueue(0, 0)
+        for _ in range(10):
+            queue.push(outgoing(1, b"x" * 60), 0.0)
+        queue.max_length, queue.max_bytes = limits
+        for life in range(3):
+            queue = restored(queue, life)
+            assert len(queue) == 10
+        lengths = []
+        for _ in range(9):
+            queue.push(outgoing(1, b"x" * 60), 0.0)
+            lengths.append(len(queue))
+        assert lengths[0] < 11 and lengths[-1] <= 3

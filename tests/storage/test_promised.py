@@ -7,6 +7,11 @@ from tests.conformance.kit import acknowledge, messages, persistent, publish, su
 from tests.harness import FakeClient
 from tests.storage.world import StoredWorld
 
+from starlingmq._compiled import compiled
+from starlingmq.core.message import Message
+from starlingmq.core.session.migration_state import Held
+from starlingmq.core.session.outgoing import Outgoing
+
 BOUND = 5
 MANY = 20
 
@@ -56,3 +61,34 @@ def test_a_client_that_stays_away_is_left_with_its_limit() -> None:
         publish(publisher, "t", b"new %d" % number, qos=1, packet_id=number + 1)
     world.restart()
     assert read(world) == [b"new %d" % number for number in range(MANY + 1, MANY + BOUND + 1)]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_restarts_do_not_raise_the_limit(checkpoint: bool) -> None:
+    world = StoredWorld(max_mqueue_len=BOUND)
+    publisher = with_promised(world)
+    for life in range(4):
+        for number in range(2 * BOUND):
+            publish(publisher, "t", b"%d %d" % (life, number), qos=1, packet_id=number + 1)
+        if checkpoint:
+            world.checkpoint()
+        world.restart()
+        publisher = world.connect("publisher")
+    assert len(read(world)) <= BOUND
+
+
+@pytest.mark.skipif(compiled(), reason="a method is replaced")
+def test_an_exception_leaves_no_later_message_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError
+
+    world = StoredWorld(max_mqueue_len=BOUND)
+    with_promised(world, 0)
+    session = world.state.ctx.sessions["reader"]
+    outgoing = Outgoing(Message(b"t", b"", 1, False, b"", 0.0, "", 0.0), 1, False, b"", None)
+    monkeypatch.setattr(world.state.delivery, "offer", fails)
+    with pytest.raises(RuntimeError):
+        world.state.mover.put(session, outgoing)
+    with pytest.raises(RuntimeError):
+        world.state.delivery.let_in(session, [Held(1, (), outgoing)])
+    assert not world.state.ctx.promised

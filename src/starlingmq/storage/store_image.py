@@ -7,7 +7,7 @@ What was applied is remembered, since the next checkpoint covers this part of th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from starlingmq.core.message import Message
 from starlingmq.core.ready import (
@@ -28,7 +28,7 @@ from starlingmq.core.ready import (
 )
 from starlingmq.core.session.producers import PRODUCER_FACT, later_state
 from starlingmq.core.session.production import STATE_SIZE
-from starlingmq.core.session.stored_messages import Reference, References
+from starlingmq.core.session.stored_messages import PROMISED, QOS_MASK, RETAIN, Reference, References
 from starlingmq.storage.keys import fact_key, retained_key, session_key, subscription_key
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.records import (
@@ -56,6 +56,7 @@ from starlingmq.storage.session_values import (
 from starlingmq.storage.turn_operations import Operation, expires_of, split, split_fact
 
 STAGE_SHIFT = 5
+QUEUE_FLAGS: Final = QOS_MASK | RETAIN | PROMISED
 PUBLISHED = 1
 
 
@@ -204,7 +205,7 @@ class StoreImage:
             elif packet_id:
                 image.window[packet_id] = WindowValue(packet_id, offset, flags & 7, PUBLISHED, ids)
             else:
-                image.put(offset, flags & 7, expires_of(message), message.size(), ids)
+                image.put(offset, flags & QUEUE_FLAGS, expires_of(message), message.size(), ids)
 
     def _produced(self, fact: bytes, state: bytes) -> None:
         state = later_state(state, self.facts.get(fact, b""))

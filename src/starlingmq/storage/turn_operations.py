@@ -51,7 +51,7 @@ from starlingmq.core.ready import (
 from starlingmq.core.routing.stream import Stream
 from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.session import Session
-from starlingmq.core.session.stored_messages import RETAIN
+from starlingmq.core.session.stored_messages import PROMISED, RETAIN
 from starlingmq.storage.records import (
     INBOUND,
     OPERATIONS,
@@ -70,6 +70,10 @@ from starlingmq.storage.session_values import encode_session, encode_subscriptio
 
 def flags_of(outgoing: Outgoing) -> int:
     return outgoing.qos | RETAIN if outgoing.retain else outgoing.qos
+
+
+def queue_flags_of(outgoing: Outgoing) -> int:
+    return flags_of(outgoing) | PROMISED if outgoing.promised else flags_of(outgoing)
 
 
 def expires_of(message: Message) -> int:
@@ -293,13 +297,14 @@ class TurnEncoder:
                 # its record is deleted; others may still use the old offset
                 message = outgoing.message = message.copy()
             if self._begin(message):
-                put_receiver(self._receivers, number, packet_id, flags_of(outgoing), ids)
+                flags = queue_flags_of(outgoing) if kind == QUEUE_PUT else flags_of(outgoing)
+                put_receiver(self._receivers, number, packet_id, flags, ids)
                 return
             self._ordered = True
         out = self._operation(kind, number)
         if kind == QUEUE_PUT:
             put_number(out, message.offset)
-            out.append(flags_of(outgoing))
+            out.append(queue_flags_of(outgoing))
             put_number(out, expires_of(message))
             put_number(out, message.size())
         else:

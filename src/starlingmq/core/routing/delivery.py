@@ -143,12 +143,12 @@ class Delivery(Acknowledgements):
         if moving.takes(node, outgoing):
             return True
         if moving.held and moving.held[-1].outgoing is outgoing:
+            outgoing.promised = True  # as ``let_in`` offers it
             self.ctx.note(QUEUE_PUT, session, outgoing)
         return False
 
     def let_in(self, session: Session, opened: list[Held]) -> None:
         """Messages that were held for a session that migrated."""
-        promised, self.ctx.promised = self.ctx.promised, True
         for held in opened:
             outgoing = held.outgoing
             self.ctx.note(QUEUE_DELETE, session, outgoing)
@@ -159,8 +159,7 @@ class Delivery(Acknowledgements):
             elif self.barred(session, outgoing):
                 self.drop(session, outgoing, "revoked")
             else:
-                self.offer(session, outgoing, None)
-        self.ctx.promised = promised
+                self.offer(session, outgoing, None, promised=True)
         if len(opened) != 0 and session.moving is not None and session.moving.target != 0:
             self.ctx.cluster.leave(session)
 

@@ -56,22 +56,23 @@ class SessionDelivery(Transmission):
         if session.window is None or not session.window.owed:
             session.rules = self.ctx.rules
 
-    def offer(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
-        """Send at once if the client can take it, else queue, else drop."""
+    def offer(self, session: Session, outgoing: Outgoing, publisher: Session | None, promised: bool = False) -> None:
+        """Send at once if the client can take it, else queue, else drop. ``promised``: its queue takes it beyond its
+        limits."""
         client = session.client
         queue = session.queue
         if client is None:
             if outgoing.qos == 0 and not self.ctx.store_qos0:
                 self.give_up(session, outgoing, "offline_qos0")
             else:
-                self.enqueue(session, outgoing, publisher)
+                self.enqueue(session, outgoing, publisher, promised)
             return
         ready = not client.blocked and client.size <= self.ctx.write_buffer
         if outgoing.qos == 0:
             if ready and (queue is None or queue.qos0 == 0):
                 self.transmit(client, outgoing, 0, False)
             elif self.ctx.store_qos0:
-                self.enqueue(session, outgoing, publisher)
+                self.enqueue(session, outgoing, publisher, promised)
             else:
                 self.give_up(session, outgoing, "slow_receiver_qos0")
             return
@@ -79,7 +80,7 @@ class SessionDelivery(Transmission):
         if ready and (queue is None or len(queue) == 0) and not window.full() and not self.waits(session, outgoing):
             self.transmit_acknowledged(session, client, window, outgoing)
         else:
-            self.enqueue(session, outgoing, publisher)
+            self.enqueue(session, outgoing, publisher, promised)
 
     def waits(self, session: Session, outgoing: Outgoing) -> bool:
         """Whether a message has to wait until storing works again: at QoS 2 it must arrive once, even if the broker
@@ -98,7 +99,7 @@ class SessionDelivery(Transmission):
 
     # The queue
 
-    def enqueue(self, session: Session, outgoing: Outgoing, publisher: Session | None) -> None:
+    def enqueue(self, session: Session, outgoing: Outgoing, publisher: Session | None, promised: bool = False) -> None:
         ctx = self.ctx
         if ctx.refusing and outgoing.qos == 0 and session.expiry != 0:
             # messages that wait for the disk in memory must stay bounded
@@ -114,7 +115,7 @@ class SessionDelivery(Transmission):
             ctx.ready.deliver(QUEUE_PUT, session, outgoing)
             ctx.spill(session)
         ctx.counters.messages_queued += 1
-        promised = self._is_promised(session)
+        promised = self._is_promised(session, promised)
         dropped = queue.push(outgoing, ctx.now, promised)
         if promised and queue.beyond() != 0:
             ctx.beyond_limits += 1
@@ -127,7 +128,7 @@ class SessionDelivery(Transmission):
         if session.client is not None and len(queue) >= self.high_mark() and publisher is not None:
             self.hold(session, publisher)
 
-    def _is_promised(self, session: Session) -> bool:
+    def _is_promised(self, session: Session, promised: bool) -> bool:
         """Whether its queue takes a message beyond its limits. A session that ends with its connection is not stored,
         so memory would have to hold what is beyond them. What a session that moves away still gets is for its client,
         who is at the other node already."""
@@ -135,7 +136,7 @@ class SessionDelivery(Transmission):
             return False
         if session.moving is not None and session.moving.target != 0:
             return True
-        return self.ctx.promised and session.expiry != 0
+        return (promised or self.ctx.promised) and session.expiry != 0
 
     def high_mark(self) -> int:
         """Queue length above which publishers are held back."""

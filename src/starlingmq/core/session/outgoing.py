@@ -25,6 +25,7 @@ class Outgoing:
     message: Message
     qos: int
     retain: bool
+    promised: bool  # the limits of the queue that has it do not count it
     ids: bytes
     source: object | None
     stage: int
@@ -36,6 +37,7 @@ class Outgoing:
         self.message = message
         self.qos = qos
         self.retain = retain
+        self.promised = False
         self.ids = ids
         self.source = source
         self.stage = QUEUED

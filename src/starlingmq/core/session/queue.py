@@ -18,7 +18,7 @@ from typing import Final
 
 from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.core.session.stored_messages import LOAD_BATCH, QOS_MASK, RETAIN, Reference, References, mark
+from starlingmq.core.session.stored_messages import LOAD_BATCH, PROMISED, QOS_MASK, RETAIN, Reference, References, mark
 
 KEPT_IN_MEMORY: Final = 256  # messages that a connected client's queue keeps at hand
 
@@ -64,6 +64,7 @@ class MessageQueue:
         ``max_bytes`` is removed itself. A ``promised`` one removes none."""
         if self.promised != 0 and self.promised > len(self):
             self.promised, self.promised_bytes = len(self), min(self.promised_bytes, self.bytes)
+        outgoing.promised = promised
         if self.stored is None:
             self.items.append(outgoing)
         else:
@@ -246,6 +247,7 @@ class MessageQueue:
             else:
                 qos = reference.flags & QOS_MASK
                 outgoing = Outgoing(message, qos, reference.flags & RETAIN != 0, reference.ids, None)
+                outgoing.promised = reference.flags & PROMISED != 0
                 self.items.append(outgoing)
                 self._count(outgoing, 1)
             if len(self.stored) == 0:
@@ -278,15 +280,26 @@ class MessageQueue:
         return oldest
 
     def restore(self, references: References) -> None:
-        """Fill the queue from a store. Which of its messages were promised is not stored, so all of them count as if
-        they were: what comes from now on has the whole limit beside them."""
+        """Fill the queue from a store. Those of its messages that were promised still are, and new ones have the room
+        that they had before: however often a node restarts, the limits stay what they are. The oldest messages that
+        exceed the limits, which may have been higher, are promised, too."""
         self.stored = references
         self.bytes += references.total
         self.qos0 += references.qos0
-        if self.max_length != 0 or self.max_bytes != 0:
-            self.promised, self.promised_bytes = len(self), self.bytes
+        exceeding = 0 if self.max_length == 0 else max(0, len(self) - self.max_length)
+        exceeding_bytes = 0 if self.max_bytes == 0 else max(0, self.bytes - self.max_bytes)
+        seen = 0
         for index in range(len(references)):
-            self._expires(float(references.peek(index).expires))
+            reference = references.peek(index)
+            self._expires(float(reference.expires))
+            if reference.flags & PROMISED != 0:
+                self.promised += 1
+                self.promised_bytes += reference.size
+            if seen < exceeding_bytes and index >= exceeding:
+                exceeding = index + 1
+            seen += reference.size
+        self.promised = max(self.promised, exceeding)
+        self.promised_bytes = max(self.promised_bytes, exceeding_bytes)
 
     # Expiry
 
@@ -333,7 +346,7 @@ def refer(references: References, outgoing: Outgoing) -> None:
     """Append it to the references, if it is stored."""
     message = outgoing.message
     if message.offset >= 0:
-        flags = outgoing.qos | (RETAIN if outgoing.retain else 0)
+        flags = outgoing.qos | (RETAIN if outgoing.retain else 0) | (PROMISED if outgoing.promised else 0)
         expires = 0 if message.expires_at == 0.0 else int(message.expires_at) + 1
         references.append(message.offset, flags, expires, message.size(), outgoing.ids)
 

@@ -306,9 +306,7 @@ class SessionTransfer:
             self.delivery.give_up(session, outgoing, "revoked")
             return
         session.rules = 0  # messages that were queued here are checked when they are sent, too
-        promised, self.ctx.promised = self.ctx.promised, True
-        self.delivery.offer(session, outgoing, None)
-        self.ctx.promised = promised
+        self.delivery.offer(session, outgoing, None, promised=True)
         if session.moving is not None and session.moving.target != 0:
             self.ctx.cluster.leave(session)
 

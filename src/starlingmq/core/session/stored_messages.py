@@ -14,6 +14,7 @@ ENTRY: Final = struct.Struct("<QII")
 QOS_MASK: Final = 3  # flags: QoS of the delivery,
 RETAIN: Final = 4  # Retain As Published,
 HAS_IDS: Final = 8  # Subscription Identifiers are kept separately
+PROMISED: Final = 128  # it is one of those that the limits of its queue do not count (core.session.queue)
 LOAD_BATCH: Final = 128  # messages read back at once
 COMPACT_BYTES: Final = 65536  # consumed entries are freed when they take this many bytes
 
