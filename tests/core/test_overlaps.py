@@ -14,7 +14,7 @@ from starlingmq._compiled import compiled
 from starlingmq.core.routing.filter_tree import SEARCH_MAX, FilterTree
 from starlingmq.core.routing.topics import matches
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS_MAX, Overlaps
-from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe
+from starlingmq.wire.mqtt import PUBREL, Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, Properties
 from starlingmq.wire.reasons import Reason
 
@@ -110,7 +110,7 @@ def test_a_search_ends_however_many_sessions_made_patterns_for_it() -> None:
 
 
 @pytest.mark.skipif(compiled(), reason="a constant is replaced")
-def test_a_message_whose_search_is_given_up_is_counted_and_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_message_whose_search_is_given_up_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_tree, "SEARCH_MAX", 100)
     world = World()
     client = world.connect()
@@ -120,3 +120,10 @@ def test_a_message_whose_search_is_given_up_is_counted_and_charged(monkeypatch: 
     assert world.state.ctx.counters.dropped["search_limit"] == 2
     client.send(Publish(b"a/" * 8 + b"a", b"", qos=1, packet_id=1))
     assert client.expect(Ack).reason == Reason.NO_MATCHING_SUBSCRIBERS
+    client.send(Publish(b"a/" * 8 + b"b", b"", qos=2, packet_id=2))
+    client.send(Ack(PUBREL, 2))
+    assert world.state.ctx.counters.dropped["search_limit"] == 4
+    peer = NatsPeer(world)
+    peer.said('CONNECT {"verbose":false,"headers":true,"no_responders":true}')
+    peer.send(b"PUB %b 0\r\n\r\n" % b".".join([b"a"] * 9))
+    assert world.state.ctx.counters.dropped["search_limit"] == 5

@@ -20,10 +20,6 @@ class BaseContext:
         self.groups = QueueGroupsConfig()
         self.work = 0
 
-    def search_given_up(self) -> None:
-        """The receivers of a message could not be searched at a bounded cost."""
-        raise NotImplementedError
-
     def assure_work(self, work: int) -> None:
         """Have at least this much work left in this turn."""
         if self.work < work:

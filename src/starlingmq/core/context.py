@@ -330,9 +330,6 @@ class Context(BaseContext):
         if self.want_events:
             self.ready.events.append(Event(kind, client_id, detail))
 
-    def search_given_up(self) -> None:
-        self.counters.drop("search_limit")
-
     def drop(self, reason: str, client_id: str, count: int = 1) -> None:
         """Count a dropped message for (or from) this client by reason, and report it."""
         self.counters.drop(reason, count)

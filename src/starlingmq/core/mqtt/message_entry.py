@@ -101,7 +101,9 @@ class MessageEntry:
                 self._give_up_returned(session, message)
             else:
                 kept.append(subscription)
-        self.delivery.fan_out(message, Route(kept, route.groups, route.streams, route.version, route.reserved), source)
+        others = Route(kept, route.groups, route.streams, route.version, route.reserved)
+        others.given_up = route.given_up
+        self.delivery.fan_out(message, others, source)
 
     def _give_up_returned(self, session: Session, message: Message) -> None:
         client_id = session.client_id if session.moving is None else session.moving.client_id

@@ -93,7 +93,7 @@ class PublishRuns:
         """The bytes after which a receiver may be slow; or UNFIT."""
         ctx = self.ctx
         self.number += 1
-        if route.streams or len(route.groups) > 1:
+        if route.streams or len(route.groups) > 1 or route.given_up:
             return UNFIT
         for group in route.groups:
             if not self.router.sharing.passes_through(group):

@@ -86,6 +86,8 @@ class Delivery(Acknowledgements):
                     found += 1
             if route.streams:
                 found += self.keep(message, route.streams)
+        if found == 0 and route.given_up:
+            ctx.counters.drop("search_limit")
         ctx.work -= found
         return found
 

@@ -43,6 +43,7 @@ class Route:
     version: int
     reserved: bool  # a topic to which only the broker publishes
     kept: bool  # a receiver wants QoS 1 or 2: sessions here, durable ones elsewhere, groups, streams
+    given_up: bool  # the search was too expensive: it has no receivers, and its messages are counted as dropped
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Route:
         self.streams = streams
         self.version = version
         self.reserved = reserved
+        self.given_up = False
         self.kept = len(groups) != 0 or len(streams) != 0
         for subscription in subscriptions:
             if subscription.qos != 0 and (subscription.session.node == 0 or subscription.durable):
@@ -154,9 +156,7 @@ class Router:
         overlapping: dict[str, list[Subscription]] | None = None
         matching = self.tree.match(topic)
         self.ctx.work -= (self.tree.visits + len(matching)) // SEARCH_SHARE
-        if self.tree.gave_up:  # not remembered: each message is charged and counted
-            self.ctx.search_given_up()
-            return Route(subscriptions, groups, streams, self.version, reserved)
+        gave_up = self.tree.gave_up
         for value in matching:
             if isinstance(value, Group):
                 groups.append(value)
@@ -185,6 +185,7 @@ class Router:
             for several in overlapping.values():
                 subscriptions.append(several[0] if len(several) == 1 else merge(several))
         route = Route(subscriptions, groups, streams, self.version, reserved)
+        route.given_up = gave_up
         self._remember(topic, route)
         return route
 
