@@ -61,6 +61,9 @@ def answer(request: bytes, gate: ListenerGate, peer: str) -> UpgradeResponse:
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
     if not isinstance(asked, Request):
         return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the request is malformed")
+    text = _no_upgrade(request, asked)
+    if text:
+        return refuse(HTTPStatus.BAD_REQUEST, "bad_request", text)
     path = requested_path(asked.target)
     if not gate.serves(path):
         text = f"the WebSocket path is {' or '.join(gate.paths)}"
@@ -87,6 +90,16 @@ def answer(request: bytes, gate: ListenerGate, peer: str) -> UpgradeResponse:
         return refuse(HTTPStatus.BAD_REQUEST, "bad_forwarded", str(error))
     response = bytes(handshake.send(AcceptConnection(subprotocol=subprotocol)))  # [MQTT-6.0.0-4]
     return UpgradeResponse(response, address=address)
+
+
+def _no_upgrade(request: bytes, asked: Request) -> str:
+    """Why a request that is well-formed cannot open a WebSocket, which begins right behind it; "" if it can."""
+    if request.partition(b"\n")[0].rstrip().rpartition(b"HTTP/")[2] < b"1.1":
+        return "a WebSocket request is HTTP/1.1"  # RFC 6455, 4.2.1
+    for name, value in asked.extra_headers:
+        if name == b"transfer-encoding" or (name == b"content-length" and int(value) != 0):
+            return "a WebSocket request has no body"  # RFC 9110, 7.8
+    return ""
 
 
 def requested_path(target: str) -> str:
