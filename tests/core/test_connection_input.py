@@ -21,6 +21,7 @@ from starlingmq.wire.mqtt import (
     encode,
 )
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL
+from starlingmq.wire.reasons import Reason
 
 
 def test_a_short_keep_alive_counts_from_the_start() -> None:
@@ -174,3 +175,20 @@ def test_an_exception_in_one_turn_leaves_other_clients_served() -> None:
             return connack + pong
 
     assert asyncio.run(visit()) == b"\x20\x02\0\0\xd0\0"
+
+
+def test_the_largest_incomplete_packets_give_way_while_memory_is_short() -> None:
+    """Clients that are logged in could keep new ones out with them for as long as they like."""
+    world = World(max_packet_size=1 << 20)
+    clients = [world.connect(f"c{number}") for number in range(4)]
+    whole = encode(Publish(b"t", bytes(200_000)), 5)
+    for number, client in enumerate(clients):
+        for piece in range(number):
+            client.send(whole[piece * 50_000 : (piece + 1) * 50_000])
+    world.state.shed([client.client for client in clients], 160_000, world.now)
+    world.run()
+    assert [client.closed for client in clients] == [False, False, True, True]
+    assert clients[3].expect(Disconnect).reason == Reason.QUOTA_EXCEEDED
+    assert [notice.reason for notice in world.notices] == ["memory"] * 2
+    world.state.shed([client.client for client in clients], 0, world.now)
+    assert not clients[1].closed

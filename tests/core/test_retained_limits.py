@@ -48,3 +48,19 @@ def test_replayed_retained_messages_do_not_overflow_the_queue() -> None:
         subscribe(sub, "#", qos=qos)
         assert len(payloads(sub)) == 100
         assert w.dropped == {}
+
+
+def test_retained_messages_take_a_part_of_the_memory_only() -> None:
+    """Otherwise new clients would be refused for ever, because of what one client has retained."""
+    w = World(memory=200_000)
+    c = w.connect("c")
+    reasons = []
+    for number in range(300):
+        c.send(Publish(b"a/%d" % number, b"x" * 100, qos=1, packet_id=1, retain=True))
+        reasons.append(c.expect(Ack).reason)
+    assert reasons[0] < 0x80 and reasons[-1] == Reason.QUOTA_EXCEEDED
+    assert 150 < len(w.state.retained) < 250
+    c.send(Publish(b"a/0", b"y" * 100, qos=1, packet_id=1, retain=True))
+    assert c.expect(Ack).reason < 0x80, "it replaces one"
+    c.send(Publish(b"a/0", b"", qos=1, packet_id=1, retain=True))
+    assert c.expect(Ack).reason < 0x80

@@ -63,7 +63,10 @@ class LimitsConfig(Section, frozen=True):
     ] = 0
     memory: Annotated[
         Size,
-        Meta(description="Memory of the process above which new clients and messages are refused; 0 sets no limit."),
+        Meta(
+            description="Memory of the process above which new clients and messages are refused; retained messages "
+            "may take half of it. 0 sets no limit."
+        ),
     ] = 0
     topic_levels: Annotated[int, Meta(ge=1, le=65535, description="Maximum number of levels of a topic or filter.")] = (
         256

@@ -48,7 +48,7 @@ LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages that a
 JOBS_PER_TURN: Final = 8  # pieces of long work per turn: about half of the turn
 FEW_BYTES: Final = 4096  # a client that has sent more comes after the others
 JOB_WORK: Final = 500  # the work that such a piece counts for
-STRANGER_BYTES: Final = 4096  # bytes of an incomplete CONNECT that are kept when memory is short
+STRANGER_BYTES: Final = 4096  # bytes of an incomplete packet that are kept when memory is short
 # connections above max_connections that are read, so that they get a CONNACK; further ones are closed at once
 TURNED_AWAY: Final = 256
 
@@ -192,14 +192,26 @@ class BrokerState(PacketIntake):
         if client.protocol_handler is not None:
             self.ending.turn_away(client)
 
-    def shed(self, clients: list[Client], now: float) -> None:
-        """Memory is short: close connections that have sent much without a complete CONNECT, which would be refused
-        anyway."""
+    def shed(self, clients: list[Client], excess: int, now: float) -> None:
+        """Memory is short by ``excess`` bytes: close connections that have sent much without a complete CONNECT, which
+        would be refused anyway. If that is not enough, those with the largest incomplete packets: such a packet can
+        stay incomplete for as long as its client likes, and new clients would be refused all the while."""
         self.ctx.now = now
-        for client in clients:
+        unfinished: list[tuple[int, int, Client]] = []
+        for index, client in enumerate(clients):
+            arrived = 0 if client.chunks is None else sum([len(chunk) for chunk in client.chunks])
             if client.state == NEW and client.bytes_in > STRANGER_BYTES:
                 self.ctx.notice("memory", client, "memory is short, and its CONNECT is large (limits.memory)")
                 self.ending.shut(client)
+                excess -= arrived
+            elif arrived > STRANGER_BYTES and client.state != CLOSED:
+                unfinished.append((arrived, index, client))
+        for arrived, _, client in sorted(unfinished, reverse=True):
+            if excess <= 0:
+                break
+            excess -= arrived
+            detail = f"memory is short, and {arrived:,} bytes of an incomplete packet have arrived (limits.memory)"
+            self.ending.fail(client, Reason.QUOTA_EXCEEDED, detail, "memory")
 
     def closed(self, client: Client, now: float) -> None:
         """The transport is closed. Bytes that it sent before are still handled; then the session has no connection."""

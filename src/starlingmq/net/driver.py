@@ -151,9 +151,10 @@ class Driver(ClientOwner):
             self._deserted.set()
         self._schedule()
 
-    def shed(self) -> None:
-        """Free the memory that clients before authentication occupy: memory is short."""
-        self.state.shed(list(self.clients), self.clock())
+    def shed(self, excess: int) -> None:
+        """Free the memory that incomplete packets occupy, ``excess`` bytes at least if they have so many: memory is
+        short."""
+        self.state.shed(list(self.clients), excess, self.clock())
         self._schedule()
 
     def blocked(self, client: Client) -> None:

@@ -55,7 +55,7 @@ class MemoryWatch:
             free_memory()
             had = memory()
             if had > limit:
-                self.driver.shed()
+                self.driver.shed(had - int(self.limit() * MEMORY_FREE))
             self._free_again = began + FREEING_SHARE * (monotonic() - began)
         short = limit != 0 and had > limit
         if short != quotas.short_of_memory:

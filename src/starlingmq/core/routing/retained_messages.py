@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlingmq.core.context import Context
 from starlingmq.core.message import Message
 from starlingmq.core.ready import (
@@ -15,6 +17,9 @@ from starlingmq.core.routing.retained_outbox import DELETED_FACT, REPLICA
 from starlingmq.core.routing.retained_store import RetainedTree
 from starlingmq.core.timers import TimerWheel
 from starlingmq.wire.reasons import Reason
+
+MEMORY_SHARE: Final = 2  # retained messages take this part of ``limits.memory``: clients need the rest
+COST: Final = 400  # bytes that a message takes beside its topic, payload and properties
 
 
 class RetainedMessages:
@@ -67,7 +72,9 @@ class RetainedMessages:
         crowded = (limit != 0 and len(self.tree) >= limit) or (retaining is not None and retaining.crowded)
         if crowded and self.tree.get(message.topic) is None:
             return Reason.QUOTA_EXCEEDED
-        if limit_bytes != 0 and self.tree.total_bytes + message.size() > limit_bytes:
+        share = ctx.limits.memory // MEMORY_SHARE
+        size = self.tree.total_bytes + message.size()
+        if (limit_bytes != 0 and size > limit_bytes) or (share != 0 and size + COST * len(self.tree) > share):
             replaced = self.tree.get(message.topic)
             if replaced is None or message.size() > replaced.size():
                 return Reason.QUOTA_EXCEEDED
