@@ -14,6 +14,8 @@ from starlingmq.core.message import Message
 from starlingmq.core.routing.retained_store import LOOKS_PER_MATCH, RetainedTree
 from starlingmq.wire.decoder import FILTERS_MAX
 from starlingmq.wire.mqtt import (
+    PUBREC,
+    PUBREL,
     Disconnect,
     Pingreq,
     Pingresp,
@@ -53,6 +55,42 @@ def test_a_search_is_work_and_a_cached_route_is_not() -> None:
     assert first > 1024 // 4, "the nodes of the tree, and 2,048 subscriptions"
     assert work_of(world, client, publish(b"a/" * 9 + b"1")) == 5, "itself, and four receivers"
     assert work_of(world, client, publish(b"b/1")) < 10
+
+
+def test_one_message_that_costs_more_than_a_turn_is_handled_between_two_reads_of_others() -> None:
+    """A ping waits for one of them, however many clients send them; and none of the clients waits for ever."""
+    world = World()
+    for number in range(16):
+        subscribe(world.connect(f"s{number}"), every_pattern(9))
+    state = world.state
+    senders = [world.connect(f"p{number}") for number in range(4)]
+    other = world.connect("other")
+    assert work_of(world, senders[0], publish(b"a/" * 9 + b"x")) > 2 * TURN_WORK
+    received = state.ctx.counters.publish_received
+    served = []
+    for turn in range(40):
+        for number, client in enumerate(senders):
+            if not client.client.paused:
+                padding = b"x" * (5000 if number % 2 else 0)  # much to be read, and little
+                packet = encode(Publish(b"a/" * 9 + b"%d %d" % (turn, number), padding), 5)
+                state.receive(client.client, packet, world.now)
+                client.client.paused = client.client.halted != 0
+        state.receive(other.client, b"\xc0\x00", world.now)
+        assert other.client.frames == [b"\xd0\x00"]
+        state.turn(world.now)
+        for client in senders:
+            client.client.paused = client.client.halted != 0
+        served.append(state.ctx.counters.publish_received - received)
+        received = state.ctx.counters.publish_received
+        ready = state.take_ready()
+        for fake in world.clients:
+            fake.client.frames.clear()
+            fake.client.size = 0
+            fake.client.dirty = False
+        ready.renew()
+    assert max(served) <= 1
+    assert sum(served) >= 15
+    assert min(client.client.published for client in senders) >= 3
 
 
 def test_a_denied_message_is_not_searched_for() -> None:
@@ -213,6 +251,27 @@ def test_filters_are_work_by_the_rules_that_are_compared_with_them() -> None:
     assert len(world.state.router.tree) == 100
     other.send(Pingreq())
     assert other.expect(Pingresp)
+
+
+def test_acknowledgements_of_nothing_are_work() -> None:
+    """Each is answered, and costs several times as much as a ping."""
+    world = World()
+    client = world.connect("c")
+    for first in (PUBREC << 4, PUBREL << 4 | 2):
+        assert work_of(world, client, bytes((first, 2, 0, 1)) * 100) >= 500
+    assert work_of(world, client, bytes((PUBREL << 4 | 2, 3, 0, 1, 0x92)) * 100) >= 900
+    assert work_of(world, client, b"\xc0\x00" * 100) == 100
+
+
+def test_filters_are_work_also_those_of_nats_clients() -> None:
+    world = World()
+    assert work_of(world, world.connect("c"), encode(Subscribe(1, [SubscribeRequest(b"+")] * 1000), 5)) > 6000
+    assert work_of(world, world.connect("c"), encode(Unsubscribe(1, [b"+"] * 1000), 5)) > 6000
+    peer = NatsPeer(world)
+    peer.said('CONNECT {"verbose":false}')
+    world.state.ctx.work = TURN_WORK
+    world.state.receive(peer.client, b"SUB x 1\r\nUNSUB 1\r\n" * 100, world.now)
+    assert TURN_WORK - world.state.ctx.work >= 4000
 
 
 def test_a_walk_over_long_retained_topics_is_as_short_as_over_few() -> None:

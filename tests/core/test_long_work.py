@@ -26,8 +26,8 @@ from starlingmq.wire.mqtt import (
 )
 from starlingmq.wire.properties import RECEIVE_MAXIMUM
 
-FILTERS = 50_000
-RETAINED = 20_000
+FILTERS = 16_000
+RETAINED = 16_000
 
 
 class Meter:

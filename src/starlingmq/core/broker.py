@@ -70,6 +70,8 @@ class BrokerState(PacketIntake):
     nats: Nats
     caches: Caches
     _spare: Ready
+    _rested: bool  # the last turn resumed no clients
+    _last_first: bool  # the clients that come after all others were passed over, and come first in the next turn
 
     def __init__(
         self,
@@ -107,6 +109,8 @@ class BrokerState(PacketIntake):
         )
         self.peers = PeerReceivers(self.ctx, self.router, self.delivery, self.publishing, self.ending)
         self._spare = Ready()
+        self._rested = False
+        self._last_first = False
         self.refusal = StorageFailure(self.ctx, self.ending, self.delivery)
         self.restoring = Restoring(
             self.ctx, self.router, self.retained, self.publishing.retained.wheel, self.ending, self.groups
@@ -374,7 +378,10 @@ class BrokerState(PacketIntake):
         ctx.now = now
         if now >= ctx.serves_until:
             ctx.isolated = True
-        ctx.work = TURN_WORK
+        # What was read since the last turn, or handled in it, cost more than another one: this one resumes no clients,
+        # so that no more than one such message delays what is read next.
+        self._rested = ctx.work < -TURN_WORK and not self._rested
+        ctx.work = 0 if self._rested else TURN_WORK
         self.events.tick()
         # Jobs come first; otherwise publishers that fill every turn would starve them.
         if ctx.jobs:
@@ -383,18 +390,10 @@ class BrokerState(PacketIntake):
                 ctx.work -= JOB_WORK
                 if not job.step():
                     ctx.jobs.append(job)
-            ctx.assure_work(TURN_WORK // 2)  # however much their rules cost, clients have a part of the turn
-        if ctx.resumable:
-            for _ in range(len(ctx.resumable)):
-                if ctx.work <= 0:
-                    break
-                client = ctx.resumable.popleft()
-                if len(client.rest) > FEW_BYTES:  # more than others should wait for
-                    ctx.resumable_last.append(client)
-                else:
-                    self.resume(client)
-        if ctx.resumable_last:
-            self.resume_last()
+            if not self._rested:
+                ctx.assure_work(TURN_WORK // 2)  # however much their rules cost, clients have a part of the turn
+        if not self._rested:
+            self._resume_clients()
         while ctx.unsendable:
             client = ctx.unsendable.pop()
             detail = f"the response is larger than the client's Maximum Packet Size of {client.max_packet} bytes"
@@ -414,6 +413,21 @@ class BrokerState(PacketIntake):
         self.publishing.producers.tick()
         self.sys.tick()
         self.nats.leaving.tick()
+
+    def _resume_clients(self) -> None:
+        ctx = self.ctx
+        if ctx.resumable and not self._last_first:
+            for _ in range(len(ctx.resumable)):
+                if ctx.work <= 0:
+                    break
+                client = ctx.resumable.popleft()
+                if len(client.rest) > FEW_BYTES:  # more than others should wait for
+                    ctx.resumable_last.append(client)
+                else:
+                    self.resume(client)
+        self._last_first = len(ctx.resumable_last) != 0 and ctx.work < -TURN_WORK
+        if ctx.resumable_last and not self._last_first:
+            self.resume_last()
 
     def pending(self) -> bool:
         """Whether there is work for another turn now."""

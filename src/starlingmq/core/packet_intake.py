@@ -42,6 +42,7 @@ from starlingmq.wire.primitives import LONG_FORM
 from starlingmq.wire.reasons import MalformedPacket, MqttError, ProtocolError, Reason
 
 PINGRESP: Final = b"\xd0\x00"
+ACK_WORK: Final = 4  # for an acknowledgement with a reason code
 TINY: Final = 8  # bytes of a ping or some acknowledgements: their work is never worth a wait
 
 
@@ -216,7 +217,8 @@ class PacketIntake:
                     pos = self._on_others(client, first, data, start, end)
                 if ctx.work <= 0:
                     client.heavy = before - ctx.work >= HEAVY
-                    ctx.turn_over(client)
+                    if pos != size:
+                        ctx.turn_over(client)
                 if client.halted != 0 or client.state == CLOSED:
                     break
             if client.state == NEW and pos < size and data[pos] != CONNECT << 4:
@@ -311,6 +313,7 @@ class PacketIntake:
             if packet_id == 0:
                 raise ProtocolError("packet identifier 0")
         else:
+            self.ctx.work -= ACK_WORK
             ack = cast(Ack, decode(first, data, start, end, client.version))
             packet_id = ack.packet_id
             reason = ack.reason

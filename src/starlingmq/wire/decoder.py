@@ -56,7 +56,7 @@ from .properties import (
 from .reasons import MalformedPacket, ProtocolError, Reason
 
 _DUP: Final = 8
-FILTERS_MAX: Final = 65_536  # of one packet: they are decoded and checked at once
+FILTERS_MAX: Final = 16_384  # of one packet: they are decoded and checked at once
 BRIDGE: Final = 0x80  # in the protocol level
 
 # Reason codes by packet type (MQTT 5, table 2-6; SUBACK and UNSUBACK too).

@@ -3,6 +3,8 @@ abandoned and begun again elsewhere cannot deliver twice."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from librt.strings import BytesWriter, write_i32_be
 
 from starlingmq.core.connection import CLOSED, WORKING
@@ -10,7 +12,7 @@ from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.message_entry import MessageEntry
-from starlingmq.core.mqtt.unknown_pubrel import UnknownPubrels
+from starlingmq.core.mqtt.unknown_pubrel import CLIENT_MAX, UnknownPubrels
 from starlingmq.core.ready import (
     INBOUND_COMPLETED,
     INBOUND_PUT,
@@ -27,6 +29,8 @@ from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.trail import Backlog
 from starlingmq.wire.mqtt import ack_frame, ack_run, packet_id_bytes
 from starlingmq.wire.reasons import MqttError, ProtocolError, Reason
+
+NOTICE_WORK: Final = 16  # for a line of the log
 
 
 class Qos2Receiving(MessageEntry):
@@ -143,12 +147,13 @@ class Qos2Receiving(MessageEntry):
             "may be lost"
         )
         ctx.notice("pubrel_unknown", client, text, closing=False)
+        ctx.work -= NOTICE_WORK
         self._complete(client, session, packet_id)
 
     def closed_for(self, client: Client, data: bytes, pos: int) -> None:
         """The connection is closed for a PUBREL. The PUBRELs that follow at ``pos`` will not close another one."""
         others: list[int] = []
-        while len(data) - pos >= 4 and data[pos] == 0x62 and data[pos + 1] == 2:
+        while len(data) - pos >= 4 and data[pos] == 0x62 and data[pos + 1] == 2 and len(others) < CLIENT_MAX:
             others.append(data[pos + 2] << 8 | data[pos + 3])
             pos += 4
         self.unknown_pubrels.note_too(client.client_id, others)

@@ -13,7 +13,7 @@ from starlingmq.core.context import HEAVY, Context
 from starlingmq.core.job import Job
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.mqtt.publishing import Publishing
-from starlingmq.core.mqtt.subscribing import Subscribing
+from starlingmq.core.mqtt.subscribing import FILTER_WORK, Subscribing
 from starlingmq.core.nats.lame_duck import LameDuck
 from starlingmq.core.nats.nats_client import NatsClient, NatsPort, NatsSubscription
 from starlingmq.core.nats.nats_connecting import NatsConnecting
@@ -195,7 +195,8 @@ class Nats(NatsPort):
                     self._on_command(client, nats, kind)
                 if ctx.work <= 0:
                     client.heavy = before - ctx.work >= HEAVY
-                    ctx.turn_over(client)
+                    if pos != size:
+                        ctx.turn_over(client)
                 if client.halted != 0 or client.state == CLOSED:
                     break
         except NatsError as error:
@@ -204,14 +205,17 @@ class Nats(NatsPort):
             client.rest = data[pos:] + client.rest
 
     def _on_command(self, client: Client, nats: NatsClient, kind: int) -> None:
+        ctx = self.ctx
         reader = self.reader
         if kind == PING:
             self._flush(client, nats)
         elif kind == SUB:
+            ctx.work -= FILTER_WORK
             self.subscribing.subscribe(client, nats, reader.subject, reader.queue, reader.sid)
         elif kind == CONNECT:
             self.entry.connect(client, nats, reader.options)
         elif kind != PONG:
+            ctx.work -= FILTER_WORK
             self.subscribing.limit(client, nats, reader.sid, reader.number)
 
     def _flush(self, client: Client, nats: NatsClient) -> None:

@@ -30,7 +30,7 @@ EVENTS: Final = b"$events/"  # events of messages (core.observe.audit)
 CACHED_TOPICS: Final = 65536
 CACHED_RECEIVERS: Final = 1 << 20  # of all cached topics together: bounds many topics with many receivers each
 CACHED_BYTES: Final = 8 << 20  # of their names
-SEARCH_SHARE: Final = 4  # visited nodes, or found subscriptions, of a search per unit of work
+VISIT_WORK: Final = 2  # for a node that a search visits; a subscription that it finds is a unit, merged two
 LET_GO_AT_ONCE: Final = 4096  # cached topics
 
 
@@ -155,7 +155,7 @@ class Router:
         streams: list[Stream] = []
         overlapping: dict[str, list[Subscription]] | None = None
         matching = self.tree.match(topic)
-        self.ctx.work -= (self.tree.visits + len(matching)) // SEARCH_SHARE
+        work = VISIT_WORK * self.tree.visits + len(matching)
         gave_up = self.tree.gave_up
         for value in matching:
             if isinstance(value, Group):
@@ -176,14 +176,21 @@ class Router:
             if subscription.checked_by is not None and not subscription.checked_by.may_receive(topic):
                 continue
             if subscription.session.subscription_count() > 1:
+                work += 1
                 if overlapping is None:
                     overlapping = {}
-                overlapping.setdefault(subscription.session.client_id, []).append(subscription)
+                client_id = subscription.session.client_id
+                several = overlapping.get(client_id)
+                if several is None:
+                    overlapping[client_id] = [subscription]
+                else:
+                    several.append(subscription)
             else:
                 subscriptions.append(subscription)
         if overlapping is not None:
             for several in overlapping.values():
                 subscriptions.append(several[0] if len(several) == 1 else merge(several))
+        self.ctx.work -= work
         route = Route(subscriptions, groups, streams, self.version, reserved)
         route.given_up = gave_up
         self._remember(topic, route)

@@ -25,6 +25,7 @@ from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import ack_frame, packet_id_bytes
 
+UNKNOWN_WORK: Final = 4  # for the answer to an acknowledgement of nothing
 PUMP_BATCH: Final = 1024  # messages taken from one queue before others get their turn
 # messages that all queues together take beyond their limits, each of 16 bytes: one promised message may be for
 # thousands of sessions whose clients are away
@@ -296,6 +297,7 @@ class SessionDelivery(Transmission):
     def unknown_packet_id(self, client: Client, first: int, packet_id: int) -> None:
         """PUBREL or PUBCOMP for an unknown packet id: 0x92 in MQTT 5; 3.x has no code, so it gets the packet without
         one."""
+        self.ctx.work -= UNKNOWN_WORK
         frame = ack_frame(first, packet_id)
         if client.version == 5:
             frame = bytes((first, 3)) + packet_id_bytes(packet_id) + b"\x92"

@@ -434,17 +434,15 @@ def merge(subscriptions: list[Subscription]) -> Subscription:
     [MQTT-3.3.4-3]."""
     first = subscriptions[0]
     whole = Subscription(first.session, first.filter, 0, False, False, b"".join([each.ids for each in subscriptions]))
-    others: list[Subscription] = []
     for subscription in subscriptions:
         if subscription.qos > whole.qos:
             whole.qos = subscription.qos
         whole.retain_as_published = whole.retain_as_published or subscription.retain_as_published
         whole.durable = whole.durable or subscription.durable
-        if subscription.no_local:
-            whole.no_local = True
-        else:
-            others.append(subscription)
-    if whole.no_local and others:
-        whole.when_own = others[0] if len(others) == 1 else merge(others)
+        whole.no_local = whole.no_local or subscription.no_local
+    if whole.no_local:
+        others = [each for each in subscriptions if not each.no_local]
+        if others:
+            whole.when_own = others[0] if len(others) == 1 else merge(others)
     whole.plain = not whole.no_local and not whole.retain_as_published and not whole.ids
     return whole
