@@ -224,6 +224,20 @@ def test_the_alarm_about_closed_connections_ends_when_they_cease() -> None:
     assert seen[10] == ["packet_too_large"] and seen[-1] == [], "mistakes of single clients are no alarm"
 
 
+@pytest.mark.parametrize(
+    ("reason", "count", "alarm"),
+    [
+        ("client_identifier_not_valid", 5, True),
+        ("bad_user_name_or_password", 59, False),
+        ("bad_user_name_or_password", 60, True),
+    ],
+)
+def test_failed_logins_are_an_alarm_once_they_are_many(reason: str, count: int, alarm: bool) -> None:
+    closed = ClosedConnections()
+    assert list(closed.look(1000.0, {reason: 0}, {})) == []
+    assert [one.reason for one in closed.look(1010.0, {reason: count}, {})] == [reason] * alarm
+
+
 async def test_drops_count_for_a_minute_however_rarely_somebody_looks(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

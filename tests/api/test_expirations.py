@@ -138,6 +138,33 @@ async def test_a_reload_to_an_expired_list_warns_and_a_renewed_file_helps_only_a
     assert {one["state"] for one in listed} == {"valid"}
 
 
+def test_the_check_and_doctor_name_an_authority_without_a_revocation_list(files: Files) -> None:
+    """TLS refuses all its clients, whatever the lists of the others say. One that only issues others needs none."""
+    files.lists(90)
+    chosen = f"listeners=[{json.dumps(files.listener())}]"
+    assert not [one for one in findings(None, [chosen]) if one.level is Level.problem and "list" in one.subject]
+    other = trustme.CA(organization_name="Other")
+    between = other.create_child_ca()
+    files.ca.write_bytes(b"".join(one.cert_pem.bytes() for one in (files.authority, other, between)))
+    (found,) = [one for one in findings(None, [chosen]) if one.level is Level.problem and "list" in one.subject]
+    assert "listeners[0].tls.crl" in found.text and "every client with a certificate of this authority" in found.text
+    _, _, errors = run("config", "check", "--set", chosen)
+    assert "listeners[0].tls.crl: has no list of" in errors
+    files.crl.write_bytes(files.crl.read_bytes() + revocation_list(between, 90))
+    assert "has no list" not in run("config", "check", "--set", chosen)[2]
+
+
+async def test_a_list_that_was_renewed_early_is_no_alarm_before_the_earlier_one_ends_soon(
+    serve: Serve, ask: Ask, files: Files
+) -> None:
+    """It is made for six days, and renewed each day; the node uses the earlier one until a reload."""
+    files.crl.write_bytes(revocation_list(files.authority, 5, lifetime=6))
+    broker = await serve(listeners=["http://127.0.0.1:0", files.listener()])
+    assert await alarms(broker, ask) == []
+    files.crl.write_bytes(revocation_list(files.authority, 6, lifetime=6))
+    assert await alarms(broker, ask) == []
+
+
 def test_the_check_refuses_a_revocation_list_with_which_the_broker_would_not_start(files: Files) -> None:
     files.crl.write_bytes(files.ca.read_bytes())
     code, _, errors = run("config", "check", "--set", f"listeners=[{json.dumps(files.listener())}]")

@@ -171,6 +171,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         ctl("unban", "client", "evil")
         assert "there are no bans" in ctl("bans")
         assert "mqtt://127.0.0.1" in ctl("listeners")
+        assert "refused" in ctl("listeners")
         assert "data_dir" in ctl("config")
         assert " ok " in ctl("overview")
         first, *table = ctl("status").splitlines()

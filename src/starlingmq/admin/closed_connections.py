@@ -10,14 +10,18 @@ from starlingmq.core.ready import Notice
 
 WINDOW_SECONDS: Final = 300.0
 CLOSED_MIN: Final = 5  # in that time: a device that tries every minute is one, a single mistake is none
+FAILED_MIN: Final = 60  # failed logins in that time: a device that tries every few seconds, or somebody who guesses
 LOOKS_MAX: Final = 60
 
+FAILED_LOGIN: Final = "bad_user_name_or_password"
 WATCHED: Final = frozenset(
     [
         "bad_origin",
         "bad_path",
         "bad_subprotocol",
+        FAILED_LOGIN,
         "client_certificate",
+        "client_identifier_not_valid",
         "client_packet_limit",
         "connection_rate_exceeded",
         "connections_per_address",
@@ -36,7 +40,7 @@ WATCHED: Final = frozenset(
     ]
 )
 """Reasons of docs/PLAYBOOK.md whose remedy is a setting, a file or a service. Memory and storage have alarms of their
-own; mistakes of single clients and wrong passwords are common on an open port."""
+own; mistakes of single clients, and a few wrong passwords, are common on an open port."""
 
 
 class Repeated(NamedTuple):
@@ -56,7 +60,7 @@ class ClosedConnections:
         self._looks.append((now, {reason: counted[reason] for reason in counted if reason in WATCHED}))
         for reason, count in self._looks[-1][1].items():
             closed = count - before.get(reason, 0)
-            if closed >= CLOSED_MIN:
+            if closed >= (FAILED_MIN if reason == FAILED_LOGIN else CLOSED_MIN):
                 yield Repeated(
                     reason,
                     f"{closed:,} connections were closed or refused within five minutes{_last(last.get(reason))}",

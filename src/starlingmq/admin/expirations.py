@@ -4,7 +4,7 @@ alarms, ``/certificates`` and the metrics.
 | in | ends |
 |---|---|
 | ``tls.cert``, ``tls.ca`` of listeners, ``cluster.tls``, ``cluster.etcd.tls`` | the certificate that ends first; of several with one subject the last |
-| ``tls.crl`` | the revocation list whose next one is due first; of several of one issuer the last |
+| ``tls.crl`` | the revocation list whose next one is due first; of several of one issuer the last; or it lacks one of an authority in ``tls.ca`` |
 | ``auth.jwt.jwks_file`` | the last key, if all have ``exp`` or a certificate (``x5c``) |
 | tokens and headers with tokens, in files and settings | the first token that is a JWT with ``exp``; other tokens have no end |
 """  # noqa: E501
@@ -22,7 +22,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from starlingmq.config.settings import Config
 from starlingmq.net.listeners.der import DerError
-from starlingmq.net.listeners.validity import Validity, certificate, certificates, latest, revocation_lists
+from starlingmq.net.listeners.validity import (
+    Validity,
+    certificate,
+    certificates,
+    latest,
+    revocation_lists,
+    without_list,
+)
 
 DAY: Final = 86_400.0
 CRITICAL_DAYS: Final = 7
@@ -135,24 +142,25 @@ class LoadedExpirations:
 
     def __init__(self, config: Callable[[], Config]) -> None:
         self._config = config
-        self._ends = _ends(config())
+        self._used = _valid(config())
 
     def reloaded(self) -> None:
-        kept = {key: ends for key, ends in self._ends.items() if key[2]}
-        self._ends = _ends(self._config()) | kept
+        kept = {key: valid for key, valid in self._used.items() if key[2]}
+        self._used = _valid(self._config()) | kept
 
     def look(self) -> list[Expiration]:
-        return [self._used(one) for one in expirations(self._config())]
+        return [self._as_used(one) for one in expirations(self._config())]
 
-    def _used(self, one: Expiration) -> Expiration:
-        used = self._ends.get(one.key)
-        if used is None or one.ends is None or used >= one.ends:
+    def _as_used(self, one: Expiration) -> Expiration:
+        begins, ends = self._used.get(one.key, (0.0, None))
+        if ends is None or one.ends is None or ends >= one.ends:
             return one
-        return one._replace(ends=used, begins=0.0, renewed=True)
+        return one._replace(begins=begins, ends=ends, renewed=True)
 
 
-def _ends(config: Config) -> dict[Key, float]:
-    return {one.key: one.ends for one in expirations(config) if one.ends is not None}
+def _valid(config: Config) -> dict[Key, tuple[float, float]]:
+    """From when and until when each of them is valid."""
+    return {one.key: (one.begins, one.ends) for one in expirations(config) if one.ends is not None}
 
 
 def _of_listeners(config: Config) -> Iterator[Expiration]:
@@ -163,6 +171,21 @@ def _of_listeners(config: Config) -> Iterator[Expiration]:
             yield from _first("authority", f"{at}.ca", tls.ca, certificates)
             for place, path in enumerate(tls.crl):
                 yield from _first("revocation list", f"{at}.crl[{place}]", path, revocation_lists)
+            if tls.crl and tls.ca:
+                yield from _missing_lists(f"{at}.crl", tls.ca, tls.crl)
+
+
+def _missing_lists(setting: str, authorities: str, lists: list[str]) -> Iterator[Expiration]:
+    try:
+        missing = without_list(Path(authorities).read_bytes(), [Path(path).read_bytes() for path in lists])
+    except (OSError, DerError):
+        return  # the file itself is reported
+    if missing:
+        names = ", ".join(repr(one.common_name) if one.common_name else "one without a common name" for one in missing)
+        problem = (
+            f"has no list of {names} of {authorities}: every client with a certificate of this authority is refused"
+        )
+        yield Expiration("revocation list", "", setting, "", 0.0, None, problem)
 
 
 def _of_cluster(config: Config) -> Iterator[Expiration]:

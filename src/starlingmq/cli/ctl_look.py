@@ -104,7 +104,11 @@ LINKS: Final[Columns] = {
     "unacknowledged": Column("frames in flight", "number", wide=True),
     "heard_seconds": Column("heard", "seconds"),
 }
-LISTENERS: Final[Columns] = {"address": Column("address"), "connections": Column("connections", "number")}
+LISTENERS: Final[Columns] = {
+    "address": Column("address"),
+    "connections": Column("connections", "number"),
+    "refused": Column("refused"),
+}
 
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client id.")]
 
@@ -283,8 +287,11 @@ def links(
 def listeners(
     node: AtOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
-    """List listeners and their connections."""
+    """List listeners, their connections, and those that were refused before CONNECT, by reason."""
     found = ask("listeners", data_dir, config, node=node)
+    if not json_:
+        for one in found["listeners"]:
+            one["refused"] = ", ".join(f"{reason} {count:,}" for reason, count in sorted(one["refused"].items()))
     show(found, json_, "listeners", LISTENERS)
 
 

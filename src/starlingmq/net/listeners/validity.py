@@ -18,11 +18,12 @@ _COMMON_NAME: Final = b"\x06\x03\x55\x04\x03"  # OBJECT IDENTIFIER 2.5.4.3, with
 
 
 class Validity(NamedTuple):
-    """``name``: subject of a certificate, issuer of a revocation list, in DER."""
+    """``name``: subject of a certificate, issuer of a revocation list, in DER; ``issuer``: of a certificate."""
 
     name: bytes
     begins: float
     ends: float
+    issuer: bytes = b""
 
     @property
     def common_name(self) -> str:
@@ -45,6 +46,15 @@ def certificates(pem: bytes) -> list[Validity]:
 def revocation_lists(pem: bytes) -> list[Validity]:
     """Those of a PEM file that say when the next one is due, in the order of the file. Raises DerError."""
     return [one for one in _read(pem, _LIST, _revocation_list, "X509 CRL") if one is not None]
+
+
+def without_list(authorities: bytes, lists: Iterable[bytes]) -> list[Validity]:
+    """The authorities of a PEM file for whose clients none of the files with revocation lists has one: TLS refuses
+    these clients. An authority that issues another one of the file need not have clients. Raises DerError."""
+    listed = {name for pem in lists for name in _read(pem, _LIST, _issuer_of_list, "X509 CRL")}
+    found = certificates(authorities)
+    above = {one.issuer for one in found if one.issuer != one.name}
+    return [one for one in latest(found) if one.name not in listed and one.name not in above]
 
 
 def latest(found: Iterable[Validity]) -> list[Validity]:
@@ -73,23 +83,35 @@ def certificate(der: bytes) -> Validity:
     tag, _, end = element(der, at, limit)
     if tag == VERSION:
         _, _, end = element(der, end, limit)  # the serial number
-    for _ in ("signature", "issuer"):
-        _, _, end = element(der, end, limit)
+    _, _, issued = element(der, end, limit)  # the signature
+    _, _, end = element(der, issued, limit)
+    issuer = der[issued:end]
     at, last = inside(der, end, limit)
     tag, start, end = element(der, at, last)
     begins = _time(tag, der[start:end])
     tag, start, end = element(der, end, last)
     _, _, after = element(der, last, limit)
-    return Validity(der[last:after], begins, _time(tag, der[start:end]))
+    return Validity(der[last:after], begins, _time(tag, der[start:end]), issuer)
 
 
-def _revocation_list(der: bytes) -> Validity | None:
+def _issuer_of_list(der: bytes) -> bytes:
+    begin, end, _ = _issuer_place(der)
+    return der[begin:end]
+
+
+def _issuer_place(der: bytes) -> tuple[int, int, int]:
+    """Begin and end of the issuer of a revocation list, and the end of what it signs."""
     at, limit = inside(der, *inside(der, 0, len(der)))
     tag, _, end = element(der, at, limit)
     if tag == INTEGER:  # the version
         _, _, end = element(der, end, limit)
     _, _, after = element(der, end, limit)
-    name = der[end:after]
+    return end, after, limit
+
+
+def _revocation_list(der: bytes) -> Validity | None:
+    begin, after, limit = _issuer_place(der)
+    name = der[begin:after]
     tag, start, end = element(der, after, limit)
     begins = _time(tag, der[start:end])
     if end >= limit:
