@@ -175,7 +175,7 @@ def _of_listeners(config: Config) -> Iterator[Expiration]:
                 yield from _missing_lists(f"{at}.crl", tls.ca, tls.crl)
 
 
-def _missing_lists(setting: str, authorities: str, lists: list[str]) -> Iterator[Expiration]:
+def _missing_lists(setting: str, authorities: str, lists: tuple[str, ...]) -> Iterator[Expiration]:
     try:
         missing = without_list(Path(authorities).read_bytes(), [Path(path).read_bytes() for path in lists])
     except (OSError, DerError):
