@@ -10,7 +10,7 @@ from starlingmq.core.ready import Notice
 
 WINDOW_SECONDS: Final = 300.0
 CLOSED_MIN: Final = 5  # in that time: a device that tries every minute is one, a single mistake is none
-FAILED_MIN: Final = 60  # failed logins in that time: a device that tries every few seconds, or somebody who guesses
+FAILED_MIN: Final = 60  # failed logins in that time: a device that tries every few seconds, or guesses
 LOOKS_MAX: Final = 60
 
 FAILED_LOGIN: Final = "bad_user_name_or_password"

@@ -378,8 +378,8 @@ class BrokerState(PacketIntake):
         ctx.now = now
         if now >= ctx.serves_until:
             ctx.isolated = True
-        # What was read since the last turn, or handled in it, cost more than another one: this one resumes no clients,
-        # so that no more than one such message delays what is read next.
+        # The input since the last turn, or in it, cost more than another turn: this one resumes no clients, so that no
+        # more than one such message delays what is read next.
         self._rested = ctx.work < -TURN_WORK and not self._rested
         ctx.work = 0 if self._rested else TURN_WORK
         self.events.tick()
