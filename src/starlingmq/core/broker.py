@@ -90,8 +90,7 @@ class BrokerState(PacketIntake):
         self.retained = RetainedTree()
         self.delivery = Delivery(self.ctx)
         self.groups = GroupEngine(self.ctx, self.router, self.delivery)
-        self.delivery.sharing = self.groups
-        self.router.sharing = self.groups
+        self.delivery.sharing = self.router.sharing = self.groups
         self.groups.configure(QueueGroupsConfig() if groups is None else groups)
         self.publishing = Publishing(self.ctx, self.router, self.delivery, self.groups, self.retained)
         self.subscribing = Subscribing(self.ctx, self.router, self.delivery, self.retained)
@@ -109,8 +108,7 @@ class BrokerState(PacketIntake):
         )
         self.peers = PeerReceivers(self.ctx, self.router, self.delivery, self.publishing, self.ending)
         self._spare = Ready()
-        self._rested = False
-        self._last_first = False
+        self._rested = self._last_first = False
         self.refusal = StorageFailure(self.ctx, self.ending, self.delivery)
         self.restoring = Restoring(
             self.ctx, self.router, self.retained, self.publishing.retained.wheel, self.ending, self.groups
