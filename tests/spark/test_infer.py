@@ -84,6 +84,8 @@ def test_names_that_differ_by_case_only_are_one_column() -> None:
          "timestamp: replaces the column of the source of the same name"),
         ([b'\xef\xbb\xbf{"id": 1}', b'{"id": 2}', b'{"id": NaN}', b'{"id": 1e999}'],
          {"format": "json", "schema": "id bigint"}, "2 of 4 payloads are not json"),
+        ([b'{"id": 1}', b'{"id": 2, "x": [{"a": 1, "a": 2}]}'],
+         {"format": "json", "schema": "id bigint"}, "1 of 2 payloads are not json"),
         ([b'{"id": 1}', b'{"id": 2}', b"x"], {"format": "json", "schema": "id bigint"},
          "1 of 3 payloads are not json, on topics such as a/b"),
         ([b"\x00\x00\x00\x00\x07abc", b"\x00\x00\x00\x00\x08abc"],

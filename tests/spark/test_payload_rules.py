@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pyspark.sql.types import ArrayType, StructType
 from starlingmq.pipeline.config import DeadLetterConfig, DecodeConfig, read_pipeline
 from starlingmq.pipeline.decoding import dead_letters, decoded, with_whole
 from starlingmq.pipeline.run import Pipeline, PipelineError
-from starlingmq.spark.binary_payloads import BinaryFormat, decoded_array, decoder
+from starlingmq.spark.binary_payloads import BinaryFormat, decoded_array, decoder, of_this_case
 from starlingmq.spark.column_names import same_names
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED
@@ -46,6 +47,7 @@ def judged(spark: SparkSession, decode: DecodeConfig, payloads: list[bytes]) -> 
 def check(spark: SparkSession, decode: DecodeConfig, good: list[bytes], bad: dict[bytes, str]) -> list[Row]:
     """The good ones are decoded, and each bad one has a reason that begins so."""
     rows, reasons = judged(spark, decode, [*good, *bad])
+    assert {payload: reason for payload, reason in reasons.items() if payload not in bad} == {}
     assert reasons.keys() == bad.keys()
     assert {payload: reasons[payload][: len(words)] for payload, words in bad.items()} == bad
     assert len(rows) == len(good)
@@ -54,9 +56,11 @@ def check(spark: SparkSession, decode: DecodeConfig, good: list[bytes], bad: dic
 
 def test_json_values_have_rules_at_any_depth(spark: SparkSession) -> None:
     schema = "at timestamp, n struct<at: timestamp, x: double>, l array<timestamp>, m map<string, double>, d date, "
-    schema += "ll array<struct<v: float>>, ntz timestamp_ntz"
+    schema += "ll array<struct<v: float>>, ntz timestamp_ntz, p decimal(6,2), q decimal(38,2), t tinyint"
     good = [b'{"at": %d, "n": {"at": "2026-01-01", "x": -0.0}, "l": [null, "2199-12-31T23:59:59Z"]}' % AT]
     good += [b'{"at": 0, "d": "1955-01-01"}', b'{"n": null, "l": null, "m": null, "ll": [null]}', b"{}"]
+    good += [b'{"at": "2026-1-2 12:00:00 CET", "p": -1.2500, "q": 123456789012345678901234567890.12, "t": -128}']
+    good += [b'{"d": "2026-01-01T00:00:00Z", "p": 1.5e1, "ntz": " 2026-01-01 12"}', b'{"p": "1.5", "t": 127}']
     bad = {
         b'{"at": %d000}' % AT: f"at is +57971-02-25 00:00:00, {SECONDS}",
         b'{"at": %d000000}' % AT: "at is -114069-03-12 21:04:43.044864, not in",
@@ -69,16 +73,33 @@ def test_json_values_have_rules_at_any_depth(spark: SparkSession) -> None:
         b'{"m": {"a": 1, "b": -1e999}}': "m is -Infinity, which is not a finite number",
         b'{"ll": [{"v": 1}, {"v": 1e39}]}': "ll.v is Infinity, which is not a finite number",
         b'{"d": "20260101"}': "d is +57440-04-10, not in the years 1 to 9999",
+        b'{"d": "2026-01-01 xyz"}': "d is 2026-01-01 xyz, which is not a whole date and nothing else",
+        b'{"d": "2026-01-01T12:00:00Z"}': "d is 2026-01-01T12:00:00Z, which is not",
+        b'{"d": "2026"}': "d is 2026, which is not",
+        b'{"at": "12:00"}': "at is 12:00, which has no whole date",
+        b'{"l": ["2026-01-01", "T1:2"]}': "l is T1:2, which has no whole date",
+        b'{"n": {"at": "2026-11"}}': "n.at is 2026-11, which has no whole date",
+        b'{"ntz": "2026"}': "ntz is 2026, which has no whole date",
+        b'{"p": 1.234}': "p is 1.234, which decimal(6,2) does not hold exactly",
+        b'{"p": "1,5"}': "p is 1,5, which decimal(6,2) does not hold",
+        b'{"p": 1e-3}': "p is ",
+        b'{"q": 123456789012345678901234567890.123}': "q is 123456789012345678901234567890.123, which decimal(38,2)",
+        b'{"t": 200}': "t is 200, not in -128 to 127",
+        b'{"t": -300}': "t is -300, not in -128 to 127",
         b'{"m": {"a": NaN}}': "the payload has NaN or infinity, which JSON does not have",
         b'{"other": -Infinity}': "the payload has NaN or infinity, which JSON does not have",
     }
     rows = check(spark, DecodeConfig(format="json", schema=schema), good, bad)
     assert (rows[0].at, rows[0].n.at, rows[0].l[1].year) == (NEW_YEAR, NEW_YEAR, 2199)
+    assert (rows[4].p, rows[4].q, rows[4].t) == (
+        Decimal("-1.25"), Decimal("123456789012345678901234567890.12"), -128,
+    )  # fmt: skip
+    assert (rows[5].d, rows[5].p, rows[6].p, rows[6].t) == (NEW_YEAR.date(), Decimal(15), Decimal("1.5"), 127)
     plain = spark.createDataFrame([(bytearray(payload),) for payload in bad], "payload binary")
     values = decoded(plain, DecodeConfig(format="json", schema=schema)).drop(MALFORMED)
     assert (
         values.where(
-            "coalesce(string(at), string(n), string(l), string(m), string(d), string(ntz)) IS NOT NULL"
+            "coalesce(string(at), string(n), string(l), string(m), string(d), string(ntz), string(p), t) IS NOT NULL"
         ).count()
         == 0
     ), "no watermark follows"
@@ -95,8 +116,8 @@ def test_numbers_count_the_unit_of_their_column(spark: SparkSession) -> None:
         b'{"l": [%d000]}' % AT: f"l is {AT}000 us, not in the years",
         b'{"n": {"at": %d000}}' % AT: f"n.at is {AT}000 s, not in the years",
         b'{"at": -1}': "at is -1 ms, not in the years",
-        b'{"at": "2026-01-01T00:00:00Z"}': "the payload does not fit the schema at timestamp",
-        b'{"m": {"a": 1e30}}': "the payload does not fit the schema",
+        b'{"at": "2026-01-01T00:00:00Z"}': "at does not fit a number of ms: 2026-01-01T00:00:00Z",
+        b'{"m": {"a": 1e30}}': "m does not fit a number of ns: {",
     }
     rows = check(spark, DecodeConfig(format="json", schema=schema, timestamp_unit=units), good, bad)
     assert [rows[0].at, rows[0].n.at, rows[0].l, rows[0].m["a"]] == [
@@ -111,7 +132,7 @@ def test_numbers_count_the_unit_of_their_column(spark: SparkSession) -> None:
 
 def test_what_is_one_json_object_follows_the_options(spark: SparkSession) -> None:
     text = '{"v": 1}'
-    good = [b'\xef\xbb\xbf{"v": 1}', b'{"v": 1}\n', b"{'v': 1}"]
+    good = [b'\xef\xbb\xbf{"v": 1}', b'{"v": 1}\n', b'{"v": 1, "x": {"v": 2, "l": [{"v": 3}, {"v": 4}]}}']
     good += [rb'{"v": 1, "w": "\ud83d\uDE00 \\ud800"}']
     bad = {
         b"\xef\xbb\xbf": "the payload is empty",
@@ -123,7 +144,12 @@ def test_what_is_one_json_object_follows_the_options(spark: SparkSession) -> Non
         b'{"v": 1} // c': "the payload goes on after its JSON value",
         b"null": "the payload is JSON, but not an object",
         b'[{"v": 1}]': "the payload is JSON, but not an object",
-        b"{v: 1}": "the payload is not JSON",
+        b'{"v": 1},0],[2': "the payload goes on after its JSON value",
+        b'{"v": 1, "v": 2}': "the payload has this key twice: v",
+        b'{"v": 1, "x": [{"y": 1, "\\u0079": 1}]}': "an object has a key twice",
+        b"{'v': 1}": "the payload has single quotes around names or text, which JSON does not have",
+        b"{v: 1}": "the payload has names without quotes, which JSON does not have; decode.options.allowUnquotedField",
+        b'{"v": 01}': "the payload has numbers that begin with 0",
         b'{"v": 1': "the payload is not JSON",
         b"\x00": "the payload is not JSON",
         rb'{"v": 1, "w": "\ud83d"}': "the payload has half of a surrogate pair",
@@ -134,8 +160,9 @@ def test_what_is_one_json_object_follows_the_options(spark: SparkSession) -> Non
     good = [b"{v: 1}", b'{"v": 1} // c', b'{"v": 1 /* c */}']
     bad = {
         b'{"v": 1}{"v": 2} // c': "the payload goes on after its JSON value",
-        b"{'v': 1}": "the payload is not JSON",
-        b"{v: 01}": "the payload is not JSON",
+        b"{'v': 1}": "the payload has single quotes",
+        b"{v: 01}": "the payload has numbers that begin with 0",
+        b"{v: 1, v: 2}": "an object has a key twice",
         b'// {"v": 1}': "the payload ",
     }
     assert {row.v for row in check(spark, DecodeConfig(format="json", schema="v int", options=options), good, bad)} == {
@@ -144,20 +171,71 @@ def test_what_is_one_json_object_follows_the_options(spark: SparkSession) -> Non
     many = {"allowNonNumericNumbers": "true", "timestampFormat": "dd.MM.yyyy HH:mm", "dateFormat": "yyyyMMdd"}
     decode = DecodeConfig(format="json", schema="v double, at timestamp, d date", options=many)
     (row,) = check(spark, decode, [b'{"v": -Infinity, "at": "01.02.2026 03:04", "d": "20260101"}'], {
-        b'{"at": "2026-01-01"}': "the payload does not fit the schema"
+        b'{"at": "2026-01-01"}': "at does not fit timestamp: 2026-01-01"
     })  # fmt: skip
     assert (row.v, row.at, row.d) == (-float("inf"), datetime(2026, 2, 1, 3, 4), NEW_YEAR.date())
 
 
-def test_csv_values_have_the_same_rules(spark: SparkSession) -> None:
-    decode = DecodeConfig(format="csv", schema="id string, v double, at timestamp")
+def test_a_reason_names_the_column_and_is_short(spark: SparkSession) -> None:
+    schema = "i int, x double, o boolean, n struct<a: int, l: array<int>>, l array<struct<a: int>>, `a b` date"
     bad = {
-        b"a,NaN,": "v is NaN, which is not a finite number",
-        b"a,1e999,": "v is Infinity, which is not a finite number",
-        b"a,1,2300-01-01": "at is 2300-01-01 00:00:00, not in the years",
+        b'{"i": 3000000000}': "i does not fit int: 3000000000",
+        b'{"x": "abc"}': "x does not fit double: abc",
+        b'{"o": 1}': "o does not fit boolean: 1",
+        b'{"n": {"a": "x"}}': "n.a does not fit int: x",
+        b'{"n": [1]}': "n does not fit struct: [1]",
+        b'{"l": [{"a": 1}, {"a": "x"}]}': "l.a does not fit int: x",
+        b'{"a b": "2026-02-30"}': "a b does not fit date: 2026-02-30",
+        b'{"i": "%s"}' % (b"x" * 1000): "i does not fit int: " + "x" * 60 + "...",
     }
-    rows = check(spark, decode, [b"\xef\xbb\xbfa,1.5,2026-01-01T00:00:00Z", b"a,,\r\n"], bad)
-    assert (rows[0].id, rows[0].v, rows[0].at) == ("a", 1.5, NEW_YEAR)
+    check(spark, DecodeConfig(format="json", schema=schema), [b'{"i": 1, "n": {"a": null, "l": [1]}, "l": []}'], bad)
+    bad = {b"1,x": "x does not fit double: x", b"1": "the payload has another number of columns than 2"}
+    bad[b"1,2,3"] = "the payload has another number of columns than 2"
+    check(spark, DecodeConfig(format="csv", schema="i int, x double"), [b"1,2"], bad)
+
+
+def test_keys_that_differ_by_case_only_are_no_rows_of_nulls(spark: SparkSession) -> None:
+    decode = DecodeConfig(format="json", schema="Value double, n struct<at: timestamp>, l array<struct<x: int>>")
+    good = [
+        b'{"Value": 1, "value": 2}',
+        b'{"n": {"VALUE": 3}}',
+        b'{"Value": null, "n": {"at": null}, "l": [{}]}',
+        b"{}",
+    ]
+    words = "is written with other capitals in the payload (spark.sql.caseSensitive)"
+    bad = {
+        b'{"value": 1, "n": {"at": "2026-01-01"}}': f"Value {words}",
+        b'{"n": {"At": "2026-01-01"}}': f"n.at {words}",
+        b'{"Value": 1, "N": {"at": "2026-01-01"}}': f"n.at {words}",
+        b'{"l": [{"x": 1}, {"X": 1}]}': f"l.x {words}",
+    }
+    check(spark, decode, good, bad)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        check(spark, decode, [*good, *bad], {})
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_csv_values_have_the_same_rules(spark: SparkSession) -> None:
+    decode = DecodeConfig(format="csv", schema="id string, v double, at timestamp, d date, p decimal(6,2)")
+    bad = {
+        b"a,NaN,,,": "v is NaN, which is not a finite number",
+        b"a,1e999,,,": "v is Infinity, which is not a finite number",
+        b"a,1,2300-01-01,,": "at is 2300-01-01 00:00:00, not in the years",
+        b"a,1,12:00,,": "at is 12:00, which has no whole date",
+        b"a,1,,2026-01-01 xyz,": "d is 2026-01-01 xyz, which is not a whole date",
+        b"a,1,,,1.234": "p is 1.234, which decimal(6,2) does not hold exactly",
+        b'a,1,,,"1,5"': "p is 1,5, which decimal(6,2) does not hold exactly",
+        b"a,1,,,\nb,2,,,": "the payload has more than one line",
+    }
+    good = [b"\xef\xbb\xbfa,1.5,2026-01-01T00:00:00Z,2026-01-01,1.50", b"a,,,,\r\n", b'"a\nb",,,,']
+    rows = check(spark, decode, good, bad)
+    assert (rows[0].id, rows[0].v, rows[0].at, rows[0].p) == ("a", 1.5, NEW_YEAR, Decimal("1.5"))
+    options = {"locale": "de-DE", "dateFormat": "yyyyMMdd", "timestampFormat": "HH:mm dd.MM.yyyy"}
+    wanted = DecodeConfig(format="csv", schema=decode.schema, options=options)
+    (row,) = check(spark, wanted, [b'a,1,00:00 01.01.2026,20260101,"1,50"'], {})
+    assert (row.at, row.d, row.p) == (NEW_YEAR, NEW_YEAR.date(), Decimal("1.5"))
     wanted = DecodeConfig(format="csv", schema="v double", options={"nanValue": "-"})
     assert str(check(spark, wanted, [b"-"], {})[0].v) == "nan"
 
@@ -243,6 +321,17 @@ def test_numbers_of_binary_formats_have_a_unit_too(name: str) -> None:
         "not in the years 1970 to 2199" in reasons[4] and reasons[5] == "d is the number 20260101, which is not a date"
     )
     assert reasons[6] is not None and reasons[7] is None
+
+
+def test_keys_of_binary_formats_have_the_case_of_their_columns() -> None:
+    place = StructType().add("at", "integer")
+    fields = StructType().add("v", "integer").add("p", place).add("l", ArrayType(place))
+    read = of_this_case(decoder(BinaryFormat(name="msgpack", columns=fields.json())), fields)
+    values: list[dict[str, Any]] = [{"v": 1, "V": 2}, {"x": 1}, {"V": 1}, {"v": 1, "p": {"AT": 1}}, {"l": [{"At": 1}]}]
+    payloads = pa.array([msgspec.msgpack.encode(value) for value in values])
+    reasons = [row[MALFORMED] for row in decoded_array(read, to_arrow_type(fields), payloads).to_pylist()]
+    assert reasons[:2] == [None, None]
+    assert [str(reason).split()[5] for reason in reasons[2:]] == ["v", "p.at", "l.at"]
 
 
 @pytest.mark.parametrize(

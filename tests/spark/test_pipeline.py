@@ -7,21 +7,24 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import convert
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from starlingmq.cli.pipeline_output import RunOutput
 from starlingmq.config.section_types import ConfigError
-from starlingmq.pipeline.config import read_pipeline
+from starlingmq.pipeline.config import SourceConfig, read_pipeline
 from starlingmq.pipeline.object_store import arrow_environment
 from starlingmq.pipeline.packages import resolve
-from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach
+from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach, source_options
 from starlingmq.pipeline.status import Status, all_statuses, metrics_text, read_status
+from starlingmq.spark.read_options import read_options
 from tests.spark.brokers import TOKEN, StreamBroker
 
 
@@ -279,6 +282,7 @@ def test_the_status_is_exposed_as_metrics() -> None:
 
 JSON = {"decode": {"format": "json", "schema": "a int"}}
 KEY = {"key": ["a"], "order_by": ["b"]}
+SOURCE = {"servers": ["127.0.0.1:1"], "stream": "all"}
 
 
 @pytest.mark.parametrize(
@@ -360,6 +364,10 @@ KEY = {"key": ["a"], "order_by": ["b"]}
             "decode.timestamp_unit.*hours",
         ),
         ({"decode": {"timestamp_unit": {"at": "s"}}}, "decode.timestamp_unit: has no meaning for raw"),
+        (
+            {"source": SOURCE | {"start": "yesterday"}},
+            "source.start: 'yesterday' is not earliest, latest, or a time such",
+        ),
         ({"sink": None}, "hot.yaml: sink: required"),
         ({"dead_letter": {}, **JSON}, "hot.yaml: dead_letter.path: required"),
     ],
@@ -367,6 +375,14 @@ KEY = {"key": ["a"], "order_by": ["b"]}
 def test_settings_that_can_not_be(tmp_path: Path, more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         read_pipeline(written(tmp_path, tree(tmp_path, **more)))
+
+
+def test_a_source_starts_at_a_time() -> None:
+    at = "2026-01-31T12:00:00+00:00"
+    options = {when: source_options(convert(SOURCE | {"start": when}, SourceConfig)) for when in ("latest", at)}
+    assert options["latest"]["startingOffsets"] == "latest" and options[at]["startingTimestamp"] == at
+    assert "startingTimestamp" not in options["latest"] and "startingOffsets" not in options[at]
+    assert read_options(options[at], streaming=True).since == datetime.fromisoformat(at).timestamp()
 
 
 def test_places_that_are_apart(tmp_path: Path) -> None:

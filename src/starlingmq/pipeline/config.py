@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ ICEBERG_PARTITION: Final = re.compile(r"(?P<transform>year|month|day|hour)\((?P<
 SERVERS: Final = "kafka.bootstrap.servers"
 ONE_ATTEMPT: Final = {"spark.task.maxFailures": "1", "spark.speculation": "false"}  # of each task, with kafka
 FILES: Final = ("parquet", "json", "csv", "orc")
+ENDS: Final = ("earliest", "latest")  # of a stream
 Name = Annotated[str, Meta(pattern=NAME)]
 
 
@@ -37,9 +39,10 @@ class SourceConfig(Section, frozen=True):
     user: Annotated[str, Meta(description="User to read as, where rules apply to users.")] = ""
     password_file: Annotated[str, Meta(description="File with the user's password.")] = ""
     tls_ca: Annotated[str, Meta(description="PEM file with the CA certificate of the nodes.")] = ""
-    start: Annotated[Literal["earliest", "latest"], Meta(description="Where to start without a checkpoint.")] = (
-        "earliest"
-    )
+    start: Annotated[
+        str,
+        Meta(description="Where to start without a checkpoint: earliest, latest, or a quoted ISO 8601 time."),
+    ] = "earliest"
     topics: Annotated[
         tuple[str, ...], Meta(description="Topic filters, applied on the nodes. Default: all topics.")
     ] = ()
@@ -277,6 +280,12 @@ def _check(pipeline: PipelineConfig) -> None:
         ("source", pipeline.source),
         *((f"streams[{index}].source", stream.source) for index, stream in enumerate(pipeline.streams)),
     ]:
+        if source.start not in ENDS:
+            try:
+                datetime.fromisoformat(source.start)
+            except ValueError:
+                form = "earliest, latest, or a time such as 2026-01-31T12:00:00+00:00"
+                raise ConfigError(f"{where}.start: {source.start!r} is not {form}") from None
         for name in ("token_file", "password_file"):
             secret(getattr(source, name), f"{where}.{name}")
 

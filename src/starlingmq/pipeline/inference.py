@@ -147,13 +147,19 @@ def _confluent_decode(values: list[int]) -> tuple[dict[str, Any], list[str]]:
 def _json(payload: bytes) -> Any:
     """Return the value of a payload; None if the pipeline would not take it."""
     try:
-        return json.loads(payload.decode("utf-8-sig"), parse_constant=_refused, parse_float=_finite)
+        text = payload.decode("utf-8-sig")
+        return json.loads(text, parse_constant=_refused, parse_float=_finite, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         return None
 
 
 def _refused(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(fields)
+    return found if len(found) == len(fields) else _refused("a key twice")
 
 
 def _finite(text: str) -> float:

@@ -24,6 +24,7 @@ from starlingmq.config.section_types import ConfigError
 from starlingmq.pipeline.archive import NEEDED, PARTITIONS, Archive, ArchiveError
 from starlingmq.pipeline.checkpoint_files import COMMITS, CheckpointFiles
 from starlingmq.pipeline.config import (
+    ENDS,
     FILES,
     ONE_ATTEMPT,
     ROWS,
@@ -150,7 +151,7 @@ def source_options(source: SourceConfig, here: bool = True) -> dict[str, str]:
         "stream": source.stream,
         "user": source.user,
         "tlsCa": source.tls_ca,
-        "startingOffsets": source.start,
+        "startingOffsets" if source.start in ENDS else "startingTimestamp": source.start,
         "topicFilter": ",".join(source.topics),
         "maxRowsPerTrigger": str(source.max_rows or ""),
         "maxBytesPerTrigger": str(source.max_bytes or ""),

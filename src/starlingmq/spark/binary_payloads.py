@@ -20,7 +20,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from starlingmq.spark.column_names import check_names, comparison, kept_columns
+from starlingmq.spark.column_names import check_names, comparison, kept_columns, refuse_other_case
 from starlingmq.spark.framed_payloads import framed_avro, framed_protobuf
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED, WHOLE
@@ -106,14 +106,28 @@ def decode_binary(rows: DataFrame, format: BinaryFormat) -> DataFrame:
     result = StructType([StructField(VALUE, fields), StructField(MALFORMED, StringType())])
     arrow_type = to_arrow_type(fields, timezone="UTC")
 
+    any_case = compared is not str
+
     def decode(payloads: pa.Array) -> pa.Array:
-        return decoded_array(decoder(format), arrow_type, payloads)
+        read = decoder(format)
+        return decoded_array(of_this_case(read, fields) if any_case else read, arrow_type, payloads)
 
     found = rows.withColumn("_decoded", by_arrow(decode, result))
     value = F.col("_decoded").getField(VALUE)
     columns = [value.getField(name).alias(name) for name in fields.fieldNames()]
     kept = kept_columns(rows.columns, fields.fieldNames(), compared)
     return found.select(*columns, *kept, F.col(f"_decoded.{MALFORMED}").alias(MALFORMED))
+
+
+def of_this_case(read: Decoder, fields: StructType) -> Decoder:
+    """Return a decoder that refuses values with a key that differs from the name of a field by case only."""
+
+    def decode(payload: bytes) -> Any:
+        value = read(payload)
+        refuse_other_case(value, fields)
+        return value
+
+    return decode
 
 
 def by_arrow(function: Callable[..., pa.Array], type: StructType, *columns: str) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -11,6 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from starlingmq.spark.option_error import OptionError
 
 CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
+OTHER_CASE: Final = f"is written with other capitals in the payload ({CASE_SENSITIVE})"
 Compared = Callable[[str], str]
 """Returns the same text for two names that Spark takes for one."""
 
@@ -37,6 +38,24 @@ def check_names(fields: StructType, compared: Compared, reserved: Iterable[str] 
     strange = [name for name in fields.fieldNames() if compared(name) in taken]
     if strange:
         raise OptionError(f"column {strange[0]}: the name is reserved; leave it out")
+
+
+def refuse_other_case(value: Any, type: DataType, path: str = "") -> None:
+    """Raises ValueError: a map lacks a field, and has a key that differs from its name by case only."""
+    match type:
+        case ArrayType() if isinstance(value, list | tuple):
+            for each in value:
+                refuse_other_case(each, type.elementType, path)
+        case MapType() if isinstance(value, dict):
+            for each in value.values():
+                refuse_other_case(each, type.valueType, path)
+        case StructType() if isinstance(value, dict):
+            for field in type.fields:
+                where = f"{path}.{field.name}" if path else field.name
+                if field.name in value:
+                    refuse_other_case(value[field.name], field.dataType, where)
+                elif field.name.lower() in {str(key).lower() for key in value}:
+                    raise ValueError(f"{where} {OTHER_CASE}")
 
 
 def same_names(type: DataType, compared: Compared, path: str = "") -> list[str]:

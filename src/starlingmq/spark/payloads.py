@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from starlingmq.spark.column_names import check_names, comparison, kept_columns
-from starlingmq.spark.value_rules import ValueRules
+from starlingmq.spark.column_names import OTHER_CASE, check_names, comparison, kept_columns
+from starlingmq.spark.value_rules import ValueRules, as_texts, ddl, quoted, told
 
 MALFORMED: Final = "_malformed"
 REASON: Final = "reason"  # column of a dead letter
 WHOLE: Final = "_whole"  # column with the source row, next to the decoded columns
+CHECKED: Final = "_checked"  # column with the second look at a payload
+TEXTS: Final = "_texts"  # column with the texts of values that ``value_rules`` asks for
 BYTE_ORDER_MARK: Final = "\ufeff"
 NON_NUMERIC: Final = "allowNonNumericNumbers"
+SINGLE_QUOTES: Final = "allowSingleQuotes"
+LENIENT: Final = {  # options, and the part of a payload that they allow
+    NON_NUMERIC: "NaN or infinity",
+    SINGLE_QUOTES: "single quotes around names or text",
+    "allowUnquotedFieldNames": "names without quotes",
+    "allowComments": "comments",
+    "allowNumericLeadingZeros": "numbers that begin with 0",
+}
 SYNTAX: Final = (  # options that change which texts are JSON
-    *("allowComments", "allowUnquotedFieldNames", "allowSingleQuotes", "allowNumericLeadingZeros", NON_NUMERIC),
+    *LENIENT,
     *(
         "allowBackslashEscapingAnyCharacter",
         "allowUnquotedControlChars",
@@ -51,10 +62,7 @@ def decode_json(
     A payload that is not such JSON, or has a value that ``value_rules`` refuses, is kept as text in the column
     ``_malformed``, which is null for all others. Raises OptionError.
     """
-    json = JsonPayloads(rows, schema, options, timestamp_unit)
-    decoded = rows.withColumn("_decoded", json.decoded)
-    strange = F.col("_decoded").isNull() | json.strange
-    return _as_columns(decoded, rows.columns, json, strange, into)
+    return _as_columns(rows, JsonPayloads(rows, schema, options, timestamp_unit), into)
 
 
 def decode_csv(
@@ -64,103 +72,188 @@ def decode_csv(
     timestamp_unit: Mapping[str, str] = NOTHING,
 ) -> DataFrame:
     """The same for payloads that are one line of CSV. Raises OptionError."""
-    line = CsvPayloads(rows, schema, options, timestamp_unit)
-    return _as_columns(rows.withColumn("_decoded", line.decoded), rows.columns, line, line.strange, "")
+    return _as_columns(rows, CsvPayloads(rows, schema, options, timestamp_unit), "")
 
 
 class TextPayloads:
-    """``decoded``: the columns as they are read, and ``_malformed``. ``strange``: whether a payload is malformed beyond
-    that.
+    """``decoded``: the columns as they are read, and ``_malformed``. ``checked``: a second look at the payload.
+    ``strange``: whether a payload is malformed beyond that, by both.
     """
 
     decoded: Column
+    checked: Column
     strange: Column
 
-    def __init__(self, rows: DataFrame, schema: StructType | str, units: Mapping[str, str], finite: bool) -> None:
-        """Raises OptionError."""
-        fields = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    def __init__(
+        self, rows: DataFrame, schema: StructType | str, given: Options, units: Mapping[str, str], finite: bool
+    ) -> None:
+        """``given``: options by name in small letters. Raises OptionError."""
+        self.fields = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
         self.compared = comparison(rows.sparkSession)
-        check_names(fields, self.compared, (MALFORMED, WHOLE))
-        self.names = fields.fieldNames()
-        self.rules = ValueRules(fields, units, finite)
+        check_names(self.fields, self.compared, (MALFORMED, WHOLE))
+        self.names = self.fields.fieldNames()
+        self.rules = ValueRules(self.fields, units, given, finite)
         self.whole = StructType([*self.rules.read.fields, StructField(MALFORMED, StringType())])
         self.payload = F.col("payload").cast("string")
         marked = self.payload.startswith(BYTE_ORDER_MARK)
         self.text = F.when(marked, F.substring(self.payload, 2, 2**31 - 1)).otherwise(self.payload)
 
+    def texts(self, type: DataType | None) -> Column:
+        """Return the texts of values, of this type, by ``CHECKED``."""
+        raise NotImplementedError
+
+    def shallow(self) -> Column:
+        """Return the text of each column."""
+        raise NotImplementedError
+
+    def read(self, rows: DataFrame) -> DataFrame:
+        found = rows.withColumn("_decoded", self.decoded).withColumn(CHECKED, self.checked)
+        return found.withColumn(TEXTS, self.texts(self.rules.texts))
+
+    def why(self) -> Column:
+        """Return why the payload as a whole is malformed; null if it is not."""
+        raise NotImplementedError
+
 
 class JsonPayloads(TextPayloads):
     def __init__(self, rows: DataFrame, schema: StructType | str, options: Options, units: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
-        super().__init__(rows, schema, units, given.get(NON_NUMERIC.lower(), "").lower() != "true")
-        self.options = {NON_NUMERIC.lower(): "false"} | given
-        self._plain = given.keys().isdisjoint(name.lower() for name in SYNTAX)
+        super().__init__(rows, schema, given, units, given.get(NON_NUMERIC.lower(), "").lower() != "true")
+        self.options = {NON_NUMERIC.lower(): "false", SINGLE_QUOTES.lower(): "false"} | given
+        plain = given.keys().isdisjoint(name.lower() for name in SYNTAX)
         self.decoded = self._read(self.text, self.whole)
-        self.more = F.coalesce(self._values(), F.lit(0)) != 2
+        # In an array with a mark behind it, the payload is one value if the mark is the second. ``from_json`` ignores
+        # the rest. A variant has no key twice. The mark is on a line of its own: the payload may end in a comment
+        mark = F.xxhash64(self.text)
+        array = F.concat(F.lit("["), self.text, F.lit("\n,"), mark.cast("string"), F.lit("]"))
+        self.checked = F.try_parse_json(array) if plain else self._variant(array)
+        self.more = F.coalesce(F.try_variant_get(F.col(CHECKED), "$[1]", "bigint") != mark, F.lit(True))
         escapes = self.text.contains(r"\ud") | self.text.contains(r"\uD")
         self.halves = escapes & self.text.rlike(LONE_SURROGATE)
+        self.other_case = self._other_case()
         # Spark replaces invalid bytes and halves, and takes null for an object without fields
-        self.strange = ~F.is_valid_utf8(self.payload) | self.more | ~self.text.contains("{") | self.halves
+        self.strange = F.col("_decoded").isNull() | ~F.is_valid_utf8(self.payload) | self.more
+        self.strange = self.strange | ~self.text.contains("{") | self.halves | self.other_case.isNotNull()
+
+    def texts(self, type: DataType | None) -> Column:
+        return F.lit(None) if type is None else F.try_variant_get(F.col(CHECKED), "$[0]", ddl(type))
+
+    def shallow(self) -> Column:
+        return self.texts(StructType([StructField(name, StringType()) for name in self.names]))
 
     def _read(self, text: Column, type: StructType, **more: str) -> Column:
         options = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED} | more
         return F.from_json(text, type, options)
 
-    def _values(self) -> Column:
-        """The number of values in an array of the payload and one more, by which ``from_json``'s silence about whatever
-        follows the first value is broken: one value makes two; whatever follows it more, fewer, or no array.
+    def _variant(self, text: Column) -> Column:
+        return F.from_json(text, "variant", dict(self.options))
+
+    def _other_case(self) -> Column:
+        """Return, for a column that is null, the key that only differs from it by case: Spark reads keys by case. Asked
+        only if a key looks so; then the payload is read once more, in small letters.
         """
-        array = F.concat(F.lit("["), self.text, F.lit("\n,0]"))  # a line of its own: the payload may end in a comment
-        if self._plain:
-            return F.json_array_length(array)
-        return F.size(F.from_json(array, "array<string>", dict(self.options)))
+        names = "|".join(re.escape(name) for name in sorted(_names(self.fields)))
+        if self.compared is str or not names:
+            return F.lit(None).cast("string")
+        looks = _has_null(F.col("_decoded"), self.fields) & self.text.rlike(rf'"(?!(?:{names})")(?iu:{names})"\s*:')
+        small = F.from_json(F.lower(self.text), ddl(cast(DataType, as_texts(self.fields))).lower(), dict(self.options))
+
+        def words(type: DataType, path: str, text: Column) -> Column:
+            return F.lit(f"{path} {OTHER_CASE}")
+
+        each = F.transform(F.array(small), lambda texts: self.rules.unread(F.col("_decoded"), texts, words))
+        return F.when(looks, F.get(each, F.lit(0)))
 
     def why(self) -> Column:
-        """Return why a malformed payload is not one object of JSON; null if it is."""
         nothing = StructType([StructField(MALFORMED, StringType())])
 
         def is_object(**more: str) -> Column:
-            return self.text.contains("{") & self._read(self.text, nothing, **more).getField(MALFORMED).isNull()
+            value = self._read(self.text, nothing, **more)
+            return self.text.contains("{") & value.isNotNull() & value.getField(MALFORMED).isNull()
 
-        found = F.when(
-            ~is_object() & is_object(**{NON_NUMERIC.lower(): "true"}),
-            f"the payload has NaN or infinity, which JSON does not have; decode.options.{NON_NUMERIC} allows them",
-        )
+        found = F.when(F.lit(False), F.lit(""))
+        for option, part in LENIENT.items():
+            words = f"the payload has {part}, which JSON does not have; decode.options.{option} allows them"
+            found = found.when(~is_object() & is_object(**{option.lower(): "true"}), words)
         found = found.when(~is_object() & F.try_parse_json(self.text).isNull(), "the payload is not JSON")
+        found = found.when(self.halves, "the payload has half of a surrogate pair, which is no character")
+        found = found.when(is_object() & self._variant(self.text).isNull(), self._twice())
         found = found.when(self.more, "the payload goes on after its JSON value")
-        found = found.when(~is_object(), "the payload is JSON, but not an object")
-        return found.when(self.halves, "the payload has half of a surrogate pair, which is no character")
+        return found.when(~is_object(), "the payload is JSON, but not an object")
+
+    def _twice(self) -> Column:
+        keys = F.sort_array(F.json_object_keys(self.text))
+        same = F.get(F.filter(keys, lambda key, index: key == F.get(keys, index + 1)), F.lit(0))
+        return F.coalesce(told("the payload has this key twice: ", same), F.lit("an object has a key twice"))
+
+
+def _names(type: DataType) -> set[str]:
+    """Return the names of all fields at any depth."""
+    match type:
+        case StructType():
+            return set(type.fieldNames()).union(*(_names(field.dataType) for field in type.fields))
+        case ArrayType():
+            return _names(type.elementType)
+    return _names(type.valueType) if isinstance(type, MapType) else set()
+
+
+def _has_null(value: Column, type: DataType) -> Column:
+    """Return whether a field is null, or may be one that is in a list or map."""
+    found = value.isNull()
+    if isinstance(type, StructType):
+        for field in type.fields:
+            found = found | _has_null(value.getField(field.name), field.dataType)
+        return found
+    return F.lit(True) if _names(type) else found
 
 
 class CsvPayloads(TextPayloads):
     def __init__(self, rows: DataFrame, schema: StructType | str, options: Options, units: Mapping[str, str]) -> None:
-        given = {name.lower() for name in options}
-        super().__init__(rows, schema, units, given.isdisjoint(name.lower() for name in NOT_FINITE))
+        given = {name.lower(): value for name, value in options.items()}
+        super().__init__(rows, schema, given, units, given.keys().isdisjoint(name.lower() for name in NOT_FINITE))
+        self.settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, **options}
+        self.line = F.regexp_replace(self.text, "\r?\n$", "")
+        self.decoded = self._read(self.whole)
+        self.all = StructType([*(StructField(name, StringType()) for name in self.names), self.whole[MALFORMED]])
+        self.checked = F.lit(None) if self.rules.texts is None else self._read(self.all)
+        quote = re.escape(given.get("quote", '"'))
+        unquoted = F.regexp_replace(self.line, f"{quote}[^{quote}]*{quote}", "") if quote else self.line
+        self.lines = self.line.rlike("[\r\n]") & unquoted.rlike("[\r\n]")  # Spark reads the first one
+        # an empty line: a row of nulls
+        self.strange = (F.trim(self.text) == "") | ~F.is_valid_utf8(self.payload) | self.lines
+
+    def texts(self, type: DataType | None) -> Column:
+        return F.lit(None) if type is None else F.col(CHECKED)
+
+    def shallow(self) -> Column:
+        return self._read(self.all)
+
+    def _read(self, type: StructType) -> Column:
         # from_csv takes its schema as text only
-        ddl = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in self.whole.fields)
-        line = F.regexp_replace(self.text, "\r?\n$", "")
-        settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, **options}
-        self.decoded = F.from_csv(line, ddl, settings)
-        self.strange = (F.trim(self.text) == "") | ~F.is_valid_utf8(self.payload)  # an empty line: a row of nulls
+        schema = ", ".join(f"{quoted(field.name)} {ddl(field.dataType)}" for field in type.fields)
+        return F.from_csv(self.line, schema, self.settings)
+
+    def why(self) -> Column:
+        found = F.when(self.lines, "the payload has more than one line")
+        other = self.shallow().getField(MALFORMED).isNotNull()
+        return found.when(other, f"the payload has another number of columns than {len(self.names)}")
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _as_columns(decoded: DataFrame, source: list[str], payloads: TextPayloads, strange: Column, into: str) -> DataFrame:
-    value = F.col("_decoded")
-    broken = payloads.rules.broken(value)
-    if broken is not None:
-        strange = strange | broken
-    malformed = F.when(strange, payloads.payload).otherwise(value.getField(MALFORMED)).alias(MALFORMED)
-    columns = payloads.rules.columns(value)
+def _as_columns(rows: DataFrame, payloads: TextPayloads, into: str) -> DataFrame:
+    value, texts = F.col("_decoded"), F.col(TEXTS)
+    strange = payloads.strange
+    problem = payloads.rules.problem(value, texts)
+    if problem is not None:
+        strange = strange | problem.isNotNull()
+    malformed = F.when(strange, payloads.payload).otherwise(value.getField(MALFORMED))
+    decoded = payloads.read(rows).withColumn(MALFORMED, malformed)
+    columns = payloads.rules.columns(value, texts, F.col(MALFORMED).isNotNull())
     if into:
         columns = [F.when(value.isNotNull(), F.struct(*columns)).alias(into)]
-    kept = kept_columns(source, [into] if into else payloads.names, payloads.compared)
+    kept = kept_columns(rows.columns, [into] if into else payloads.names, payloads.compared)
     if into:
-        return decoded.select(*kept, malformed, *columns)
-    return decoded.select(*columns, *kept, malformed)
+        return decoded.select(*kept, MALFORMED, *columns)
+    return decoded.select(*columns, *kept, MALFORMED)
 
 
 def with_reasons(
@@ -169,12 +262,19 @@ def with_reasons(
     """Return malformed rows with the column ``REASON``: why ``payload`` is not JSON or CSV of this schema."""
     make = JsonPayloads if format == "json" else CsvPayloads
     payloads = make(rows, schema, options, units)
+    value, rules = F.col("_decoded"), payloads.rules
     found = F.when(F.hex("payload").rlike(UTF_16), "the payload is UTF-16, not UTF-8")
     found = found.when(~F.is_valid_utf8(payloads.payload), "the payload is not UTF-8")
     found = found.when(F.trim(payloads.text) == "", "the payload is empty")
+    reasons = [found, payloads.why(), rules.problem(value, F.col(TEXTS))]
     if isinstance(payloads, JsonPayloads):
-        found = found.otherwise(payloads.why())
-    reasons = [found, payloads.rules.problem(F.col("_decoded"))]
-    reasons.append(F.lit(f"the payload does not fit the schema {schema}"))
+        every = payloads.texts(as_texts(payloads.fields))
+        reasons += [rules.unread(value, every, rules.misfit), payloads.other_case]
+    shallow = payloads.shallow()
+    for field in payloads.fields.fields:
+        text = shallow.getField(field.name)
+        unread = value.getField(field.name).isNull() & text.isNotNull()
+        reasons.append(F.when(unread, rules.misfit(field.dataType, field.name, text)))
+    reasons.append(F.lit("the payload does not fit the schema"))
     told = F.coalesce(*[reason for reason in reasons if reason is not None])
-    return rows.withColumn("_decoded", payloads.decoded).withColumn(REASON, told).drop("_decoded")
+    return payloads.read(rows).withColumn(REASON, told).drop("_decoded", CHECKED, TEXTS)

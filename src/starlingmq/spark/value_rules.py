@@ -1,33 +1,37 @@
 """Which values of a decoded column are taken. Spark's JSON and CSV also take others, which a person would not:
 
-    timestamp       from 1970 to 2199. JSON: a whole number counts seconds, so milliseconds would be the year 57971
+    timestamp       a whole date and a time of 1970 to 2199; Spark reads 12:00 as a time of today. JSON: a whole number
+                    counts seconds, so milliseconds would be the year 57971
     ... with unit   a number that counts s, ms, us or ns since 1970, and does not look like another unit
-    date            of the years 1 to 9999: Spark reads 20260101 as a year
+    date            a whole date and no time, of the years 1 to 9999: Spark leaves out text that follows a date
+    decimal         a number that the type holds exactly: Spark rounds 1.234, and reads "1,5" as 15
+    tinyint         -128 to 127: Spark reads 200 as -56
     float, double   finite: Spark reads 1e999 as infinity
 
-The rules are expressions of Spark, so that no row passes through Python. Binary formats are decoded in Python, where
-``epoch_reader`` has the rules for times.
+The rules are expressions of Spark, so that no row passes through Python. Some need the text of a value, from which
+Spark has made another value. Binary formats are decoded in Python, where ``epoch_reader`` has the rules for times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import reduce
-from operator import or_
 from typing import Any, Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    ByteType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
     MapType,
+    ShortType,
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -46,42 +50,72 @@ INFINITY: Final = float("inf")
 TIMES: Final = (TimestampType, TimestampNTZType)
 RANGE: Final = "not in the years 1970 to 2199"
 OTHER_UNIT: Final = f"{RANGE}, or of another unit"
+DATE: Final = r"^\s*[+-]?\d{4,}-\d\d?-\d\d?"
+MIDNIGHT: Final = r"(?:[T ]00:00(?::00(?:\.0+)?)?Z?)?\s*$"
+SHOWN_CHARACTERS_MAX: Final = 60
+OWN_FORM: Final = {  # options by which Spark reads texts of a type in a form of their own
+    TimestampType: "timestampformat",
+    TimestampNTZType: "timestampntzformat",
+    DateType: "dateformat",
+    DecimalType: "locale",
+}
 Outside = tuple[Callable[[Column], Column], Callable[[Column], Column]]
 """Whether a value is below, and whether it is above, what is taken."""
+Judge = Callable[[Column, Column | None, DataType, str], Column | None]
+"""Returns why a value with this text, type and path is not taken; null if it is taken, None if there is no rule."""
+Words = Callable[[DataType, str, Column], Column]
+"""Returns a reason about the value with this type, path and text."""
 
 
 class ValueRules:
     """``units``: by path of a timestamp column: ``sent_at``, ``place.at``; elements of an array have the path of the
-    array. ``finite``: whether NaN and infinity are refused. ``read``: the columns as they are decoded, before
-    ``column`` makes times of numbers.
+    array. ``options``: names of those that are set, in small letters. ``finite``: whether NaN and infinity are refused.
+    ``read``: the columns as they are decoded, before ``columns`` makes times of numbers. ``texts``: the type of the
+    texts that rules need; None: they need none.
     """
 
-    def __init__(self, fields: StructType, units: Mapping[str, str], finite: bool) -> None:
+    def __init__(self, fields: StructType, units: Mapping[str, str], options: Collection[str], finite: bool) -> None:
         """Raises OptionError: a unit is unknown, or of a column that is no timestamp."""
         check_units(fields, units)
         self._fields = fields
         self._units = units
+        self._options = options
         self._finite = finite
         self.read = StructType([self._read_field(field, field.name) for field in fields.fields])
+        self.texts = as_texts(fields, self._needs_text)
 
-    def broken(self, decoded: Column) -> Column | None:
-        """Whether a value of this row of ``read`` is not taken; null counts as no. None: there are no rules."""
-        return self._broken(decoded, self._fields, "")
+    def problem(self, decoded: Column, texts: Column) -> Column | None:
+        """Return the first value of this row of ``read`` that is not taken, and why; null if there is none. None: there
+        are no rules.
+        """
+        return self._first(self._judged, decoded, texts, self._fields, self.texts, "")
 
-    def problem(self, decoded: Column) -> Column | None:
-        """Return the first value that is not taken, and why; null if there is none."""
-        return self._problem(decoded, self._fields, "")
+    def unread(self, decoded: Column, texts: Column, words: Words) -> Column:
+        """Return the first value that has a text, but is null in this row of ``read``, in words; null if there is none.
+        ``texts``: of the type ``as_texts(fields)``.
+        """
 
-    def columns(self, decoded: Column) -> list[Column]:
-        """Return the columns. One with a value that is not taken is null."""
+        def judge(value: Column, text: Column | None, type: DataType, path: str) -> Column | None:
+            return None if text is None else F.when(value.isNull() & text.isNotNull(), words(type, path, text))
+
+        found = self._first(judge, decoded, texts, self._fields, as_texts(self._fields), "")
+        return F.lit(None).cast("string") if found is None else found
+
+    def misfit(self, type: DataType, path: str, text: Column) -> Column:
+        kind = f"a number of {self._units[path]}" if path in self._units else type.simpleString().partition("<")[0]
+        return told(f"{path} does not fit {kind}: ", text)
+
+    def columns(self, decoded: Column, texts: Column, malformed: Column) -> list[Column]:
+        """Return the columns. In a malformed row, one with a value that is not taken is null."""
         found = []
         for field in self._fields.fields:
             value = decoded.getField(field.name)
-            broken = self._broken(value, field.dataType, field.name)
-            if self._has_unit(field.dataType, field.name):
+            text, kinds = _below(texts, self.texts, field.name)
+            problem = self._first(self._judged, value, text, field.dataType, kinds, field.name)
+            if self._differs(field.dataType, field.name):
                 value = self._converted(value, field.dataType, field.name)
-            if broken is not None:
-                value = F.when(broken, F.lit(None)).otherwise(value)
+            if problem is not None:
+                value = F.when(malformed & problem.isNotNull(), F.lit(None)).otherwise(value)
             found.append(value.alias(field.name))
         return found
 
@@ -96,10 +130,17 @@ class ValueRules:
                 return ArrayType(self._read(type.elementType, path), type.containsNull)
             case MapType():
                 return MapType(type.keyType, self._read(type.valueType, path), type.valueContainsNull)
+            case ByteType():
+                return ShortType()
         return NUMBER if path in self._units else type
 
-    def _has_unit(self, type: DataType, path: str) -> bool:
+    def _differs(self, type: DataType, path: str) -> bool:
         return self._read(type, path) != type
+
+    def _needs_text(self, type: DataType, path: str) -> bool:
+        return path not in self._units and any(
+            isinstance(type, each) and option not in self._options for each, option in OWN_FORM.items()
+        )
 
     def _outside(self, type: DataType, path: str) -> Outside | None:
         if path in self._units:
@@ -116,63 +157,62 @@ class ValueRules:
             case DateType():
                 first, last = F.expr("DATE '0001-01-01'"), F.expr("DATE '9999-12-31'")
                 return lambda value: value < first, lambda value: value > last
+            case ByteType():
+                return lambda value: value < -128, lambda value: value > 127
             case FloatType() | DoubleType() if self._finite:  # NaN is the greatest number for Spark
                 return lambda value: value <= -INFINITY, lambda value: value >= INFINITY
         return None
 
-    def _broken(self, value: Column, type: DataType, path: str) -> Column | None:
+    def _first(
+        self, judge: Judge, value: Column, text: Column | None, type: DataType, texts: DataType | None, path: str
+    ) -> Column | None:
+        """Return what ``judge`` says first about a value or those in it. ``texts``: type of ``text``."""
         match type:
             case StructType():
                 prefix = f"{path}." if path else ""
-                each = [
-                    self._broken(value.getField(field.name), field.dataType, prefix + field.name)
-                    for field in type.fields
-                ]
-                found = [broken for broken in each if broken is not None]
-                return reduce(or_, found) if found else None
-            case ArrayType():
-                return self._element_broken(value, type.elementType, path)
-            case MapType():
-                return self._element_broken(F.map_values(value), type.valueType, path)
-        outside = self._outside(type, path)
-        return None if outside is None else outside[0](value) | outside[1](value)
-
-    def _element_broken(self, values: Column, type: DataType, path: str) -> Column | None:
-        if not self._has_rules(type, path):
-            return None
-        outside = self._outside(type, path)
-        if outside is not None:
-            return outside[0](F.array_min(values)) | outside[1](F.array_max(values))
-        return F.exists(values, lambda value: self._broken(value, type, path))  # type: ignore[arg-type, return-value]
-
-    def _has_rules(self, type: DataType, path: str) -> bool:
-        return self._broken(F.lit(None), type, path) is not None
-
-    def _problem(self, value: Column, type: DataType, path: str) -> Column | None:
-        match type:
-            case StructType():
-                prefix = f"{path}." if path else ""
-                each = [
-                    self._problem(value.getField(field.name), field.dataType, prefix + field.name)
-                    for field in type.fields
-                ]
-                found = [problem for problem in each if problem is not None]
+                found = []
+                for field in type.fields:
+                    inner, kinds = _below(text, texts, field.name)
+                    said = self._first(
+                        judge, value.getField(field.name), inner, field.dataType, kinds, prefix + field.name
+                    )
+                    if said is not None:
+                        found.append(said)
                 return F.coalesce(*found) if found else None
             case ArrayType():
-                return self._element_problem(value, type.elementType, path)
+                return self._first_element(judge, value, text, type.elementType, texts, path)
             case MapType():
-                return self._element_problem(F.map_values(value), type.valueType, path)
-        broken = self._broken(value, type, path)
-        if broken is None:
-            return None
-        shown = F.regexp_replace(value.cast("string"), r"\.0*$", "")
-        return F.when(broken, F.concat(F.lit(f"{path} is "), shown, F.lit(self._why(type, path))))
+                within = None if text is None else F.map_values(text)
+                return self._first_element(judge, F.map_values(value), within, type.valueType, texts, path)
+        return judge(value, text, type, path)
 
-    def _element_problem(self, values: Column, type: DataType, path: str) -> Column | None:
-        if not self._has_rules(type, path):
+    def _first_element(
+        self, judge: Judge, values: Column, text: Column | None, type: DataType, texts: DataType | None, path: str
+    ) -> Column | None:
+        below = texts.elementType if isinstance(texts, ArrayType) else getattr(texts, "valueType", None)
+        if self._first(judge, F.lit(None), None if text is None else F.lit(None), type, below, path) is None:
             return None
-        told = F.transform(values, lambda value: self._problem(value, type, path))  # type: ignore[arg-type, return-value]
-        return F.get(F.filter(told, lambda text: text.isNotNull()), F.lit(0))
+        if text is not None:
+            said = F.zip_with(values, text, lambda value, each: self._first(judge, value, each, type, below, path))  # type: ignore[arg-type, return-value]
+        else:
+            said = F.transform(values, lambda value: self._first(judge, value, None, type, None, path))  # type: ignore[arg-type, return-value]
+        found = F.get(F.filter(said, lambda each: each.isNotNull()), F.lit(0))
+        outside = self._outside(type, path)
+        if text is not None or outside is None:
+            return found
+        return F.when(outside[0](F.array_min(values)) | outside[1](F.array_max(values)), found)
+
+    def _judged(self, value: Column, text: Column | None, type: DataType, path: str) -> Column | None:
+        outside = self._outside(type, path)
+        found = None
+        if outside is not None:
+            shown = F.regexp_replace(value.cast("string"), r"\.0*$", "")
+            found = F.when(outside[0](value) | outside[1](value), told(f"{path} is ", shown, self._why(type, path)))
+        if text is not None:
+            strange, why = _text_rule(value, text, type)
+            words = told(f"{path} is ", text, why)
+            found = F.when(strange, words) if found is None else found.when(strange, words)
+        return found
 
     def _why(self, type: DataType, path: str) -> str:
         if path in self._units:
@@ -181,10 +221,12 @@ class ValueRules:
             return f", {RANGE}; a number counts seconds, unless decode.timestamp_unit says otherwise"
         if isinstance(type, TimestampNTZType):
             return f", {RANGE}"
+        if isinstance(type, ByteType):
+            return ", not in -128 to 127"
         return ", not in the years 1 to 9999" if isinstance(type, DateType) else ", which is not a finite number"
 
     def _converted(self, value: Column, type: DataType, path: str) -> Column:
-        if not self._has_unit(type, path):
+        if not self._differs(type, path):
             return value
         match type:
             case StructType():
@@ -199,7 +241,71 @@ class ValueRules:
                 return F.transform(value, lambda each: self._converted(each, type.elementType, path))
             case MapType():
                 return F.transform_values(value, lambda _, each: self._converted(each, type.valueType, path))
+            case ByteType():
+                return F.when(value.between(-128, 127), value).cast("tinyint")
         return F.timestamp_micros((value * F.lit(UNITS[self._units[path]])).cast("bigint"))
+
+
+def _text_rule(value: Column, text: Column, type: DataType) -> tuple[Column, str]:
+    """Return whether the text of a value is not taken, and why."""
+    if isinstance(type, DecimalType):
+        exact = text.rlike(rf"^[+-]?[0-9]*(\.[0-9]{{0,{type.scale}}}0*)?$")
+        same = text.rlike("^[+-]?[0-9.]+[eE]") & (text.try_cast("double") == value.cast("double"))
+        return value.isNotNull() & ~exact & ~same, f", which {type.simpleString()} does not hold exactly"
+    if isinstance(type, DateType):
+        return value.isNotNull() & ~text.rlike(DATE + MIDNIGHT), ", which is not a whole date and nothing else"
+    usual = (F.substring(text, 5, 1) == "-") & (F.substring(text, 8, 1) == "-")
+    number = F.unix_seconds(value).cast("string") == text if isinstance(type, TimestampType) else F.lit(False)
+    unusual = value.isNotNull() & ~text.rlike(DATE) & ~number
+    return F.when(usual, F.lit(False)).otherwise(unusual), ", which has no whole date"
+
+
+def told(before: str, value: Column, after: str = "") -> Column:
+    """Return a reason, with the beginning of a long value."""
+    shown = F.regexp_replace(value.cast("string"), f"(?s)^(.{{{SHOWN_CHARACTERS_MAX}}}).+", "$1...")
+    return F.concat(F.lit(before), shown, F.lit(after))
+
+
+def as_texts(
+    type: DataType, wanted: Callable[[DataType, str], bool] = lambda *_: True, path: str = ""
+) -> DataType | None:
+    """Return the type with text in place of each wanted value, and without others; None if nothing is wanted."""
+    match type:
+        case StructType():
+            prefix = f"{path}." if path else ""
+            each = [(field.name, as_texts(field.dataType, wanted, prefix + field.name)) for field in type.fields]
+            found = [StructField(name, below) for name, below in each if below is not None]
+            return StructType(found) if found else None
+        case ArrayType():
+            element = as_texts(type.elementType, wanted, path)
+            return None if element is None else ArrayType(element)
+        case MapType():
+            element = as_texts(type.valueType, wanted, path)
+            return None if element is None else MapType(StringType(), element)
+    return StringType() if wanted(type, path) else None
+
+
+def ddl(type: DataType) -> str:
+    """Return a type as SQL has it, with any names."""
+    match type:
+        case StructType():
+            return f"struct<{', '.join(f'{quoted(field.name)}: {ddl(field.dataType)}' for field in type.fields)}>"
+        case ArrayType():
+            return f"array<{ddl(type.elementType)}>"
+        case MapType():
+            return f"map<{ddl(type.keyType)}, {ddl(type.valueType)}>"
+    return type.simpleString()
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _below(text: Column | None, texts: DataType | None, name: str) -> tuple[Column | None, DataType | None]:
+    """Return the text of a field, and its type, if there is one."""
+    if text is None or not isinstance(texts, StructType) or name not in texts.fieldNames():
+        return None, None
+    return text.getField(name), texts[name].dataType
 
 
 def check_units(fields: StructType, units: Mapping[str, str]) -> None:
