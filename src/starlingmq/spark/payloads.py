@@ -18,6 +18,7 @@ REASON: Final = "reason"  # column of a dead letter
 WHOLE: Final = "_whole"  # column with the source row, next to the decoded columns
 CHECKED: Final = "_checked"  # column with the second look at a payload
 TEXTS: Final = "_texts"  # column with the texts of values that ``value_rules`` asks for
+MARK: Final = 7_046_029_288_634_856_825  # no payload ends in it
 BYTE_ORDER_MARK: Final = "\ufeff"
 NON_NUMERIC: Final = "allowNonNumericNumbers"
 SINGLE_QUOTES: Final = "allowSingleQuotes"
@@ -124,10 +125,9 @@ class JsonPayloads(TextPayloads):
         self.decoded = self._read(self.text, self.whole)
         # In an array with a mark behind it, the payload is one value if the mark is the second. ``from_json`` ignores
         # the rest. A variant has no key twice. The mark is on a line of its own: the payload may end in a comment
-        mark = F.xxhash64(self.text)
-        array = F.concat(F.lit("["), self.text, F.lit("\n,"), mark.cast("string"), F.lit("]"))
+        array = F.concat(F.lit("["), self.text, F.lit(f"\n,{MARK}]"))
         self.checked = F.try_parse_json(array) if plain else self._variant(array)
-        self.more = F.coalesce(F.try_variant_get(F.col(CHECKED), "$[1]", "bigint") != mark, F.lit(True))
+        self.more = F.coalesce(F.try_variant_get(F.col(CHECKED), "$[1]", "bigint") != MARK, F.lit(True))
         escapes = self.text.contains(r"\ud") | self.text.contains(r"\uD")
         self.halves = escapes & self.text.rlike(LONE_SURROGATE)
         self.other_case = self._other_case()
@@ -155,14 +155,14 @@ class JsonPayloads(TextPayloads):
         names = "|".join(re.escape(name) for name in sorted(_names(self.fields)))
         if self.compared is str or not names:
             return F.lit(None).cast("string")
-        looks = _has_null(F.col("_decoded"), self.fields) & self.text.rlike(rf'"(?!(?:{names})")(?iu:{names})"\s*:')
+        looks = self.text.rlike(rf'"(?!(?:{names})")(?iu:{names})"\s*:')
         small = F.from_json(F.lower(self.text), ddl(cast(DataType, as_texts(self.fields))).lower(), dict(self.options))
 
         def words(type: DataType, path: str, text: Column) -> Column:
             return F.lit(f"{path} {OTHER_CASE}")
 
         each = F.transform(F.array(small), lambda texts: self.rules.unread(F.col("_decoded"), texts, words))
-        return F.when(looks, F.get(each, F.lit(0)))
+        return F.when(_has_null(F.col("_decoded"), self.fields), F.when(looks, F.get(each, F.lit(0))))
 
     def why(self) -> Column:
         nothing = StructType([StructField(MALFORMED, StringType())])

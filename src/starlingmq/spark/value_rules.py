@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -192,10 +192,14 @@ class ValueRules:
         below = texts.elementType if isinstance(texts, ArrayType) else getattr(texts, "valueType", None)
         if self._first(judge, F.lit(None), None if text is None else F.lit(None), type, below, path) is None:
             return None
-        if text is not None:
-            said = F.zip_with(values, text, lambda value, each: self._first(judge, value, each, type, below, path))  # type: ignore[arg-type, return-value]
+
+        def said_of(value: Column, each: Column | None = None) -> Column:
+            return cast(Column, self._first(judge, value, each, type, below, path))
+
+        if text is None:
+            said = F.transform(values, lambda value: said_of(value))
         else:
-            said = F.transform(values, lambda value: self._first(judge, value, None, type, None, path))  # type: ignore[arg-type, return-value]
+            said = F.zip_with(values, text, lambda value, each: said_of(value, each))
         found = F.get(F.filter(said, lambda each: each.isNotNull()), F.lit(0))
         outside = self._outside(type, path)
         if text is not None or outside is None:
