@@ -1,4 +1,4 @@
-"""What was compiled, by the digest of its inputs, for all checkouts of a user: ``$XDG_CACHE_HOME/starlingmq``.
+"""The results of compiling, by the digest of their inputs, for all checkouts of a user: ``$XDG_CACHE_HOME/starlingmq``.
 
 ``libraries/DIGEST/`` is the result of a build, ``objects/DIGEST.o`` one of its object files. Both appear under their
 name in one step, so what is found is complete. What has not been used for a week is removed by the next build.

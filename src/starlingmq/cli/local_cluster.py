@@ -162,7 +162,7 @@ def free_port() -> int:
 
 
 def _free_ports() -> Iterator[int]:
-    """Whoever has the first port of a block has the block. It is bound only, so it accepts nothing."""
+    """The process that has the first port of a block has the block. The port is bound only, so it accepts nothing."""
     with ExitStack() as held:
         for block in random.SystemRandom().sample(QUIET_PORTS, len(QUIET_PORTS)):
             guard = held.enter_context(socket.socket())
