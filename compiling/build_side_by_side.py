@@ -21,6 +21,7 @@ from typing import Any, Final
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
 
+from compiling.cache import OBJECTS
 from compiling.modules import level_of
 
 DIGEST_LENGTH: Final = 32
@@ -43,7 +44,7 @@ class BuildSideBySide(build_ext):
         if len(sources) == 1 or os.name != "posix":
             super().build_extension(ext)
             return
-        kept = Path(self.build_temp, "objects")
+        kept = Path(os.environ.get(OBJECTS) or Path(self.build_temp, "objects"))
         kept.mkdir(parents=True, exist_ok=True)
         # Other checkouts may keep theirs there now: each compiles in a directory of its own.
         with tempfile.TemporaryDirectory(dir=kept) as scratch, ThreadPoolExecutor(jobs()) as pool:
@@ -68,8 +69,9 @@ class ObjectFiles:
         self._precompiled: dict[tuple[str, ...], list[str]] = {}
         self._lock = Lock()
         self._common = hashlib.sha256(repr(list(self._identity())).encode())
-        for header in sorted(extension.depends):
-            self._common.update(Path(header).read_bytes())
+        beside = {header for source in extension.sources for header in Path(source).parent.glob("*.h")}
+        for header in sorted(beside.union(map(Path, extension.depends))):
+            self._common.update(header.read_bytes())
 
     def _identity(self) -> Iterator[str]:
         yield from self.compiler.compiler_so

@@ -14,22 +14,24 @@ from pathlib import Path
 from typing import Final
 
 KEPT_SECONDS: Final = 7 * 24 * 3600.0
+OBJECTS: Final = "STARLINGMQ_OBJECTS"
+"""The variable of the environment that tells ``setup.py`` where the object files are kept."""
 
 
 class Cache:
     """``instead``: its directory where the user has no cache that can be written."""
 
     def __init__(self, instead: Path) -> None:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        self.directory = Path(base, "starlingmq")
-        self._libraries = self.directory / "libraries"
+        directory = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "starlingmq")
         try:
-            self._libraries.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryDirectory(dir=self._libraries).cleanup()
+            directory.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryDirectory(dir=directory).cleanup()
         except OSError:
-            self.directory = instead
-            self._libraries = instead / "libraries"
-            self._libraries.mkdir(parents=True, exist_ok=True)
+            directory = instead
+        self.objects = directory / "objects"
+        self._libraries = directory / "libraries"
+        self.objects.mkdir(parents=True, exist_ok=True)
+        self._libraries.mkdir(exist_ok=True)
 
     def copy(self, digest: str, target: Path) -> bool:
         """Copy the result of a build. Returns whether it is kept."""
@@ -53,6 +55,6 @@ class Cache:
 
     def _remove_unused(self) -> None:
         since = time.time() - KEPT_SECONDS
-        for path in (*self._libraries.iterdir(), *(self.directory / "objects").glob("*.o")):
+        for path in (*self._libraries.iterdir(), *self.objects.glob("*.o")):
             if path.stat().st_mtime < since:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

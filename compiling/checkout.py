@@ -30,7 +30,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from compiling.cache import Cache
+from compiling.cache import OBJECTS, Cache
 from compiling.modules import LIBRARY, PACKAGE, ROOT, hot_modules, module_name
 
 SUFFIX: Final = str(sysconfig.get_config_var("EXT_SUFFIX"))
@@ -87,8 +87,9 @@ class Checkout:
         """Build everything in ``build/``; False if compiling is impossible, which setup.py has explained."""
         shutil.rmtree(self.built, ignore_errors=True)
         command = [sys.executable, "setup.py", "--quiet", "build_ext"]
-        command += ["--build-lib", str(self.built), "--build-temp", str(self.cache.directory)]
-        subprocess.run(command, cwd=self.root, check=True, stdin=subprocess.DEVNULL)
+        command += ["--build-lib", str(self.built), "--build-temp", str(self.root / "build" / "objects")]
+        environment = {**os.environ, OBJECTS: str(self.cache.objects)}
+        subprocess.run(command, cwd=self.root, env=environment, check=True, stdin=subprocess.DEVNULL)
         return (self.built / self.library.name).exists()
 
     def leave_interpreted(self) -> None:

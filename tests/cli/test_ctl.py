@@ -170,7 +170,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "evil" in ctl("bans")
         ctl("unban", "client", "evil")
         assert "there are no bans" in ctl("bans")
-        assert all(word in ctl("listeners") for word in ("mqtt://127.0.0.1", "refused"))
+        assert "mqtt://127.0.0.1" in ctl("listeners")  # the column of refusals is left out without any
         assert "data_dir" in ctl("config")
         assert " ok " in ctl("overview")
         first, *table = ctl("status").splitlines()
