@@ -96,7 +96,7 @@ class ObjectFiles:
                 depends=self.extension.depends,
             )
             os.replace(made, kept)  # a file under this name is always complete
-        os.utime(kept)  # the cache keeps what is used
+        os.utime(kept)  # the cache removes files that are not used
         return str(kept)
 
     def _headers(self, level: tuple[str, ...]) -> list[str]:
@@ -113,5 +113,6 @@ class ObjectFiles:
             header.write_text("".join(f'#include "{Path(path).resolve()}"\n' for path in shared), encoding="ascii")
             command = [*self.compiler.compiler_so, *self.extension.extra_compile_args, *level]
             command += [f"-I{directory}" for directory in (*self.extension.include_dirs, *self.compiler.include_dirs)]
-            subprocess.run([*command, "-x", "c-header", str(header), "-o", f"{header}.gch"], check=True)
-            yield from ("-include", str(header))
+            made = subprocess.run([*command, "-x", "c-header", str(header), "-o", f"{header}.gch"])
+            if made.returncode == 0:
+                yield from ("-include", str(header))

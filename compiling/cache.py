@@ -1,7 +1,7 @@
 """The results of compiling, by the digest of their inputs, for all checkouts of a user: ``$XDG_CACHE_HOME/starlingmq``.
 
 ``libraries/DIGEST/`` is the result of a build, ``objects/DIGEST.o`` one of its object files. Both appear under their
-name in one step, so what is found is complete. What has not been used for a week is removed by the next build.
+name in one step, so each of them is complete. A build removes those that were not used for a week.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ process without the library runs interpreted from its first import to its end (`
 
 After a kill between 2 and 4, the checkout is interpreted until the next build, which continues at 2.
 
-What was built is kept in the user's cache under the digest of its inputs, and so are the object files: another clone
-with the same sources compiles nothing, one with other sources only what differs.
+The result is kept in the user's cache under the digest of its inputs, and so are the object files: another clone with
+the same sources compiles nothing, and one with other sources compiles the files that differ.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -45,8 +46,11 @@ class Checkout:
         self.sources = root / PACKAGE.parent
         self.library = self.sources / f"{LIBRARY}{SUFFIX}"
         self.built = root / "build" / "compiled"
-        self.cache = Cache(root / "build")
         self.fingerprint_file = root / "build" / "compiled.fingerprint"
+
+    @cached_property
+    def cache(self) -> Cache:
+        return Cache(self.root / "build")
 
     def up_to_date(self) -> bool:
         """Whether the compiled modules exist and match the sources."""

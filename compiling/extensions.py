@@ -4,7 +4,7 @@ One library, because calls between the modules are then calls of C functions and
 files, because several compilers can then run at the same time, and because GCC takes longer for one file of all
 modules. The library hides its symbols, so the linker binds those calls directly. Measured on the core (CPU per
 message), this is as fast as one C file, or up to 8 % faster; without hidden symbols it is 3 to 8 % slower. Level -O3
-gains nothing, -O1 costs 8 %.
+gains nothing, -O1 costs 8 %; modules that run seldom are compiled with it (``modules.SELDOM``).
 """
 
 from __future__ import annotations

@@ -150,6 +150,14 @@ def test_another_clone_with_the_same_sources_compiles_nothing(
     assert Checkout(clone).compile() and (clone / "started").exists()
 
 
+def test_a_user_without_a_cache_compiles_in_the_checkout(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copy / "go").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(copy / "go"))  # a file
+    checkout = Checkout(copy)
+    assert not checkout.up_to_date() and not (copy / "build").exists(), "a look writes nothing"
+    assert checkout.compile() and extensions_of(copy) == expected(copy)
+
+
 @pytest.fixture
 def command(copy: Path) -> Iterator[subprocess.Popen[str]]:
     """A program that runs while the checkout is compiled. It loads modules by name and prints from which file."""
