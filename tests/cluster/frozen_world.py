@@ -103,11 +103,7 @@ class FrozenBooks(RoamingBooks):
 class FrozenWorld(RoamingWorld):
     def __init__(self, seed: int, trace: bool = False) -> None:
         super().__init__(seed, trace)
-        while len(self.nodes) < 3:
-            self._add_node(f"n{len(self.nodes) + 1}")
-        for node in self.nodes[3:]:
-            del self.by_host[node.host]
-        del self.nodes[3:]
+        self._set_size(3)
         self.books: FrozenBooks = FrozenBooks()
         self.books.refusing = self.copies > 1
         self.draw = draw = Random(f"frozen {seed}")

@@ -21,9 +21,7 @@ class CalmWorld(World):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        for node in self.nodes[2:]:
-            del self.by_host[node.host]
-        del self.nodes[2:]
+        self._set_size(2)
         self.network.delay = 0.0003
         self.settings.keeps, self.settings.sync_seconds = True, 0.0005
         self.settings.cluster = structs.replace(

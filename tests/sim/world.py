@@ -92,6 +92,14 @@ class World:
         self.nodes.append(node)
         return node
 
+    def _set_size(self, count: int) -> None:
+        """Have exactly this many nodes."""
+        while len(self.nodes) < count:
+            self._add_node(f"n{len(self.nodes) + 1}")
+        for node in self.nodes[count:]:
+            del self.by_host[node.host]
+        del self.nodes[count:]
+
     def _set_copies(self, random: Random) -> None:
         """Disks are lost in some of these worlds."""
         self.settings.keeps = True
