@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -147,7 +149,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
     data = tmp_path / "data"
     ctl = Ctl(data)
     odd = "[red]\x1b[2Jodd"
-    with serving(data) as broker:
+    with serving(data, "--listen", "ws://127.0.0.1:0/mqtt") as broker:
         one = Client(broker.url, client_id=odd, clean_start=False, session_expiry=600)
         await one.connect()
         await one.subscribe("a/#", qos=1)
@@ -170,7 +172,13 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "evil" in ctl("bans")
         ctl("unban", "client", "evil")
         assert "there are no bans" in ctl("bans")
-        assert "mqtt://127.0.0.1" in ctl("listeners")  # the column of refusals is left out without any
+        mqtt, web = ctl("listeners").splitlines()[-2:]
+        assert mqtt.startswith("mqtt://127.0.0.1") and "bad_request" not in web
+        port = urlsplit(web.split()[0]).port
+        with socket.create_connection(("127.0.0.1", port or 0), timeout=20) as stranger:
+            stranger.sendall(b"GET /mqtt HTTP/1.0\r\n\r\n")
+            assert b" 400 " in stranger.recv(4096)
+        assert ctl("listeners").splitlines()[-1].endswith("bad_request 1")
         assert "data_dir" in ctl("config")
         assert " ok " in ctl("overview")
         first, *table = ctl("status").splitlines()
