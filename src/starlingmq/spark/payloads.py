@@ -276,5 +276,5 @@ def with_reasons(
         unread = value.getField(field.name).isNull() & text.isNotNull()
         reasons.append(F.when(unread, rules.misfit(field.dataType, field.name, text)))
     reasons.append(F.lit("the payload does not fit the schema"))
-    told = F.coalesce(*[reason for reason in reasons if reason is not None])
-    return payloads.read(rows).withColumn(REASON, told).drop("_decoded", CHECKED, TEXTS)
+    first = F.coalesce(*[reason for reason in reasons if reason is not None])
+    return payloads.read(rows).withColumn(REASON, first).drop("_decoded", CHECKED, TEXTS)
