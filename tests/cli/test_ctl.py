@@ -136,6 +136,17 @@ class Ctl:
         return found
 
 
+def check_refusals(ctl: Ctl) -> None:
+    """A request that opens no WebSocket is counted at its listener, by reason."""
+    mqtt, web = ctl("listeners").splitlines()[-2:]
+    assert mqtt.startswith("mqtt://127.0.0.1") and "bad_request" not in web
+    port = urlsplit(web.split()[0]).port
+    with socket.create_connection(("127.0.0.1", port or 0), timeout=20) as stranger:
+        stranger.sendall(b"GET /mqtt HTTP/1.0\r\n\r\n")
+        assert b" 400 " in stranger.recv(4096)
+    assert ctl("listeners").splitlines()[-1].endswith("bad_request 1")
+
+
 def check_sorted_lists(ctl: Ctl) -> None:
     """There are one retained message, one subscription and no group."""
     for listed, column in (("retained", "size"), ("subscriptions", "client_id")):
@@ -172,13 +183,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "evil" in ctl("bans")
         ctl("unban", "client", "evil")
         assert "there are no bans" in ctl("bans")
-        mqtt, web = ctl("listeners").splitlines()[-2:]
-        assert mqtt.startswith("mqtt://127.0.0.1") and "bad_request" not in web
-        port = urlsplit(web.split()[0]).port
-        with socket.create_connection(("127.0.0.1", port or 0), timeout=20) as stranger:
-            stranger.sendall(b"GET /mqtt HTTP/1.0\r\n\r\n")
-            assert b" 400 " in stranger.recv(4096)
-        assert ctl("listeners").splitlines()[-1].endswith("bad_request 1")
+        check_refusals(ctl)
         assert "data_dir" in ctl("config")
         assert " ok " in ctl("overview")
         first, *table = ctl("status").splitlines()
