@@ -15,6 +15,7 @@ import msgspec.inspect
 import pytest
 
 from compiling.modules import PACKAGE, ROOT, compiled_parts
+from tests import durations
 from tests.boundaries import held_by
 from tests.patience import TimeOuts
 
@@ -110,8 +111,14 @@ def types_of_settings_are_read_once() -> Iterator[None]:
         yield
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-durations", action="store_true", help="write what each file took to tests/durations.tsv")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(TimeOuts())
+    if config.getoption("--record-durations"):
+        config.pluginmanager.register(durations.Recorder())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -158,6 +165,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         lived = not places.isdisjoint(LIVED) or item.path.stem.endswith(WORLDS)
         if places.isdisjoint(cold) and (not places.isdisjoint(WHOLE) or (lived and not patches)):
             item.add_marker(pytest.mark.whole)
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    # Long tests first, so that none is left at the end; those with Spark are one lot, the longest.
-    items.sort(key=lambda item: (item.path not in slow, item.path.parent.name != "spark"))
+    durations.sort_longest_first(items)

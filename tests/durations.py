@@ -1,0 +1,121 @@
+"""How long the tests of each file take, and the schedule that follows from it: the longest files first.
+
+``make durations`` runs all tests and writes ``tests/durations.tsv``, one line for each file and each of its ways:
+
+    file            path from the root of the project
+    way             pure (interpreted) or compiled
+    seconds         from the first test's set-up to the last one's end, what ran in other processes left out
+    cpu_seconds     of the test process and of the processes that it started and has waited for
+    tests           how many were run
+
+A file without a line is new: it is taken for one of average length.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Generator
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+FILE: Final = Path(__file__).with_suffix(".tsv")
+HEAD: Final = "file\tway\tseconds\tcpu_seconds\ttests"
+PURE: Final = "pure"
+COMPILED: Final = "compiled"
+SPARK: Final = "tests/spark/"
+
+
+class Duration(msgspec.Struct):
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    tests: int = 0
+
+
+Durations = dict[tuple[str, str], Duration]
+"""By (file, way)."""
+
+
+def way() -> str:
+    return COMPILED if os.environ.get("STARLINGMQ_PURE", "") in ("", "0") else PURE
+
+
+def read(path: Path = FILE) -> Durations:
+    if not path.exists():
+        return {}
+    found: Durations = {}
+    for line in path.read_text().splitlines()[1:]:
+        file, its_way, seconds, cpu_seconds, tests = line.split("\t")
+        found[file, its_way] = Duration(float(seconds), float(cpu_seconds), int(tests))
+    return found
+
+
+def write(durations: Durations, path: Path = FILE) -> None:
+    lines = [
+        f"{file}\t{its_way}\t{each.seconds:.1f}\t{each.cpu_seconds:.1f}\t{each.tests}"
+        for (file, its_way), each in sorted(durations.items())
+    ]
+    path.write_text("\n".join([HEAD, *lines]) + "\n")
+
+
+@cache
+def expected() -> dict[str, float]:
+    """By file: the seconds that its tests take this way, as recorded."""
+    return {file: each.seconds for (file, its_way), each in read().items() if its_way == way()}
+
+
+@cache
+def average() -> float:
+    return mean(expected().values()) if expected() else 0.0
+
+
+def lot(file: str) -> str:
+    """What is given to one process of pytest-xdist: a file, or all tests with Spark, which starts only once there."""
+    return SPARK if file.startswith(SPARK) else file
+
+
+def sort_longest_first(items: list[pytest.Item]) -> None:
+    """So that no long lot is left at the end."""
+    lots: dict[str, float] = {}
+    for file in {item.location[0] for item in items}:
+        lots[lot(file)] = lots.get(lot(file), 0.0) + expected().get(file, average())
+    items.sort(key=lambda item: -lots[lot(item.location[0])])
+
+
+def cpu_now() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+class Recorder:
+    """A pytest plug-in: adds up what the tests of this run took, in all its processes, and writes it at the end."""
+
+    def __init__(self) -> None:
+        self._found: Durations = {}
+        self._cpu = cpu_now()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = cpu_now()
+        report.cpu_seconds = now - self._cpu  # type: ignore[attr-defined]  # it goes with the report to the first process
+        self._cpu = now
+        return report
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        each = self._found.setdefault((report.location[0], way()), Duration())
+        each.seconds += report.duration
+        each.cpu_seconds += report.cpu_seconds
+        each.tests += report.when == "call"
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workerinput"):
+            return  # one of the processes of pytest-xdist
+        durations = {**read(), **self._found}
+        root = session.config.rootpath
+        write({key: each for key, each in durations.items() if each.tests and (root / key[0]).exists()})
