@@ -15,6 +15,7 @@ LOAD ?= 0
 KINDS ?=
 NODES ?= 3
 FUZZ ?= 60
+N ?= 20
 DIR ?= starling
 
 BIN := $(VENV)/bin
@@ -32,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check setup-run setup-test ready-pure run cluster test interpreted test-all test-fast test-pure test-compiled test-long style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions clean
+.PHONY: help setup check setup-run setup-test ready-pure run cluster test interpreted test-all test-fast test-pure test-compiled test-long flaky durations style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions clean
 
 VERBS := setup test check bench release
 
@@ -72,6 +73,12 @@ test-long: setup-test ## the tests that take longest: rolling restarts, and Spar
 
 test-all: test ## everything: also what takes longest, sinks with their real packages, and attacks (an hour)
 	@$(MAKE) test-long test-lake security
+
+flaky: setup-test ## the tests that changed, N times on a quiet machine and N times beside six busy processes (N=20, ARGS="tests/net")
+	$(PY) -m tests.flaky --times $(N) $(ARGS)
+
+durations: setup-test ## run all tests both ways and record what each file takes: the schedule of make test (tests/durations.tsv)
+	$(MAKE) test-pure test-compiled ARGS=--record-durations
 
 test-lake: setup-test .stamps/lake ## sinks with their real packages: Delta, Kafka, PostgreSQL (needs Maven and PostgreSQL)
 	$(IN_LAKE) $(PY) -m pytest -q tests/lake $(ARGS)
