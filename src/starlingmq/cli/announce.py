@@ -78,7 +78,8 @@ def _directories() -> list[Path]:
     named = [os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]]
     home = os.environ.get("XDG_RUNTIME_DIR", "")
     # every user may write to /tmp, so _is_private checks the owner of the directory
-    named.append(f"{home}/starlingmq" if home else f"/tmp/starlingmq-{user}")  # noqa: S108  # nosec B108
+    shared = f"/tmp/starlingmq-{user}"  # noqa: S108  # nosec B108
+    named.append(f"{home}/starlingmq" if home else shared)
     directories = [Path(name) for name in named if name]
     return [*directories, SYSTEM] if os.access(SYSTEM, os.R_OK | os.X_OK) else directories
 

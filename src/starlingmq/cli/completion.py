@@ -39,4 +39,6 @@ def command(
     if shell is Shell.zsh:
         print(ZSH)
         return
-    print(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION, shell=shell.value))  # nosec B604: names a shell, runs none
+    # It names a shell, and runs none.
+    script = get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION, shell=shell.value)  # nosec B604
+    print(script)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import shutil
-import subprocess  # nosec B404
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
