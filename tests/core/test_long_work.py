@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.harness import FakeClient, World
 
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import TURN_WORK
+from starlingmq.core.groups.group_engine import GROUPS_PER_UNIT
 from starlingmq.core.mqtt.subscribing import FILTERS_PER_TURN
 from starlingmq.core.routing.session_delivery import PUMP_BATCH
 from starlingmq.wire.mqtt import (
@@ -120,6 +122,36 @@ def test_the_end_of_a_session_with_many_filters() -> None:
     c.drop()
     assert meter.most <= FILTERS_PER_TURN
     assert len(w.state.router.tree) == 0
+
+
+def seconds_to_leave(groups: int) -> float:
+    """Processor time of the end of a session that is a member of that many groups."""
+    w = World()
+    c = w.connect("c")
+    c.send(Subscribe(1, [SubscribeRequest(b"$share/g/r/%d" % n, 1) for n in range(groups)]))
+    assert len(c.expect(Suback).reasons) == groups
+    session = w.state.ctx.sessions["c"]
+    began = process_time()
+    c.drop()
+    assert session.shares is None
+    return process_time() - began
+
+
+def test_the_end_of_a_member_of_many_groups_takes_time_in_proportion() -> None:
+    few, many = (min(seconds_to_leave(groups) for _ in range(2)) for groups in (1000, FILTERS))
+    assert many < 3 * few * FILTERS / 1000
+
+
+def test_a_member_of_many_groups_pays_for_looking_at_them() -> None:
+    w = World()
+    c = w.connect("c")
+    c.send(Subscribe(1, [SubscribeRequest(b"$share/g/r/%d" % n, 1) for n in range(FILTERS)]))
+    c.send(Subscribe(2, [SubscribeRequest(b"own", 1)]))
+    w.connect("pub").send(Publish(b"own", b"x", 1, packet_id=1))
+    (message,) = [packet for packet in c.receive() if isinstance(packet, Publish)]
+    before = w.state.ctx.work
+    w.state.receive(c.client, ack_frame(0x40, message.packet_id), w.now)
+    assert before - w.state.ctx.work >= FILTERS // GROUPS_PER_UNIT
 
 
 def test_others_are_served_while_many_filters_are_taken_in() -> None:

@@ -109,13 +109,13 @@ class Group(GroupMembers):
 
     def enlist(self, session: Session) -> None:
         if session.shares is None:
-            session.shares = []
-        session.shares.append(self)
+            session.shares = {}
+        session.shares[self] = None
 
     def strike(self, session: Session) -> None:
         shares = session.shares
         if shares is not None and self in shares:
-            shares.remove(self)
+            del shares[self]
             if not shares:
                 session.shares = None
 

@@ -26,6 +26,7 @@ from starlingmq.core.session.session import Session, Subscription
 
 GIVEN_PER_TURN: Final = 1024  # of one group queue before others get their turn
 GROUPS_PER_TURN: Final = 256
+GROUPS_PER_UNIT: Final = 32  # of one member that are looked at for the work of one message
 TOO_LARGE: Final = "packet_too_large"  # reason of messages that no connected member accepts
 
 
@@ -228,6 +229,7 @@ class GroupEngine(GroupQueues):
     def session_connected(self, session: Session) -> None:
         shares = session.shares
         if shares is not None:
+            self.ctx.spend(len(shares) // GROUPS_PER_UNIT)
             for each in shares:
                 cast(Group, each).member_connected(session)
             for each in shares:
@@ -240,6 +242,7 @@ class GroupEngine(GroupQueues):
         in few of them; the other groups are not touched."""
         shares = session.shares
         if shares is not None:
+            self.ctx.spend(len(shares) // GROUPS_PER_UNIT)
             for each in shares:
                 group = cast(Group, each)
                 if group.full or self.has_line(group):

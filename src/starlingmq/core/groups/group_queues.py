@@ -145,7 +145,7 @@ class GroupQueues(GroupPort):
 
     def adopt(self, group: Group, line: Session) -> None:
         """Use this session as the group queue: it is new, or was restored from a store."""
-        line.shares = [group]
+        line.shares = {group: None}
         line.is_group_queue = True
         group.line = line
         self.lines[group] = None

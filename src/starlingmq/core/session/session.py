@@ -274,7 +274,7 @@ class Session:
     owner: str | None  # its user; None: unknown (core.session.session_user)
     floor: int  # epoch of its clean start: anything older belongs to a discarded session; 0: none
     rules: int  # version of the rules (``Context.rules``) for all queued messages; 0: unknown for some
-    shares: list[Subscriber] | None  # shared groups (core.groups.group) that it is a member of ...
+    shares: dict[Subscriber, None] | None  # shared groups (core.groups.group) that it is a member of ...
     is_group_queue: bool  # ... or the only one, whose group queue it is
 
     def __init__(self, client_id: str, number: int = 0) -> None:
