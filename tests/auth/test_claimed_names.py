@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
 
+from starlingmq.auth import chain
 from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect
 from starlingmq.wire.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, Properties
 from starlingmq.wire.reasons import Reason
@@ -109,3 +110,14 @@ async def test_a_service_names_the_user_for_whom_a_failure_counts_and_is_asked_f
         assert "user 'ann': authentication refused" in caplog.text
         assert await knock(broker.address(), "whatever", b"p", 5) == 0, "the answer for another version is not used"
         assert [question["version"] for question in asked] == [4, 5]
+
+
+async def test_a_refusal_is_sent_before_the_connection_would_time_out(
+    serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check may have waited for its turn before the delay begins; both together stay below mqtt.connect_timeout."""
+    monkeypatch.setattr(chain, "ANSWERED", 0.3)
+    broker = await serve(auth={"password": {"file": passwd(ann="right")}, "failures": {"delay": "5s"}})
+    began = time.monotonic()
+    assert await knock(broker.address(), "ann", b"wrong") == Reason.BAD_USER_NAME_OR_PASSWORD
+    assert 0.25 < time.monotonic() - began < 4.0

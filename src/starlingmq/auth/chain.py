@@ -39,6 +39,7 @@ log = logging.getLogger("starlingmq.auth")
 EVERYTHING: Final = Acl((), True)
 NOTHING: Final = Acl((), False)  # allows only what a client is granted
 LINES_PER_SECOND: Final = 5
+ANSWERED: Final = 9.0  # seconds after CONNECT; shorter than mqtt.connect_timeout, and longer than a check may wait
 
 # The way in which a client was admitted, if not by a class of methods.
 HOOK: Final = "hook"
@@ -114,7 +115,8 @@ class Chain:
                 raise
         name = user if verdict.username is None else verdict.username
         if verdict.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED):
-            await self._delays.wait(self._count(address, name))
+            left = now + ANSWERED - monotonic()  # the check may have waited for its turn
+            await self._delays.wait(max(0.0, min(self._count(address, name), left)))
         if verdict.reason >= 0x80:
             return AuthResult(verdict.reason, verdict.data, verdict.username, detail=verdict.detail)
         if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
