@@ -1,4 +1,4 @@
-"""Which tests are run twice by ``make test``, interpreted and compiled, and which hold a boundary of security."""
+"""Which tests ``make test`` runs interpreted, compiled or both ways, and which hold a boundary of security."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import hypothesis
 import msgspec.inspect
@@ -25,17 +25,12 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
-WHOLE: Final = (
-    "bulk",
-    "conformance",
-    "fuzz",
-    "nats/test_lame_duck.py",
-    "spark",
-    "storage/test_filling.py",
-    "storage/test_full_disk.py",
-    "storage/test_kill.py",
-)
-"""These tests use the whole broker from outside: running them compiled is enough."""
+BOTH_WAYS: Final = ("core", "wire")
+"""A compiler may change these most: their tests are run interpreted and compiled. Other tests of compiled code are run
+compiled only, as users run it; ``make test-pure`` runs them interpreted as well."""
+
+WHOLE: Final = ("bulk", "spark")
+"""Tests of parts that are not compiled, which use whole brokers: running them compiled is enough."""
 
 NOT_COMPILED: Final = (
     "docs",
@@ -62,30 +57,14 @@ NOT_COMPILED: Final = (
 """Tests that read sources, or of code that is never compiled: running them interpreted is enough."""
 
 LIVED: Final = (
-    "cluster",
     "core/test_filter_tree.py",
     "core/test_long_work.py",
     "core/test_qos.py",
     "core/test_retained.py",
     "core/test_sessions.py",
     "core/test_sharded_dict.py",
-    "sim",
-    "storage/test_copies.py",
-    "storage/test_producers.py",
-    "storage/test_seeds.py",
-    "storage/test_segment_crash_points.py",
-    "storage/test_segment_crashes.py",
-    "storage/test_segment_damage.py",
-    "storage/test_streams.py",
 )
-"""These tests live whole clusters or brokers that crash in virtual time, or take thousands of drawn steps beside a
-twin: minutes interpreted, much less compiled. Those that patch the code, which cannot be done to compiled code, remain
-interpreted: they live the same clusters with and without each planted mistake, and storage/test_planted.py does so with
-the lives of brokers.
-"""
-
-WORLDS: Final = "_worlds"
-"""The end of the name of another file that does so."""
+"""These take thousands of drawn steps beside a twin: minutes interpreted, much less compiled."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -142,27 +121,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+class Way(NamedTuple):
+    hot: bool  # about what can be compiled: run compiled
+    both: bool  # and interpreted as well
+
+
+@cache
+def way_of(file: str) -> Way:
+    """``file``: below tests."""
+    places = {file, file.partition("/")[0]}
+    interpreted_parts = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_dir()} - compiled_parts()
+    hot = places.isdisjoint(interpreted_parts.union(NOT_COMPILED).difference(WHOLE))
+    return Way(hot, not places.isdisjoint(BOTH_WAYS) and places.isdisjoint(LIVED))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    assert all((here / name).exists() for name in (*WHOLE, *LIVED, *NOT_COMPILED)), "a test has moved"
-    interpreted_parts = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_dir()} - compiled_parts()
-    cold = interpreted_parts.union(NOT_COMPILED).difference(WHOLE)
+    assert all((here / name).exists() for name in (*BOTH_WAYS, *WHOLE, *LIVED, *NOT_COMPILED)), "a test has moved"
     boundaries = held_by()
     interpreted = os.environ.get("STARLINGMQ_PURE", "") not in ("", "0")
     for item in items:
         if interpreted and item.get_closest_marker("compiled_only"):
             item.add_marker(pytest.mark.skip(reason="STARLINGMQ_PURE is set: nothing is compiled"))
-        path = item.path.relative_to(here)
-        place = path.parts[0]
-        places = {place, path.as_posix()}
-        if places.isdisjoint(cold):
+        file = item.nodeid.partition("::")[0]
+        way = way_of(file.removeprefix("tests/"))
+        if way.hot:
             item.add_marker(pytest.mark.hot)
         name = getattr(item, "originalname", item.name)
-        file = f"tests/{path}"
-        if place == "security" or not boundaries.isdisjoint([(file, ""), (file, name)]):
+        if file.startswith("tests/security/") or not boundaries.isdisjoint([(file, ""), (file, name)]):
             item.add_marker(pytest.mark.security)
         patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
-        lived = not places.isdisjoint(LIVED) or item.path.stem.endswith(WORLDS)
-        if places.isdisjoint(cold) and (not places.isdisjoint(WHOLE) or (lived and not patches)):
+        if way.hot and not way.both and not patches:
             item.add_marker(pytest.mark.whole)
     durations.sort_longest_first(items)

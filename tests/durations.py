@@ -75,16 +75,20 @@ def average() -> float:
 
 
 def lot(file: str) -> str:
-    """What is given to one process of pytest-xdist: a file, or all tests with Spark, which starts only once there."""
+    """The tests that pytest-xdist gives to one process: those of a file, or all with Spark, which starts once there."""
     return SPARK if file.startswith(SPARK) else file
 
 
 def sort_longest_first(items: list[pytest.Item]) -> None:
     """So that no long lot is left at the end."""
     lots: dict[str, float] = {}
-    for file in {item.location[0] for item in items}:
+    for file in {_file(item) for item in items}:
         lots[lot(file)] = lots.get(lot(file), 0.0) + expected().get(file, average())
-    items.sort(key=lambda item: -lots[lot(item.location[0])])
+    items.sort(key=lambda item: -lots[lot(_file(item))])
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def cpu_now() -> float:
@@ -108,7 +112,7 @@ class Recorder:
         return report
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        each = self._found.setdefault((report.location[0], way()), Duration())
+        each = self._found.setdefault((report.nodeid.partition("::")[0], way()), Duration())
         each.seconds += report.duration
         each.cpu_seconds += report.cpu_seconds
         each.tests += report.when == "call"

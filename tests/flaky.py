@@ -3,7 +3,7 @@
     python -m tests.flaky --times 20 [TEST ...]      (make flaky N=20 ARGS="tests/net/test_wills.py")
 
 Without TEST: the test files that differ from ``--since``, a revision (HEAD~1: before the last commit).
-What a run printed is kept in build/flaky when a test failed. Ends with 1 if one did.
+The output of a run in which a test failed is kept in build/flaky. Ends with 1 if one failed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.busy import Busy
 ROOT: Final = Path(__file__).parent.parent
 LOADS: Final = (0, 6)  # processes that compute without pause, beside the tests
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.M)
-NO_TESTS: Final = 5  # what pytest ends with
+NO_TESTS: Final = 5  # pytest's exit code
 
 Failures = Counter[tuple[str, int]]
 """By (test, load): in how many runs it failed. A run that failed as a whole has the name ``WHOLE_RUN``."""
@@ -37,7 +37,7 @@ def changed(since: str) -> list[str]:
 
 
 def failures_of(tests: list[str], times: int, kept: Path, root: Path = ROOT) -> Failures:
-    """What failed in ``times`` runs at each load. Prints a line for each run."""
+    """The tests that failed in ``times`` runs at each load. Prints a line for each run."""
     found: Failures = Counter()
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE", "--tb=short", *tests]
     for load in LOADS:

@@ -7,11 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +21,10 @@ from starlingmq.pipeline.run import PipelineError
 from starlingmq.spark.sink import QUERY_ID
 from tests.spark.brokers import StreamBroker
 from tests.spark.test_pipeline import plan, run, tree, written
+
+if TYPE_CHECKING:  # half a second, which every run of any test would take
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -37,6 +39,8 @@ def properties(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def catalog(properties: dict[str, str]) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
     return load_catalog("lake", **properties)
 
 
