@@ -21,7 +21,7 @@ from tests.busy import Busy
 
 ROOT: Final = Path(__file__).parent.parent
 LOADS: Final = (0, 6)  # processes that compute without pause, beside the tests
-FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.M)
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.M)
 NO_TESTS: Final = 5  # pytest's exit code
 
 Failures = Counter[tuple[str, int]]
@@ -73,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     failures = failures_of(tests, options.times, kept)
     for (test, load), count in sorted(failures.items()):
         print(f"{test}: {count} of {options.times} runs at load {load}")
-    print(f"what they printed: {kept}" if failures else f"{options.times} runs at each load of {LOADS}: none failed")
+    loads = " and ".join(map(str, LOADS))
+    print(f"their output is in {kept}" if failures else f"{options.times} runs at load {loads}: none failed")
     return 1 if failures else 0
 
 

@@ -10,8 +10,10 @@ from tests import flaky
 
 SOMETIMES = """
 from pathlib import Path
+import pytest
 
-def test_sometimes():
+@pytest.mark.parametrize("words", ["two words"])
+def test_sometimes(words):
     runs = Path(__file__).with_name("runs")
     number = len(runs.read_text()) if runs.exists() else 0
     runs.write_text("x" * (number + 1))
@@ -28,7 +30,7 @@ def test_a_test_that_fails_in_every_second_run_is_found(
     monkeypatch.setattr(flaky, "LOADS", (1,))
     (tmp_path / "test_it.py").write_text(SOMETIMES)
     found = flaky.failures_of(["test_it.py"], 2, tmp_path / "kept", tmp_path)
-    assert found == {("test_it.py::test_sometimes", 1): 1}
+    assert found == {("test_it.py::test_sometimes[two words]", 1): 1}
     assert "load 1, run 2 of 2: failed: test_it.py::test_sometimes" in capsys.readouterr().out
     assert "assert" in (tmp_path / "kept" / "load-1-run-2.txt").read_text()
 
