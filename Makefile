@@ -57,7 +57,7 @@ test: ready-pure ## set everything up and run all tests: style, types, interpret
 interpreted: ready-pure
 	@$(MAKE) style
 	@$(MAKE) types
-	@$(MAKE) test-pure KINDS="and not whole"
+	@$(MAKE) test-pure KINDS="and not compiled_suffices"
 
 test-fast: setup-run ## the fast tests, interpreted, in seconds
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not long and not compiled_only" $(ARGS)
@@ -77,8 +77,8 @@ test-all: test ## everything: also what takes longest, sinks with their real pac
 flaky: setup-test ## the tests that changed, N times on a quiet machine and N times beside six busy processes (N=20, ARGS="tests/net")
 	$(PY) -m tests.flaky --times $(N) $(ARGS)
 
-durations: setup-test ## run all tests both ways and record what each file takes: the schedule of make test (tests/durations.tsv)
-	$(MAKE) test-pure test-compiled ARGS=--record-durations
+durations: setup-test ## run all tests as make test does and record what each file takes: the schedule of make test (tests/durations.tsv)
+	$(MAKE) test-pure test-compiled KINDS="and not compiled_suffices" ARGS=--record-durations
 
 test-lake: setup-test .stamps/lake ## sinks with their real packages: Delta, Kafka, PostgreSQL (needs Maven and PostgreSQL)
 	$(IN_LAKE) $(PY) -m pytest -q tests/lake $(ARGS)

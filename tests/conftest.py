@@ -49,6 +49,8 @@ NOT_COMPILED: Final = (
     "test_config_secrets.py",
     "test_deploy.py",
     "test_deploy_containers.py",
+    "test_durations.py",
+    "test_flaky.py",
     "test_project_rules.py",
     "test_pytest_plugin.py",
     "test_structure.py",
@@ -152,5 +154,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.security)
         patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
         if way.hot and not way.both and not patches:
-            item.add_marker(pytest.mark.whole)
+            item.add_marker(pytest.mark.compiled_suffices)
     durations.sort_longest_first(items)

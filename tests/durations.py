@@ -4,7 +4,7 @@
 
     file            path from the root of the project
     way             pure (interpreted) or compiled
-    seconds         from the first test's set-up to the last one's end, what ran in other processes left out
+    seconds         sum of the durations of its tests, with their set-up and tear-down
     cpu_seconds     of the test process and of the processes that it started and has waited for
     tests           how many were run
 
@@ -97,9 +97,10 @@ def cpu_now() -> float:
 
 
 class Recorder:
-    """A pytest plug-in: adds up what the tests of this run took, in all its processes, and writes it at the end."""
+    """A pytest plug-in: adds up the times of the tests of a run, of all its processes, and writes them at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path = FILE) -> None:
+        self._path = path
         self._found: Durations = {}
         self._cpu = cpu_now()
 
@@ -120,6 +121,6 @@ class Recorder:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(session.config, "workerinput"):
             return  # one of the processes of pytest-xdist
-        durations = {**read(), **self._found}
+        durations = {**read(self._path), **self._found}
         root = session.config.rootpath
-        write({key: each for key, each in durations.items() if each.tests and (root / key[0]).exists()})
+        write({key: each for key, each in durations.items() if each.tests and (root / key[0]).exists()}, self._path)

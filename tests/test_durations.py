@@ -1,0 +1,74 @@
+"""Times of tests are recorded by file and way, and the longest lots come first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import durations
+from tests.durations import COMPILED, PURE, Duration
+
+RECORDING = """
+from pathlib import Path
+from tests import durations
+
+def pytest_configure(config):
+    config.pluginmanager.register(durations.Recorder(Path(__file__).with_name("durations.tsv")))
+"""
+TESTS = """
+import subprocess, sys
+
+def test_nothing():
+    pass
+
+def test_computes():
+    subprocess.run([sys.executable, "-c", "for _ in range(5_000_000): pass"], check=True)
+"""
+
+
+class Item:
+    def __init__(self, nodeid: str) -> None:
+        self.nodeid = nodeid
+
+
+def test_the_longest_lots_come_first_and_tests_with_spark_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {
+        "tests/spark/test_a.py": 3.0,
+        "tests/test_b.py": 5.0,
+        "tests/spark/test_c.py": 4.0,
+        "tests/test_d.py": 1.0,
+    }
+    monkeypatch.setattr(durations, "expected", lambda: seconds)
+    monkeypatch.setattr(durations, "average", lambda: 2.0)
+    names = [*reversed(seconds), "tests/test_new.py"]
+    items: list[Any] = [Item(f"{name}::test_{number}") for name in names for number in range(2)]
+    durations.sort_longest_first(items)
+    found = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
+    assert found[:2] == ["tests/spark/test_c.py", "tests/spark/test_a.py"]
+    assert found[2:] == ["tests/test_b.py", "tests/test_new.py", "tests/test_d.py"]
+    assert len(items) == 2 * len(names)
+
+
+def test_a_run_is_recorded_beside_other_files_and_without_those_that_are_gone(tmp_path: Path) -> None:
+    """With two processes of pytest-xdist, as in make test."""
+    file = tmp_path / "durations.tsv"
+    (tmp_path / "conftest.py").write_text(RECORDING)
+    for name in ("test_this.py", "test_other.py"):
+        (tmp_path / name).write_text(TESTS)
+    earlier = {("test_other.py", COMPILED): Duration(9.0, 8.0, 7), ("test_gone.py", PURE): Duration(1.0, 1.0, 1)}
+    durations.write(earlier, file)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--rootdir", str(tmp_path)]
+    environment = os.environ | {"STARLINGMQ_PURE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [*words, "-c", os.devnull, "test_this.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = durations.read(file)
+    assert set(found) == {("test_other.py", COMPILED), ("test_this.py", PURE)}
+    assert found["test_other.py", COMPILED] == Duration(9.0, 8.0, 7)
+    this = found["test_this.py", PURE]
+    assert this.tests == 2 and this.seconds > 0 and this.cpu_seconds > 0.05, "the child's time counts"
