@@ -137,7 +137,34 @@ def way_of(file: str) -> Way:
     return Way(hot, not places.isdisjoint(BOTH_WAYS) and places.isdisjoint(LIVED))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def check_long(items: list[pytest.Item]) -> None:
+    """Raises UsageError for a test that ``make test`` leaves out although no test named by it stays there.
+
+    ``long(kept="tests/FILE.py::TEST")`` names one that fails for the same break. Without a name it is the same function
+    with other parameters. ``long(alone="WHY")``: nothing else needs what this test needs.
+    """
+    staying: dict[str, bool] = {}
+    for item in items:
+        file, _, name = item.nodeid.partition("[")[0].partition("::")
+        stays = item.get_closest_marker("long") is None
+        for key in (file, f"{file}::{name}"):
+            staying[key] = staying.get(key, False) or stays
+    for item in items:
+        mark = item.get_closest_marker("long")
+        if mark is None or mark.kwargs.get("alone"):
+            continue
+        kept = mark.kwargs.get("kept", item.nodeid.partition("[")[0])
+        file, _, name = kept.partition("::")
+        path = ROOT / file
+        if not path.is_file() or name.rpartition("::")[2] not in path.read_text() or not staying.get(kept, True):
+            raise pytest.UsageError(
+                f"{item.nodeid} is long, and {kept} does not stay in make test: name one that does, long(kept=...)"
+            )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not any("::" in argument for argument in config.args):  # single tests: others of their file are not collected
+        check_long(items)
     here = Path(__file__).parent
     assert all((here / name).exists() for name in (*BOTH_WAYS, *WHOLE, *LIVED, *NOT_COMPILED)), "a test has moved"
     boundaries = held_by()
