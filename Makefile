@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup check setup-run setup-test ready-pure run cluster test interpreted test-all test-fast test-pure test-compiled test-long flaky durations style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions clean
+.PHONY: help setup check setup-run setup-test ready-pure run cluster test interpreted test-all test-fast test-pure test-compiled test-long flaky durations coverage style types conformance instructions bench bench-suite bench-transports bench-million bench-copies bench-owners bench-comeback bench-pipeline test-lake chaos-pipeline comparison scale demo fuzz security crash sim chaos chaos-storage chaos-cluster chaos-copies chaos-operations lock proto site site-versions clean
 
 VERBS := setup test check bench release
 
@@ -59,11 +59,11 @@ interpreted: ready-pure
 	@$(MAKE) types
 	@$(MAKE) test-pure KINDS="and not compiled_suffices"
 
-test-fast: setup-run ## the fast tests, interpreted, in seconds
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "not slow and not long and not compiled_only" $(ARGS)
+test-fast: .stamps/installed ## the quickest tests, interpreted, in less than a minute
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) $(BY_FILE) --quickest 40 -m "not slow and not long and not compiled_only" $(ARGS)
 
 test-pure: ready-pure
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) $(BY_FILE) -m "not slow and not long and not compiled_only $(KINDS)" $(ARGS)
+	STARLINGMQ_PURE=1 $(PY) $(COVERED) -m pytest -q -n $(JOBS) $(BY_FILE) -m "not slow and not long and not compiled_only $(KINDS)" $(ARGS)
 
 test-compiled: setup-test
 	$(PY) -m pytest -q -n $(JOBS_COMPILED) $(BY_FILE) -m "not long and (hot or slow or compiled_only)" $(ARGS)
@@ -79,6 +79,13 @@ flaky: setup-test ## the tests that changed, N times on a quiet machine and N ti
 
 durations: setup-test ## run all tests as make test does and record what each file takes: the schedule of make test (tests/durations.tsv)
 	$(MAKE) test-pure test-compiled KINDS="and not compiled_suffices" ARGS=--record-durations
+
+coverage: ready-pure ## line and branch coverage of the interpreted half of make test (build/coverage/index.html)
+	@mkdir -p build/coverage && $(BIN)/coverage erase
+	@$(MAKE) test-pure KINDS="and not compiled_suffices" COVERED="-m coverage run"
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage html --quiet
+	@$(BIN)/coverage report --format=total --precision=2
 
 test-lake: setup-test .stamps/lake ## sinks with their real packages: Delta, Kafka, PostgreSQL (needs Maven and PostgreSQL)
 	$(IN_LAKE) $(PY) -m pytest -q tests/lake $(ARGS)

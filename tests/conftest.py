@@ -94,6 +94,7 @@ def types_of_settings_are_read_once() -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", action="store_true", help="write what each file took to tests/durations.tsv")
+    parser.addoption("--quickest", type=float, metavar="SECONDS", help="only the files that took the least time")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -183,3 +184,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if way.hot and not way.both and not patches:
             item.add_marker(pytest.mark.compiled_suffices)
     durations.sort_longest_first(items)
+    if (seconds := config.getoption("--quickest")) is not None:
+        items[:], others = durations.quickest(items, seconds)
+        config.hook.pytest_deselected(items=others)

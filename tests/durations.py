@@ -87,6 +87,21 @@ def sort_longest_first(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -lots[lot(_file(item))])
 
 
+def quickest(items: list[pytest.Item], seconds: float) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Those of the quickest files that take these seconds together, and the others. A new file is among the first."""
+    recorded: dict[str, float] = {}
+    for (file, _), each in sorted(read().items()):  # interpreted, where that is recorded
+        recorded[file] = each.seconds
+    left = seconds
+    taken: set[str] = set()
+    for file in sorted({_file(item) for item in items}, key=lambda file: (recorded.get(file, 0.0), file)):
+        left -= recorded.get(file, 0.0)
+        if left < 0:
+            break
+        taken.add(file)
+    return [item for item in items if _file(item) in taken], [item for item in items if _file(item) not in taken]
+
+
 def _file(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 

@@ -72,3 +72,21 @@ def test_a_run_is_recorded_beside_other_files_and_without_those_that_are_gone(tm
     assert found["test_other.py", COMPILED] == Duration(9.0, 8.0, 7)
     this = found["test_this.py", PURE]
     assert this.tests == 2 and this.seconds > 0 and this.cpu_seconds > 0.05, "the child's time counts"
+
+
+def test_the_quickest_files_are_those_that_fit_into_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = {
+        ("tests/test_a.py", PURE): Duration(3.0, 3.0, 9),
+        ("tests/test_a.py", COMPILED): Duration(1.0, 1.0, 9),
+        ("tests/test_b.py", COMPILED): Duration(2.0, 2.0, 9),
+        ("tests/test_c.py", PURE): Duration(4.0, 4.0, 9),
+    }
+    monkeypatch.setattr(durations, "read", lambda: recorded)
+    items: list[Any] = [Item(f"tests/test_{name}.py::test_x") for name in ("c", "a", "new", "b")]
+    taken, others = durations.quickest(items, 5.5)
+    assert [item.nodeid.partition("::")[0] for item in taken] == [
+        "tests/test_a.py",
+        "tests/test_new.py",
+        "tests/test_b.py",
+    ]
+    assert others == [items[0]]
