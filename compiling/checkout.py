@@ -37,6 +37,9 @@ from compiling.modules import LIBRARY, PACKAGE, ROOT, hot_modules, module_name
 SUFFIX: Final = str(sysconfig.get_config_var("EXT_SUFFIX"))
 IMPORTED: Final = re.compile(r"^\s*(?:from|import) (starlingmq[\w.]*)(?: import ([\w, ]+))?", re.MULTILINE)
 
+TYPED: Final = ("mypy", "librt", "msgspec", "zlib-ng")
+"""mypyc, and the packages whose types it reads."""
+
 
 class Checkout:
     """The sources below ``root``, and the places of their compiled modules."""
@@ -63,11 +66,11 @@ class Checkout:
         """Return a digest of the inputs of the compiled modules: their sources, the modules of this package that these
         import, the compilers.
         """
-        tools = (sys.version, SUFFIX, version("mypy"), os.environ.get("CC"), os.environ.get("CFLAGS"))
+        tools = (sys.version, SUFFIX, *map(version, TYPED), os.environ.get("CC"), os.environ.get("CFLAGS"))
         digest = hashlib.sha256(repr(tools).encode())
         inputs = {self.root / path for path in hot_modules(self.root)}
         inputs |= {path for hot in list(inputs) for path in self._imported_by(hot)}
-        inputs |= {self.root / "setup.py", self.root / "pyproject.toml"}
+        inputs.add(self.root / "setup.py")
         inputs |= {path for path in (self.root / "compiling").iterdir() if path.suffix in (".py", ".ini")}
         for path in sorted(inputs):
             digest.update(str(path.relative_to(self.root)).encode() + b"\0" + path.read_bytes())
