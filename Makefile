@@ -49,8 +49,9 @@ run: system-run .stamps/runnable ## set everything up and run one broker (ARGS="
 cluster: system-cluster .stamps/runnable ## set everything up and run a cluster of three nodes, etcd included (NODES=3 DIR=starling)
 	@exec $(PY) -m compiling --meanwhile $(BIN)/starlingmq cluster up --nodes $(NODES) --dir $(DIR) $(ARGS)
 
-# While the hot modules are compiled, with what the processors have left, what needs nothing compiled is run.
-test: ready-pure ## set everything up and run all tests: style, types, interpreted, compiled
+# While the hot modules are compiled, with what the processors have left, the rest is set up, and what needs nothing
+# compiled is run.
+test: .stamps/installed ## set everything up and run all tests: style, types, interpreted, compiled
 	@$(MAKE) -j 2 compiled-beside interpreted
 	@$(MAKE) test-compiled
 

@@ -75,7 +75,7 @@ def end_with_the_command(ended: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    checkout = Checkout()
+    checkout = Checkout(progress=not arguments)
     if arguments[:1] == ["--meanwhile"]:
         meanwhile(checkout, arguments[1:])
     if arguments:

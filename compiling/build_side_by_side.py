@@ -11,20 +11,22 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Any, Final
 
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
 
-from compiling.cache import OBJECTS
+from compiling.cache import OBJECTS, PROGRESS
 from compiling.modules import level_of
 
 DIGEST_LENGTH: Final = 32
+TOLD_SECONDS: Final = 10.0  # between two lines of progress
 
 
 def jobs() -> int:
@@ -35,20 +37,33 @@ def jobs() -> int:
 class BuildSideBySide(build_ext):
     """``build_ext`` with a thread for each core: for the C files of a library, and for the extension modules."""
 
+    _objects: ObjectFiles
+
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or jobs()
 
-    def build_extension(self, ext: Extension) -> None:
-        sources = sorted(map(str, ext.sources), key=lambda path: -Path(path).stat().st_size)  # the longest first
-        if len(sources) == 1 or os.name != "posix":
-            super().build_extension(ext)
-            return
+    def build_extensions(self) -> None:
         kept = Path(os.environ.get(OBJECTS) or Path(self.build_temp, "objects"))
         kept.mkdir(parents=True, exist_ok=True)
         # Other checkouts may keep theirs there now: each compiles in a directory of its own.
-        with tempfile.TemporaryDirectory(dir=kept) as scratch, ThreadPoolExecutor(jobs()) as pool:
-            objects = list(pool.map(ObjectFiles(self, ext, kept, scratch).compiled, sources))
+        with tempfile.TemporaryDirectory(dir=kept) as scratch:
+            self._objects = ObjectFiles(self.compiler, kept, scratch)
+            super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        if os.name != "posix":
+            super().build_extension(ext)
+            return
+        sources = sorted(map(str, ext.sources), key=lambda path: -Path(path).stat().st_size)  # the longest first
+        compiled = self._objects.of(ext)
+        objects, told = [], monotonic()
+        with ThreadPoolExecutor(min(jobs(), len(sources))) as pool:
+            for made in pool.map(compiled, sources):
+                objects.append(made)
+                if os.environ.get(PROGRESS) and monotonic() > told + TOLD_SECONDS:
+                    print(f"compiled {len(objects)} of {len(sources)} files", flush=True)
+                    told = monotonic()
         self.compiler.link_shared_object(
             objects,
             self.get_ext_fullpath(ext.name),
@@ -59,60 +74,62 @@ class BuildSideBySide(build_ext):
 
 
 class ObjectFiles:
-    """The object files of one extension, compiled or found."""
+    """The object files of a build, compiled or found. ``scratch``: a directory that only this build uses."""
 
-    def __init__(self, command: BuildSideBySide, extension: Extension, directory: Path, scratch: str) -> None:
-        self.compiler: Any = command.compiler
-        self.extension = extension
+    def __init__(self, compiler: Any, directory: Path, scratch: str) -> None:
+        self.compiler = compiler
         self.directory = directory
         self._scratch = scratch
         self._precompiled: dict[tuple[str, ...], list[str]] = {}
         self._lock = Lock()
-        self._common = hashlib.sha256(repr(list(self._identity())).encode())
+        says = subprocess.run([compiler.compiler_so[0], "--version"], capture_output=True, text=True).stdout
+        # mypy contains the headers of its runtime.
+        self._tools = (*compiler.compiler_so, sys.version, sys.platform, version("mypy"), says)
+
+    def of(self, extension: Extension) -> Callable[[str], str]:
+        """Return the function that gives the path of the object file of one of its sources."""
+        inputs = (*self._tools, *extension.extra_compile_args, *map(repr, extension.define_macros))
+        common = hashlib.sha256(repr(list(inputs)).encode())
         beside = {header for source in extension.sources for header in Path(source).parent.glob("*.h")}
         for header in sorted(beside.union(map(Path, extension.depends))):
-            self._common.update(header.read_bytes())
+            common.update(header.read_bytes())
 
-    def _identity(self) -> Iterator[str]:
-        yield from self.compiler.compiler_so
-        yield from self.extension.extra_compile_args
-        yield from (repr(macro) for macro in self.extension.define_macros)
-        yield from (sys.version, sys.platform, version("mypy"))  # mypy contains the headers of its runtime
-        yield subprocess.run([self.compiler.compiler_so[0], "--version"], capture_output=True, text=True).stdout
+        def compiled(source: str) -> str:
+            level = level_of(source)
+            digest = common.copy()
+            digest.update(f"{source} {level}".encode() + b"\0" + Path(source).read_bytes())
+            kept = self.directory / f"{digest.hexdigest()[:DIGEST_LENGTH]}.o"
+            if not kept.exists():
+                (made,) = self.compiler.compile(
+                    [source],
+                    output_dir=self._scratch,
+                    macros=extension.define_macros,
+                    include_dirs=extension.include_dirs,
+                    extra_postargs=[*extension.extra_compile_args, *level, *self._headers(extension, level)],
+                    depends=extension.depends,
+                )
+                os.replace(made, kept)  # a file under this name is always complete
+            os.utime(kept)  # the cache removes files that are not used
+            return str(kept)
 
-    def compiled(self, source: str) -> str:
-        """Return the path of its object file."""
-        level = level_of(source)
-        digest = self._common.copy()
-        digest.update(f"{source} {level}".encode() + b"\0" + Path(source).read_bytes())
-        kept = self.directory / f"{digest.hexdigest()[:DIGEST_LENGTH]}.o"
-        if not kept.exists():
-            (made,) = self.compiler.compile(
-                [source],
-                output_dir=self._scratch,
-                macros=self.extension.define_macros,
-                include_dirs=self.extension.include_dirs,
-                extra_postargs=[*self.extension.extra_compile_args, *level, *self._headers(level)],
-                depends=self.extension.depends,
-            )
-            os.replace(made, kept)  # a file under this name is always complete
-        os.utime(kept)  # the cache removes files that are not used
-        return str(kept)
+        return compiled
 
-    def _headers(self, level: tuple[str, ...]) -> list[str]:
+    def _headers(self, extension: Extension, level: tuple[str, ...]) -> list[str]:
         """Return the flags with which gcc reads the headers of all C files, a third of a second for each, only once."""
+        own = [Path(path).resolve() for path in extension.depends if Path(path).name.startswith("__native_internal_")]
+        flags = (*extension.extra_compile_args, *level)
+        flags += tuple(f"-I{directory}" for directory in (*extension.include_dirs, *self.compiler.include_dirs))
+        key = (*map(str, own), *flags)
         with self._lock:
-            if level not in self._precompiled:
-                self._precompiled[level] = list(self._precompile(level))
-            return self._precompiled[level]
+            if key not in self._precompiled:
+                self._precompiled[key] = list(self._precompile(own or [Path("Python.h")], flags))
+            return self._precompiled[key]
 
-    def _precompile(self, level: tuple[str, ...]) -> Iterator[str]:
-        shared = [path for path in self.extension.depends if Path(path).name.startswith("__native_internal_")]
-        if shared and "gcc" in Path(self.compiler.compiler_so[0]).name:
-            header = Path(self._scratch, f"all{''.join(level)}.h")
-            header.write_text("".join(f'#include "{Path(path).resolve()}"\n' for path in shared), encoding="ascii")
-            command = [*self.compiler.compiler_so, *self.extension.extra_compile_args, *level]
-            command += [f"-I{directory}" for directory in (*self.extension.include_dirs, *self.compiler.include_dirs)]
-            made = subprocess.run([*command, "-x", "c-header", str(header), "-o", f"{header}.gch"])
-            if made.returncode == 0:
-                yield from ("-include", str(header))
+    def _precompile(self, headers: list[Path], flags: tuple[str, ...]) -> Iterator[str]:
+        if "gcc" not in Path(self.compiler.compiler_so[0]).name:
+            return
+        header = Path(self._scratch, f"all{len(self._precompiled)}.h")
+        header.write_text("".join(f'#include "{path}"\n' for path in headers), encoding="ascii")
+        command = [*self.compiler.compiler_so, *flags, "-x", "c-header", str(header), "-o", f"{header}.gch"]
+        if subprocess.run(command).returncode == 0:
+            yield from ("-include", str(header))

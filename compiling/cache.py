@@ -17,6 +17,9 @@ KEPT_SECONDS: Final = 7 * 24 * 3600.0
 OBJECTS: Final = "STARLINGMQ_OBJECTS"
 """The variable of the environment that tells ``setup.py`` where the object files are kept."""
 
+PROGRESS: Final = "STARLINGMQ_PROGRESS"
+"""The variable that tells ``setup.py`` to say how far it is."""
+
 
 class Cache:
     """``instead``: its directory where the user has no cache that can be written."""

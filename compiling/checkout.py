@@ -31,7 +31,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from compiling.cache import OBJECTS, Cache
+from compiling.cache import OBJECTS, PROGRESS, Cache
 from compiling.modules import LIBRARY, PACKAGE, ROOT, hot_modules, module_name
 
 SUFFIX: Final = str(sysconfig.get_config_var("EXT_SUFFIX"))
@@ -42,10 +42,11 @@ TYPED: Final = ("mypy", "librt", "msgspec", "zlib-ng")
 
 
 class Checkout:
-    """The sources below ``root``, and the places of their compiled modules."""
+    """The sources below ``root``, and where their compiled modules are. ``progress``: a build says how far it is."""
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self, root: Path = ROOT, progress: bool = False) -> None:
         self.root = root
+        self.progress = progress
         self.sources = root / PACKAGE.parent
         self.library = self.sources / f"{LIBRARY}{SUFFIX}"
         self.built = root / "build" / "compiled"
@@ -95,7 +96,7 @@ class Checkout:
         shutil.rmtree(self.built, ignore_errors=True)
         command = [sys.executable, "setup.py", "--quiet", "build_ext"]
         command += ["--build-lib", str(self.built), "--build-temp", str(self.root / "build" / "objects")]
-        environment = {**os.environ, OBJECTS: str(self.cache.objects)}
+        environment = {**os.environ, OBJECTS: str(self.cache.objects), PROGRESS: "1" if self.progress else ""}
         subprocess.run(command, cwd=self.root, env=environment, check=True, stdin=subprocess.DEVNULL)
         return (self.built / self.library.name).exists()
 
