@@ -35,10 +35,18 @@ def each_scene(mistakes: Mapping[str, Mistake]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("scene", [one for one in found if not one.__name__.startswith("test_")])
 
 
-def each_mistake(mistakes: Mapping[str, Mistake]) -> Callable[[Test], Test]:
-    """Parametrize a test with the mistakes. It runs interpreted only."""
+def each_mistake(mistakes: Mapping[str, Mistake], *stay: str) -> Callable[[Test], Test]:
+    """Parametrize a test with the mistakes. It runs interpreted only; those not in ``stay``, if any is named, are
+    long."""
+    assert all(name in mistakes for name in stay)
     interpreted = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
-    each = pytest.mark.parametrize("mistake", mistakes.values(), ids=list(mistakes))
+    each = pytest.mark.parametrize(
+        "mistake",
+        [
+            pytest.param(mistake, id=name, marks=() if name in (stay or mistakes) else pytest.mark.long)
+            for name, mistake in mistakes.items()
+        ],
+    )
     return lambda test: interpreted(each(test))
 
 

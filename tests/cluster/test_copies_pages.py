@@ -21,6 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "COPIES.md"
 SAFE = "the loss of any one node would lose nothing that was acknowledged"
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/cluster/test_real_copies.py"),
     pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

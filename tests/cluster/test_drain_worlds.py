@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.cluster.drain_world import run
+from tests.few import few
 
 PLAIN = (0, 4, 8, 20, 48, 52, 80, 130)
 """The last ones found something: who waited for routes of others gave up, and a takeover forgot whose PUBRECs wait."""
 FAULTY = (1, 3, 5, 7, 9, 29)  # two of each kind; in the last one an offer came again, after its session
 
 
-def test_restarts_in_order_lose_nothing_and_keep_every_session() -> None:
+@pytest.mark.parametrize("worlds", [3, pytest.param(8, marks=pytest.mark.long)])
+def test_restarts_in_order_lose_nothing_and_keep_every_session(worlds: int) -> None:
     drained = handed = 0
-    for seed in PLAIN:
+    for seed in PLAIN[-worlds:]:
         world = run(seed)
         drained += world.drained
         handed += world.handed
-    assert drained > 15 and handed > 8, "hardly anything was handed over"
+    assert drained > 1.5 * worlds and handed >= worlds, "hardly anything was handed over"
 
 
-def test_crashes_cuts_and_an_etcd_that_is_away_meanwhile() -> None:
-    for seed in FAULTY:
-        run(seed)
+@pytest.mark.parametrize("seed", few(FAULTY, 1, 29))
+def test_crashes_cuts_and_an_etcd_that_is_away_meanwhile(seed: int) -> None:
+    run(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 
+import pytest
 from tests.cluster.test_members import SETTLE, Town, names, state
 
 from starlingmq.cluster.etcd.etcd_requests import Put, Txn
@@ -54,8 +55,9 @@ def test_all_nodes_change_their_owners_once_all_were_stopped() -> None:
     assert nodes[0].online == {1: 2, 2: 2, 3: 2}
 
 
-def test_of_two_that_start_at_once_with_different_owners_one_joins() -> None:
-    for seed in range(50):
+@pytest.mark.parametrize("seeds", [8, pytest.param(50, marks=pytest.mark.long)])
+def test_of_two_that_start_at_once_with_different_owners_one_joins(seeds: int) -> None:
+    for seed in range(seeds):
         town = Town(seed)
         nodes = [town.start("a"), town.start("b", owners="shares")]
         town.run(2 * SETTLE)
@@ -88,8 +90,9 @@ def owners_of(town: Town, *names: str) -> list[str]:
     return [member.owners for member in found]
 
 
-def test_nodes_of_a_new_cluster_without_the_setting_have_shares() -> None:
-    for seed in range(50):
+@pytest.mark.parametrize("seeds", [8, pytest.param(50, marks=pytest.mark.long)])
+def test_nodes_of_a_new_cluster_without_the_setting_have_shares(seeds: int) -> None:
+    for seed in range(seeds):
         town = Town(seed)
         for name in "abc":
             assert town.start(name, owners="auto").owners == "auto"
@@ -118,8 +121,9 @@ def test_a_node_that_joins_without_the_setting_has_what_the_others_have() -> Non
         assert owners_of(town, "a", "b") == [owners] * 2
 
 
-def test_nodes_that_were_all_stopped_keep_owners_in_etcd_without_the_setting() -> None:
-    for seed in range(50):
+@pytest.mark.parametrize("seeds", [8, pytest.param(50, marks=pytest.mark.long)])
+def test_nodes_that_were_all_stopped_keep_owners_in_etcd_without_the_setting(seeds: int) -> None:
+    for seed in range(seeds):
         town = Town(seed)
         town.joined("a", "b", "c")
         for name in "abc":
@@ -163,9 +167,10 @@ def test_a_change_to_shares_that_one_node_has_made_is_followed_after_a_crash_of_
     assert owners_of(town, *"abc") == ["shares"] * 3
 
 
-def test_of_nodes_that_start_at_once_all_that_join_have_the_same_owners() -> None:
+@pytest.mark.parametrize("seeds", [8, pytest.param(100, marks=pytest.mark.long)])
+def test_of_nodes_that_start_at_once_all_that_join_have_the_same_owners(seeds: int) -> None:
     """The first node decides; a node that names another setting waits, or ends."""
-    for seed in range(100):
+    for seed in range(seeds):
         town = Town(seed)
         found = [town.start("a", owners="etcd"), town.start("b", owners="auto"), town.start("c", owners="auto")]
         town.run(3 * SETTLE)
@@ -174,8 +179,9 @@ def test_of_nodes_that_start_at_once_all_that_join_have_the_same_owners() -> Non
         assert all(node.problem for node in found if node not in joined), seed
 
 
-def test_a_node_whose_requests_are_carried_out_without_an_answer_has_what_its_key_says() -> None:
-    for seed in range(100):
+@pytest.mark.parametrize("seeds", [8, pytest.param(100, marks=pytest.mark.long)])
+def test_a_node_whose_requests_are_carried_out_without_an_answer_has_what_its_key_says(seeds: int) -> None:
+    for seed in range(seeds):
         town = Town(seed)
         draw = Random(seed)
         town.etcd.cut("a")

@@ -20,8 +20,15 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "copies", 2)
 
 
-@pytest.mark.parametrize("owners", ["shares", "etcd"])
-@pytest.mark.parametrize("whose", [0, 1])
+@pytest.mark.parametrize(
+    ("owners", "whose"),
+    [
+        ("shares", 0),
+        pytest.param("shares", 1, marks=pytest.mark.long),
+        pytest.param("etcd", 0, marks=pytest.mark.long),
+        pytest.param("etcd", 1, marks=pytest.mark.long),
+    ],
+)
 def test_the_client_finds_its_session_within_seconds(owners: str, whose: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "owners", owners)
     for steps in STEPS[whose::2]:

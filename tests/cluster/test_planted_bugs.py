@@ -179,17 +179,17 @@ def world_of(bug: Bug) -> type[World]:
 
 IN_LIVES = [
     (CountsWhomItHears, "though it reaches"),
-    (CountsJoining, "and .* with|though it reaches"),
-    (CountsItself, "and .* with|though it reaches"),
-    (ForgetsNobodyInTime, "though it reaches"),
+    pytest.param(CountsJoining, "and .* with|though it reaches", marks=pytest.mark.long),
+    pytest.param(CountsItself, "and .* with|though it reaches", marks=pytest.mark.long),
+    pytest.param(ForgetsNobodyInTime, "though it reaches", marks=pytest.mark.long),
     (TakesAnyMembership, "goes back"),
     (ComparesNoNumber, "was given twice"),
     (LeavesTheLeaseLost, "do not come together"),
-    (TellsAChangeOnce, "do not come together|though it reaches|reads another"),
-    (TellsNothingOfTheLost, "reads another"),
+    pytest.param(TellsAChangeOnce, "do not come together|though it reaches|reads another", marks=pytest.mark.long),
+    pytest.param(TellsNothingOfTheLost, "reads another", marks=pytest.mark.long),
     (TellsTheMembershipToNobody, "reads another"),
-    (ReadsWithoutABase, "reads another"),
-    (ReadsWhatIsLate, "reads another"),
+    pytest.param(ReadsWithoutABase, "reads another", marks=pytest.mark.long),
+    pytest.param(ReadsWhatIsLate, "reads another", marks=pytest.mark.long),
 ]
 
 
@@ -257,12 +257,12 @@ def a_triangle_without_a_side(world: World) -> None:
 SCENES = [alone_while_two_join, unseen_while_two_join, a_triangle_without_a_side]
 IN_SCENES = [
     (AsksNobody, unseen_while_two_join, "serves with .* and .* with"),
-    (KeepsWhoItHeard, alone_while_two_join, "serves with .* and .* with"),
+    pytest.param(KeepsWhoItHeard, alone_while_two_join, "serves with .* and .* with", marks=pytest.mark.long),
     (ComparesNoChange, alone_while_two_join, "serves with .* and .* with"),
     (SaysNothingOfWhatIsRelayed, a_triangle_without_a_side, "connected"),
     (PassesNothingOn, a_triangle_without_a_side, "connected"),
-    (BeatsTheDirectWayOnly, a_triangle_without_a_side, "connected"),
-    (PassesBack, a_triangle_without_a_side, "connected"),
+    pytest.param(BeatsTheDirectWayOnly, a_triangle_without_a_side, "connected", marks=pytest.mark.long),
+    pytest.param(PassesBack, a_triangle_without_a_side, "connected", marks=pytest.mark.long),
 ]
 
 

@@ -220,42 +220,71 @@ async def test_operators_see_the_same_routes_and_members_at_each_node(cluster: C
         assert [member["connected"] for member in status["members"]] == [True] * 3
 
 
+async def retained_at(node: Node, filter: str, wanted: int, version: int = 5) -> dict[str, bytes]:
+    """The retained messages that a new subscriber gets there now."""
+    found: dict[str, bytes] = {}
+    async with Client(node.url, version=version) as client:
+        await client.subscribe(filter, 1)
+        async with within(SECONDS):
+            while len(found) < wanted:
+                message = await anext(client.messages())
+                assert message.retain
+                found[message.topic] = message.payload
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_message_retained_at_one_node_is_retained_at_all(cluster: Cluster, version: int) -> None:
+    first, *others = cluster.nodes
+    wanted = {f"seen{version}/{number}": b"%d" % number for number in range(20)}
+    async with Client(first.url, version=version) as client:
+        for topic, payload in wanted.items():
+            await client.publish(topic, payload, 1, retain=True)
+        for node in others:  # at once: what was acknowledged is there
+            assert await retained_at(node, f"seen{version}/#", 20, version) == wanted
+        await client.publish(f"seen{version}/0", b"", 1, retain=True)
+    del wanted[f"seen{version}/0"]
+    for node in others:
+        assert await retained_at(node, f"seen{version}/#", 19, version) == wanted
+
+
 # Allowed faults, under load
 
 
 async def test_a_node_is_killed_and_comes_back(cluster: Cluster) -> None:
+    node = cluster.nodes[1]
     async with Load(cluster.nodes) as load:
-        for node in cluster.nodes[1:]:
-            await load.more(500)
-            node.kill()
-            await load.more(1000)
-            node.start()
-            await cluster.until(node.is_ready, f"{node.name} is back")
-        await load.more(500)
+        await load.more(200)
+        node.kill()
+        await load.more(300)
+        node.start()
+        await cluster.until(node.is_ready, f"{node.name} is back")
+        await load.more(200)
         await load.settle()
         assert load.promised > 0
         await cluster.whole()
 
 
 async def test_an_etcd_is_killed_and_started_again(cluster: Cluster) -> None:
+    node = cluster.nodes[0]
     async with Load(cluster.nodes) as load:
-        for node in cluster.nodes:
-            await load.more(500)
+        await load.more(200)
+        etcd = node.etcd()
+        assert etcd is not None
+        etcd.kill()
+
+        def is_back(old: int = etcd.pid) -> bool:
             etcd = node.etcd()
-            assert etcd is not None
-            etcd.kill()
+            return etcd is not None and etcd.pid != old
 
-            def is_back(node: Node = node, old: int = etcd.pid) -> bool:
-                etcd = node.etcd()
-                return etcd is not None and etcd.pid != old
-
-            await cluster.until(is_back, f"the etcd of {node.name} is back")
-        await load.more(500)
+        await cluster.until(is_back, f"the etcd of {node.name} is back")
+        await load.more(200)
         await load.settle()
         assert load.refused == load.refused_connections == 0, "who serves goes on without it"
         await cluster.whole()
 
 
+@pytest.mark.long(kept="tests/sim/test_sim.py")
 async def test_one_way_cut_off_goes_round(cluster: Cluster) -> None:
     first, second, third = cluster.nodes
     async with Load(cluster.nodes) as load:
@@ -292,6 +321,7 @@ def member(node: Node, name: str) -> dict[str, Any]:
     return next(each for each in found if each["name"] == name)
 
 
+@pytest.mark.long(kept="tests/cluster/test_real.py::test_a_minority_refuses_mqtt_5")
 async def test_a_node_that_is_cut_off_under_load(cluster: Cluster) -> None:
     away = cluster.nodes[1]
     async with Load(cluster.nodes) as load:
@@ -433,6 +463,7 @@ def paho_is_refused(node: Node) -> bool:
 # Members that come and go
 
 
+@pytest.mark.long(kept="tests/cluster/test_members.py")
 async def test_a_node_joins_one_leaves_and_one_is_forgotten(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"lease_ttl": 3}) as cluster:
         await cluster.whole()
@@ -476,6 +507,7 @@ async def test_a_node_joins_one_leaves_and_one_is_forgotten(tmp_path: Path) -> N
         assert cluster.complaints() == []
 
 
+@pytest.mark.long(kept="tests/cluster/test_real.py::test_a_node_is_killed_and_comes_back")
 async def test_five_nodes(tmp_path: Path) -> None:
     with Cluster(tmp_path, 5, {"owners": "etcd"}) as cluster:  # shares may lose sessions with two nodes at once
         await cluster.whole()

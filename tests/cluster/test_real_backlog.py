@@ -16,6 +16,7 @@ from starlingmq.client import Client
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/cluster/test_backlog.py"),
     pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

@@ -74,7 +74,7 @@ async def copied(cluster: Cluster, copies: int) -> None:
     await cluster.until(lambda: all(is_copied(node, copies) for node in cluster.nodes), "all nodes have copies")
 
 
-@pytest.mark.parametrize(("copies", "qos"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(("copies", "qos"), [(2, 1), pytest.param(3, 2, marks=pytest.mark.long)])
 async def test_what_waits_for_a_client_survives_the_disk_of_its_node(tmp_path: Path, copies: int, qos: int) -> None:
     with Cluster(tmp_path, 3, {"copies": copies}, proxies=False) as cluster:
         await cluster.whole()
@@ -82,7 +82,7 @@ async def test_what_waits_for_a_client_survives_the_disk_of_its_node(tmp_path: P
         one, two, three = cluster.nodes
         await subscribe(three, "to/sleeper", qos)
         async with Client(three.url) as client, within(SECONDS):
-            for number in range(200):
+            for number in range(50):
                 await client.publish("to/sleeper", b"%d" % number, qos=qos)
         three.kill()
         shutil.rmtree(three.data_dir)
@@ -90,16 +90,17 @@ async def test_what_waits_for_a_client_survives_the_disk_of_its_node(tmp_path: P
             two
         ) as client:  # at once: its CONNECT waits until another node serves the data of the lost one
             assert client.session_present
-        assert await found(two, 200) == list(range(200))
+        assert await found(two, 50) == list(range(50))
         await subscribe(one, "to/sleeper", qos)
         three.start()
         await cluster.whole()
         async with Client(three.url) as client, within(SECONDS):
-            await client.publish("to/sleeper", b"200", qos=qos)
-        assert await found(three, 1) == [200]
+            await client.publish("to/sleeper", b"50", qos=qos)
+        assert await found(three, 1) == [50]
         assert not cluster.complaints()
 
 
+@pytest.mark.long(kept="tests/cluster/test_copies_worlds.py")
 async def test_nothing_is_acknowledged_that_its_follower_does_not_have(tmp_path: Path) -> None:
     with Cluster(tmp_path, 2, {"copies": 2, "min_copies": 2}, proxies=False) as cluster:
         await cluster.whole()
@@ -116,6 +117,7 @@ async def test_nothing_is_acknowledged_that_its_follower_does_not_have(tmp_path:
         await cluster.until(lambda: is_copied(one, 2), "the follower is in step again")
 
 
+@pytest.mark.long(kept="tests/storage/test_copies.py")
 async def test_a_node_without_a_follower_says_that_it_is_not_ready(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 3, "min_copies": 3}, proxies=False) as cluster:
         await cluster.whole()
@@ -130,6 +132,7 @@ async def test_a_node_without_a_follower_says_that_it_is_not_ready(tmp_path: Pat
         await subscribe(one, "to/sleeper", 1)
 
 
+@pytest.mark.long(kept="tests/cluster/test_leaving_nodes.py")
 async def test_a_drain_waits_until_other_nodes_have_copies(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3, "drain_copy_timeout": "2s"}, proxies=False) as cluster:
         await cluster.whole()
@@ -156,6 +159,7 @@ async def test_a_drain_waits_until_other_nodes_have_copies(tmp_path: Path) -> No
         await cluster.until(lambda: not one.ask("cluster.drain")["only_here"], "the follower has its copy again")
 
 
+@pytest.mark.long(kept="tests/cluster/test_gone_nodes.py")
 async def test_the_health_names_missing_copies_and_the_node_that_serves_the_data_of_a_lost_one(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
         await cluster.whole()
@@ -192,6 +196,7 @@ async def test_the_health_names_missing_copies_and_the_node_that_serves_the_data
         await cluster.until(lambda: one.status()["health"]["status"] == "healthy", "it is back")
 
 
+@pytest.mark.long(kept="tests/cluster/test_lost_node_reports.py")
 async def test_a_node_is_gone_as_soon_as_another_one_serves_its_data(tmp_path: Path) -> None:
     """Also while its lease in etcd lasts, and although no copy is missing."""
     with Cluster(tmp_path, 3, {"copies": 3, "lease_ttl": 30}, proxies=False) as cluster:
@@ -226,6 +231,7 @@ async def subscribe_refused(cluster: Cluster, node: Node) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.long(kept="tests/cluster/test_copies_worlds.py")
 async def test_all_nodes_of_a_cluster_with_copies_restart_with_their_disks(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2}, proxies=False) as cluster:
         await cluster.whole()
@@ -244,6 +250,7 @@ async def test_all_nodes_of_a_cluster_with_copies_restart_with_their_disks(tmp_p
         assert not cluster.complaints()
 
 
+@pytest.mark.long(kept="tests/cluster/test_copy_roles.py")
 async def test_an_older_copy_is_kept_and_served_once_an_operator_gives_up_the_lost_disk(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
         await cluster.whole()
@@ -292,6 +299,7 @@ async def test_an_older_copy_is_kept_and_served_once_an_operator_gives_up_the_lo
         await copied(cluster, 2)
 
 
+@pytest.mark.long(kept="tests/cluster/test_copy_roles.py")
 async def test_a_node_with_a_new_disk_does_not_start_without_the_copies_that_it_had(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2}, proxies=False) as cluster:
         await cluster.whole()
@@ -311,6 +319,7 @@ async def test_a_node_with_a_new_disk_does_not_start_without_the_copies_that_it_
         await copied(cluster, 2)
 
 
+@pytest.mark.long(kept="tests/cluster/test_copy_roles.py")
 async def test_nobody_serves_the_data_of_a_node_that_has_left(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3, "copy_timeout": "5s"}, proxies=False) as cluster:
         await cluster.whole()
@@ -329,6 +338,7 @@ async def test_nobody_serves_the_data_of_a_node_that_has_left(tmp_path: Path) ->
         assert "taking over the data of n3" not in one.said() + two.said()
 
 
+@pytest.mark.long(kept="tests/cluster/test_copy_roles.py")
 async def test_a_lost_node_that_is_forgotten_is_handed_over_first_and_returns_without_its_old_data(
     tmp_path: Path,
 ) -> None:
@@ -389,6 +399,7 @@ def etcd_of(node: Node) -> list[str]:
     return [f"127.0.0.1:{settings['cluster']['etcd']['client_port']}"]
 
 
+@pytest.mark.long(kept="tests/storage/test_copies.py")
 async def test_the_stream_of_a_lost_node_is_read_with_the_same_offsets(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     cluster = Cluster(tmp_path, 3, {"copies": 2}, proxies=False)
@@ -415,6 +426,7 @@ async def test_the_stream_of_a_lost_node_is_read_with_the_same_offsets(tmp_path:
         assert rows == [*before[1], (before[1][-1][0] + 1, b"100")]
 
 
+@pytest.mark.long(kept="tests/storage/test_copy_directory.py")
 async def test_two_disks_that_were_swapped_are_refused_and_nothing_is_replaced(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
         await cluster.whole()
@@ -448,6 +460,7 @@ async def test_two_disks_that_were_swapped_are_refused_and_nothing_is_replaced(t
         assert not cluster.complaints()
 
 
+@pytest.mark.long(kept="tests/cluster/test_process_presence.py")
 async def test_a_node_whose_follower_was_forgotten_gets_another_follower(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
         await cluster.whole()
@@ -462,7 +475,7 @@ async def test_a_node_whose_follower_was_forgotten_gets_another_follower(tmp_pat
         await cluster.until(lambda: in_step_of(one) == wanted, "another node has it, long before copy_timeout")
 
 
-@pytest.mark.long
+@pytest.mark.long(alone="the answer comes after the time that a real node gives members of groups")
 async def test_a_node_whose_messages_wait_for_a_group_is_not_forgotten_and_the_answer_says_so(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "lease_ttl": 3}, proxies=False) as cluster:
         await cluster.whole()

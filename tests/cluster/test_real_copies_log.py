@@ -14,6 +14,7 @@ from tests.cluster.test_real_copies import copied
 SECONDS = 30.0
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/cluster/test_lost_node_reports.py"),
     pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

@@ -14,6 +14,7 @@ from starlingmq.client import Client
 SECONDS = 20.0
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/net/test_etcd_rejoin.py"),
     pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

@@ -124,6 +124,7 @@ def told_as_table(node: Node) -> str:
     return subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=True).stdout
 
 
+@pytest.mark.long(kept="tests/cluster/test_queue_groups.py")
 async def test_members_and_publishers_of_both_protocols_on_all_nodes(three: Cluster) -> None:
     workers = Workers("jobs.mixed")
     for node in three.nodes:
@@ -156,6 +157,7 @@ async def test_members_and_publishers_of_both_protocols_on_all_nodes(three: Clus
     await workers.close()
 
 
+@pytest.mark.long(kept="tests/cluster/test_queue_groups.py")
 async def test_a_hop_of_a_group_takes_little(three: Cluster) -> None:
     """The member, the publisher and the primary are on three nodes."""
     first, second, third = three.nodes
@@ -181,6 +183,7 @@ async def test_a_hop_of_a_group_takes_little(three: Cluster) -> None:
     assert sorted(times)[50] < 0.05 * slowness()
 
 
+@pytest.mark.long(kept="tests/cluster/test_queue_groups.py")
 async def test_the_node_of_the_primary_is_killed(three: Cluster) -> None:
     """Messages that waited there arrive when it is back; all others are delivered without it."""
     first, second, third = three.nodes

@@ -20,6 +20,7 @@ from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/cluster/test_handshake_worlds.py"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 from tests.cluster.real import Cluster, Node
 from tests.net.etcds import connected
+from tests.patience import within
 from tests.peer import Peer
 
 from starlingmq.client import Client
@@ -23,6 +24,7 @@ from starlingmq.wire.mqtt import Connack, Connect, Will
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/cluster/test_process_watch.py"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]
@@ -45,7 +47,7 @@ async def test_clients_of_a_killed_node_are_served_elsewhere_at_once(three: Clus
     client = Client(killed.url, client_id="c", version=version, clean_start=False, session_expiry=600 * (version == 5))
     await client.connect()
     await client.subscribe("before/#", 1)
-    async with Client(third.url, keep_alive=0) as publisher, asyncio.timeout(SECONDS):
+    async with Client(third.url, keep_alive=0) as publisher, within(SECONDS):
         killed.kill()
         killed_at = time.monotonic()
         async with Client(other.url, client_id="c", version=version, clean_start=False) as again:
@@ -91,7 +93,7 @@ async def test_wills_of_a_killed_node_do_not_wait_for_its_lease(patient: Cluster
             await will_is_known(other)
             killed.kill()
             killed_at = time.monotonic()
-            async with asyncio.timeout(SECONDS):
+            async with within(SECONDS):
                 async for message in watcher.messages():
                     assert message.payload == b"offline"
                     break

@@ -18,6 +18,7 @@ from starlingmq.client import Client as MqttClient
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/nats/test_lame_duck.py"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

@@ -23,6 +23,7 @@ import nats
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/nats/test_killed.py"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

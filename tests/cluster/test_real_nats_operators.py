@@ -24,6 +24,7 @@ from starlingmq.auth.password_file import PasswordFile
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/nats/test_system_requests.py"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

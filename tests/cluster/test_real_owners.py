@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]
 
-AWAY_SECONDS = float(os.environ.get("STARLINGMQ_ETCD_AWAY", "60"))
+AWAY_SECONDS = float(os.environ.get("STARLINGMQ_ETCD_AWAY", "12"))
 ROAMERS = 12
 WAITING_SECONDS = 3.0  # a CONNECT waits for its owner for longer, as a rule
 
@@ -141,6 +141,7 @@ async def came(client: Client, topic: str, seconds: float) -> list[bytes]:
     return found
 
 
+@pytest.mark.long(kept="tests/cluster/test_shares_worlds.py")
 async def test_wills_come_and_retained_values_wait_while_all_etcds_are_stopped(three: Cluster) -> None:
     first, second, third = three.nodes
     async with Client(third.url) as watcher:
@@ -176,6 +177,7 @@ def place_of(node: Node, client_id: str) -> tuple[str, str]:
     return found["leader"], found["deputy"]
 
 
+@pytest.mark.long(kept="tests/cluster/test_shares_worlds.py")
 async def test_shares_of_a_node_that_is_gone_and_a_node_that_starts_wait_for_etcd(three: Cluster) -> None:
     first, second, third = three.nodes
     names = {place_of(first, f"c{number}"): f"c{number}" for number in range(200)}

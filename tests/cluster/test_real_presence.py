@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 from tests.cluster.real import Cluster, Node
+from tests.patience import within
 from tests.peer import Peer
 
 from starlingmq.client import Client
@@ -18,6 +19,7 @@ from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/cluster/test_presence.py"),
     pytest.mark.timeout(200),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]
@@ -37,7 +39,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 async def come_online(node: Node, name: str, version: int, clean: bool) -> Peer:
     """Until its node takes it: a node that has just lost another one may refuse clients for a moment."""
-    async with asyncio.timeout(SECONDS):
+    async with within(SECONDS):
         while True:
             peer = await Peer.open(node.url, version)
             will = Will(f"presence/{name}".encode(), b"offline", 1, True, {})
@@ -83,7 +85,7 @@ async def test_a_client_whose_node_was_killed_is_online_in_the_end(three: Cluste
         async with Client(node.url) as reader:
             await reader.subscribe("presence/#", 1)
             retained: dict[str, bytes] = {}
-            async with asyncio.timeout(SECONDS):
+            async with within(SECONDS):
                 async for message in reader.messages():
                     retained[message.topic.removeprefix("presence/")] = message.payload
                     if len(retained) == len(names):

@@ -9,7 +9,9 @@ from typing import Final
 
 import pytest
 from tests.cluster.real import Cluster, Node
+from tests.cluster.test_real import retained_at
 from tests.net.etcds import connected
+from tests.patience import within
 from tests.peer import Peer
 
 from starlingmq.client import Client
@@ -20,6 +22,7 @@ from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTER
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/cluster/test_real.py::test_a_message_retained_at_one_node_is_retained_at_all"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]
@@ -35,34 +38,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         asyncio.run(cluster.whole())
         yield cluster
         assert cluster.complaints() == []
-
-
-async def retained_at(node: Node, filter: str, wanted: int, version: int = 5) -> dict[str, bytes]:
-    """The retained messages that a new subscriber gets there now."""
-    found: dict[str, bytes] = {}
-    async with Client(node.url, version=version) as client:
-        await client.subscribe(filter, 1)
-        async with asyncio.timeout(SECONDS):
-            while len(found) < wanted:
-                message = await anext(client.messages())
-                assert message.retain
-                found[message.topic] = message.payload
-    return found
-
-
-@pytest.mark.parametrize("version", [4, 5])
-async def test_a_message_retained_at_one_node_is_retained_at_all(three: Cluster, version: int) -> None:
-    first, *others = three.nodes
-    wanted = {f"seen{version}/{number}": b"%d" % number for number in range(20)}
-    async with Client(first.url, version=version) as client:
-        for topic, payload in wanted.items():
-            await client.publish(topic, payload, 1, retain=True)
-        for node in others:  # at once: what was acknowledged is there
-            assert await retained_at(node, f"seen{version}/#", 20, version) == wanted
-        await client.publish(f"seen{version}/0", b"", 1, retain=True)
-    del wanted[f"seen{version}/0"]
-    for node in others:
-        assert await retained_at(node, f"seen{version}/#", 19, version) == wanted
 
 
 async def test_a_large_retained_message_survives_that_its_node_is_killed(three: Cluster) -> None:
@@ -100,7 +75,7 @@ async def etcd_has_wills(*wanted: tuple[Node, str]) -> None:
     numbers = {member["name"]: member["number"] for member in status["members"]}
     keys = {wills_of(status["cluster"], numbers[node.name]) + name.encode() for node, name in wanted}
     prefix = all_wills(status["cluster"])
-    async with connected(wanted[0][0].etcd_address()) as client, asyncio.timeout(SECONDS):
+    async with connected(wanted[0][0].etcd_address()) as client, within(SECONDS):
         while True:
             answer = await client.done(Txn("wills", (), (Get(prefix, prefix=True),)))
             if {entry.key for entry in answer.found[0] if decode_will(entry.value).state == REGISTERED} == keys:
@@ -111,7 +86,7 @@ async def comes(watcher: Client, seconds: float, enough: int = 0) -> list[str]:
     """The wills that come within so many seconds, or until that is enough."""
     found: list[str] = []
     try:
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             async for message in watcher.messages():
                 found.append(message.topic.removeprefix("will/"))
                 if len(found) == enough:
@@ -163,7 +138,7 @@ async def test_wills_of_a_killed_node_are_published_unless_their_clients_are_bac
         left = [(first, name) for name in ("killed4", "killed5", "late", "back")]
         await etcd_has_wills(*left, (second, "moved"))  # CONNACK does not wait for that
         first.kill()
-        async with asyncio.timeout(SECONDS):
+        async with within(SECONDS):
             while not second.serves():
                 await asyncio.sleep(0.1)
         back = await leave_will(second, "back", 600, 5)

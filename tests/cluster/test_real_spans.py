@@ -15,6 +15,7 @@ from starlingmq.wire.properties import USER_PROPERTY
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long(kept="tests/otel/test_steps.py"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

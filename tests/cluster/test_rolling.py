@@ -18,7 +18,7 @@ from starlingmq.client import Client
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.long,
+    pytest.mark.long(kept="tests/cluster/test_drain_worlds.py"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

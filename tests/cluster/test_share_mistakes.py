@@ -14,6 +14,7 @@ from tests.cluster.test_share_losses import (
     test_a_will_that_was_settled_is_not_published_when_all_nodes_have_ended as all_nodes_end,
 )
 from tests.cluster.test_takeover_crashes import made
+from tests.few import few
 from tests.sim.world import World
 
 import starlingmq
@@ -161,8 +162,18 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=list(MISTAKES))
-def test_each_mistake_is_found(mistake: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name",
+    few(
+        MISTAKES,
+        "a new leader begins with nothing",
+        "a deputy hears of no claim",
+        "a request is not made again with the next table",
+        "a node states only some of what it has",
+    ),
+)
+def test_each_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake = MISTAKES[name]
     for patch in mistake.patches:
         monkeypatch.setattr(*patch)
     with pytest.raises((AssertionError, KeyError)):

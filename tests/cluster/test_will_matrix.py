@@ -200,6 +200,6 @@ MISTAKES = {
 }
 
 
-@each_mistake(MISTAKES)
+@each_mistake(MISTAKES, "a node where the client is back knows the delay only")
 def test_the_combinations_find(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake.must_show(monkeypatch)

@@ -26,6 +26,16 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"asyncio": asyncio.SelectorEventLoop, "epoll": BrokerLoop, "uvloop": uvloop.new_event_loop}
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With a real etcd the loop that the broker runs on stays in ``make test``: gRPC has its own connections, which the
+    loops of Python do not see."""
+    for item in items:
+        real = item.path.name.startswith("test_etcd_") and item.get_closest_marker("slow") is not None
+        if real and item.name.endswith(("[asyncio]", "[uvloop]")):
+            item.add_marker(pytest.mark.long)
+
+
 class Seen:
     """One connection as the driver sees it."""
 

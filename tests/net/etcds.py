@@ -59,6 +59,12 @@ class Client:
                 await asyncio.sleep(0.05)
         return answer
 
+    async def refused(self, txn: Txn, reason: str) -> None:
+        """Repeat a request that etcd never does until its error has this reason: at first it may be one of time."""
+        async with within(SECONDS):
+            while reason not in (answer := await self.txn(txn)).error:
+                assert answer.error, "it was done"
+
     def changes(self, prefix: bytes, start: int = 0) -> list[KeyChange]:
         events = [each for each in self.answers[start:] if isinstance(each, WatchEvent) and each.prefix == prefix]
         return [change for event in events for change in event.changes]

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
+from tests.few import few
 from tests.patience import within
 from tests.peer import PATIENCE, Peer
 
@@ -220,7 +221,7 @@ def waiting_to_be_written(broker: Broker, client_id: str) -> int:
     return 0 if client is None or client.transport is None else int(client.transport.get_write_buffer_size())
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("qos", few([0, 1, 2], 1))
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_client_that_never_reads_costs_bounded_memory_and_no_other_client(
     serve: Serve, meet: Meet, version: int, qos: int

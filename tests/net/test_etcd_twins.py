@@ -12,6 +12,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.few import few
 from tests.net.etcds import Client, connected, running
 from tests.sim.etcd_model import EtcdModel
 
@@ -215,7 +216,7 @@ def real(
                 stack.push_async_callback(local.close)
                 await local.start()
                 address, login = local.address, {"username": local.user, "password": local.password}
-            client = await stack.enter_async_context(connected(address, lease_ttl=60, **login))
+            client = await stack.enter_async_context(connected(address, lease_ttl=60, request_timeout=60.0, **login))
             await client.done(Txn("granted", (), (Put(b"granted", b"", True),)))
             return client
 
@@ -224,29 +225,32 @@ def real(
         runner.run(stack.aclose())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps)
-@example([Txn("t", (), (Put(b"a", b"1", True),)), Txn("t", (), (Put(b"a", b"2"),))])  # leased, and then not any more
-def test_both_say_the_same(
-    real: tuple[asyncio.Runner, Client], drawn: list[Txn | WatchFrom | Compact | LoseLease]
-) -> None:
+@pytest.mark.parametrize("examples", few([10, 40], 10))
+def test_both_say_the_same(real: tuple[asyncio.Runner, Client], examples: int) -> None:
     runner, client = real
 
-    async def lives() -> None:
-        revision = (await client.done(Txn("base", (), (Delete(b"", prefix=True),)))).revision
-        twins = Twins(client, revision)
-        await twins.watch(b"", 0)
-        for step in drawn:
-            if isinstance(step, Txn):
-                await twins.txn(twins.rooted(step))
-            elif isinstance(step, WatchFrom):
-                await twins.watch(step.prefix, step.back)
-            elif isinstance(step, Compact):
-                await twins.compact(step.back)
-            else:
-                await twins.lose_lease()
-        await twins.txn(Txn("all", (), (Get(twins.root, prefix=True),)))
-        await twins.lose_lease()
-        await twins.mark(sorted(twins.watched), b"~end")
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(steps)
+    @example([Txn("t", (), (Put(b"a", b"1", True),)), Txn("t", (), (Put(b"a", b"2"),))])  # leased, and then not
+    def hold(drawn: list[Txn | WatchFrom | Compact | LoseLease]) -> None:
+        runner.run(lives(client, drawn))
 
-    runner.run(lives())
+    hold()
+
+
+async def lives(client: Client, drawn: list[Txn | WatchFrom | Compact | LoseLease]) -> None:
+    revision = (await client.done(Txn("base", (), (Delete(b"", prefix=True),)))).revision
+    twins = Twins(client, revision)
+    await twins.watch(b"", 0)
+    for step in drawn:
+        if isinstance(step, Txn):
+            await twins.txn(twins.rooted(step))
+        elif isinstance(step, WatchFrom):
+            await twins.watch(step.prefix, step.back)
+        elif isinstance(step, Compact):
+            await twins.compact(step.back)
+        else:
+            await twins.lose_lease()
+    await twins.txn(Txn("all", (), (Get(twins.root, prefix=True),)))
+    await twins.lose_lease()
+    await twins.mark(sorted(twins.watched), b"~end")

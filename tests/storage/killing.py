@@ -18,6 +18,7 @@ from collections import Counter
 from random import Random
 from urllib.parse import urlsplit
 
+from tests.patience import slowness
 from tests.peer import Peer
 
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Packet, Publish, Suback, Subscribe, SubscribeRequest
@@ -55,7 +56,7 @@ class Server:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith("ready "):
-            ended = self.process.wait(PATIENCE)
+            ended = self.process.wait(PATIENCE * slowness())
             raise AssertionError(f"the broker did not start, but said {line!r} and ended ({ended}):\n{self.logged()}")
         self.port = urlsplit(line.split()[1]).port or 0
 
@@ -243,7 +244,7 @@ class Trial:
         async with asyncio.TaskGroup() as group:
             lives = [group.create_task(reader.live()) for reader in self.readers]
             for reader in self.readers:
-                await asyncio.wait_for(reader.subscribed.wait(), PATIENCE)
+                await asyncio.wait_for(reader.subscribed.wait(), PATIENCE * slowness())
             authors = [group.create_task(author.live()) for author in self.authors]
             for number in range(1, self.rounds + 1):
                 await self.round()
@@ -251,14 +252,14 @@ class Trial:
                     rate = self.acks / (time.perf_counter() - began)
                     print(f"round {number}: {self.acks} acknowledged, {rate:,.0f} a second", flush=True)
             self.closing = True
-            await asyncio.wait_for(self.done.wait(), PATIENCE)
+            await asyncio.wait_for(self.done.wait(), PATIENCE * slowness())
             for task in [*lives, *authors]:
                 task.cancel()
 
     async def round(self) -> None:
         self.burnt.clear()
         self.fuse = int(self.random.expovariate(1 / 1500)) + 1
-        await asyncio.wait_for(self.burnt.wait(), PATIENCE)
+        await asyncio.wait_for(self.burnt.wait(), PATIENCE * slowness())
         self.fuse = 1 << 60
         self.serving.clear()
         await asyncio.to_thread(self.server.kill)

@@ -26,11 +26,13 @@ from starlingmq.storage.copies.copy_facts import (
     begin_life,
     ends_after,
     read_facts,
+    refuse_data_of_another,
     write_facts,
 )
 from starlingmq.storage.copies.copy_files import CopyFiles
 from starlingmq.storage.copies.copy_frames import CopyFrameError, CopyPosition, Defined, Hello, Kept
 from starlingmq.storage.copies.copy_receiver import CopyReceiver, begin_empty, prepare
+from starlingmq.storage.data_dir import DataDirError
 from starlingmq.storage.keys import META_AS_OF, META_COPY
 from starlingmq.storage.rocks.rocks_engines import RocksKv
 from starlingmq.storage.segment.segment_journal import SegmentJournal
@@ -423,3 +425,13 @@ def test_a_copy_that_is_not_whole_and_was_given_up_is_opened_without_data(tmp_pa
     copy = opened(path, engine)
     assert copy.is_whole and copy.files.journal.next == 0
     copy.close()
+
+
+def test_a_directory_with_the_data_of_another_node_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    refuse_data_of_another(tmp_path, "n2")
+    write_facts(tmp_path, CopyFacts(owner="n3", generation=1))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(DataDirError, match="has the data of n3, and this node is n2"):
+        refuse_data_of_another(tmp_path, "n2")
+    refuse_data_of_another(tmp_path, "n3")
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.patience import slowness
 from tests.storage.killing import Server
 from tests.storage.small_disk import SmallDisk, small_disk
 from tests.storage.test_full_disk import MEGABYTES
@@ -104,7 +105,9 @@ class Filling:
             await asyncio.to_thread(self.server.start)
 
 
-@pytest.mark.parametrize(("journal", "durability"), [("segment", "power"), ("rocksdb", "process")])
+@pytest.mark.parametrize(
+    ("journal", "durability"), [("segment", "power"), pytest.param("rocksdb", "process", marks=pytest.mark.long)]
+)
 def test_publishers_go_on_through_a_disk_that_runs_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, journal: str, durability: str
 ) -> None:
@@ -112,7 +115,7 @@ def test_publishers_go_on_through_a_disk_that_runs_full(
     with small_disk(tmp_path / "disk", MEGABYTES[journal]) as disk:
         server = Server(str(disk.path / "data"), journal, durability)
         try:
-            asyncio.run(asyncio.wait_for(Filling(disk, server, seed=7).run(), PATIENCE))
+            asyncio.run(asyncio.wait_for(Filling(disk, server, seed=7).run(), PATIENCE * slowness()))
         finally:
             server.kill()
         logged = server.logged()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.few import few
 from tests.patience import slowness, within
 from tests.peer import Peer
 from tests.storage.killing import Server
@@ -104,10 +105,10 @@ class Trial:
 
 CASES = [
     ("segment", "process", "1"),
-    ("segment", "process", "3.1.1"),
-    ("segment", "power", "2"),
-    ("rocksdb", "process", "2"),
-    ("rocksdb", "power", "1"),
+    pytest.param("segment", "process", "3.1.1", marks=pytest.mark.long),
+    pytest.param("segment", "power", "2", marks=pytest.mark.long),
+    pytest.param("rocksdb", "process", "2", marks=pytest.mark.long),
+    pytest.param("rocksdb", "power", "1", marks=pytest.mark.long),
 ]
 
 
@@ -117,7 +118,7 @@ def test_a_disk_that_runs_full(tmp_path: Path, journal: str, durability: str, fi
         server = Server(str(disk.path / "data"), journal, durability, ("mqtt.sys_interval=0.2",))
         try:
             trial = Trial(disk, server)
-            asyncio.run(asyncio.wait_for(scenario(trial, first), PATIENCE))
+            asyncio.run(asyncio.wait_for(scenario(trial, first), PATIENCE * slowness()))
         finally:
             server.kill()
         logged = server.logged()
@@ -224,7 +225,7 @@ async def while_it_is_full(
     assert await trial.publish(publishers[2], 2, trial.payload()) == 0x97
     old = await trial.client("old", version=4)
     with pytest.raises(ConnectionLost):
-        await asyncio.wait_for(old.publish("t/x", b"never acknowledged", 1), PROMPT)
+        await asyncio.wait_for(old.publish("t/x", b"never acknowledged", 1), PROMPT * slowness())
 
     # a message that was accepted before goes its way; that this is done can only be said when it is stored
     half.send(Ack(PUBREL, 9))
@@ -240,14 +241,14 @@ async def while_it_is_full(
     assert exact.got[trial.half] == 0  # it has to come once, also if the broker dies now
 
     newcomer = await trial.client("newcomer")
-    assert await asyncio.wait_for(newcomer.subscribe("now/#", 1), PROMPT) == [1]
+    assert await asyncio.wait_for(newcomer.subscribe("now/#", 1), PROMPT * slowness()) == [1]
     with pytest.raises(SubscribeFailed) as refusal:
-        await asyncio.wait_for(online.client.subscribe("more/#", 1), PROMPT)
+        await asyncio.wait_for(online.client.subscribe("more/#", 1), PROMPT * slowness())
     assert refusal.value.reasons == [0x97]
     with pytest.raises(SubscribeFailed) as refusal:
-        await asyncio.wait_for(lasting_old.subscribe("more/#", 1), PROMPT)
+        await asyncio.wait_for(lasting_old.subscribe("more/#", 1), PROMPT * slowness())
     assert refusal.value.reasons == [0x80]
-    assert await asyncio.wait_for(online.client.unsubscribe("t/#"), PROMPT) == [0x83]
+    assert await asyncio.wait_for(online.client.unsubscribe("t/#"), PROMPT * slowness()) == [0x83]
     for client_id, version, reason in (("fresh", 5, 0x97), ("away", 5, 0x97), ("fresh_old", 4, 0x88)):
         with pytest.raises(ConnectRefused) as refused:
             await trial.client(client_id, lasting=True, version=version)
@@ -265,13 +266,13 @@ async def while_it_is_full(
     await newcomer.disconnect()
 
 
-@pytest.mark.parametrize("journal", ["segment", "rocksdb"])
+@pytest.mark.parametrize("journal", few(["segment", "rocksdb"], "segment"))
 def test_a_broker_that_dies_on_a_full_disk(tmp_path: Path, journal: str) -> None:
     """Messages acknowledged before are there after a restart with free space; a refused message is no loss."""
     with small_disk(tmp_path / "disk", MEGABYTES[journal]) as disk:
         server = Server(str(disk.path / "data"), journal, "process")
         try:
-            asyncio.run(asyncio.wait_for(death(Trial(disk, server)), PATIENCE))
+            asyncio.run(asyncio.wait_for(death(Trial(disk, server)), PATIENCE * slowness()))
         finally:
             server.kill()
         logged = server.logged()

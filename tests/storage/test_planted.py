@@ -6,7 +6,21 @@ import warnings
 from pathlib import Path
 
 import pytest
+from tests.few import few
 from tests.storage.planted import BUGS, caught, copy
+
+KINDS = (
+    "an acknowledgement is not written",
+    "a checkpoint counts what came while it was written",
+    "what a checkpoint knows is replayed",
+    "a will that was published is not written",
+    "a checkpoint that failed counts",
+    "it refuses for ever",
+    "a shared subscription is not restored",
+    "what was given back is forgotten",
+)
+"""One for each part: what is written, checkpoints, recovery, ends of sessions, failures, what is restored, and the
+garbage of the journal. Seeds 0 and 5, whose lives are lived without a mistake as well, find most of them."""
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +29,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", few(BUGS, *KINDS))
 def test_each_is_found(name: str, tree: Path) -> None:
     found = caught(tree, BUGS[name])
     assert found, "no life finds it"

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.few import few
 from tests.storage.planted import copy
 from tests.storage.planted_copies import BUGS, caught
+
+KINDS = ("acknowledged before the copy", "offsets are given twice", "streams are not sent")
+"""One for each end, and one for streams."""
 
 
 @pytest.fixture(scope="module")
@@ -15,6 +19,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", few(BUGS, *KINDS))
 def test_each_is_found(name: str, tree: Path) -> None:
     assert caught(tree, BUGS[name]), "no life finds it"

@@ -134,9 +134,10 @@ def test_the_process_dies_at_any_moment() -> None:
         check(run, promised=run.appended)
 
 
-def test_the_power_fails_at_any_moment() -> None:
+@pytest.mark.parametrize("seeds", [3, pytest.param(12, marks=pytest.mark.long)])
+def test_the_power_fails_at_any_moment(seeds: int) -> None:
     for stop in range(calls_of_the_script()):
-        for seed in range(12):
+        for seed in range(seeds):
             run = stopped(stop)
             run.files.power_failure(Random(seed))
             check(run, promised=run.synced)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -215,11 +216,12 @@ class Disaster(RuleBasedStateMachine):
         assert open_journal(self.files).next == len(self.twin.records)
 
 
-def test_promised_records_survive_disasters() -> None:
+@pytest.mark.parametrize("examples", [40, pytest.param(150, marks=pytest.mark.long)])
+def test_promised_records_survive_disasters(examples: int) -> None:
     run_state_machine_as_test(
         Disaster,
         settings=settings(
-            max_examples=150,
+            max_examples=examples,
             report_multiple_bugs=False,
             stateful_step_count=40,
             deadline=None,

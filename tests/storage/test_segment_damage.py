@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.few import few
 from tests.storage.simfs import SimFiles
 
 from starlingmq.storage.segment.segment_encoding import encode
@@ -56,7 +57,7 @@ def check(journal: SegmentJournal) -> set[int]:
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+@pytest.mark.parametrize("flip", few([0x01, 0x80, 0xFF], 0x80))
 def test_any_damaged_byte_is_found(indexed: bool, flip: int) -> None:
     names = list(written(indexed).cache)
     assert len(names) == (6 if indexed else 3)

@@ -18,7 +18,7 @@ from tests.upgrade.load import Load, missing
 from tests.upgrade.releases import NEXT, PATIENCE, Release, current, earlier, next_patch
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.long(alone="it runs an earlier release, from its commit"),
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

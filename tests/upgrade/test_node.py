@@ -51,7 +51,7 @@ def test_a_stored_directory_of_a_release_is_read(version: str, tmp_path: Path) -
     check(tmp_path / "data", free_port())
 
 
-@pytest.mark.long
+@pytest.mark.long(alone="it runs an earlier release, from its commit")
 @pytest.mark.parametrize("version", COMMITS)
 def test_a_node_with_data_is_upgraded_and_a_downgrade_is_refused(version: str, tmp_path: Path) -> None:
     release, port, data = earlier(version, tmp_path), free_port(), tmp_path / "data"
@@ -64,7 +64,7 @@ def test_a_node_with_data_is_upgraded_and_a_downgrade_is_refused(version: str, t
     assert sorted((path.name, path.read_bytes()) for path in (data / "journal").iterdir()) == before
 
 
-@pytest.mark.long
+@pytest.mark.long(alone="it runs an earlier release, from its commit")
 @pytest.mark.parametrize("version", COMMITS)
 def test_a_backup_of_a_release_brings_it_back_after_an_upgrade(version: str, tmp_path: Path) -> None:
     release, port, data = earlier(version, tmp_path), free_port(), tmp_path / "data"

@@ -1,0 +1,15 @@
+"""Parameters of tests with many of them: one of each kind stays in ``make test``, the others are ``long``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def few(parameters: Iterable[Any], *stay: Any) -> list[Any]:
+    """For ``parametrize``, with a single name: all parameters. Those that are not in ``stay`` are ``long``."""
+    found = list(parameters)
+    assert all(each in found for each in stay), "a parameter that was to stay is not there any more"
+    return [each if each in stay else pytest.param(each, marks=pytest.mark.long) for each in found]
