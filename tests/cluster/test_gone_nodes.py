@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from starlingmq.admin.alarm_conditions import Conditions
 from starlingmq.admin.cluster_health import cluster_health
 from starlingmq.cli import ctl_look
 from starlingmq.cli.ctl_look import gone_nodes, node_rows
@@ -32,7 +33,7 @@ def seen_by_n1(connected: dict[str, bool], servers: dict[str, str]) -> Cluster:
     state = SimpleNamespace(
         status=lambda: others,
         reports=SimpleNamespace(last_lost_at=lambda number: NOW - 10 * number),
-        members=SimpleNamespace(membership=SimpleNamespace(members=[None] * 3), available=True),
+        members=SimpleNamespace(membership=SimpleNamespace(members=[None] * 3), available=True, owners="etcd"),
         quorum=SimpleNamespace(enough=lambda: True),
         serving=True,
     )
@@ -120,3 +121,23 @@ def test_a_node_that_accepts_no_clients_is_unavailable_and_says_why(connected: b
     health = cluster_health(cluster, NOW, ("memory is short",))
     assert health.status == "unavailable" and health.summary.endswith("quorum holds; memory is short")
     assert cluster_health(cluster, NOW).status == ("healthy" if connected else "degraded")
+
+
+def alarms(cluster: Cluster) -> dict[str, str]:
+    node = SimpleNamespace(cluster=cluster, serving=True, driver=SimpleNamespace(clock=lambda: NOW))
+    found = Conditions._cluster(cast(Conditions, SimpleNamespace(_local_node=node)))
+    return {one.kind: one.severity for one in found}
+
+
+@pytest.mark.parametrize("owners", ["etcd", "shares"])
+def test_a_node_that_is_gone_an_etcd_without_majority_and_a_lost_quorum_are_alarms(owners: str) -> None:
+    cluster = seen_by_n1({"n2": True, "n3": True}, {})
+    assert alarms(cluster) == {}
+    cluster = seen_by_n1({"n2": True, "n3": False}, {})
+    state: Any = cluster.state
+    state.members.owners = owners
+    assert alarms(cluster) == {"node": "warning"}
+    state.members.available = False
+    assert alarms(cluster) == {"node": "warning", "etcd": "critical" if owners == "etcd" else "warning"}
+    state.quorum.enough = lambda: False
+    assert alarms(cluster)["quorum"] == "critical"

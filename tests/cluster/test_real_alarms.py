@@ -13,7 +13,7 @@ from starlingmq.client import Client
 SECONDS = 60.0
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.long(kept="tests/cluster/test_lost_node_reports.py"),
+    pytest.mark.long(kept="tests/cluster/test_gone_nodes.py"),
     pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]

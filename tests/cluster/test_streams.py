@@ -22,7 +22,7 @@ from starlingmq.spark.read_options import Options
 from starlingmq.spark.row_reading import parts, read_part
 
 TOKEN = "a token that nobody guesses"
-pytestmark = [pytest.mark.slow, pytest.mark.long(kept="tests/spark/test_planning.py"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.long(kept="tests/cluster/test_stream_gossip.py"), pytest.mark.timeout(180)]
 
 
 class StreamCluster(Cluster):

@@ -15,6 +15,7 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import Mistake, each_mistake
 from tests.cluster.test_shares import share_fleet
 from tests.cluster.test_wills import kill
+from tests.few import few
 from tests.harness import FakeClient, World
 
 from starlingmq.cluster.wills import cluster_wills
@@ -167,7 +168,9 @@ def check(name: str) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(
+    "name", few(PLACES, "one broker", "other node, the first is killed", "shares, other node, the first is killed")
+)
 def test_a_will_is_published_as_the_specification_says(name: str) -> None:
     check(name)
 
