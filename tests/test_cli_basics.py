@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import starlingmq
 from starlingmq.cli.app import COMMANDS
+from tests.cli import commands
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -27,10 +29,17 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    with mock.patch.dict(os.environ, environment(**variables), clear=True):
+        code, output, errors = commands.run(*args)
+    return subprocess.CompletedProcess(args, code, output.decode(), errors)
+
+
+def process(*args: str, **variables: str) -> str:
+    """Stdout of a process of its own, for what is done before a command is known."""
     command = [sys.executable, "-m", "starlingmq", *args]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=30, env=environment(**variables), check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(**variables), check=True)
+    assert done.stderr == ""
+    return done.stdout
 
 
 @contextmanager
@@ -53,14 +62,12 @@ def serving(
 
 def test_version_says_how_it_runs() -> None:
     how = "compiled" if starlingmq.compiled() else "interpreted"
-    result = run("--version")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == f"starlingmq {starlingmq.__version__} ({how})\n"
-    assert run("--debug", "--version").stdout == result.stdout
+    assert process("--version") == f"starlingmq {starlingmq.__version__} ({how})\n"
+    assert run("--debug", "--version").stdout == run("--version").stdout == process("--version")
 
 
 def test_pure_wins_over_compiled_modules() -> None:
-    assert "(interpreted)" in run("--version", STARLINGMQ_PURE="1").stdout
+    assert "(interpreted)" in process("--version", STARLINGMQ_PURE="1")
 
 
 def test_version_loads_next_to_nothing() -> None:

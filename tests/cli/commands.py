@@ -1,15 +1,20 @@
-"""Commands as a user runs them, in processes of their own."""
+"""Commands as a user runs them: ``run`` in this process, ``start`` in processes of their own."""
 
 from __future__ import annotations
 
+import io
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from unittest import mock
 
 import pytest
 
+from starlingmq.cli.main import INTERRUPTED, main
 from tests.patience import slowness
 
 PATIENCE = 20.0
@@ -47,8 +52,26 @@ def start(*words: str) -> Command:
     return Command([sys.executable, "-m", "starlingmq", *words])
 
 
-def run(*words: str, stdin: bytes | None = None) -> tuple[int, bytes, str]:
-    return start(*words).finish(stdin)
+def run(*words: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
+    """``starlingmq words...`` in this process, without the second that a start takes. Exit code, stdout and stderr."""
+    output, errors = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    with tempfile.TemporaryFile() as given, io.TextIOWrapper(given, "utf-8") as text:
+        given.write(stdin)
+        given.seek(0)
+        with redirect_stdout(output), redirect_stderr(errors), mock.patch("sys.stdin", text):
+            try:
+                code = main(words)
+            except SystemExit as end:
+                code = int(end.code or 0)
+    if code == INTERRUPTED:  # it was meant for the tests
+        raise KeyboardInterrupt
+    output.flush()
+    return code, output.buffer.getvalue(), errors.getvalue()  # type: ignore[attr-defined]
+
+
+def run_process(*words: str) -> tuple[int, bytes, str]:
+    """For what a command does to its whole process."""
+    return start(*words).finish()
 
 
 def subscriber(url: str, *words: str) -> Command:

@@ -7,8 +7,8 @@ import pytest
 from ..client.brokers import BROKERS, Broker
 
 
-@pytest.fixture(scope="module", params=BROKERS)
+@pytest.fixture(scope="module", params=["starlingmq", pytest.param("mosquitto", marks=pytest.mark.long)])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Every test runs against StarlingMQ and, as a cross-check, against mosquitto."""
+    """Every test runs against StarlingMQ and, as a cross-check by make test-all, against mosquitto."""
     with BROKERS[request.param](tmp_path_factory.mktemp(request.param)) as running:
         yield running
