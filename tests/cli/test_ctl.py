@@ -20,7 +20,7 @@ from starlingmq.cli.ctl import app
 from starlingmq.cli.declare import CommandError
 from starlingmq.client import Client
 from tests.cli.commands import run
-from tests.cli.test_storage_commands import serving
+from tests.cli.test_storage_commands import serving, serving_in_a_process
 
 OF_THE_API = {
     "GET /health/live": "health",
@@ -160,7 +160,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
     data = tmp_path / "data"
     ctl = Ctl(data)
     odd = "[red]\x1b[2Jodd"
-    with serving(data, "--listen", "ws://127.0.0.1:0/mqtt") as broker:
+    with serving_in_a_process(data, "--listen", "ws://127.0.0.1:0/mqtt") as broker:
         one = Client(broker.url, client_id=odd, clean_start=False, session_expiry=600)
         await one.connect()
         await one.subscribe("a/#", qos=1)
@@ -202,7 +202,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "done at" in ctl("stream", "create", "kept", "-t", "k/#", "--everywhere")
         assert "done at" in ctl("stream", "delete", "kept", "--everywhere")
         await one.disconnect()
-        async with Client(broker.url, client_id="busy") as busy, Client(broker.url, client_id="idle"):
+        async with Client(url, client_id="busy") as busy, Client(url, client_id="idle"):
             following = asyncio.create_task(asyncio.to_thread(ctl, "tail", "live/#", "-C", "1"))
             while not following.done():  # it says nothing of having begun
                 await busy.publish("live/1", "[red]\x1b[2J", qos=1)
@@ -232,8 +232,8 @@ async def publish(client: Client) -> None:
 async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
     data = tmp_path / "data"
     ctl = Ctl(data)
-    with serving(data) as broker:
-        one = Client(broker.url, client_id="away", clean_start=False, session_expiry=600)
+    with serving(data) as url:
+        one = Client(url, client_id="away", clean_start=False, session_expiry=600)
         await one.connect()
         await one.subscribe("a/#", qos=1)
         await one.disconnect()

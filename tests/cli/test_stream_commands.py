@@ -26,6 +26,12 @@ def ask(data: Path, action: str, **arguments: str) -> dict[str, Any]:
     return ask_broker(data, f"stream.{action}", arguments, lambda *report: None)
 
 
+async def publish(url: str, *messages: tuple[str, bytes]) -> None:
+    async with Client(url) as client:
+        for topic, payload in messages:
+            await client.publish(topic, payload, qos=1)
+
+
 def ends(data: Path) -> dict[str, tuple[int, int]]:
     return {one["name"]: (one["first"], one["next"]) for one in ask(data, "list")["streams"]}
 
@@ -39,15 +45,13 @@ def payloads(data: Path, name: str) -> list[bytes]:
 
 
 @pytest.mark.slow
-async def test_a_stream_from_its_making_to_its_end(tmp_path: Path) -> None:
+def test_a_stream_from_its_making_to_its_end(tmp_path: Path) -> None:
     data, target, restored = tmp_path / "data", tmp_path / "backup", tmp_path / "restored"
     here = ("--data-dir", str(data))
-    with serving(data, "--set", "streams.define=[{name: all, topics: ['#'], retention_size: 1MiB}]") as broker:
+    with serving(data, streams={"define": [{"name": "all", "topics": ["#"], "retention_size": "1MiB"}]}) as url:
         code, output, _ = run("ctl", "stream", "create", "some", "-t", "a/#", "--retention-time", "1h", *here, "--json")
         assert code == 0 and json.loads(output)["retention_time"] == 3600
-        async with Client(broker.url) as client:
-            for number in range(20):
-                await client.publish("a/b" if number % 2 else "c", b"%d" % number, qos=1)
+        asyncio.run(publish(url, *(("a/b" if number % 2 else "c", b"%d" % number) for number in range(20))))
         assert ends(data) == {"all": (0, 20), "some": (0, 10)}
         assert run("backup", str(target), *here)[0] == 0
         assert ask(data, "trim", name="all", before="20")["first"] == 20
@@ -58,8 +62,7 @@ async def test_a_stream_from_its_making_to_its_end(tmp_path: Path) -> None:
         assert code == 0 and b"stream         some: 10 messages" in output
         ask(data, "delete", name="some")
         assert not (data / "streams" / "some").exists()
-        async with Client(broker.url) as client:
-            await client.publish("a/b", b"later", qos=1)
+        asyncio.run(publish(url, ("a/b", b"later")))
         assert ends(data) == {"all": (20, 21)}
     assert run("ctl", "storage", "check", *here)[0] == 0
     assert run("restore", str(target), "--data-dir", str(restored))[0] == 0
