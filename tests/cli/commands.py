@@ -53,7 +53,12 @@ def start(*words: str) -> Command:
 
 
 def run(*words: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
-    """``starlingmq words...`` in this process, without the second that a start takes. Exit code, stdout and stderr."""
+    """``starlingmq words...`` in this process, without the second that a start takes. Exit code, stdout and stderr.
+
+    ``serve`` has a process of its own: it changes the signals, the imports and the garbage collector of its process.
+    """
+    if words[:1] == ("serve",):
+        return start(*words).finish(stdin)
     output, errors = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with tempfile.TemporaryFile() as given, io.TextIOWrapper(given, "utf-8") as text:
         given.write(stdin)
@@ -67,11 +72,6 @@ def run(*words: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
         raise KeyboardInterrupt
     output.flush()
     return code, output.buffer.getvalue(), errors.getvalue()  # type: ignore[attr-defined]
-
-
-def run_process(*words: str) -> tuple[int, bytes, str]:
-    """For what a command does to its whole process."""
-    return start(*words).finish()
 
 
 def subscriber(url: str, *words: str) -> Command:

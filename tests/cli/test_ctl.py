@@ -202,7 +202,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "done at" in ctl("stream", "create", "kept", "-t", "k/#", "--everywhere")
         assert "done at" in ctl("stream", "delete", "kept", "--everywhere")
         await one.disconnect()
-        async with Client(url, client_id="busy") as busy, Client(url, client_id="idle"):
+        async with Client(broker.url, client_id="busy") as busy, Client(broker.url, client_id="idle"):
             following = asyncio.create_task(asyncio.to_thread(ctl, "tail", "live/#", "-C", "1"))
             while not following.done():  # it says nothing of having begun
                 await busy.publish("live/1", "[red]\x1b[2J", qos=1)

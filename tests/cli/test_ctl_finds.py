@@ -12,8 +12,8 @@ import pytest
 from starlingmq.cli.announce import RunningBroker, announced, running
 from starlingmq.cli.main import main
 
+from .clusters import running as serving
 from .commands import run, start
-from .test_cluster_commands import running as serving
 
 LOOKS = ("alarms", "certificates", "may reader publish site/1 --qos 1")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from .clusters import DEGRADED, kill_node, running, until
 from .commands import run, start, subscriber
-from .test_cluster_commands import DEGRADED, kill_node, running, until
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +68,9 @@ def test_streams_metrics_storage_and_live_messages_of_a_broker(tmp_path: Path) -
     assert (code, errors) == (2, f"error: {broker.urls[1]}: the broker ended the connection\n")
 
 
+@pytest.mark.long(
+    kept="tests/cli/test_cluster_commands.py::test_a_node_that_was_killed_comes_back_and_one_that_is_gone_is_forgotten"
+)
 def test_a_lost_node_is_forgotten_and_another_one_leaves(tmp_path: Path) -> None:
     words = (
         "cluster",

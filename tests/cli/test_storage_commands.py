@@ -312,9 +312,8 @@ def test_the_socket_is_for_its_owner_and_goes_with_the_broker(data: Path) -> Non
 
 
 def test_a_broker_stops_while_somebody_is_connected(data: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        with serving(data), reachable(data / NAME) as path:
-            connection.connect(path)
+    with socket.socket(socket.AF_UNIX) as connection, serving(data), reachable(data / NAME) as path:
+        connection.connect(path)
 
 
 def test_a_data_directory_may_have_a_long_name(tmp_path: Path) -> None:
