@@ -16,7 +16,7 @@ import pytest
 
 from starlingmq import compiled
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long(alone="installs into an empty environment, and compiles"), pytest.mark.timeout(2400)]
 
 ROOT: Final = Path(__file__).parent.parent
 OF_A_BUILD: Final = ("src", "compiling", "setup.py", "pyproject.toml", "README.md", "LICENSE")

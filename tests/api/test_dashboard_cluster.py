@@ -17,7 +17,7 @@ from .browser import BROWSER, browser
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.long,
+    pytest.mark.long(alone="a browser and a cluster of real nodes that die"),
     pytest.mark.timeout(150),
     pytest.mark.skipif(BROWSER is None, reason="chromium is not installed"),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),

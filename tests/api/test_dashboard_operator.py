@@ -19,7 +19,7 @@ from .browser import BROWSER, PATIENCE, Page, browser
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.long,
+    pytest.mark.long(alone="a browser and a cluster of real nodes, one of which dies"),
     pytest.mark.timeout(300),
     pytest.mark.skipif(BROWSER is None, reason="chromium is not installed"),
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),

@@ -142,7 +142,7 @@ def test_every_documented_request_is_answered_as_documented(broker: Broker, data
     check(broker, data)
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/api/test_fuzz.py::test_every_documented_request_is_answered_as_documented")
 @pytest.mark.timeout(600)
 @given(data=st.data())
 @settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))

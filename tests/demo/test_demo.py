@@ -116,7 +116,7 @@ def test_ctrl_c_ends_everything_at_any_moment(tmp_path: Path, words: str) -> Non
     assert any("interrupted" in line for line in running.lines)
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/demo/test_demo.py::test_a_short_one_ends_by_itself_and_says_what_became_of_all")
 @NEEDS_SPARK
 @pytest.mark.timeout(600)
 def test_the_whole_show_loses_nothing(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_whole_show_loses_nothing(tmp_path: Path) -> None:
     assert any("nothing lost, nothing doubled" in line for line in running.lines)
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/demo/test_demo.py::test_ctrl_c_ends_everything_at_any_moment")
 @NEEDS_SPARK
 @pytest.mark.timeout(200)
 def test_ctrl_c_ends_spark_too(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.docs.look import FAULTS, looked_at
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium")
 
 
-@pytest.mark.long
+@pytest.mark.long(alone="looks four times at each page in a browser")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_every_page_looks_right(site: Path, tmp_path: Path) -> None:

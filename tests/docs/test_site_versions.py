@@ -45,7 +45,7 @@ def test_releases_are_sorted_by_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(alone="builds the sites of two releases")
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 async def test_a_reader_goes_to_the_same_page_of_another_version(tmp_path: Path) -> None:

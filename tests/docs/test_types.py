@@ -36,7 +36,7 @@ def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
     checked("ruff", "format", "--check", "--config", "pyproject.toml", *paths)
 
 
-@pytest.mark.long
+@pytest.mark.long(alone="mypy needs half a minute for the programs of the pages")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_mypy_has_nothing_to_say(tmp_path: Path) -> None:

@@ -14,7 +14,11 @@ import pytest
 import starlingmq
 from tests.packaging.machine import ROOT, Machine, booted, refuse_without_tools
 
-pytestmark = [pytest.mark.long, pytest.mark.shipped, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.long(alone="needs the packages of make deb, and root"),
+    pytest.mark.shipped,
+    pytest.mark.timeout(900),
+]
 
 SETTINGS: Final = "/etc/starlingmq/starlingmq.yaml"
 DATA: Final = "/var/lib/starlingmq"

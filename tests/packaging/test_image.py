@@ -16,7 +16,11 @@ import starlingmq
 from tests.packaging.runtime import Container, Image, container
 from tests.test_deploy_containers import ROOT, dockerfile
 
-pytestmark = [pytest.mark.long, pytest.mark.shipped, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.long(alone="needs the image of make image, and root"),
+    pytest.mark.shipped,
+    pytest.mark.timeout(600),
+]
 
 SIZE_MAX: Final = 200e6  # bytes, unpacked
 USER: Final = 10001

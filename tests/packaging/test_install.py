@@ -27,7 +27,7 @@ VERSIONS: Final = ("3.11", "3.12", "3.13")
 NO_COMPILER: Final = "/nonexistent/cc"
 PATIENCE: Final = 1500  # compiling takes minutes
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long(alone="installs into empty environments, and compiles"), pytest.mark.timeout(900)]
 
 
 def pythons() -> list[str]:

@@ -17,7 +17,11 @@ from tests.packaging.manifests import ROOT, by_name, rendered
 from tests.packaging.pods import USER, Pod, bridge
 from tests.packaging.runtime import Image
 
-pytestmark = [pytest.mark.long, pytest.mark.shipped, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.long(alone="needs the image of make image, and root"),
+    pytest.mark.shipped,
+    pytest.mark.timeout(900),
+]
 
 NAMESPACE: Final = "starlingmq"
 TOKEN: Final = "0123456789abcdef0123456789abcdef"

@@ -11,7 +11,7 @@ import pytest
 import starlingmq
 from tests.packaging.test_install import ROOT, run, works
 
-pytestmark = [pytest.mark.long, pytest.mark.shipped, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long(alone="needs the wheels of make wheels"), pytest.mark.shipped, pytest.mark.timeout(900)]
 
 VENVS: Final = ROOT / "build" / "wheels"
 COMPILED: Final = f"starlingmq {starlingmq.__version__} (compiled)\n"
