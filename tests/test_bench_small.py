@@ -1,13 +1,18 @@
-"""The benchmark runs small here, so that it cannot rot: every section, against StarlingMQ and the relay."""
+"""The benchmark cannot rot: make test starts every program, make test-all runs every section small."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import runpy
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -21,8 +26,30 @@ def measured(seconds: float, module: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.compiled_only
+def test_every_program_says_how_it_is_used() -> None:
+    """The modules of all programs can be imported, and their options be read."""
+    programs = [path for path in sorted((ROOT / "bench").rglob("*.py")) if '__name__ == "__main__"' in path.read_text()]
+    assert len(programs) > 25
+    for path in programs:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if "ArgumentParser" in path.read_text():
+            imported = sys.modules.pop(name, None)
+            with (
+                pytest.raises(SystemExit) as end,
+                mock.patch("sys.argv", [name, "--help"]),
+                redirect_stdout(StringIO()),
+            ):
+                runpy.run_module(name, run_name="__main__")
+            if imported is not None:
+                sys.modules[name] = imported
+            assert end.value.code == 0, name
+        else:
+            importlib.import_module(name)
+
+
 @pytest.mark.slow
-@pytest.mark.long(kept="tests/test_bench_small.py::TODO")
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(150)  # 30 s on a quiet machine
 def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
     measured(140, "bench", "--quick", "--peers", "starlingmq", "--out", str(tmp_path))
@@ -49,7 +76,7 @@ def test_the_quick_benchmark_measures_every_section(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long(kept="tests/test_bench_small.py::TODO")
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(200)  # 30 s on a quiet machine
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_the_benchmark_of_copies_measures_what_they_cost(tmp_path: Path) -> None:
@@ -63,7 +90,7 @@ def test_the_benchmark_of_copies_measures_what_they_cost(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.long(kept="tests/test_bench_small.py::TODO")
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(300)  # 40 s on a quiet machine
 def test_the_benchmark_of_pipelines_tells_its_goals() -> None:
     pytest.importorskip("pyspark")
@@ -137,6 +164,7 @@ def check_auth(results: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_connects_with_owners_in_shares_and_in_etcd_are_measured(tmp_path: Path) -> None:
@@ -147,6 +175,7 @@ def test_connects_with_owners_in_shares_and_in_etcd_are_measured(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_clients_that_come_back_at_once_are_measured(tmp_path: Path) -> None:
@@ -156,6 +185,7 @@ def test_clients_that_come_back_at_once_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_sessions_that_move_are_measured(tmp_path: Path) -> None:
@@ -166,7 +196,7 @@ def test_sessions_that_move_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long(kept="tests/test_bench_small.py::TODO")
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_many_groups_are_measured(tmp_path: Path) -> None:
@@ -176,14 +206,14 @@ def test_many_groups_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long(kept="tests/test_bench_small.py::TODO")
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(150)
 def test_the_cost_of_events_is_measured() -> None:
     measured(140, "bench.events", "--rounds", "1", "--seconds", "0.2")
 
 
 @pytest.mark.slow
-@pytest.mark.long(kept="tests/test_bench_small.py::TODO")
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(150)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_the_cost_of_workers_is_measured() -> None:

@@ -51,6 +51,7 @@ def test_connections_stop_where_memory_would_run_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(150)
 def test_every_scenario_delivers_all_messages(tmp_path: Path) -> None:
     ran("bench.suite", "--peers", "starlingmq", "--scale", "0.03", "--seconds", "0.5", "--out", str(tmp_path))
@@ -70,6 +71,7 @@ def test_a_peer_that_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(150)
 def test_every_transport_is_measured(tmp_path: Path) -> None:
     ran("bench.transports", "--peers", "starlingmq", "--scale", "0.1", "--out", str(tmp_path))

@@ -139,7 +139,17 @@ class Pair:
         until(lambda: ask(self.hub.port, STATE) == state, f"the state is {state}: {self.leaf.log.read_text()}")
 
 
-@pytest.fixture(params=[("mqttv31", 1), ("mqttv311", 1), ("mqttv311", 2), ("mqttv50", 1), ("mqttv50", 2)], ids=str)
+LONG = pytest.mark.long
+BRIDGES = [
+    pytest.param(("mqttv31", 1), marks=LONG),
+    pytest.param(("mqttv311", 1), marks=LONG),
+    ("mqttv311", 2),
+    ("mqttv50", 1),
+    pytest.param(("mqttv50", 2), marks=LONG),
+]
+
+
+@pytest.fixture(params=BRIDGES, ids=str)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     made = Pair(tmp_path, *request.param)
     try:

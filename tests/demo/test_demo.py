@@ -105,7 +105,9 @@ def test_a_short_one_ends_by_itself_and_says_what_became_of_all(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("words", ["starting three nodes", "are connected; each reports"])
+@pytest.mark.parametrize(
+    "words", ["starting three nodes", pytest.param("are connected; each reports", marks=pytest.mark.long)]
+)
 def test_ctrl_c_ends_everything_at_any_moment(tmp_path: Path, words: str) -> None:
     with demo(tmp_path, *FEW, "--no-spark") as running:
         running.until(words)

@@ -22,23 +22,22 @@ from starlingmq.pipeline.config import read_pipeline
 from tests.docs.blocks import ELSEWHERE, PAGES, ROOT, RUN_BY_TESTS, Block, all_blocks, stories
 from tests.docs.play import matches
 
-SLOW: Final = {
-    ("README.md", "broker"),
+SLOW: Final = {("README.md", "broker"), ("docs/OPERATING.md", "backup"), ("docs/SECURITY.md", "doors")}
+"""Stories of more than two seconds ..."""
+LONG: Final = {
     ("README.md", "cluster"),
+    ("README.md", "spark"),
     ("docs/TOUR.md", "broker"),
     ("docs/TOUR.md", "cluster"),
+    ("docs/TOUR.md", "spark"),
     ("docs/PYTHON.md", "fixture"),
     ("docs/START-DATA.md", "data"),
     ("docs/START-DEVICES.md", "device"),
     ("docs/START-OPERATORS.md", "operator"),
     ("docs/START-BACKEND.md", "service"),
-    ("docs/OPERATING.md", "backup"),
-    ("docs/SECURITY.md", "doors"),
     ("docs/OPERATING.md", "bench"),
 }
-"""Stories of more than two seconds ..."""
-LONG: Final = {("README.md", "spark"), ("docs/TOUR.md", "spark")}
-"""... and those of half a minute."""
+"""... and those that make test-all alone runs: they use the same commands in other words, clusters or Spark."""
 KNOWN: Final = ("", "run", "printed", "file", "not run", "rules", "pipeline")
 
 
