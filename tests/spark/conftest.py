@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a run, and brokers in processes of their own that it reads from."""
+"""One Spark session for all tests of a run, and brokers that it reads from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.brokers import StreamBroker
+from tests.spark.brokers import StreamBroker, ThreadBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[StreamBroker]:
+def broker(tmp_path: Path) -> Iterator[ThreadBroker]:
+    running = ThreadBroker(tmp_path / "n1", "n1")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def mortal_broker(tmp_path: Path) -> Iterator[StreamBroker]:
+    """In a process of its own: for tests that kill it."""
     running = StreamBroker(tmp_path / "n1", "n1")
     yield running
     running.stop()

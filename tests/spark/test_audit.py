@@ -89,7 +89,7 @@ def test_a_message_of_a_burst_that_is_lost_is_named(spark: SparkSession) -> None
     assert totals["reader"].delivered == totals["reader"].acknowledged == 39
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_audit.py::test_a_planted_loss_and_a_planted_duplicate_are_found")
 @pytest.mark.parametrize("seed", [3, 11])
 def test_nothing_wrong_is_said_of_a_clean_run_as_the_twin_says(spark: SparkSession, seed: int) -> None:
     world = AuditWorld(max_mqueue_len=8)
@@ -110,7 +110,7 @@ def test_nothing_wrong_is_said_of_a_clean_run_as_the_twin_says(spark: SparkSessi
         assert torn.missing == 1 and not torn.clean and "so nothing can be proven" in said(torn)
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_audit.py::test_a_planted_loss_and_a_planted_duplicate_are_found")
 def test_a_real_broker_with_reconnections_and_a_crash_does_nothing_wrong(spark: SparkSession, tmp_path: Path) -> None:
     streams = "streams.define=[{name: events, topics: ['$events/#']}]"
     broker = StreamBroker(tmp_path / "n1", "n1", streams)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tests.spark.brokers import TOKEN, StreamBroker
 from tests.spark.test_source import stream, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 EACH = 60  # rows, nine batches: the last of the driver's are under way when it is killed
 
@@ -56,6 +56,9 @@ class Driver:
         self.process.communicate()
 
 
+@pytest.mark.long(
+    kept="tests/spark/test_source.py::test_a_streaming_query_goes_on_from_its_checkpoint_in_bounded_batches"
+)
 def test_every_row_once_whoever_is_killed(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
     chance = random.Random()
     payloads = [b"%d" % number for number in range(3 * EACH)]
@@ -76,6 +79,7 @@ def test_every_row_once_whoever_is_killed(spark: SparkSession, broker: StreamBro
     assert written(spark, tmp_path) == [("n1", offset, payload) for offset, payload in enumerate(payloads)]
 
 
+@pytest.mark.long(kept="tests/spark/test_sink.py::test_a_batch_that_is_tried_again_is_published_once")
 def test_every_row_is_published_once_whoever_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     """Through the sink of the format, too: the driver goes on from its checkpoint and does its last batch again."""
     chance = random.Random()

@@ -38,7 +38,7 @@ def test_the_day_has_its_flaws() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_factory.py::test_the_day_has_its_flaws")
 @pytest.mark.timeout(400)
 def test_the_pipeline_makes_clean_quarters_of_the_day(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path

@@ -13,7 +13,11 @@ from starlingmq.pipeline.run import PipelineError
 from tests.spark.brokers import StreamBroker
 from tests.spark.test_pipeline import plan, run, tree
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long(kept="tests/spark/test_pipeline.py::test_a_pipeline_with_tables_steps_and_dead_letters"),
+    pytest.mark.timeout(300),
+]
 
 
 def test_rows_into_a_table_of_a_database(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""How a query plans over nodes that come, go, and lose rows: the reader itself beside real brokers, without Spark."""
+"""How a query plans over nodes that come, go, and lose rows: the reader itself beside real brokers, without Spark.
+
+Nodes of most tests are in threads and shared by them; each test has a stream of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +24,43 @@ from starlingmq.spark.row_reading import parts, read_part
 from starlingmq.spark.source import MicroBatchReader, Told
 from tests.cli.commands import run
 from tests.cli.test_stream_commands import ask
-from tests.spark.brokers import StreamBroker, batches_of, rows_of
+from tests.spark.brokers import StreamBroker, ThreadBroker, batches_of, rows_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
+NUMBER = count()
 NUMBERS = [b"%d" % number for number in range(100)]
 
 
+@pytest.fixture(scope="module")
+def both_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ThreadBroker]]:
+    data = tmp_path_factory.mktemp("nodes")
+    nodes: list[ThreadBroker] = []
+    try:
+        for name in ("n1", "n2"):
+            nodes.append(ThreadBroker(data / name, name, "storage.segment_size=1KiB"))
+        yield nodes
+    finally:
+        for node in nodes:
+            node.stop()
+
+
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
+def nodes(both_nodes: list[ThreadBroker]) -> list[ThreadBroker]:
+    """Two nodes that are not a cluster, with an empty stream."""
+    name = f"stream{next(NUMBER)}"
+    for node in both_nodes:
+        node.start()  # the test before may have stopped it
+        node.begin_stream(name)
+    return both_nodes
 
 
-def begin(stack: ExitStack, path: Path, name: str, *settings: str) -> StreamBroker:
-    broker = StreamBroker(path / name, name, *settings)
-    stack.callback(broker.stop)
-    return broker
+@pytest.fixture
+def own_node(tmp_path: Path) -> Iterator[ThreadBroker]:
+    """A node whose data are lost."""
+    node = ThreadBroker(tmp_path / "n1", "n1")
+    yield node
+    node.stop()
 
 
 def reader(*brokers: StreamBroker, **more: str) -> MicroBatchReader:
@@ -64,15 +87,15 @@ def at(told: Told, **offsets: int) -> Told:
     return told | {"offsets": told["offsets"] | offsets}
 
 
-def test_a_node_that_is_gone_for_good_is_left_out_by_name(stack: ExitStack, tmp_path: Path) -> None:
-    n1, n2 = (begin(stack, tmp_path, name) for name in ("n1", "n2"))
+def test_a_node_that_is_gone_for_good_is_left_out_by_name(nodes: list[ThreadBroker]) -> None:
+    n1, n2 = nodes
     for broker in (n1, n2):
         broker.publish(NUMBERS[:10])
     start, rows = advance(reader(n1, n2))
     assert start["offsets"] == {"n1": 10, "n2": 10} and sorted(rows) == sorted(NUMBERS[:10] * 2)
     n2.publish(NUMBERS[:5])
     under_way = at(start, n2=15)
-    n2.kill()
+    n2.stop()
     n1.publish(NUMBERS[10:20])
     with pytest.raises(StreamError, match=r"node n2.*option nodeTimeout"):
         advance(reader(n1, n2), start)
@@ -86,12 +109,10 @@ def test_a_node_that_is_gone_for_good_is_left_out_by_name(stack: ExitStack, tmp_
     assert again["offsets"] == {"n1": 20, "n2": 16} and rows == NUMBERS[:6], "where it was left, if it comes back"
 
 
-def test_a_node_that_was_away_gives_rows_from_the_time_at_which_the_query_began(
-    stack: ExitStack, tmp_path: Path
-) -> None:
-    n1, n2 = (begin(stack, tmp_path, name) for name in ("n1", "n2"))
+def test_a_node_that_was_away_gives_rows_from_the_time_at_which_the_query_began(nodes: list[ThreadBroker]) -> None:
+    n1, n2 = nodes
     n2.publish(NUMBERS[:10])
-    n2.kill()
+    n2.stop()
     latest, earliest = (reader(n1, n2, startingOffsets=where) for where in ("latest", "earliest"))
     since_now, since_ever = latest.initialOffset(), earliest.initialOffset()
     assert list(since_now["waiting"]) == list(since_ever["waiting"]) == [n2.address], "its name is unknown so far"
@@ -112,12 +133,11 @@ def test_a_node_that_was_away_gives_rows_from_the_time_at_which_the_query_began(
     assert sorted(rows_of(batch)) == sorted([("n1", n) for n in NUMBERS[:3]] + [("n2", n) for n in NUMBERS[:15]])
 
 
-def test_rows_of_a_new_node_that_are_not_kept_fail_the_query(stack: ExitStack, tmp_path: Path) -> None:
-    n1 = begin(stack, tmp_path, "n1")
+def test_rows_of_a_new_node_that_are_not_kept_fail_the_query(nodes: list[ThreadBroker]) -> None:
+    n1, n2 = nodes
     start = reader(n1).initialOffset()
-    n2 = begin(stack, tmp_path, "n2", "storage.segment_size=1KiB")
     n2.publish(NUMBERS)
-    first = ask(n2.data, "trim", name="all", before="60")["first"]
+    first = ask(n2.data, "trim", name=n2.stream, before="60")["first"]
     with pytest.raises(LostRows, match=f"node n2 no longer has {first} rows"):
         advance(reader(n1, n2), start)
     forgiving = reader(n1, n2, failOnDataLoss="false")
@@ -126,8 +146,8 @@ def test_rows_of_a_new_node_that_are_not_kept_fail_the_query(stack: ExitStack, t
     assert advance(forgiving, end)[1] == NUMBERS[first:]
 
 
-def test_a_stream_that_is_another_one_fails_the_query_or_begins_again(stack: ExitStack, tmp_path: Path) -> None:
-    broker = begin(stack, tmp_path, "n1")
+def test_a_stream_that_is_another_one_fails_the_query_or_begins_again(own_node: ThreadBroker) -> None:
+    broker = own_node
     broker.publish(NUMBERS[:10])
     start, _ = advance(reader(broker))
     broker.publish(NUMBERS[10:20])
@@ -157,7 +177,7 @@ def test_a_stream_that_is_another_one_fails_the_query_or_begins_again(stack: Exi
     assert rows == [] and (end["offsets"], end["again"]) == ({"n1": 20}, 1), "offsets are never given twice"
     end, rows = advance(forgiving, end)
     assert rows == NUMBERS[50:80] and end["offsets"] == {"n1": 50}
-    broker.kill()
+    broker.stop()
     shutil.rmtree(broker.data)
     broker.start()
     broker.publish(NUMBERS[:70])  # more than were read: the offset alone tells nothing
@@ -168,15 +188,15 @@ def test_a_stream_that_is_another_one_fails_the_query_or_begins_again(stack: Exi
     assert advance(forgiving, end)[1] == NUMBERS[:70]
 
 
-def test_a_stream_from_a_backup_goes_on_where_both_are_the_same(stack: ExitStack, tmp_path: Path) -> None:
-    broker = begin(stack, tmp_path, "n1")
+def test_a_stream_from_a_backup_goes_on_where_both_are_the_same(own_node: ThreadBroker, tmp_path: Path) -> None:
+    broker = own_node
     broker.publish(NUMBERS[:10])
     before, _ = advance(reader(broker))
     broker.publish(NUMBERS[10:20])
     assert run("backup", str(tmp_path / "backup"), "--data-dir", str(broker.data))[0] == 0
     broker.publish(NUMBERS[20:30])
     after, _ = advance(reader(broker), before)
-    broker.kill()
+    broker.stop()
     shutil.rmtree(broker.data)
     assert run("restore", str(tmp_path / "backup"), "--data-dir", str(broker.data))[0] == 0
     broker.start()
@@ -188,10 +208,8 @@ def test_a_stream_from_a_backup_goes_on_where_both_are_the_same(stack: ExitStack
     assert advance(reader(broker), end)[1] == [*NUMBERS[10:20], *NUMBERS[30:60]]
 
 
-def test_positions_of_earlier_releases_are_read_and_those_of_later_ones_refused(
-    stack: ExitStack, tmp_path: Path
-) -> None:
-    broker = begin(stack, tmp_path, "n1")
+def test_positions_of_earlier_releases_are_read_and_those_of_later_ones_refused(nodes: list[ThreadBroker]) -> None:
+    broker = nodes[0]
     broker.publish(NUMBERS[:20])
     end, rows = advance(reader(broker), {"n1": 5, LOST: 7})
     assert rows == NUMBERS[5:20] and (end["offsets"], end["lost"], end["version"]) == ({"n1": 20}, 7, 2)
@@ -201,12 +219,12 @@ def test_positions_of_earlier_releases_are_read_and_those_of_later_ones_refused(
             advance(reader(broker), told)
 
 
-def test_rows_that_are_not_kept_are_counted(stack: ExitStack, tmp_path: Path) -> None:
-    broker = begin(stack, tmp_path, "n1", "storage.segment_size=1KiB")
+def test_rows_that_are_not_kept_are_counted(nodes: list[ThreadBroker]) -> None:
+    broker = nodes[0]
     broker.publish(NUMBERS[:10])
     start, _ = advance(reader(broker))
     broker.publish(NUMBERS[10:])
-    first = ask(broker.data, "trim", name="all", before="60")["first"]
+    first = ask(broker.data, "trim", name=broker.stream, before="60")["first"]
     with pytest.raises(LostRows, match=f"no longer has {first - 10} rows"):
         advance(reader(broker), start)
     forgiving = reader(broker, failOnDataLoss="false")
@@ -218,9 +236,8 @@ def test_rows_that_are_not_kept_are_counted(stack: ExitStack, tmp_path: Path) ->
     assert rows == NUMBERS[:1]
 
 
-def test_an_offset_range_is_always_the_same_rows(stack: ExitStack, tmp_path: Path) -> None:
-    broker = begin(stack, tmp_path, "n1", "storage.segment_size=1KiB")
-    broker.publish(NUMBERS)
+def test_an_offset_range_is_always_the_same_rows(tmp_path: Path) -> None:
+    broker = StreamBroker(tmp_path / "n1", "n1", "storage.segment_size=1KiB")
 
     def table(pieces: int) -> pa.Table:
         book = NodeBook(read_options(broker.options | {"rowsPerPartition": str(pieces)}, streaming=False))
@@ -229,17 +246,23 @@ def test_an_offset_range_is_always_the_same_rows(stack: ExitStack, tmp_path: Pat
         book.close()
         return pa.Table.from_batches(found).combine_chunks()
 
-    once = table(1000)
-    assert once.column("payload").to_pylist() == NUMBERS[7:93] and once.column("offset").to_pylist() == [*range(7, 93)]
-    assert table(10) == once, "in other pieces"
-    broker.kill()
-    broker.start()
-    broker.publish(NUMBERS)
-    assert table(30) == once, "after a crash, beside what came since"
+    try:
+        broker.publish(NUMBERS)
+        once = table(1000)
+        assert once.column("payload").to_pylist() == NUMBERS[7:93] and once.column("offset").to_pylist() == [
+            *range(7, 93)
+        ]
+        assert table(10) == once, "in other pieces"
+        broker.kill()
+        broker.start()
+        broker.publish(NUMBERS)
+        assert table(30) == once, "after a crash, beside what came since"
+    finally:
+        broker.stop()
 
 
-def test_minimum_of_partitions_splits_a_small_stream(stack: ExitStack, tmp_path: Path) -> None:
-    n1, n2 = (begin(stack, tmp_path, name) for name in ("n1", "n2"))
+def test_minimum_of_partitions_splits_a_small_stream(nodes: list[ThreadBroker]) -> None:
+    n1, n2 = nodes
     n1.publish(NUMBERS[:30])
     n2.publish(NUMBERS[30:40])
     planner = reader(n1, n2, minPartitions="4")
@@ -252,8 +275,8 @@ def test_minimum_of_partitions_splits_a_small_stream(stack: ExitStack, tmp_path:
     assert len(many.partitions(start, end)) == 40, "a row is not split"
 
 
-def test_a_batch_waits_for_its_minimum_of_rows_or_the_delay(stack: ExitStack, tmp_path: Path) -> None:
-    broker = begin(stack, tmp_path, "n1")
+def test_a_batch_waits_for_its_minimum_of_rows_or_the_delay(nodes: list[ThreadBroker]) -> None:
+    broker = nodes[0]
     broker.publish(NUMBERS[:5])
     patient = reader(broker, minOffsetsPerTrigger="10", maxTriggerDelay="1h")
     start = patient.initialOffset()
@@ -267,8 +290,8 @@ def test_a_batch_waits_for_its_minimum_of_rows_or_the_delay(stack: ExitStack, tm
     assert advance(patient, start)[1] == NUMBERS[:10]
 
 
-def test_times_bound_a_batch_query_for_all_nodes_or_by_node(stack: ExitStack, tmp_path: Path) -> None:
-    n1, n2 = (begin(stack, tmp_path, name) for name in ("n1", "n2"))
+def test_times_bound_a_batch_query_for_all_nodes_or_by_node(nodes: list[ThreadBroker]) -> None:
+    n1, n2 = nodes
     for broker in (n1, n2):
         broker.publish(NUMBERS[:3])
     limit = max(

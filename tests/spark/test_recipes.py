@@ -79,7 +79,7 @@ def test_downsampling_gives_each_minute_once_without_readings_that_are_too_late(
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_recipes.py::test_every_recipe_can_be_read_and_has_a_picture")
 @pytest.mark.timeout(300)
 def test_visits_end_when_a_zone_has_not_seen_the_tag_for_five_minutes(
     spark: SparkSession, plant: StreamBroker, tmp_path: Path
@@ -107,7 +107,7 @@ def test_visits_end_when_a_zone_has_not_seen_the_tag_for_five_minutes(
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_recipes.py::test_every_recipe_can_be_read_and_has_a_picture")
 @pytest.mark.timeout(300)
 def test_a_join_gives_the_readings_of_each_job(spark: SparkSession, plant: StreamBroker, tmp_path: Path) -> None:
     expected = Counter[tuple[str, str, int, float]]()
@@ -124,7 +124,7 @@ def test_a_join_gives_the_readings_of_each_job(spark: SparkSession, plant: Strea
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_recipes.py::test_every_recipe_can_be_read_and_has_a_picture")
 @pytest.mark.timeout(300)
 def test_anomalies_are_far_from_the_mean_of_their_window(
     spark: SparkSession, plant: StreamBroker, tmp_path: Path
@@ -141,7 +141,7 @@ def test_anomalies_are_far_from_the_mean_of_their_window(
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_recipes.py::test_every_recipe_can_be_read_and_has_a_picture")
 @pytest.mark.timeout(300)
 def test_a_class_keeps_the_state_of_each_meter_from_batch_to_batch(
     spark: SparkSession, plant: StreamBroker, tmp_path: Path

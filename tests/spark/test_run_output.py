@@ -19,7 +19,9 @@ SECONDS = 200.0
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(
+    kept="tests/spark/test_pipeline.py::test_a_watermark_far_ahead_of_the_clock_and_repeated_batches_are_told"
+)
 @pytest.mark.timeout(400)
 def test_a_running_pipeline_reports_events_and_is_not_behind_while_nothing_arrives(
     broker: StreamBroker, tmp_path: Path

@@ -179,7 +179,7 @@ def test_settings_of_a_batch_under_way_are_not_changed(
     assert [bytes(row.payload) for row in letters] == [b'{"n": "1"}', b"bad"]
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_pipeline.py::test_a_pipeline_with_tables_steps_and_dead_letters")
 def test_result_and_dead_letters_have_every_row_once_whoever_is_killed(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:

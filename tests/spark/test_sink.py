@@ -52,7 +52,7 @@ def publish(rows: DataFrame, options: dict[str, str]) -> None:
     rows.write.format("starlingmq").mode("append").options(**options).save()
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_sink.py::test_a_batch_that_is_tried_again_is_published_once")
 def test_rows_of_the_source_are_written_as_they_are(spark: SparkSession, broker: StreamBroker) -> None:
     columns = "topic string, payload binary, qos tinyint, retain boolean, properties "
     columns += "array<struct<name: string, value: string>>"
@@ -161,7 +161,7 @@ def wanted(count: int) -> list[int]:
     return [number for number in range(count) if number % 3]
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_sink.py::test_a_batch_that_is_tried_again_is_published_once")
 def test_a_streaming_batch_that_is_replayed_is_published_once(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:
@@ -176,7 +176,7 @@ def test_a_streaming_batch_that_is_replayed_is_published_once(
     assert sorted(map(int, payloads(spark, broker))) == wanted(400)
 
 
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_sink.py::test_a_batch_that_is_tried_again_is_published_once")
 def test_the_broker_is_killed_while_rows_are_published(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:

@@ -15,7 +15,11 @@ from starlingmq.cli.local_cluster import HOST
 from tests.cluster.real import Cluster, Node
 from tests.spark.brokers import TOKEN, StreamBroker, rows_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long(kept="tests/spark/test_placing.py::test_every_attempt_of_a_batch_goes_to_the_same_nodes"),
+    pytest.mark.timeout(900),
+]
 
 EACH = 60
 WAITING = "rows wait for node n2, which stores their sequence numbers: .*no broker listens"

@@ -16,7 +16,11 @@ from starlingmq.spark.sink import BATCH_ID, QUERY_ID, StreamWriter
 from starlingmq.spark.sink_options import read_sink_options
 from tests.spark.brokers import StreamBroker, rows_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long(kept="tests/spark/test_placing.py::test_every_attempt_of_a_batch_goes_to_the_same_nodes"),
+    pytest.mark.timeout(300),
+]
 
 PARTITIONS = 6
 EACH = 20  # rows of a partition

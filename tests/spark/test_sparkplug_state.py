@@ -67,7 +67,7 @@ def run(spark: SparkSession, file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_sparkplug_sessions.py::test_an_alias_has_the_name_and_datatype_of_its_birth")
 @pytest.mark.timeout(300)
 def test_names_of_aliases_last_across_restarts_and_unknown_ones_are_dead_letters(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
@@ -93,7 +93,7 @@ def test_names_of_aliases_last_across_restarts_and_unknown_ones_are_dead_letters
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.long(kept="tests/spark/test_sparkplug_sessions.py::test_a_device_is_online_from_its_birth_to_its_death")
 @pytest.mark.timeout(300)
 def test_the_state_of_edge_nodes_and_devices_is_a_table(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path

@@ -23,7 +23,7 @@ from tests.spark.standalone import Standalone
 from tests.spark.test_exactly_once import Driver
 from tests.spark.test_pipeline import command, tree, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STREAMS = "streams.define=[{name: in, topics: ['in/#']}, {name: out, topics: ['out/#']}]"
 EACH = 15  # rows of a node and round: some batches of seven, the last of which are under way when something dies
@@ -49,6 +49,9 @@ def in_files(directory: Path) -> list[int]:
     return [int(value) for path in paths for value in pq.read_table(path)["payload"].to_pylist()]
 
 
+@pytest.mark.long(
+    kept="tests/spark/test_source.py::test_a_streaming_query_goes_on_from_its_checkpoint_in_bounded_batches"
+)
 def test_every_row_once_whoever_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     seed = random.SystemRandom().randrange(1 << 32)
@@ -130,6 +133,7 @@ class Terminal:
             assert words in self._shown, self._shown[-3000:]
 
 
+@pytest.mark.long(kept="tests/spark/test_pipeline.py::test_a_pipeline_with_tables_steps_and_dead_letters")
 def test_a_pipeline_on_the_cluster_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command, in a terminal: ``pipeline run --master``, until Ctrl-C."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

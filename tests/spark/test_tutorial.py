@@ -15,7 +15,11 @@ import pytest
 from starlingmq.cli.local_cluster import free_port
 from tests.spark.brokers import TOKEN, StreamBroker
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long(kept="tests/spark/test_pipeline.py::test_a_pipeline_with_tables_steps_and_dead_letters"),
+    pytest.mark.timeout(900),
+]
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"<!-- (file: (?P<file>\S+)|run|serve) -->\n```\w+\n(?P<text>.*?)```", re.DOTALL)
