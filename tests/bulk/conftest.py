@@ -10,7 +10,9 @@ from starlingmq import Broker
 from starlingmq.config.settings import load_config
 
 collect_ignore = (
-    [] if importlib.util.find_spec("pyspark") else ["test_service.py", "test_planning.py"]
+    []
+    if importlib.util.find_spec("pyspark")
+    else ["test_nodes.py", "test_planning.py", "test_service.py", "test_sink_nodes.py"]
 )  # make test installs it
 
 TOKEN = "a token that nobody guesses"

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.spark.brokers import TOKEN, StreamBroker
-from tests.spark.test_source import stream, written
+from tests.spark.test_source import finish, stream, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -59,7 +59,8 @@ class Driver:
 @pytest.mark.long(
     kept="tests/spark/test_source.py::test_a_streaming_query_goes_on_from_its_checkpoint_in_bounded_batches"
 )
-def test_every_row_once_whoever_is_killed(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
+def test_every_row_once_whoever_is_killed(spark: SparkSession, mortal_broker: StreamBroker, tmp_path: Path) -> None:
+    broker = mortal_broker
     chance = random.Random()
     payloads = [b"%d" % number for number in range(3 * EACH)]
     broker.publish(payloads[:EACH])
@@ -75,7 +76,7 @@ def test_every_row_once_whoever_is_killed(spark: SparkSession, broker: StreamBro
     finally:
         driver.kill()
     broker.publish(payloads[2 * EACH :])
-    stream(spark, broker.options, tmp_path, startingOffsets="earliest").awaitTermination()
+    finish(lambda: stream(spark, broker.options, tmp_path, startingOffsets="earliest"))
     assert written(spark, tmp_path) == [("n1", offset, payload) for offset, payload in enumerate(payloads)]
 
 
@@ -103,7 +104,7 @@ def test_every_row_is_published_once_whoever_is_killed(spark: SparkSession, tmp_
         rows = spark.readStream.format("starlingmq").options(**broker.options | more).load()
         writer = rows.withColumn("topic", F.lit("out/a")).writeStream.format("starlingmq").options(servers=broker.url)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        finish(writer.trigger(availableNow=True).start)
         found = spark.read.format("starlingmq").options(**broker.options | {"stream": "out"}).load().collect()
         assert sorted(int(row.payload) for row in found) == list(range(3 * EACH))
     finally:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # half a second, which every run of any test would take
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NAME = "lake.plant.readings"
 SCHEMA = {"format": "json", "schema": "id string, value int"}
@@ -67,6 +67,7 @@ def reading(device: str, value: int) -> bytes:
     return json.dumps({"id": device, "value": value}).encode()
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 def test_a_pipeline_appends_each_row_once(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path, properties: dict[str, str], catalog: Catalog
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_pipeline_appends_each_row_once(
     assert len(files) == 4, "a file for each partition and batch"
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 def test_every_type_of_column_comes_back(spark: SparkSession, properties: dict[str, str], query: None) -> None:
     batch = spark.sql(
         "SELECT 1Y AS t, 2S AS s, 3 AS i, 4L AS l, cast(1.5 AS float) AS f, 2.5D AS d, true AS b, "
@@ -122,6 +124,7 @@ def test_a_batch_that_is_written_again_changes_nothing(
     assert len(list(catalog.load_table("plant.readings").snapshots())) == 3
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 def test_an_attempt_that_seemed_dead_commits_first(
     spark: SparkSession, properties: dict[str, str], catalog: Catalog, query: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +143,7 @@ def test_an_attempt_that_seemed_dead_commits_first(
     assert rows(catalog) == [(0,), (1,), (2,)]
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 @pytest.mark.parametrize("key", [(), ("id",)])
 def test_other_writers_cost_another_commit(
     spark: SparkSession,
@@ -171,6 +175,7 @@ def test_other_writers_cost_another_commit(
         table.write(spark.range(1), 2)
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 def test_the_latest_row_of_each_key_stays(
     spark: SparkSession, properties: dict[str, str], catalog: Catalog, query: None
 ) -> None:
@@ -196,6 +201,7 @@ def test_the_latest_row_of_each_key_stays(
     assert found == [("a", "new"), ("b", "new"), ("c", "old"), ("d", "left"), ("e", "z"), (None, "new")]
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 def test_columns_come_with_mergeschema_only(
     spark: SparkSession, properties: dict[str, str], catalog: Catalog, query: None
 ) -> None:
@@ -213,6 +219,7 @@ def test_columns_come_with_mergeschema_only(
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 def test_small_files_become_large_ones(
     spark: SparkSession, properties: dict[str, str], catalog: Catalog, query: None
 ) -> None:
@@ -227,6 +234,7 @@ def test_small_files_become_large_ones(
     assert rows(catalog) == before, "the property of the last batch survives"
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 def test_the_command_compacts_a_table(
     spark: SparkSession, tmp_path: Path, properties: dict[str, str], catalog: Catalog, query: None
 ) -> None:
@@ -248,6 +256,7 @@ def compacted(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.long(kept="tests/spark/test_iceberg.py::test_a_batch_that_is_written_again_changes_nothing")
 def test_what_cannot_be_written_is_told_in_a_line(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path, properties: dict[str, str], catalog: Catalog, query: None
 ) -> None:

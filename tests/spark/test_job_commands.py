@@ -20,7 +20,7 @@ from tests.patience import within
 from tests.spark.brokers import TOKEN, StreamBroker, batches_of
 from tests.spark.test_pipeline import command, tree, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EACH = 40  # messages of a topic and part
 TOPICS = ("a/x", "a/y", "b")
@@ -30,6 +30,7 @@ def kept(broker: StreamBroker) -> list[dict[str, Any]]:
     return [row for _, batch in batches_of(broker.options) for row in batch.to_pylist()]
 
 
+@pytest.mark.long(kept="tests/spark/test_jobs.py::test_an_archive_is_made_of_batches_and_merged_whoever_dies")
 def test_an_archive_is_made_published_again_and_reported_on(broker: StreamBroker, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     of_stream = ["--server", broker.address, "--stream", "all", "--token-file", str(tmp_path / "token")]
@@ -64,6 +65,7 @@ def test_an_archive_is_made_published_again_and_reported_on(broker: StreamBroker
     assert refused.returncode == 2 and "--speed: 'fast' is not a number above 0, or max" in refused.stderr
 
 
+@pytest.mark.long(kept="tests/spark/test_pipeline.py::test_settings_that_can_not_be")
 def test_a_pipeline_that_can_not_run_says_why_in_one_line(broker: StreamBroker, tmp_path: Path) -> None:
     """The last line; Spark, once it runs, has its own before that."""
     good = tree(tmp_path, broker.address)
@@ -91,6 +93,7 @@ def test_a_pipeline_that_can_not_run_says_why_in_one_line(broker: StreamBroker, 
         assert re.search(rf"{re.escape(str(file))}:( |){words}", said[0]), said[0]
 
 
+@pytest.mark.long(kept="tests/spark/test_audit.py::test_a_planted_loss_and_a_planted_duplicate_are_found")
 def test_a_report_and_an_audit_of_an_empty_range_say_so(broker: StreamBroker, tmp_path: Path) -> None:
     broker.publish([b"x"])
     (tmp_path / "token").write_text(TOKEN)
@@ -105,6 +108,7 @@ def test_a_report_and_an_audit_of_an_empty_range_say_so(broker: StreamBroker, tm
         assert told in done.stderr.splitlines()[-1], done.stderr
 
 
+@pytest.mark.long(kept="tests/spark/test_audit.py::test_a_planted_loss_and_a_planted_duplicate_are_found")
 async def test_an_audit_finds_what_was_lost_and_doubled_on_purpose(tmp_path: Path) -> None:
     """In what waits for a client that takes one after the other: one message is gone, another one is there twice."""
     (tmp_path / "token").write_text(TOKEN)

@@ -25,7 +25,7 @@ from starlingmq.spark.row_publishing import PublishError
 from tests.api.browser import BROWSER, browser
 from tests.spark.brokers import TOKEN, StreamBroker
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 COLUMNS = (
     "topic string, payload binary, qos tinyint, retain boolean, client_id string, "
@@ -112,6 +112,7 @@ def test_an_archive_is_made_of_batches_and_merged_whoever_dies(
     assert offsets(spark, again) == list(range(90)) and row.properties[0].name == "k"
 
 
+@pytest.mark.long(kept="tests/spark/test_jobs.py::test_an_archive_is_made_of_batches_and_merged_whoever_dies")
 def test_a_stream_goes_into_an_archive_and_on_from_where_it_was(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:
@@ -130,6 +131,9 @@ def test_a_stream_goes_into_an_archive_and_on_from_where_it_was(
         assert offsets(spark, archive) == list(range(20 * (part + 1)))
 
 
+@pytest.mark.long(
+    kept="tests/spark/test_jobs.py::test_an_archive_of_an_earlier_release_is_taken_over_by_the_query_that_goes_on"
+)
 def test_an_archive_refuses_batches_of_another_query(spark: SparkSession, broker: StreamBroker, tmp_path: Path) -> None:
     archive = Archive(tmp_path / "a")
 
@@ -176,6 +180,7 @@ def test_an_archive_of_an_earlier_release_is_taken_over_by_the_query_that_goes_o
         archive.claim("r", 4)
 
 
+@pytest.mark.long(kept="tests/spark/test_jobs.py::test_an_archive_is_made_of_batches_and_merged_whoever_dies")
 def test_an_archive_is_published_again_in_order_at_its_pace(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:
@@ -209,6 +214,7 @@ def test_an_archive_is_published_again_in_order_at_its_pace(
 EVIL = "<img src=x onerror=alert(1)>"
 
 
+@pytest.mark.long(kept="tests/spark/test_jobs.py::test_an_archive_is_made_of_batches_and_merged_whoever_dies")
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 def test_a_report_is_a_page_that_needs_no_network(spark: SparkSession, tmp_path: Path) -> None:
     made = [(f"r{number % 10}/{EVIL}", b"x" * (number % 500), number % 3, number * 0.5) for number in range(2000)]

@@ -26,6 +26,7 @@ from starlingmq.pipeline.run import Pipeline, PipelineError, failure, reach, sou
 from starlingmq.pipeline.status import Status, all_statuses, metrics_text, read_status
 from starlingmq.spark.read_options import read_options
 from tests.spark.brokers import TOKEN, StreamBroker
+from tests.spark.recipes import run_all
 
 
 def tree(tmp_path: Path, address: str = "127.0.0.1:1", **more: Any) -> dict[str, Any]:
@@ -52,8 +53,7 @@ def plan(spark: SparkSession, tmp_path: Path, pipeline: dict[str, Any] | str) ->
 def run(spark: SparkSession, tmp_path: Path, pipeline: dict[str, Any]) -> Pipeline:
     planned = plan(spark, tmp_path, pipeline)
     reach(planned.config, planned.path)
-    for query in planned.start():
-        query.awaitTermination()
+    run_all(planned)
     return planned
 
 

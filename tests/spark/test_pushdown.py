@@ -50,6 +50,7 @@ class PushedSource(DataSource):
         return PushedReader()
 
 
+@pytest.mark.long(alone="it is about Spark, and fails once another version of it is installed")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_spark_keeps_the_filters_of_one_query_for_another(spark: SparkSession) -> None:
@@ -70,14 +71,14 @@ def test_spark_keeps_the_filters_of_one_query_for_another(spark: SparkSession) -
 
 def test_the_options_of_the_source_are_applied_at_the_nodes(broker: StreamBroker) -> None:
     for topic in ("a", "b", "b", "b"):
-        broker.publish([b"x" * 1000] * 50, topic)
+        broker.publish([b"x" * 5000] * 10, topic)
 
     def bytes_read(**options: str) -> int:
         return sum(batch.get_total_buffer_size() for _, batch in batches_of(broker.options | options))
 
     everything = bytes_read()
     assert bytes_read(topicFilter="a") < everything * 0.3
-    assert bytes_read(startingOffsets='{"n1": 150}') < everything * 0.3
+    assert bytes_read(startingOffsets='{"n1": 30}') < everything * 0.3
     assert bytes_read(columns="offset, topic") < everything * 0.05
 
 
@@ -92,6 +93,7 @@ def test_a_node_sends_the_wanted_columns_only(broker: StreamBroker) -> None:
     connection.close()
 
 
+@pytest.mark.long(kept="tests/spark/test_pushdown.py::test_a_node_sends_the_wanted_columns_only")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_query_has_the_columns_of_the_option(spark: SparkSession, broker: StreamBroker) -> None:

@@ -64,6 +64,7 @@ def windows(minutes: int) -> dict[tuple[str, datetime], Rows]:
 
 
 @pytest.mark.slow
+@pytest.mark.long(kept="tests/spark/test_recipes.py::test_every_recipe_can_be_read_and_has_a_picture")
 @pytest.mark.timeout(300)
 def test_downsampling_gives_each_minute_once_without_readings_that_are_too_late(
     spark: SparkSession, plant: StreamBroker, tmp_path: Path

@@ -245,6 +245,7 @@ def test_settings_that_contradict_each_other(tmp_path: Path, decode: dict[str, A
         read_pipeline(tree(tmp_path, decode))
 
 
+@pytest.mark.long(kept="tests/spark/test_schema_registry.py::test_a_registry_that_is_down_is_no_fault_of_the_payload")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_pipeline_waits_for_its_registry_and_loses_nothing(

@@ -54,16 +54,16 @@ def planned(spark: SparkSession, tmp_path: Path, **more: Any) -> Pipeline:
 @pytest.mark.parametrize(
     ("steps", "more", "once"),
     [
-        ([], {}, True),
-        (["SELECT n + 1 AS n FROM rows WHERE n > 2"], {}, True),
+        pytest.param([], {}, True, marks=pytest.mark.long),
+        pytest.param(["SELECT n + 1 AS n FROM rows WHERE n > 2"], {}, True, marks=pytest.mark.long),
         (["SELECT n, explode(array(1, 2)) AS x FROM rows", "SELECT * FROM a JOIN places USING (n)"], {}, True),
-        (["SELECT n FROM rows UNION ALL SELECT n FROM rows WHERE n > 5"], {}, True),
+        pytest.param(["SELECT n FROM rows UNION ALL SELECT n FROM rows WHERE n > 5"], {}, True, marks=pytest.mark.long),
         (["SELECT * FROM rows LEFT JOIN (SELECT n, max(place) AS p FROM places GROUP BY n) USING (n)"], {}, True),
         ([WINDOW], {"watermark": {"column": "timestamp", "delay": "1m"}}, False),
-        (["SELECT DISTINCT n FROM rows"], {}, False),
-        (["SELECT n FROM rows LIMIT 3"], {}, False),
+        pytest.param(["SELECT DISTINCT n FROM rows"], {}, False, marks=pytest.mark.long),
+        pytest.param(["SELECT n FROM rows LIMIT 3"], {}, False, marks=pytest.mark.long),
         (["SELECT a.n FROM rows a JOIN rows b ON a.n = b.n"], {}, False),
-        (["SELECT n FROM rows WHERE n IN (SELECT n FROM places)"], {}, True),
+        pytest.param(["SELECT n FROM rows WHERE n IN (SELECT n FROM places)"], {}, True, marks=pytest.mark.long),
         (["SELECT 't' AS topic, string(n) AS payload FROM rows"],
          {"sink": {"format": "topic", "options": {"servers": "mqtt://127.0.0.1:1"}}}, False),
     ],
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_two_queries_is_continued_by_two(spark: SparkSession, tm
     assert planned(spark, tmp_path).malformed is not None
 
 
-@pytest.mark.parametrize("dead_letter", [True, False])
+@pytest.mark.parametrize("dead_letter", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_directory_of_another_query_is_refused_before_a_row_is_left_out(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path, dead_letter: bool
 ) -> None:
@@ -125,24 +125,29 @@ def test_a_directory_of_another_query_is_refused_before_a_row_is_left_out(
     assert found() == [1, 2, 3, 4]
 
 
+@pytest.mark.long(
+    kept="tests/spark/test_single_read.py::test_a_directory_of_another_query_is_refused_before_a_row_is_left_out"
+)
 def test_a_directory_that_begins_later_has_a_whole_log(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:
     pipeline = tree(tmp_path, broker.address)
+    pipeline["source"]["max_rows"] = 2
     letters = pipeline.pop("dead_letter")
 
-    def run(number: int) -> None:
-        broker.publish([b'{"n": %d}' % number, b"bad %d" % number])
+    def run(first: int, end: int) -> None:
+        """In as many batches as numbers: Spark merges the log of a directory after ten."""
+        broker.publish([each % number for number in range(first, end) for each in (b'{"n": %d}', b"bad %d")])
         file = written(tmp_path, pipeline)
         run_all(Pipeline(spark, read_pipeline(file), file))
 
-    for number in range(12):
-        run(number)
-        if number in (2, 4):
-            pipeline["sink"] = {"path": str(tmp_path / f"out{number}")}
+    run(0, 3)
+    pipeline["sink"] = {"path": str(tmp_path / "out2")}
+    run(3, 5)
+    pipeline["sink"] = {"path": str(tmp_path / "out4")}
+    run(5, 12)
     pipeline["dead_letter"] = letters
-    for number in range(12, 22):
-        run(number)
+    run(12, 22)
     assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "out4")).where("n >= 0").collect()) == [
         *range(5, 22)
     ]

@@ -6,8 +6,10 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
-from starlingmq.spark.sink import RowError, messages_of
+from starlingmq.spark.option_error import OptionError
+from starlingmq.spark.sink import RowError, check_columns, messages_of
 from starlingmq.spark.sink_options import read_sink_options
 
 PROPERTIES = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
@@ -42,6 +44,29 @@ def test_a_null_payload_deletes_a_retained_message_only_by_option() -> None:
 def test_a_row_that_is_no_message_is_said_in_a_line(row: dict[str, Any], words: str) -> None:
     with pytest.raises(RowError, match=words):
         messages(row)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("topic string, payload binary, value int", "column value: unknown to the sink, which supports topic, payload"),
+        ("payload string", "the column topic is missing"),
+        ("topic string", "the column payload .* is missing"),
+        ("topic string, payload string, qos string", "column qos is string, but must be byte or"),
+        ("topic string, payload string, properties array<string>", "column properties must be an array of struct"),
+    ],
+)
+def test_columns_that_cannot_be_published_are_said_by_name(columns: str, words: str) -> None:
+    types: dict[str, DataType] = {"string": StringType(), "binary": BinaryType(), "int": IntegerType()}
+    types["array<string>"] = ArrayType(StringType())
+    fields = [StructField(name, types[kind]) for name, kind in (each.split() for each in columns.split(", "))]
+    with pytest.raises(OptionError, match=words):
+        check_columns(StructType(fields), read_sink_options({"servers": "mqtt://127.0.0.1:1883"}))
+
+
+def test_options_of_the_sink_are_said_by_name() -> None:
+    with pytest.raises(OptionError, match="windows: unknown option of the sink"):
+        read_sink_options({"servers": "mqtt://127.0.0.1:1883", "windows": "1"})
 
 
 def test_a_null_topic_is_the_one_of_the_option() -> None:

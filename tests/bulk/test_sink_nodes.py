@@ -14,13 +14,9 @@ from starlingmq.cli.local_cluster import free_port
 from starlingmq.spark.row_publishing import PublishError
 from starlingmq.spark.sink import BATCH_ID, QUERY_ID, StreamWriter
 from starlingmq.spark.sink_options import read_sink_options
-from tests.spark.brokers import StreamBroker, rows_of
+from tests.spark.brokers import StreamBroker, ThreadBroker, rows_of
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.long(kept="tests/spark/test_placing.py::test_every_attempt_of_a_batch_goes_to_the_same_nodes"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PARTITIONS = 6
 EACH = 20  # rows of a partition
@@ -52,7 +48,12 @@ class Query:
             split = [range(first + part * EACH, first + (part + 1) * EACH) for part in range(PARTITIONS)]
         (self._checkpoint / "offsets" / str(batch)).touch()
         urls = ",".join(broker.url for broker in servers)
-        given = {"servers": urls, "checkpointLocation": str(self._checkpoint), "nodeTimeout": "2", "window": "3"} | more
+        given = {
+            "servers": urls,
+            "checkpointLocation": str(self._checkpoint),
+            "nodeTimeout": "60",
+            "window": "3",
+        } | more
         writer = StreamWriter(read_sink_options(given))
         done: list[WriterCommitMessage | None] = []
         for partition, numbers in enumerate(split):
@@ -69,7 +70,7 @@ def published(*brokers: StreamBroker) -> list[tuple[str, int]]:
 
 
 def test_a_batch_that_is_split_elsewhere_is_an_error(context: TaskContext, tmp_path: Path) -> None:
-    broker = StreamBroker(tmp_path / "n1", "n1")
+    broker = ThreadBroker(tmp_path / "n1", "n1")
     query = Query(context, tmp_path / "checkpoint")
     try:
         query.attempt(0, [broker], [range(4), range(4, 8), range(0)])
@@ -87,11 +88,11 @@ def test_a_batch_that_is_split_elsewhere_is_an_error(context: TaskContext, tmp_p
 
 
 def test_a_node_that_gets_no_rows_is_not_waited_for(context: TaskContext, tmp_path: Path) -> None:
-    n1, n2 = brokers = [StreamBroker(tmp_path / name, name) for name in ("n1", "n2")]
+    n1, n2 = brokers = [ThreadBroker(tmp_path / name, name) for name in ("n1", "n2")]
     query = Query(context, tmp_path / "checkpoint")
     try:
         query.attempt(0, brokers, [range(4)])
-        n2.kill()
+        n2.stop()
         query.attempt(0, brokers, [range(4)])
         query.attempt(1, brokers, [range(4, 8), range(0)])
         assert published(n1) == [("n1", number) for number in range(8)]
@@ -101,15 +102,15 @@ def test_a_node_that_gets_no_rows_is_not_waited_for(context: TaskContext, tmp_pa
 
 
 def test_rows_wait_for_the_node_that_knows_them(context: TaskContext, tmp_path: Path) -> None:
-    n1, n2, n3 = brokers = [StreamBroker(tmp_path / name, name) for name in ("n1", "n2", "n3")]
+    n1, n2, n3 = brokers = [ThreadBroker(tmp_path / name, name) for name in ("n1", "n2", "n3")]
     query = Query(context, tmp_path / "checkpoint")
     size = PARTITIONS * EACH
     try:
         query.attempt(0, brokers)
-        n2.kill()
+        n2.stop()
         for servers in (brokers, [n3, n1]):  # a batch that has begun waits for it, named or not
             with pytest.raises(PublishError, match="rows wait for node n2, which stores their sequence numbers"):
-                query.attempt(1, servers)
+                query.attempt(1, servers, nodeTimeout="1")
         n2.url = f"mqtt://127.0.0.1:{free_port()}"
         n2.start()
         query.attempt(1, [n3, n1, n2])  # it has another address now
@@ -126,7 +127,7 @@ def test_rows_wait_for_the_node_that_knows_them(context: TaskContext, tmp_path: 
         found = published(*brokers)
         assert sorted(row for _, row in found) == list(range(3 * size))
         assert {name for name, row in found if row >= 2 * size} == {"n1", "n3"}, "the new list, from a new batch on"
-        n1.kill()
+        n1.stop()
         query.attempt(3, [n3, n1], excludedNodes="n1")
         n1.start()
         assert sorted(row for _, row in published(*brokers)) == list(range(4 * size))
