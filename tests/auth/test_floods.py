@@ -28,7 +28,7 @@ from starlingmq.node import Broker
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Passwd, Serve
-from tests.patience import within
+from tests.patience import slowness, within
 from tests.peer import Peer
 
 STRANGER = "127.0.0.66"
@@ -75,7 +75,7 @@ async def knock_from(broker: Broker, address: str, password: bytes, client: str 
 
 
 async def answer(peer: Peer) -> int:
-    reason = (await asyncio.wait_for(peer.expect(Connack), PATIENCE)).reason
+    reason = (await asyncio.wait_for(peer.expect(Connack), PATIENCE * slowness())).reason
     await peer.close()
     return reason
 
@@ -222,7 +222,7 @@ async def test_a_nats_client_is_told_to_come_back_when_the_queue_is_full(
     host, _, port = broker.address("nats").rpartition("/")[2].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"CONNECT " + json.dumps({"user": "ann", "pass": "right"}).encode() + b"\r\nPING\r\n")
-    text = await asyncio.wait_for(reader.read(), PATIENCE)
+    text = await asyncio.wait_for(reader.read(), PATIENCE * slowness())
     assert b"-ERR 'maximum connections exceeded'" in text and b"Authorization" not in text
     writer.close()
     for _ in range(threads() + 1):
@@ -273,11 +273,11 @@ async def test_a_process_that_hangs_is_killed_and_the_next_one_asked(passwd: Pas
     hashes = read_passwords(passwd(ann="right")).hashes
     verifier = Verifier(hang_seconds=0.2)
     try:
-        await asyncio.wait_for(verifier.warm(), PATIENCE)
+        await asyncio.wait_for(verifier.warm(), PATIENCE * slowness())
         first = verifier.process
         assert first is not None
         os.kill(first.pid, signal.SIGSTOP)
-        assert await asyncio.wait_for(verifier.fits(hashes["ann"], b"right"), PATIENCE)
+        assert await asyncio.wait_for(verifier.fits(hashes["ann"], b"right"), PATIENCE * slowness())
         assert verifier.process is not first and verifier.ended >= 1
     finally:
         await verifier.close()
@@ -286,9 +286,9 @@ async def test_a_process_that_hangs_is_killed_and_the_next_one_asked(passwd: Pas
 async def test_a_process_that_ends_at_once_keeps_no_broker_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier_module, "BEGIN", [sys.executable, "-c", ""])
     verifier = Verifier()
-    await asyncio.wait_for(verifier.warm(), PATIENCE)
+    await asyncio.wait_for(verifier.warm(), PATIENCE * slowness())
     with pytest.raises(ConnectionError):
-        await asyncio.wait_for(verifier.fits("$argon2id$", b""), PATIENCE)
+        await asyncio.wait_for(verifier.fits("$argon2id$", b""), PATIENCE * slowness())
     await verifier.close()
 
 
@@ -374,7 +374,7 @@ async def test_with_too_many_refusals_waiting_the_oldest_goes_out_and_the_new_on
     waiting = [asyncio.ensure_future(delays.wait(3600.0)) for _ in range(DELAYED_MAX)]
     await asyncio.sleep(0)
     newest = asyncio.ensure_future(delays.wait(3600.0))
-    await asyncio.wait_for(waiting[0], PATIENCE)
+    await asyncio.wait_for(waiting[0], PATIENCE * slowness())
     assert not newest.done() and not any(task.done() for task in waiting[1:])
     for task in [*waiting, newest]:
         task.cancel()

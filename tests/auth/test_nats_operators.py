@@ -17,7 +17,7 @@ import nats
 from starlingmq import Broker
 from tests.auth.conftest import Passwd, Serve
 from tests.auth.test_rights import rules
-from tests.patience import within
+from tests.patience import slowness, within
 
 RULES = """
 rules:
@@ -38,7 +38,9 @@ class User:
 
     async def ask(self, subject: str, **options: Any) -> Any:
         async with within(10):
-            answer = await self.client.request(subject, json.dumps(options).encode() if options else b"", timeout=20)
+            answer = await self.client.request(
+                subject, json.dumps(options).encode() if options else b"", timeout=20 * slowness()
+            )
         return json.loads(answer.data)
 
     async def is_refused(self, subject: str = SUBJECT) -> bool:
@@ -163,7 +165,9 @@ async def test_an_answer_has_at_most_the_size_of_a_payload(serve: Serve, passwd:
         shown: set[int] = set()
         while len(shown) < 31:
             answer = await ops.client.request(
-                f"{SUBJECT}.CONNZ", json.dumps({"subscriptions": True, "offset": len(shown)}).encode(), timeout=20
+                f"{SUBJECT}.CONNZ",
+                json.dumps({"subscriptions": True, "offset": len(shown)}).encode(),
+                timeout=20 * slowness(),
             )
             assert len(answer.data) <= 8000
             page = json.loads(answer.data)["data"]

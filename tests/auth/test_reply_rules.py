@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 import nats
 from tests.auth.conftest import Passwd, Serve
 from tests.auth.test_rights import rules
-from tests.patience import within
+from tests.patience import slowness, within
 
 RULES = """
 rules:
@@ -41,7 +41,7 @@ async def test_a_service_may_reply_until_a_reload_takes_that_away(serve: Serve, 
     await service.flush()
     ann = await nats.connect(broker.address("nats"), user="ann", password="a")
     for number in range(20):
-        assert (await ann.request("sum.of", b"%d 1" % number, timeout=10)).data == b"%d" % (number + 1)
+        assert (await ann.request("sum.of", b"%d 1" % number, timeout=10 * slowness())).data == b"%d" % (number + 1)
     assert refused.empty()
     await service.publish("_INBOX.anything", b"")
     async with within(10):
@@ -54,6 +54,6 @@ async def test_a_service_may_reply_until_a_reload_takes_that_away(serve: Serve, 
         assert "_inbox." in await refused.get()
     path.write_text(RULES)
     broker.reload(broker.config)
-    assert (await ann.request("sum.of", b"1 1", timeout=10)).data == b"2"
+    assert (await ann.request("sum.of", b"1 1", timeout=10 * slowness())).data == b"2"
     await service.close()
     await ann.close()

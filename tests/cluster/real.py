@@ -97,14 +97,14 @@ class Node:
         if self.process is not None:
             self.trouble.killed()
             self.process.kill()
-            self.process.wait(PATIENCE)
+            self.process.wait(PATIENCE * slowness())
 
     def stop(self) -> int:
         """As an operator would; the exit status."""
         assert self.process is not None
         self.thaw()
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(PATIENCE * slowness())
 
     def freeze(self) -> None:
         assert self.process is not None
@@ -150,7 +150,7 @@ class Node:
     def ask(self, action: str, **arguments: str) -> dict[str, Any]:
         """The answer to a ``ctl`` action, without a process for it. Raises AwayError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(ASK_SECONDS)
+        connection.settimeout(ASK_SECONDS * slowness())
         with closing(connection):
             try:
                 with reachable(self.data_dir / NAME) as path:

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.chaos_streams import keep_stream, stream_rows
 from tests.cluster.real import Cluster, Node
 from tests.cluster.test_real_copies import SECONDS, copied, found, subscribe
-from tests.patience import within
+from tests.patience import slowness, within
 
 from starlingmq.client import Client
 
@@ -38,7 +38,9 @@ async def run(line: str, node: Node) -> tuple[int, str]:
     """One line of the page, at that node: exit code and output."""
     if line.startswith("starlingmq "):
         command = [sys.executable, "-m", *line.split(), "-c", str(node.settings)]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=SECONDS)
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=SECONDS * slowness()
+        )
         return done.returncode, done.stdout + done.stderr
     if line in ("sudo systemctl stop starlingmq", "sudo systemctl restart starlingmq"):
         assert await asyncio.to_thread(node.stop) == 0

@@ -14,7 +14,7 @@ from threading import Event
 
 import msgspec
 import pytest
-from tests.patience import within
+from tests.patience import slowness, within
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.config.cluster_section import ClusterConfig
@@ -138,7 +138,7 @@ async def test_turns_that_come_during_a_sync_share_the_next_one(
 
     def sync(copy: CopyDirectory) -> None:
         syncs.append(copy.files.journal.next)
-        assert not slow.is_set() or released.wait(PATIENCE)
+        assert not slow.is_set() or released.wait(PATIENCE * slowness())
 
     monkeypatch.setattr(CopyDirectory, "sync", sync)
     async with within(PATIENCE), node(1) as near, node(2) as far, owned(tmp_path / "own") as (store, source):

@@ -16,7 +16,7 @@ from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
 from tests.cluster.stranger import MIB, Stranger
 from tests.cluster.test_peers import certified
 from tests.few import few
-from tests.patience import within
+from tests.patience import slowness, within
 
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.net.peers import peer_listener
@@ -44,7 +44,7 @@ async def lone_node() -> AsyncIterator[tuple[int, int]]:
     finally:
         process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), WAIT_SECONDS)
+            await asyncio.wait_for(process.wait(), WAIT_SECONDS * slowness())
         except TimeoutError:
             process.kill()
             await process.wait()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trustme
 from tests.cluster.conftest import WAIT_SECONDS, Node, Nodes
+from tests.patience import slowness
 
 from starlingmq.cluster.links.peer_frames import Data, DataAck, Envelope, SyncRequest
 from starlingmq.config.cluster_section import ClusterTlsConfig
@@ -25,7 +26,7 @@ async def nothing_is_left(before: set[asyncio.Task[Any]]) -> None:
     """Of tasks; those that gRPC has for a stream end by themselves, some a little after its server."""
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     if left:
-        assert (await asyncio.wait(left, timeout=WAIT_SECONDS))[1] == set()
+        assert (await asyncio.wait(left, timeout=WAIT_SECONDS * slowness()))[1] == set()
 
 
 async def exchange(nodes: Nodes) -> None:

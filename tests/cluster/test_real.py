@@ -21,7 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.clients.paho_thread import disconnect
 from tests.cluster.load import Load
 from tests.cluster.real import Cluster, Node
-from tests.patience import within
+from tests.patience import slowness, within
 from tests.peer import Peer
 
 from starlingmq.client import Client, ConnectRefused
@@ -67,7 +67,10 @@ def ctl(node: Node, *words: str) -> Any:
     """The output of ``starlingmq ctl cluster`` with --json."""
     command = [sys.executable, "-m", "starlingmq", "ctl", "cluster", *words]
     run = subprocess.run(
-        [*command, "--data-dir", str(node.data_dir), "--json"], capture_output=True, timeout=SECONDS, text=True
+        [*command, "--data-dir", str(node.data_dir), "--json"],
+        capture_output=True,
+        timeout=SECONDS * slowness(),
+        text=True,
     )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
@@ -110,7 +113,7 @@ def paho(node: Node, version: int) -> PahoClient:
     client.on_connect = lambda c, u, flags, code, properties: connected.put(not code.is_failure)
     client.connect("127.0.0.1", node.port)
     client.loop_start()
-    assert connected.get(timeout=SECONDS)
+    assert connected.get(timeout=SECONDS * slowness())
     return client
 
 
@@ -123,12 +126,12 @@ def with_paho(cluster: Cluster, version: int, qos: int, topic: str) -> list[str]
     reader.on_message = lambda c, u, message: messages.put(message)
     try:
         reader.subscribe(topic, qos)
-        assert granted.get(timeout=SECONDS) == [qos]
+        assert granted.get(timeout=SECONDS * slowness()) == [qos]
         for author, node in zip(authors, cluster.nodes[1:], strict=True):
             sent = [author.publish(topic, line, qos) for line in lines(node)]
             for each in sent:
-                each.wait_for_publish(SECONDS)
-        return [messages.get(timeout=SECONDS).payload.decode() for _ in range(2 * EACH)]
+                each.wait_for_publish(SECONDS * slowness())
+        return [messages.get(timeout=SECONDS * slowness()).payload.decode() for _ in range(2 * EACH)]
     finally:
         for client in clients:
             disconnect(client)
@@ -148,7 +151,9 @@ def with_mosquitto(cluster: Cluster, version: int, qos: int, topic: str) -> list
                 break
         for node in others:
             said = "".join(f"{line}\n" for line in lines(node))
-            subprocess.run(["mosquitto_pub", *words(node), "-l"], input=said, text=True, check=True, timeout=SECONDS)
+            subprocess.run(
+                ["mosquitto_pub", *words(node), "-l"], input=said, text=True, check=True, timeout=SECONDS * slowness()
+            )
         return [line.strip() for line in sub.stdout if line[:1] == "n"]
 
 
@@ -455,7 +460,7 @@ def paho_is_refused(node: Node) -> bool:
     client.connect("127.0.0.1", node.port)
     client.loop_start()
     try:
-        return answers.get(timeout=SECONDS)
+        return answers.get(timeout=SECONDS * slowness())
     finally:
         disconnect(client)
 
@@ -481,7 +486,7 @@ async def test_a_node_joins_one_leaves_and_one_is_forgotten(tmp_path: Path) -> N
             await load.more(300)
 
             assert await asyncio.to_thread(ctl, third, "leave") == {"left": "n3"}
-            assert third.process is not None and await asyncio.to_thread(third.process.wait, SECONDS) == 0
+            assert third.process is not None and await asyncio.to_thread(third.process.wait, SECONDS * slowness()) == 0
             cluster.nodes.remove(third)
             await cluster.whole()
             await load.more(300)
@@ -497,7 +502,7 @@ async def test_a_node_joins_one_leaves_and_one_is_forgotten(tmp_path: Path) -> N
         # It is told so when it comes back, and comes in again as a new one.
         fourth.start()
         assert fourth.process is not None
-        assert await asyncio.to_thread(fourth.process.wait, SECONDS) > 0
+        assert await asyncio.to_thread(fourth.process.wait, SECONDS * slowness()) > 0
         assert "this node was removed from its cluster" in fourth.said()
         shutil.rmtree(fourth.data_dir / "etcd")
         cluster.nodes.append(fourth)

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.cluster.real import Cluster, Node
+from tests.patience import slowness
 
 from starlingmq.client import Client
 from starlingmq.client.errors import ClientError
@@ -32,7 +33,7 @@ class Operator:
 
     def __init__(self, node: Node) -> None:
         self.http = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{node.port + 50}/api/v1", trust_env=False, timeout=30.0
+            base_url=f"http://127.0.0.1:{node.port + 50}/api/v1", trust_env=False, timeout=30.0 * slowness()
         )
 
     async def ask(self, method: str, path: str, **options: Any) -> Any:

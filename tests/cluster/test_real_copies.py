@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.cluster.chaos_streams import keep_stream, stream_rows
 from tests.cluster.real import AwayError, Cluster, Node
-from tests.patience import within
+from tests.patience import slowness, within
 
 from starlingmq.client import Client, ClientError
 
@@ -449,7 +449,7 @@ async def test_two_disks_that_were_swapped_are_refused_and_nothing_is_replaced(t
         for node, owner in ((two, "n3"), (three, "n2")):
             node.start()
             assert node.process is not None
-            assert await asyncio.to_thread(node.process.wait, SECONDS) == 2
+            assert await asyncio.to_thread(node.process.wait, SECONDS * slowness()) == 2
             assert f"has the data of {owner}, and this node is {node.name}" in node.said()
         swap()
         for node in (two, three):

@@ -109,7 +109,7 @@ class Workers:
 def groups(node: Node) -> dict[str, dict[str, Any]]:
     """The answer of ``ctl groups``, by filter."""
     command = [sys.executable, "-m", "starlingmq", "ctl", "groups", "--json", "--data-dir", str(node.data_dir)]
-    run = subprocess.run(command, capture_output=True, timeout=SECONDS, text=True)
+    run = subprocess.run(command, capture_output=True, timeout=SECONDS * slowness(), text=True)
     assert run.returncode == 0, run.stderr
     return {each["filter"]: each for each in json.loads(run.stdout)["groups"]}
 
@@ -121,7 +121,7 @@ def members(cluster: Cluster, filter: str) -> list[int]:
 
 def told_as_table(node: Node) -> str:
     command = [sys.executable, "-m", "starlingmq", "ctl", "groups", "--wide", "--data-dir", str(node.data_dir)]
-    return subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=True).stdout
+    return subprocess.run(command, capture_output=True, timeout=SECONDS * slowness(), text=True, check=True).stdout
 
 
 @pytest.mark.long(kept="tests/cluster/test_queue_groups.py")

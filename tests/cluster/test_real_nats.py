@@ -66,9 +66,14 @@ async def test_a_node_that_leaves_sends_its_clients_to_the_others_one_after_the_
         return {"discovered_server_cb": discovered, "lame_duck_mode_cb": lame_duck, "reconnected_cb": reconnected}
 
     for client in clients:
-        await client.connect(address(leaving), connect_timeout=PATIENCE, max_reconnect_attempts=-1, **watch(client))  # type: ignore[arg-type]
+        await client.connect(
+            address(leaving),
+            connect_timeout=PATIENCE * slowness(),
+            max_reconnect_attempts=-1,
+            **watch(client),  # type: ignore[arg-type]
+        )
     if len(clients[0].servers) < 3:  # listeners are told of in heartbeats
-        await asyncio.wait_for(all_told.wait(), PATIENCE)
+        await asyncio.wait_for(all_told.wait(), PATIENCE * slowness())
     subscriptions = [await client.subscribe("news.*") for client in clients]
     for client in clients:
         await client.flush(PATIENCE)
@@ -86,7 +91,7 @@ async def test_a_node_that_leaves_sends_its_clients_to_the_others_one_after_the_
     async with MqttClient(others[1].url, client_id="kept", session_expiry=3600) as publisher:
         await publisher.publish("news/today", b"moved", 1)
     for subscription in subscriptions:
-        assert (await subscription.next_msg(timeout=PATIENCE)).data == b"moved"
+        assert (await subscription.next_msg(timeout=PATIENCE * slowness())).data == b"moved"
     for client in clients:
         await client.close()
     assert [await asyncio.to_thread(node.stop) for node in others] == [0, 0]

@@ -101,7 +101,7 @@ async def test_every_node_answers_and_one_that_is_gone_does_not(three: Cluster) 
     ids = {one["server"]["name"]: one["server"]["id"] for one in await gather(ops[0], f"{PING}.VARZ", 3)}
     assert len(set(ids.values())) == 3
     for name, id in ids.items():
-        answer = await ops[0].request(f"$SYS.REQ.SERVER.{id}.CONNZ", b"", timeout=20)
+        answer = await ops[0].request(f"$SYS.REQ.SERVER.{id}.CONNZ", b"", timeout=20 * slowness())
         data = json.loads(answer.data)
         assert data["server"]["name"] == name and data["data"]["server_id"] == id and data["data"]["total"] == 1
     if shutil.which("nats"):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.cluster.return_world import run, run_with_copies
 from tests.few import few
+from tests.patience import slowness
 from tests.sim.world import World
 
 from starlingmq.net.copies.copy_place import COPIES, CopyPlaces
@@ -77,4 +78,4 @@ async def test_a_copy_in_use_as_data_is_not_deleted(tmp_path: Path) -> None:
     assert not await place.delete() and copy.exists()
     place.taken = False
     assert await place.delete() and not copy.exists()
-    await asyncio.wait_for(places.close(), 10)
+    await asyncio.wait_for(places.close(), 10 * slowness())

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.conformance.kit import payloads, subscribe
 from tests.harness import FakeClient, World
+from tests.patience import slowness
 
 import starlingmq
 from starlingmq.core.ready import HookAnswer
@@ -167,10 +168,10 @@ def test_an_exception_in_one_turn_leaves_other_clients_served() -> None:
             jobs.append(None)  # not a job: it raises in the next turn
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(encode(Connect(4, "c", True, 0), 4))
-            connack = await asyncio.wait_for(reader.readexactly(4), 5)
+            connack = await asyncio.wait_for(reader.readexactly(4), 5 * slowness())
             assert not jobs
             writer.write(b"\xc0\0")
-            pong = await asyncio.wait_for(reader.readexactly(2), 5)
+            pong = await asyncio.wait_for(reader.readexactly(2), 5 * slowness())
             writer.close()
             return connack + pong
 

@@ -8,6 +8,7 @@ import sys
 from random import Random
 
 import pytest
+from tests.patience import slowness
 
 from starlingmq.core.sharded_dict import SHARDS, ShardedDict
 
@@ -24,7 +25,12 @@ print([number for _, number in shards.items()])
 def output(hash_seed: str, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60 * slowness(),
     ).stdout
 
 

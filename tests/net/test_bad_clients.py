@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.few import few
-from tests.patience import within
+from tests.patience import slowness, within
 from tests.peer import PATIENCE, Peer
 
 from starlingmq import Broker
@@ -248,7 +248,7 @@ async def test_a_client_that_never_reads_costs_bounded_memory_and_no_other_clien
         publisher.send(Publish(b"news", index.to_bytes(4) + bytes(size - 4), min(qos, 1), packet_id=1 if qos else 0))
         await publisher.writer.drain()
         largest = max(largest, waiting_to_be_written(broker, "deaf"))
-    assert await asyncio.wait_for(reading, PATIENCE) == [index.to_bytes(4) for index in range(number)]
+    assert await asyncio.wait_for(reading, PATIENCE * slowness()) == [index.to_bytes(4) for index in range(number)]
     assert asyncio.get_running_loop().time() - began < hold + 2 * TICK + 5.0, "held more than once"
     largest = max(largest, waiting_to_be_written(broker, "deaf"))
     assert largest <= 2 * (64 * KIB + size)
@@ -298,7 +298,7 @@ async def test_a_client_that_reads_again_is_read_again(serve: Serve) -> None:
     number = 400_000
     peer.send(encode(Pingreq(), 4) * number)
     await until(lambda: broker.state.ctx.sessions["deaf"].client is not None)
-    answers = await asyncio.wait_for(peer.reader.readexactly(2 * number), PATIENCE)
+    answers = await asyncio.wait_for(peer.reader.readexactly(2 * number), PATIENCE * slowness())
     assert answers == encode(Pingresp(), 4) * number
     await peer.close()
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.patience import within
+from tests.patience import slowness, within
 
 from starlingmq.config.settings import LimitsConfig, ListenerConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
@@ -392,7 +392,7 @@ async def test_a_message_passes_without_a_callback_of_asyncio(monkeypatch: pytes
     async with broker() as (_, listener):
         subscriber, publisher = await client(listener, "sub", b"t"), await client(listener, "pub")
         subscriber.setblocking(True)
-        subscriber.settimeout(PATIENCE)
+        subscriber.settimeout(PATIENCE * slowness())
         frame = encode(Publish(b"t", b"x"), 4)
         received: list[bytes] = []
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.patience import slowness
 
 from starlingmq.net import control_socket as module
 from starlingmq.net.control_socket import CONNECTIONS_MAX, REQUEST_BYTES_MAX, CalledOff, ControlServer, Report
@@ -114,7 +115,7 @@ async def test_stopping_ends_what_runs_and_who_has_said_nothing(control: Fixture
     silent, writer = await asyncio.open_unix_connection(str(control.path))
     reader, other = await control.begin("work")
     await control.work.begun.wait()
-    await asyncio.wait_for(control.server.stop(), 5)
+    await asyncio.wait_for(control.server.stop(), 5 * slowness())
     assert control.work.called_off
     await asyncio.sleep(0)  # asyncio looks at the handlers that have ended
     assert errors == []
@@ -163,7 +164,7 @@ async def test_another_user_is_refused_even_where_the_mode_of_the_socket_lets_it
             path.chmod(0o666)
             command = ["/usr/bin/python3", "-c", STRANGER, str(path)]
             done = await asyncio.to_thread(
-                lambda: subprocess.run(command, capture_output=True, user=65534, timeout=20, text=True)
+                lambda: subprocess.run(command, capture_output=True, user=65534, timeout=20 * slowness(), text=True)
             )
             assert "for the user that the broker runs as" in done.stdout, done.stderr
         finally:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import trustme
 from tests.net.etcds import SECONDS, connected, running, settings, three
-from tests.patience import within
+from tests.patience import slowness, within
 
 from starlingmq.cluster.etcd.etcd_requests import (
     EtcdState,
@@ -301,7 +301,7 @@ def answers(tls: EtcdTlsConfig, port: int) -> bool:
     """Whether the peer port answers HTTPS with this certificate."""
     context = ssl.create_default_context(cafile=tls.ca)
     context.load_cert_chain(tls.cert, tls.key)
-    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=context)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS * slowness(), context=context)
     try:
         connection.request("GET", "/version")
         return connection.getresponse().status == 200

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.patience import slowness
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
@@ -80,7 +81,7 @@ class Connections:
     def open(self, driver: Any) -> int:
         """The number of a new connection."""
         ours, theirs = socket.socketpair()
-        theirs.settimeout(10.0)
+        theirs.settimeout(10.0 * slowness())
         gate = ListenerGate("mqtt://test")
         assert gate.enter("peer")
         connection = ClientSocket(self.sockets, self.owner, gate, ours, "peer")

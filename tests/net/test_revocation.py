@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.patience import slowness
 from tests.peer import Peer
 
 from starlingmq import Broker
@@ -191,7 +192,7 @@ async def test_no_session_of_tls_is_resumed_with_a_certificate_that_was_revoked_
     port = int(broker.address("mqtts").rpartition(":")[2])
 
     def once(session: ssl.SSLSession | None) -> tuple[bool, ssl.SSLSession | None]:
-        sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+        sock = socket.create_connection(("127.0.0.1", port), timeout=10 * slowness())
         with context.wrap_socket(sock, server_hostname="localhost", session=session) as tls:
             tls.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01b")
             assert tls.recv(4) == b"\x20\x02\x00\x00"

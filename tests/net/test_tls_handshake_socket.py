@@ -9,7 +9,7 @@ import ssl
 from contextlib import suppress
 
 import pytest
-from tests.patience import within
+from tests.patience import slowness, within
 
 from starlingmq.net.broker_loop import BrokerLoop, client_sockets
 from starlingmq.net.listeners.handshake_queue import HandshakeQueue
@@ -118,14 +118,14 @@ async def test_a_client_that_leaves_ends_its_handshake(certificates: Certificate
     under_way = UnderWay(certificates)
     under_way.client.sock.close()
     with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(under_way.result, PATIENCE)
+        await asyncio.wait_for(under_way.result, PATIENCE * slowness())
     under_way.close()
 
 
 async def test_a_silent_client_has_until_the_time_limit(certificates: Certificates) -> None:
     under_way = UnderWay(certificates, timeout=0.01)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(under_way.result, PATIENCE)
+        await asyncio.wait_for(under_way.result, PATIENCE * slowness())
     under_way.close()
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.patience import slowness
 
 PIECE = 1 << 16
 
@@ -41,7 +42,7 @@ def small_disk(path: Path, megabytes: int) -> Iterator[SmallDisk]:
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "starlingmq-test", str(path)]
     try:
-        done = subprocess.run(mount, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(mount, capture_output=True, text=True, timeout=20 * slowness())
     except FileNotFoundError:
         pytest.skip("there is no mount command, so no small file system")
     if done.returncode:
@@ -49,5 +50,5 @@ def small_disk(path: Path, megabytes: int) -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(path)
     finally:
-        if subprocess.run(["umount", str(path)], capture_output=True, timeout=20).returncode:
-            subprocess.run(["umount", "-l", str(path)], check=True, timeout=20)
+        if subprocess.run(["umount", str(path)], capture_output=True, timeout=20 * slowness()).returncode:
+            subprocess.run(["umount", "-l", str(path)], check=True, timeout=20 * slowness())

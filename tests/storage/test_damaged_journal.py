@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tests.patience import slowness
 from tests.storage.killing import Server
 
 from starlingmq.client import Client
@@ -46,7 +47,7 @@ def damage(file: Path) -> None:
 def test_a_journal_damaged_under_a_broker(tmp_path: Path) -> None:
     server = Server(str(tmp_path / "data"), "segment", "process", ("mqtt.sys_interval=0.2",))
     try:
-        asyncio.run(asyncio.wait_for(scenario(server), 30.0))
+        asyncio.run(asyncio.wait_for(scenario(server), 30.0 * slowness()))
     finally:
         server.kill()
     logged = server.logged()

@@ -261,7 +261,7 @@ async def while_it_is_full(
     await watch.until(lambda it: int(it.last.get(FLOODED, b"0")) >= FLOOD)
     assert trial.memory() - before < 12 << 20
     words = [sys.executable, "-m", "starlingmq", "ctl", "storage", "stats", "--data-dir", trial.server.directory]
-    told = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=30)
+    told = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=30 * slowness())
     assert "full since 20" in told.stdout and told.returncode == 0, told
     await newcomer.disconnect()
 

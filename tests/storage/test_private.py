@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.patience import slowness
 
 from starlingmq.admin.state_files import replace
 from starlingmq.storage.data_dir import DataDir, DataDirError, refuse_unusable
@@ -122,7 +123,9 @@ try:
 except Exception as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60 * slowness()
+    )
     assert done.returncode == 0, done.stderr
     line = f"{path} belongs to user root, but this process runs as user 4321; change the owner of the directory"
     assert done.stdout.splitlines()[-1] == f"{line} (chown -R 4321 {path})"
