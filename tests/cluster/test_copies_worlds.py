@@ -219,12 +219,22 @@ SEED_OF: Final = {
 """The first world that finds the mistake, where it is not world 0."""
 
 
-@pytest.mark.parametrize("seed", few(SEEDS, 0, 1, 141, 5117))
+@pytest.mark.parametrize("seed", few(SEEDS, 1, 5117))
 def test_nothing_acknowledged_is_lost_with_a_disk(seed: int) -> None:
     assert run(seed).books.seen["acknowledged"] > 0
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(
+    "name",
+    few(
+        MISTAKES,
+        "an unknown outcome counts as a failure",
+        "an empty disk is believed",
+        "a restart keeps the generation",
+        "too few are left in step",
+        "a returning node keeps its tail",
+    ),
+)
 def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, attribute, wrong = MISTAKES[name]
     monkeypatch.setattr(place, attribute, wrong)
@@ -237,7 +247,7 @@ def test_no_node_serves_without_what_was_acknowledged_before_an_operator_gives_i
     assert copies_last_disk.run(seed).books.seen["acknowledged"] > 0
 
 
-@pytest.mark.parametrize("name", MISTAKES_WITH_THE_LAST_DISK)
+@pytest.mark.parametrize("name", few(MISTAKES_WITH_THE_LAST_DISK, "the only node in step serves what it has"))
 def test_mistakes_with_the_last_disk_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, attribute, wrong = MISTAKES_WITH_THE_LAST_DISK[name]
     monkeypatch.setattr(place, attribute, wrong)

@@ -246,6 +246,12 @@ def test_the_scene_ends_well(scene: Callable[[], None]) -> None:
     scene()
 
 
-@each_mistake(MISTAKES)
+@each_mistake(
+    MISTAKES,
+    "the queue does not wait for the markers",
+    "the former owner delivers after the markers",
+    "markers that arrive before their takeover are ignored",
+    "a node that joins once more keeps its incarnation",
+)
 def test_each_mistake_is_found(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake.must_show(monkeypatch)

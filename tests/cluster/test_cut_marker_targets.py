@@ -217,6 +217,6 @@ def test_the_scene_ends_well(scene: Callable[[], None]) -> None:
     scene()
 
 
-@each_mistake(MISTAKES)
+@each_mistake(MISTAKES, "a marker too few", "a key is deleted while its node hands over", "two sessions have one name")
 def test_each_mistake_is_found(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake.must_show(monkeypatch)

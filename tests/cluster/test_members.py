@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from tests.sim.etcd_model import EtcdModel, Session
 
 from starlingmq.cluster.copies.copy_marks import CopyMarks
@@ -200,8 +201,9 @@ def test_a_second_node_of_the_name_while_the_first_is_joining() -> None:
     assert state(b) == "joining" and second.me is None and "another node.name" in second.problem
 
 
-def test_the_outcome_of_an_unanswered_transaction_is_found_out() -> None:
-    for seed in range(60):
+@pytest.mark.parametrize("seeds", [12, pytest.param(60, marks=pytest.mark.long)])
+def test_the_outcome_of_an_unanswered_transaction_is_found_out(seeds: int) -> None:
+    for seed in range(seeds):
         town = Town(seed)
         town.joined("a")
         for name in "bcd":
@@ -255,8 +257,9 @@ def test_a_lost_lease_is_written_again() -> None:
         assert a.joining == (() if kind == "registered" else (c.me,))
 
 
-def test_a_node_that_joins_again_finds_its_own_unconfirmed_registration() -> None:
-    for seed in range(50):
+@pytest.mark.parametrize("seeds", [12, pytest.param(50, marks=pytest.mark.long)])
+def test_a_node_that_joins_again_finds_its_own_unconfirmed_registration(seeds: int) -> None:
+    for seed in range(seeds):
         town = Town(seed)
         town.joined("a", "b")
         town.talking = False

@@ -13,6 +13,7 @@ import starlingmq
 from starlingmq.cluster.cluster_view import ClusterView
 
 STEPS: Final = (0, 1, 2, 3, 5, 8, 13, 21)
+STAY: Final = (("shares", 2), ("etcd", 3))
 
 
 @pytest.fixture(autouse=True)
@@ -21,18 +22,19 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owners", "whose"),
+    ("owners", "whose", "steps"),
     [
-        ("shares", 0),
-        pytest.param("shares", 1, marks=pytest.mark.long),
-        pytest.param("etcd", 0, marks=pytest.mark.long),
-        pytest.param("etcd", 1, marks=pytest.mark.long),
+        pytest.param(owners, whose, steps, marks=() if (owners, steps) in STAY else pytest.mark.long)
+        for owners in ("shares", "etcd")
+        for whose in (0, 1)
+        for steps in STEPS[whose::2]
     ],
 )
-def test_the_client_finds_its_session_within_seconds(owners: str, whose: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_finds_its_session_within_seconds(
+    owners: str, whose: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(World, "owners", owners)
-    for steps in STEPS[whose::2]:
-        run(2 * steps + whose)
+    run(2 * steps + whose)
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")

@@ -85,7 +85,7 @@ WORLDS: Final[dict[str, Run]] = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize("seed", few(range(2), 0))
+@pytest.mark.parametrize("seed", few(range(2), 1))
 def test_skipped_turns_would_have_done_nothing(name: str, seed: int) -> None:
     with quiet_turns_are_taken() as left:
         WORLDS[name](seed)
@@ -120,7 +120,7 @@ FOUND_BY: Final = {"due wills": 816}
 """Seeds that find it, where an early one does not, with nodes that ask for lost routes again only after a second."""
 
 
-@pytest.mark.parametrize("name", few(BLIND, "nothing is seen", "routes", "sessions", "wills"))
+@pytest.mark.parametrize("name", few(BLIND, "nothing is seen", "sessions", "wills"))
 def test_work_that_is_never_looked_at_is_found(name: str) -> None:
     world, kind, method = BLIND[name]
     with (

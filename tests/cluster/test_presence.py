@@ -377,6 +377,7 @@ def test_each_mistake_is_found(mistake: Callable[[], Any], scene: Callable[[], N
         wills_at_other_nodes_are_not_settled,
     ),
 )
+@pytest.mark.long(kept="tests/cluster/test_presence.py::test_each_mistake_is_found")
 def test_a_world_finds_each_mistake(mistake: Callable[[], Any]) -> None:
     def run_with_it(seed: int) -> None:
         with mistake():

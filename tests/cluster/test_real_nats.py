@@ -68,7 +68,7 @@ async def test_a_node_that_leaves_sends_its_clients_to_the_others_one_after_the_
     for client in clients:
         await client.connect(
             address(leaving),
-            connect_timeout=PATIENCE * slowness(),
+            connect_timeout=PATIENCE,
             max_reconnect_attempts=-1,
             **watch(client),  # type: ignore[arg-type]
         )

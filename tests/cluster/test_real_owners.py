@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed"),
 ]
 
-AWAY_SECONDS = float(os.environ.get("STARLINGMQ_ETCD_AWAY", "12"))
+AWAY_SECONDS = float(os.environ.get("STARLINGMQ_ETCD_AWAY", "8"))
 ROAMERS = 12
 WAITING_SECONDS = 3.0  # a CONNECT waits for its owner for longer, as a rule
 

@@ -168,7 +168,6 @@ MISTAKES = {
         MISTAKES,
         "a new leader begins with nothing",
         "a deputy hears of no claim",
-        "a request is not made again with the next table",
         "a node states only some of what it has",
     ),
 )

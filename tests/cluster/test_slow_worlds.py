@@ -58,13 +58,13 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
 }
 
 
-@pytest.mark.parametrize("seed", few(FOUND, 2, 26, 202, 51))
+@pytest.mark.parametrize("seed", few(FOUND, 2, 51))
 def test_slowness_costs_time_and_nothing_else(seed: int) -> None:
     assert run(seed).schedule.now > 0
 
 
 @pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", few(MISTAKES, "a slow owner is given up", "a CONNECT gives way that came later"))
 def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, method, wrong, world, seed = MISTAKES[name]
     monkeypatch.setattr(kind, method, wrong)

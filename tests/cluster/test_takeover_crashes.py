@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.cluster.takeover_world import Roamer, RoamingWorld
+from tests.few import few
 from tests.sim.clients import Publisher
 from tests.sim.network import End, Network
 from tests.sim.node import Node
@@ -267,8 +268,10 @@ def test_a_clean_start_holds_after_a_crash() -> None:
 
 
 @pytest.mark.parametrize("victim", ["former owner", "new owner"])
-def test_a_crash_at_each_step(victim: str) -> None:
-    for step in range(STEPS):
+@pytest.mark.parametrize("apart", few([1, 3], 3))
+def test_a_crash_at_each_step(victim: str, apart: int) -> None:
+    """Or at one step of three."""
+    for step in range(0, STEPS, apart):
         crash_at(step, victim)
 
 

@@ -236,6 +236,11 @@ def test_the_scene_ends_well(scene: Callable[[], None]) -> None:
     scene()
 
 
-@each_mistake(MISTAKES)
+@each_mistake(
+    MISTAKES,
+    "two nodes wait for each other",
+    "the queue stays behind",
+    "control messages are processed again after a crash",
+)
 def test_each_mistake_is_found(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake.must_show(monkeypatch)

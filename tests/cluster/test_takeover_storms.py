@@ -32,6 +32,9 @@ def test_a_connect_does_not_wait_for_the_queues_of_other_sessions(patience: floa
     assert storm.all_connected < 1.0 < 5.0 < storm.all_delivered, storm.told()
 
 
+@pytest.mark.long(
+    kept="tests/cluster/test_takeover_storms.py::test_sessions_with_large_windows_go_where_their_clients_are_now"
+)
 def test_clients_that_connect_elsewhere_again_and_again_do_not_multiply_the_work() -> None:
     """They wait for little more than a takeover takes without any load. A session may move on before its client has
     got it, but its queue is not far by then."""

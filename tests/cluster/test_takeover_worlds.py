@@ -14,7 +14,7 @@ taken back though a later owner had it, claims that etcd carried out late,
 a new owner that crashed before it had answered its client."""
 
 
-@pytest.mark.parametrize("seeds", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [12, pytest.param(200, marks=pytest.mark.long)])
 def test_nothing_is_lost_or_out_of_order_where_nothing_fails(seeds: int) -> None:
     takeovers = 0
     for seed in range(seeds):

@@ -7,7 +7,7 @@ import warnings
 import pytest
 from tests.cluster import test_state
 from tests.few import few
-from tests.sim import planted, planted_retained, test_sim
+from tests.sim import planted, test_sim
 from tests.sim.planted import SEEDS_MAX, caught
 
 import starlingmq
@@ -22,8 +22,6 @@ KINDS = (
     planted.nothing_is_sent_again,
     planted.records_are_applied_over_a_gap,
     planted.the_last_retained_message_is_not_kept,
-    planted_retained.messages_on_their_way_are_not_waited_for,
-    planted.each_node_with_members_gets_messages_of_the_group,
     planted.a_primary_that_is_gone_is_not_replaced,
     planted.what_follows_a_refused_commit_overtakes_it,
 )

@@ -20,14 +20,14 @@ route was on its way to it, a large retained message that no node had any more.
 """
 
 
-@pytest.mark.parametrize("seed", few(FOUND, 10, 239, 10313, 2100683))
+@pytest.mark.parametrize("seed", few(FOUND, 239, 2100683))
 def test_seeds_that_found_something(seed: int) -> None:
     run(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("worlds", few([8, 80, 200], 8))
+@pytest.mark.parametrize("worlds", few([5, 80, 200], 5))
 def test_many_worlds(worlds: int) -> None:
     seen = Seen()
     acknowledged = data_frames = 0

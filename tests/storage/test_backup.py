@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.few import few
 from tests.storage.memory_engine import MemoryJournal
 
 from starlingmq.admin import operator_bans, stream_gossip
@@ -97,6 +98,7 @@ def contents(path: Path, engine: str) -> tuple[int, dict[int, bytes]]:
     return checkpoint, records
 
 
+@pytest.mark.parametrize("engine", few(JOURNALS, "segment"), indirect=True)
 def test_a_backup_while_serving_is_of_one_moment(tmp_path: Path, engine: str, broker: Broker) -> None:
     broker.start()
     for number in range(6):

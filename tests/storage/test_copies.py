@@ -411,6 +411,6 @@ async def test_a_directory_that_was_used_without_copies_has_no_life_in_common_wi
     assert read_facts(tmp_path / "own") is None
 
 
-@pytest.mark.parametrize("seed", few(range(40), *range(10)))
+@pytest.mark.parametrize("seed", few(range(40), *range(4)))
 def test_lives(seed: int) -> None:
     copy_lives.run(seed)

@@ -108,6 +108,7 @@ class Filling:
 @pytest.mark.parametrize(
     ("journal", "durability"), [("segment", "power"), pytest.param("rocksdb", "process", marks=pytest.mark.long)]
 )
+@pytest.mark.long(kept="tests/storage/test_full_disk.py")
 def test_publishers_go_on_through_a_disk_that_runs_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, journal: str, durability: str
 ) -> None:

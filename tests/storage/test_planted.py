@@ -17,7 +17,7 @@ KINDS = (
     "a checkpoint that failed counts",
     "it refuses for ever",
     "a shared subscription is not restored",
-    "what was given back is forgotten",
+    "a segment is given back while it grows",
 )
 """One for each part: what is written, checkpoints, recovery, ends of sessions, failures, what is restored, and the
 garbage of the journal. Seeds 0 and 5, whose lives are lived without a mistake as well, find most of them."""

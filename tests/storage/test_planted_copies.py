@@ -9,8 +9,8 @@ from tests.few import few
 from tests.storage.planted import copy
 from tests.storage.planted_copies import BUGS, caught
 
-KINDS = ("acknowledged before the copy", "offsets are given twice", "streams are not sent")
-"""One for each end, and one for streams."""
+KINDS = ("acknowledged before the copy", "offsets are given twice")
+"""One for each end."""
 
 
 @pytest.fixture(scope="module")

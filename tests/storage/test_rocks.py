@@ -185,6 +185,7 @@ def test_offsets_that_the_owner_has_seen_are_not_given_again(tmp_path: Path) -> 
     journal.close()
 
 
+@pytest.mark.long(kept="tests/storage/test_rocks.py::test_many_small_records_are_marked_too")
 def test_disk_space_returns(tmp_path: Path) -> None:
     """Far more goes through the journal than is ever kept: so much may lie on disk, and not more."""
     path = tmp_path / "journal"
