@@ -48,10 +48,20 @@ def tree(module: str) -> ast.Module:
     return ast.parse(text(module))
 
 
+@cache
+def statements(module: str) -> tuple[ast.AST, ...]:
+    """All nodes but expressions, which are most of them and in which nothing is imported or defined."""
+    found: list[ast.AST] = [tree(module)]
+    for node in found:
+        found += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+    return tuple(found)
+
+
 def for_type_checkers(module: str) -> set[ast.AST]:
     """The nodes below ``if TYPE_CHECKING:``."""
-    blocks = (node for node in ast.walk(tree(module)) if isinstance(node, ast.If))
-    guarded = (block for block in blocks if ast.unparse(block.test).endswith("TYPE_CHECKING"))
+    blocks = (node for node in statements(module) if isinstance(node, ast.If))
+    named = ((block, getattr(block.test, "id", getattr(block.test, "attr", ""))) for block in blocks)
+    guarded = (block for block, name in named if name == "TYPE_CHECKING")
     return {node for block in guarded for statement in block.body for node in ast.walk(statement)}
 
 
@@ -59,7 +69,7 @@ def imported(module: str, at_runtime: bool = False) -> Iterator[str]:
     """Full names of the module's imports, of this package and of others; ``from a import b`` gives ``a.b``."""
     is_package = path_of(module).name == "__init__.py"
     skipped = for_type_checkers(module) if at_runtime else set()
-    for node in ast.walk(tree(module)):
+    for node in statements(module):
         if node in skipped:
             continue
         if isinstance(node, ast.Import):

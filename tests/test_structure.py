@@ -59,7 +59,7 @@ def _defined(module: str, node: ast.AST, around: str = "") -> Iterator[Definitio
             assert child.end_lineno is not None
             yield Definition(module, name, child.end_lineno - child.lineno + 1, child)
             yield from _defined(module, child, f"{name}.")
-        else:
+        elif not isinstance(child, ast.expr):  # in which nothing is defined
             yield from _defined(module, child, around)
 
 
