@@ -71,7 +71,7 @@ def run(*words: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
     if code == INTERRUPTED:  # it was meant for the tests
         raise KeyboardInterrupt
     output.flush()
-    return code, output.buffer.getvalue(), errors.getvalue()  # type: ignore[attr-defined]
+    return code, output.buffer.getvalue(), errors.getvalue()
 
 
 def subscriber(url: str, *words: str) -> Command:

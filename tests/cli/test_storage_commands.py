@@ -75,7 +75,8 @@ def serving(data: Path, **sections: Any) -> Iterator[str]:
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         served = thread.submit(asyncio.run, serve())
-        concurrent.futures.wait([ready, served], return_when=concurrent.futures.FIRST_COMPLETED)
+        both: list[concurrent.futures.Future[Any]] = [ready, served]
+        concurrent.futures.wait(both, return_when=concurrent.futures.FIRST_COMPLETED)
         if not ready.done():
             served.result()
         loop, end, url = ready.result()
