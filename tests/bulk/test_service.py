@@ -33,6 +33,7 @@ from starlingmq.spark.source import BatchReader
 from tests.bulk.conftest import TOKEN, settings
 from tests.cli.test_stream_commands import ask
 from tests.patience import within
+from tests.spark.brokers import ThreadBroker
 
 
 def options(broker: Broker, **more: Any) -> Options:
@@ -56,28 +57,28 @@ async def rows(options: Options, start: int, end: int, forgive: bool = False) ->
     return await asyncio.to_thread(read)
 
 
-async def test_acknowledged_messages_can_be_read_at_once(broker: Broker) -> None:
-    await publish(broker, 10)
-    found = await rows(options(broker), 0, 10)
+async def test_acknowledged_messages_can_be_read_at_once(shared_broker: Broker, stream: str) -> None:
+    await publish(shared_broker, 10)
+    found = await rows(options(shared_broker, stream=stream), 0, 10)
     assert [(row["offset"], row["payload"]) for row in found] == [(n, b"%d" % n) for n in range(10)]
     first = found[0]
     assert (first["topic"], first["qos"], first["retain"], first["node"]) == ("a/b", 1, False, "n1")
     assert first["properties"] == [] and first["client_id"] and first["timestamp"].year > 2000
-    assert await rows(options(broker), 3, 5) == found[3:5], "the same rows again"
+    assert await rows(options(shared_broker, stream=stream), 3, 5) == found[3:5], "the same rows again"
 
 
-async def test_topics_are_filtered_at_the_node(broker: Broker) -> None:
-    await publish(broker, 5)
-    await publish(broker, 3, "c")
-    found = await rows(options(broker, filters=("c", "x/#")), 0, 8)
+async def test_topics_are_filtered_at_the_node(shared_broker: Broker, stream: str) -> None:
+    await publish(shared_broker, 5)
+    await publish(shared_broker, 3, "c")
+    found = await rows(options(shared_broker, stream=stream, filters=("c", "x/#")), 0, 8)
     assert [row["offset"] for row in found] == [5, 6, 7]
     with pytest.raises(StreamError, match="not a topic filter"):
-        await rows(options(broker, filters=("a/#/b",)), 0, 8)
+        await rows(options(shared_broker, stream=stream, filters=("a/#/b",)), 0, 8)
 
 
-async def test_streams_and_their_nodes_are_listed(broker: Broker) -> None:
-    await publish(broker, 5)
-    book = NodeBook(options(broker, consumer="me"))
+async def test_streams_and_their_nodes_are_listed(shared_broker: Broker, stream: str) -> None:
+    await publish(shared_broker, 5)
+    book = NodeBook(options(shared_broker, stream=stream, consumer="me"))
 
     def plan() -> None:
         (bounds,) = book.bounds().values()
@@ -91,26 +92,26 @@ async def test_streams_and_their_nodes_are_listed(broker: Broker) -> None:
 
     await asyncio.to_thread(plan)
     with pytest.raises(StreamError, match="there is no stream none"):
-        await rows(options(broker, stream="none"), 0, 5)
+        await rows(options(shared_broker, stream="none"), 0, 5)
     with pytest.raises(StreamError, match="there is no stream none on n1; create it"):
-        await asyncio.to_thread(NodeBook(options(broker, stream="none")).bounds)
+        await asyncio.to_thread(NodeBook(options(shared_broker, stream="none")).bounds)
 
 
-async def test_a_reader_without_the_token_is_refused(broker: Broker) -> None:
+async def test_a_reader_without_the_token_is_refused(shared_broker: Broker, stream: str) -> None:
     for token in ("", "another token"):
         with pytest.raises(StreamError, match="the token is missing or wrong"):
-            await rows(options(broker, token=token), 0, 1)
+            await rows(options(shared_broker, stream=stream, token=token), 0, 1)
 
 
 async def test_a_token_by_reference_is_read_where_it_is_used(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_broker: Broker, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await publish(broker, 3)
+    await publish(shared_broker, 3)
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
     monkeypatch.setenv("READERS_TOKEN", TOKEN)
     for reference in ({"tokenFile": str(path)}, {"tokenEnv": "READERS_TOKEN"}):
-        given = read_options({"servers": broker.read_at, "stream": "all"} | reference, streaming=False)
+        given = read_options({"servers": shared_broker.read_at, "stream": stream} | reference, streaming=False)
         sent = pickle.dumps(BatchReader(given))
         assert TOKEN.encode() not in sent and TOKEN not in repr(given)
         reader: BatchReader = pickle.loads(sent)
@@ -182,30 +183,30 @@ async def test_a_reload_makes_and_changes_streams(broker: Broker, tmp_path: Path
     assert [each["name"] for each in listed["streams"]] == ["all", "some"]
 
 
-async def test_a_node_that_is_not_there_is_waited_for_and_named(broker: Broker) -> None:
-    nowhere = options(broker, servers=("127.0.0.1:1",), node_timeout=0.3)
+async def test_a_node_that_is_not_there_is_waited_for_and_named(shared_broker: Broker, stream: str) -> None:
+    nowhere = options(shared_broker, stream=stream, servers=("127.0.0.1:1",), node_timeout=0.3)
     with pytest.raises(StreamError, match=r"127.0.0.1:1 does not answer: .*option nodeTimeout"):
         await asyncio.to_thread(NodeBook(nowhere).bounds)
     with pytest.raises(StreamError, match=r"node n9 has a part of the stream, but none of .* knows its address"):
-        await asyncio.to_thread(NodeBook(options(broker, node_timeout=0.3)).bounds, {"n9": 4})
+        await asyncio.to_thread(NodeBook(options(shared_broker, stream=stream, node_timeout=0.3)).bounds, {"n9": 4})
 
 
-async def test_a_task_finds_a_node_that_has_come_back_at_another_address(broker: Broker) -> None:
-    await publish(broker, 5)
-    given = options(broker, node_timeout=5.0)
+async def test_a_task_finds_a_node_that_has_come_back_at_another_address(shared_broker: Broker, stream: str) -> None:
+    await publish(shared_broker, 5)
+    given = options(shared_broker, stream=stream, node_timeout=5.0)
     part = RowPartition("n1", "127.0.0.1:1", 0, 5, False)  # where it was when the batch was planned
     found = await asyncio.to_thread(lambda: [row for batch in read_part(part, given) for row in batch.to_pylist()])
     assert [row["offset"] for row in found] == list(range(5))
 
 
-async def test_a_node_at_the_address_of_another_one_is_not_taken_for_it(broker: Broker) -> None:
-    await publish(broker, 5)
-    part = RowPartition("n2", broker.read_at, 0, 5, False)
+async def test_a_node_at_the_address_of_another_one_is_not_taken_for_it(shared_broker: Broker, stream: str) -> None:
+    await publish(shared_broker, 5)
+    part = RowPartition("n2", shared_broker.read_at, 0, 5, False)
     with pytest.raises(StreamError, match=r"node n2 became unreachable.*no server knows the address of node n2"):
-        await asyncio.to_thread(lambda: list(read_part(part, options(broker, node_timeout=0.5))))
+        await asyncio.to_thread(lambda: list(read_part(part, options(shared_broker, stream=stream, node_timeout=0.5))))
 
 
-@pytest.mark.parametrize("durability", ["process", "power"])
+@pytest.mark.parametrize("durability", [pytest.param("process", marks=pytest.mark.long), "power"])
 async def test_offsets_begin_where_the_settings_say_and_go_on_after_a_start(tmp_path: Path, durability: str) -> None:
     define = "streams.define=[{name: all, topics: ['#'], first_offset: 1000}]"
     config = load_config(None, [*settings(tmp_path), define, f"storage.durability={durability}"])
@@ -218,25 +219,27 @@ async def test_offsets_begin_where_the_settings_say_and_go_on_after_a_start(tmp_
             assert [row["offset"] for row in found] == list(range(1000, 1003 + 3 * start))
 
 
-async def test_a_port_where_something_else_answers_is_told(broker: Broker) -> None:
-    strange = options(broker, servers=(broker.address().partition("//")[2],), node_timeout=0.3)
+async def test_a_port_where_something_else_answers_is_told(shared_broker: Broker, stream: str) -> None:
+    strange = options(
+        shared_broker, stream=stream, servers=(shared_broker.address().partition("//")[2],), node_timeout=0.3
+    )
     with pytest.raises(StreamError, match=r"servers needs the port of streams\.listen"):
         await asyncio.to_thread(NodeBook(strange).bounds)
-    sink = read_sink_options({"servers": f"mqtt://{broker.read_at}", "nodeTimeout": "1"})
+    sink = read_sink_options({"servers": f"mqtt://{shared_broker.read_at}", "nodeTimeout": "1"})
     with pytest.raises(PublishError, match="no MQTT broker answers there; name the port of a listener"):
         await send(sink, AssignedNode(urls=sink.urls), "x", 0, iter([(b"a", b"p", 1, False, b"")]))
 
 
-async def test_trimmed_messages_are_an_error_or_left_out(tmp_path: Path) -> None:
-    config = load_config(None, [*settings(tmp_path), "storage.segment_size=1KiB"])
-    async with Broker(config, listeners=["mqtt://127.0.0.1:0"]) as broker:
-        await publish(broker, 100)
-        first = (await asyncio.to_thread(lambda: ask(tmp_path, "trim", name="all", before="60")))["first"]
-        assert 0 < first <= 60
-        with pytest.raises(LostRows, match="has been deleted by retention"):
-            await rows(options(broker), 0, 100)
-        found = await rows(options(broker), 0, 100, forgive=True)
-        assert [row["offset"] for row in found] == list(range(first, 100))
+async def test_trimmed_messages_are_an_error_or_left_out(
+    shared_broker: Broker, shared_node: ThreadBroker, stream: str
+) -> None:
+    await publish(shared_broker, 100)
+    first = (await asyncio.to_thread(lambda: ask(shared_node.data, "trim", name=stream, before="60")))["first"]
+    assert 0 < first <= 60
+    with pytest.raises(LostRows, match="has been deleted by retention"):
+        await rows(options(shared_broker, stream=stream), 0, 100)
+    found = await rows(options(shared_broker, stream=stream), 0, 100, forgive=True)
+    assert [row["offset"] for row in found] == list(range(first, 100))
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -255,9 +258,9 @@ async def test_the_process_is_begun_again_where_it_was(broker: Broker) -> None:
     assert len(await rows(options(broker, node_timeout=20.0), 0, 3)) == 3
 
 
-async def test_it_stands_back_for_the_broker(broker: Broker, tmp_path: Path) -> None:
+async def test_it_stands_back_for_the_broker(shared_broker: Broker, tmp_path: Path) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert broker.read_by and os.getpriority(os.PRIO_PROCESS, broker.read_by) == min(own + 10, 19)
+    assert shared_broker.read_by and os.getpriority(os.PRIO_PROCESS, shared_broker.read_by) == min(own + 10, 19)
     even = load_config(None, [*settings(tmp_path / "other", "n2"), "streams.nice=0"])
     async with Broker(even, listeners=["mqtt://127.0.0.1:0"]) as other:
         assert other.read_by and os.getpriority(os.PRIO_PROCESS, other.read_by) == own

@@ -38,7 +38,7 @@ class Query:
         (checkpoint / "offsets").mkdir(parents=True)
 
     def attempt(
-        self, batch: int, servers: list[StreamBroker], split: Sequence[range] | None = None, **more: str
+        self, batch: int, servers: Sequence[StreamBroker], split: Sequence[range] | None = None, **more: str
     ) -> None:
         """``split``: the rows of each partition. Raises what the first task that fails raises, with those before it
         done.
@@ -101,6 +101,7 @@ def test_a_node_that_gets_no_rows_is_not_waited_for(context: TaskContext, tmp_pa
             broker.stop()
 
 
+@pytest.mark.long(kept="tests/spark/test_placing.py::test_every_attempt_of_a_batch_goes_to_the_same_nodes")
 def test_rows_wait_for_the_node_that_knows_them(context: TaskContext, tmp_path: Path) -> None:
     n1, n2, n3 = brokers = [ThreadBroker(tmp_path / name, name) for name in ("n1", "n2", "n3")]
     query = Query(context, tmp_path / "checkpoint")

@@ -111,7 +111,7 @@ class ThreadBroker(StreamBroker):
     async def _serve(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         config = load_config(None, [f"node.data_dir={self.data}", *self.settings])
         self._stop = asyncio.Event()
-        async with Broker(config, listeners=[self.url]):
+        async with Broker(config, listeners=[self.url]) as self.broker:
             started.set_result(asyncio.get_running_loop())
             await self._stop.wait()
 
