@@ -118,7 +118,7 @@ def test_windows_csv_and_back_to_topics(spark: SparkSession, broker: StreamBroke
     schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in planned.malformed.schema.fields)
     letters = spark.read.csv(str(tmp_path / "dead"), schema=schema).orderBy("offset").collect()
     assert [(base64.b64decode(row.payload or ""), row.reason, row.properties) for row in letters] == [
-        (b"b;x", "the payload does not fit the schema id string, value int", "[]"),
+        (b"b;x", "value does not fit int: x", "[]"),
         (b"", "the payload is empty", "[]"),
         (b"\xff;1", "the payload is not UTF-8", "[]"),
     ]
