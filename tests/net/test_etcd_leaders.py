@@ -1,5 +1,5 @@
-"""What a leader of etcd took along when it went is given back once there is another one, not by the time-out of the
-request.
+"""A request that a leader of etcd took along when it went has an answer once there is another leader, not by its own
+time-out.
 """
 
 from __future__ import annotations
