@@ -19,6 +19,7 @@ FEW = (
     *("QoS 1, one message a turn, over sockets", PLANTED),
 )
 """The cells that make test counts: every QoS, both protocols, with and without a store; make test-all counts all."""
+AGAIN = 2  # times
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +35,23 @@ def refuse_unknown_tools() -> None:
         pytest.skip(f"no counts with {toolchain()}: make instructions adds them")
 
 
-def check(counts: dict[str, float]) -> None:
-    lines = grown(load()[toolchain()], counts)
+def check(counts: dict[str, float], directory: Path) -> None:
+    """On a busy machine a message over sockets takes more turns than one: what is above its bound is counted again."""
+    bounds = load()[toolchain()]
+    for number in range(AGAIN):
+        if above := [cell for cell in counts if grown(bounds, {cell: counts[cell]})]:
+            (place := directory / str(number)).mkdir()
+            again = count(above, place)
+            counts |= {cell: min(counts[cell], again[cell]) for cell in above}
+    lines = grown(bounds, counts)
     assert not lines, "\n".join([*lines, "if that is meant: make instructions writes new bounds"])
 
 
 @pytest.mark.slow
 @pytest.mark.compiled_only
 @pytest.mark.timeout(300)  # 15 s on a quiet machine
-def test_no_cell_takes_5_percent_more_instructions_than_its_bound(counts: dict[str, float]) -> None:
-    check({cell: counts[cell] for cell in FEW})
+def test_no_cell_takes_5_percent_more_instructions_than_its_bound(counts: dict[str, float], tmp_path: Path) -> None:
+    check({cell: counts[cell] for cell in FEW}, tmp_path)
 
 
 @pytest.mark.slow
@@ -54,7 +62,7 @@ def test_no_cell_takes_5_percent_more_instructions_than_its_bound(counts: dict[s
 @pytest.mark.timeout(600)
 def test_no_other_cell_takes_more_either(tmp_path: Path) -> None:
     refuse_unknown_tools()
-    check(count([cell for cell in CELLS if cell not in FEW], tmp_path))
+    check(count([cell for cell in CELLS if cell not in FEW], tmp_path), tmp_path)
 
 
 @pytest.mark.slow
