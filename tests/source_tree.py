@@ -6,6 +6,7 @@ The imports are read from the source, so that those inside functions count as we
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -45,7 +46,12 @@ def text(module: str) -> str:
 
 @cache
 def tree(module: str) -> ast.Module:
-    return ast.parse(text(module))
+    """Millions of nodes that stay: the garbage collector would look at them again and again while they become more."""
+    gc.disable()
+    try:
+        return ast.parse(text(module))
+    finally:
+        gc.enable()
 
 
 @cache
