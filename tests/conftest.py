@@ -15,7 +15,7 @@ import msgspec.inspect
 import pytest
 
 from compiling.modules import PACKAGE, ROOT, compiled_parts
-from tests import durations
+from tests import durations, source_tree
 from tests.boundaries import held_by
 from tests.patience import TimeOuts
 
@@ -90,6 +90,12 @@ def types_of_settings_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(msgspec.inspect, "type_info", cache(msgspec.inspect.type_info))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def syntax_trees_are_let_go() -> Iterator[None]:
+    yield
+    source_tree.let_go()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,16 +7,34 @@ from __future__ import annotations
 
 import ast
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "src"
 PACKAGE: Final = "starlingmq"
 ABOVE: Final = {PACKAGE: SOURCE, "bench": ROOT, "tests": ROOT}
 GENERATED: Final = "_pb2"
+
+R = TypeVar("R")
+
+
+_caches: list[Callable[[], None]] = []
+
+
+def cached_until_let_go(function: Callable[[str], R]) -> Callable[[str], R]:
+    """As ``functools.cache``, for what has syntax trees in it."""
+    cached = cache(function)
+    _caches.append(cached.cache_clear)
+    return cached
+
+
+def let_go() -> None:
+    """Free the trees. A process that keeps them needs seconds for each full garbage collection of later tests."""
+    for clear in _caches:
+        clear()
 
 
 @cache
@@ -44,7 +62,7 @@ def text(module: str) -> str:
     return path_of(module).read_text(encoding="utf-8")
 
 
-@cache
+@cached_until_let_go
 def tree(module: str) -> ast.Module:
     """Millions of nodes that stay: the garbage collector would look at them again and again while they become more."""
     gc.disable()
@@ -54,7 +72,7 @@ def tree(module: str) -> ast.Module:
         gc.enable()
 
 
-@cache
+@cached_until_let_go
 def statements(module: str) -> tuple[ast.AST, ...]:
     """All nodes but expressions, which are most of them and in which nothing is imported or defined."""
     found: list[ast.AST] = [tree(module)]

@@ -9,12 +9,11 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Final, NamedTuple
 
 import pytest
 
-from tests.source_tree import ABOVE, PACKAGE, cycles, modules, ours, text, tree, written
+from tests.source_tree import ABOVE, PACKAGE, cached_until_let_go, cycles, modules, ours, text, tree, written
 
 FILE_MAX: Final = 900
 FUNCTION_MAX: Final = 60  # without its docstring
@@ -63,7 +62,7 @@ def _defined(module: str, node: ast.AST, around: str = "") -> Iterator[Definitio
             yield from _defined(module, child, around)
 
 
-@cache
+@cached_until_let_go
 def defined(top: str) -> list[Definition]:
     return [each for module in written(top) for each in _defined(module, tree(module))]
 
