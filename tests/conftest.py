@@ -92,12 +92,6 @@ def types_of_settings_are_read_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def syntax_trees_are_let_go() -> Iterator[None]:
-    yield
-    source_tree.let_go()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", action="store_true", help="write what each file took to tests/durations.tsv")
     parser.addoption("--quickest", type=float, metavar="SECONDS", help="only the files that took the least time")
@@ -118,6 +112,12 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    here = durations.lot(durations.file_of(item))
+    if nextitem is None or durations.lot(durations.file_of(nextitem)) != here:
+        source_tree.let_go()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -28,7 +28,17 @@ FILE: Final = Path(__file__).with_suffix(".tsv")
 HEAD: Final = "file\tway\tseconds\tcpu_seconds\ttests"
 PURE: Final = "pure"
 COMPILED: Final = "compiled"
-SPARK: Final = "tests/spark/"
+SPARK: Final = ("tests/spark/",)
+SOURCES: Final = (
+    "tests/docs/test_claims.py",
+    "tests/docs/test_language.py",
+    "tests/docs/test_messages.py",
+    "tests/security/test_sources.py",
+    "tests/test_project_rules.py",
+    "tests/test_structure.py",
+    "tests/test_tests_can_fail.py",
+)
+"""These look at the syntax trees of all sources."""
 
 
 class Duration(msgspec.Struct):
@@ -75,16 +85,18 @@ def average() -> float:
 
 
 def lot(file: str) -> str:
-    """The tests that pytest-xdist gives to one process: those of a file, or all with Spark, which starts once there."""
-    return SPARK if file.startswith(SPARK) else file
+    """The tests that pytest-xdist gives to one process: those of a file, all with Spark, which starts once there, or
+    all of SOURCES, for which all sources are read once.
+    """
+    return next((shared[0] for shared in (SPARK, SOURCES) if file.startswith(shared)), file)
 
 
 def sort_longest_first(items: list[pytest.Item]) -> None:
     """So that no long lot is left at the end."""
     lots: dict[str, float] = {}
-    for file in {_file(item) for item in items}:
+    for file in {file_of(item) for item in items}:
         lots[lot(file)] = lots.get(lot(file), 0.0) + expected().get(file, average())
-    items.sort(key=lambda item: -lots[lot(_file(item))])
+    items.sort(key=lambda item: -lots[lot(file_of(item))])
 
 
 def quickest(items: list[pytest.Item], seconds: float) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -94,15 +106,15 @@ def quickest(items: list[pytest.Item], seconds: float) -> tuple[list[pytest.Item
         recorded[file] = each.seconds
     left = seconds
     taken: set[str] = set()
-    for file in sorted({_file(item) for item in items}, key=lambda file: (recorded.get(file, 0.0), file)):
+    for file in sorted({file_of(item) for item in items}, key=lambda file: (recorded.get(file, 0.0), file)):
         left -= recorded.get(file, 0.0)
         if left < 0:
             break
         taken.add(file)
-    return [item for item in items if _file(item) in taken], [item for item in items if _file(item) not in taken]
+    return [item for item in items if file_of(item) in taken], [item for item in items if file_of(item) not in taken]
 
 
-def _file(item: pytest.Item) -> str:
+def file_of(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
 
 

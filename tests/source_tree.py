@@ -18,13 +18,14 @@ PACKAGE: Final = "starlingmq"
 ABOVE: Final = {PACKAGE: SOURCE, "bench": ROOT, "tests": ROOT}
 GENERATED: Final = "_pb2"
 
+K = TypeVar("K")
 R = TypeVar("R")
 
 
 _caches: list[Callable[[], None]] = []
 
 
-def cached_until_let_go(function: Callable[[str], R]) -> Callable[[str], R]:
+def cached_until_let_go(function: Callable[[K], R]) -> Callable[[K], R]:
     """As ``functools.cache``, for what has syntax trees in it."""
     cached = cache(function)
     _caches.append(cached.cache_clear)
@@ -35,6 +36,7 @@ def let_go() -> None:
     """Free the trees. A process that keeps them needs seconds for each full garbage collection of later tests."""
     for clear in _caches:
         clear()
+    gc.enable()
 
 
 @cache
@@ -63,13 +65,26 @@ def text(module: str) -> str:
 
 
 @cached_until_let_go
-def tree(module: str) -> ast.Module:
-    """Millions of nodes that stay: the garbage collector would look at them again and again while they become more."""
+def parsed(path: Path) -> ast.Module:
+    """The garbage collector would look at millions of nodes again and again: it rests until they are let go."""
     gc.disable()
-    try:
-        return ast.parse(text(module))
-    finally:
-        gc.enable()
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def tree(module: str) -> ast.Module:
+    return parsed(path_of(module))
+
+
+def walk(node: ast.AST) -> list[ast.AST]:
+    """As ``ast.walk``, in a third of the time."""
+    found = [node]
+    for each in found:
+        for value in vars(each).values():
+            if isinstance(value, ast.AST):
+                found.append(value)
+            elif isinstance(value, list):
+                found += [one for one in value if isinstance(one, ast.AST)]
+    return found
 
 
 @cached_until_let_go
@@ -86,7 +101,7 @@ def for_type_checkers(module: str) -> set[ast.AST]:
     blocks = (node for node in statements(module) if isinstance(node, ast.If))
     named = ((block, getattr(block.test, "id", getattr(block.test, "attr", ""))) for block in blocks)
     guarded = (block for block, name in named if name == "TYPE_CHECKING")
-    return {node for block in guarded for statement in block.body for node in ast.walk(statement)}
+    return {node for block in guarded for statement in block.body for node in walk(statement)}
 
 
 def imported(module: str, at_runtime: bool = False) -> Iterator[str]:

@@ -17,7 +17,7 @@ import pytest
 import starlingmq
 from compiling.checkout import Checkout
 from compiling.modules import INTERPRETED, MODULES, PACKAGE, PACKAGES, ROOT, MissingModule, hot_modules, module_name
-from tests.source_tree import modules, ours, part
+from tests.source_tree import modules, ours, parsed, part, walk
 
 MAY_BE_INTERPRETED: Final = ("config", "nkeys")
 """Interpreted modules that the compiled packages import and do not call for each message."""
@@ -62,7 +62,7 @@ def test_no_compiled_struct_names_a_type_that_compiled_code_forgets() -> None:
     """mypyc keeps ``type`` for an annotation that is no class, and msgspec would decode by that."""
     found = []
     for path in hot_modules():
-        for each in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        for each in walk(parsed(ROOT / path)):
             if isinstance(each, ast.ClassDef) and any("Struct" in ast.unparse(base) for base in each.bases):
                 notes = [ast.unparse(one.annotation) for one in each.body if isinstance(one, ast.AnnAssign)]
                 found += [f"{path}: {each.name}" for note in notes if re.search(r"Literal|Annotated|\bAny\b", note)]
@@ -74,7 +74,7 @@ def test_no_compiled_struct_has_class_options() -> None:
     found = {
         f"{path}: {each.name}"
         for path in hot_modules()
-        for each in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        for each in walk(parsed(ROOT / path))
         if isinstance(each, ast.ClassDef)
         and each.keywords
         and any("Struct" in ast.unparse(base) for base in each.bases)
@@ -90,7 +90,7 @@ def test_compiled_modules_import_only_what_a_build_installs() -> None:
     found = [
         f"{path}: {name}"
         for path in hot_modules()
-        for each in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        for each in walk(parsed(ROOT / path))
         for name in imported_by(each)
         if name.partition(".")[0] not in known
     ]
@@ -106,15 +106,15 @@ def imported_by(node: ast.AST) -> list[str]:
 
 def inherited(path: Path) -> dict[str, str]:
     """The classes of a module that inherit from one that it imports from a compiled module, and from which."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     imported = {
         alias.asname or alias.name: node.module
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module in hot_names()
         for alias in node.names
     }
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.ClassDef):
             for base in node.bases:
                 if isinstance(base, ast.Name) and base.id in imported:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tests.source_tree import PACKAGE, ROOT, imported, modules, ours, part, text, tree
+from tests.source_tree import PACKAGE, ROOT, imported, modules, ours, part, text, tree, walk
 
 # A module may import from its own rank and from lower ones.
 RANKS: Final = (
@@ -104,7 +104,7 @@ def impure_imports(source: ast.Module, names: Iterable[str]) -> Iterator[str]:
             continue
         if module not in PURE_IMPORTS or attribute not in PURE_ATTRIBUTES.get(module, {attribute}):
             yield name
-    for node in ast.walk(source):
+    for node in walk(source):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             module = node.value.id
             if module in PURE_ATTRIBUTES and node.attr not in PURE_ATTRIBUTES[module]:
@@ -153,7 +153,7 @@ def test_the_pure_parts_need_all_that_they_may_import() -> None:
 
 def searched_for_bytes(code: ast.AST) -> Iterator[int]:
     """Lines with ``b"+" in name``, which takes six times as long as ``PLUS in name`` (wire.characters), or ``find``."""
-    for node in ast.walk(code):
+    for node in walk(code):
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
             left, right = node.left, node.comparators[0]
             if isinstance(left, ast.Constant) and isinstance(left.value, bytes) and not isinstance(right, ast.Tuple):
@@ -180,7 +180,7 @@ def test_every_file_is_reached() -> None:
         reached.add(module)
         waiting += ours(module)
         waiting += [module.rpartition(".")[0]]
-        strings = (node.value for node in ast.walk(tree(module)) if isinstance(node, ast.Constant))
+        strings = (node.value for node in walk(tree(module)) if isinstance(node, ast.Constant))
         waiting += [text for text in strings if isinstance(text, str) and text in modules()]
     assert [name for name in modules() if name not in reached] == []
 
@@ -191,7 +191,7 @@ def test_a_cancelled_task_ends() -> None:
     found = [
         f"{module}:{node.lineno}"
         for module in modules()
-        for node in ast.walk(tree(module))
+        for node in walk(tree(module))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
     ]
     assert found == []

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.source_tree import ABOVE, PACKAGE, cached_until_let_go, cycles, modules, ours, text, tree, written
+from tests.source_tree import ABOVE, PACKAGE, cached_until_let_go, cycles, modules, ours, text, tree, walk, written
 
 FILE_MAX: Final = 900
 FUNCTION_MAX: Final = 60  # without its docstring
@@ -151,7 +151,7 @@ def test_modules_have_names_of_their_own() -> None:
 
 def outside_writes(source: ast.Module) -> Iterator[str]:
     """Fields of the core's Context, or of what it keeps for a store and a cluster, that are assigned or deleted."""
-    for node in ast.walk(source):
+    for node in walk(source):
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             target = node.value if isinstance(node, ast.Subscript) else node
             if CONTEXT.search(ast.unparse(target)):

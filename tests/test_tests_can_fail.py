@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.source_tree import tree, written
+from tests.source_tree import cached_until_let_go, tree, walk, written
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ANYTHING: Final = ("Exception", "BaseException")
@@ -24,6 +24,10 @@ SAYS_ALL: Final = {
 """Tests that assert nothing in which a rule can see it, and what fails instead."""
 
 
+below: Final = cached_until_let_go(walk)
+"""The nodes of a function, which several rules read."""
+
+
 def called(node: ast.AST) -> str:
     """The name of what is called, without where it is from; empty if the node is no call."""
     if not isinstance(node, ast.Call):
@@ -32,7 +36,7 @@ def called(node: ast.AST) -> str:
 
 
 def asserts(nodes: Iterable[ast.AST]) -> bool:
-    return any(isinstance(each, ast.Assert) for node in nodes for each in ast.walk(node))
+    return any(isinstance(each, ast.Assert) for node in nodes for each in walk(node))
 
 
 def swallows(handler: ast.ExceptHandler) -> bool:
@@ -40,8 +44,8 @@ def swallows(handler: ast.ExceptHandler) -> bool:
     caught = "BaseException" if handler.type is None else ast.unparse(handler.type)
     if not any(each in caught for each in (*ANYTHING, "AssertionError")):
         return False
-    return not any(isinstance(each, ast.Raise | ast.Assert | ast.Return) for each in ast.walk(handler)) and not (
-        handler.name and any(isinstance(each, ast.Name) and each.id == handler.name for each in ast.walk(handler))
+    return not any(isinstance(each, ast.Raise | ast.Assert | ast.Return) for each in walk(handler)) and not (
+        handler.name and any(isinstance(each, ast.Name) and each.id == handler.name for each in walk(handler))
     )
 
 
@@ -54,13 +58,13 @@ def always_true(test: ast.expr) -> bool:
         return any(always_true(value) for value in test.values)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         same = ast.dump(test.left) == ast.dump(test.comparators[0])
-        return same and not any(isinstance(each, ast.Call | ast.Await) for each in ast.walk(test))
+        return same and not any(isinstance(each, ast.Call | ast.Await) for each in walk(test))
     return False
 
 
 def weak_points(source: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and what is weak in it."""
-    for node in ast.walk(source):
+    for node in walk(source):
         if isinstance(node, ast.Assert) and always_true(node.test):
             yield node.lineno, "is always true"
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare):
@@ -88,7 +92,7 @@ def _weak_with(node: ast.With | ast.AsyncWith) -> Iterator[tuple[int, str]]:
 
 
 def functions(source: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(source) if isinstance(node, Function))
+    return (node for node in walk(source) if isinstance(node, Function))
 
 
 def may_fail(function: Function) -> bool:
@@ -97,7 +101,7 @@ def may_fail(function: Function) -> bool:
         isinstance(node, ast.Assert | ast.Raise)
         or called(node) in FAILS
         or (isinstance(node, ast.keyword) and node.arg == "check")
-        for node in ast.walk(function)
+        for node in below(function)
     )
 
 
@@ -107,7 +111,7 @@ def helpers_that_may_fail() -> frozenset[str]:
     uses: dict[str, set[str]] = defaultdict(set)
     found: set[str] = set()
     for module in written("tests"):
-        for node in ast.walk(tree(module)):
+        for node in walk(tree(module)):
             methods = [node] if isinstance(node, Function) else []
             if isinstance(node, ast.ClassDef):
                 methods = [each for each in node.body if isinstance(each, Function)]
@@ -115,7 +119,7 @@ def helpers_that_may_fail() -> frozenset[str]:
                 name = node.name if isinstance(node, ast.ClassDef) else function.name
                 if may_fail(function):
                     found.add(name)
-                names = (getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(function))
+                names = (getattr(each, "id", getattr(each, "attr", "")) for each in below(function))
                 uses[name] |= set(names)
     while new := {name for name, used in uses.items() if name not in found and used & found}:
         found |= new
@@ -137,8 +141,8 @@ def test_every_test_asserts_something() -> None:
                 continue
             names.add(function.name)
             given = {each.arg for each in function.args.args}
-            used = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(function)}
-            calls_what_it_is_given = any(called(each) in given for each in ast.walk(function))
+            used = {getattr(each, "id", getattr(each, "attr", "")) for each in below(function)}
+            calls_what_it_is_given = any(called(each) in given for each in below(function))
             if not (may_fail(function) or (used | given) & helpers_that_may_fail() or calls_what_it_is_given):
                 silent.append(function.name)
     assert [name for name in silent if name not in SAYS_ALL] == [], "these assert nothing"

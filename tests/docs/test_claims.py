@@ -19,17 +19,14 @@ from starlingmq.core.mqtt.connecting import LOGIN_WORDS
 from starlingmq.wire.reasons import Reason
 from tests import boundaries
 from tests.docs.blocks import PAGES, ROOT
+from tests.source_tree import parsed, walk
 
 NAMED = re.compile(r"`(tests/[\w/.]+)(?:::(\w+))?`")
 
 
 @cache
 def functions(path: Path) -> set[str]:
-    return {
-        node.name
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    return {node.name for node in walk(parsed(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def test_every_test_that_is_named_exists() -> None:
@@ -72,7 +69,7 @@ VARIES = re.compile(r"%(?:r|s|d|\.\df|\.0f)")
 def texts(path: Path) -> list[str]:
     """The text in the strings of a module; a zero byte stands for each variable part."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in walk(parsed(path)):
         if isinstance(node, ast.JoinedStr):
             parts = [str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values]
             found.append("".join(parts))
@@ -121,15 +118,12 @@ def test_each_reason_for_which_messages_are_given_up_is_explained() -> None:
     given, known = set(), set()
     pure = [path for part in ("core", "cluster") for path in (ROOT / "src/starlingmq" / part).rglob("*.py")]
     for path in pure:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in walk(parsed(path)):
             if isinstance(node, ast.Constant):
                 known.add(node.value)
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in GIVE_UP:
                 constants = [
-                    part.value
-                    for argument in node.args
-                    for part in ast.walk(argument)
-                    if isinstance(part, ast.Constant)
+                    part.value for argument in node.args for part in walk(argument) if isinstance(part, ast.Constant)
                 ]
                 given |= {one for one in constants if isinstance(one, str) and re.fullmatch(r"[a-z_0-9]{4,}", one)}
     explained = set(quoted("Dropped messages"))
@@ -155,11 +149,7 @@ def reasons_of(call: ast.Call) -> Iterator[ast.expr]:
 def test_each_reason_for_which_connections_are_closed_is_explained() -> None:
     """All that the sources know, and no other: reason codes of MQTT for servers, and words of this broker."""
     given: set[str] = {*turned_away.WORDS.values(), *LOGIN_WORDS.values(), "malformed_packet"}
-    trees = [
-        ast.parse(path.read_text(encoding="utf-8"))
-        for part in SERVER
-        for path in (ROOT / "src/starlingmq" / part).rglob("*.py")
-    ]
+    trees = [parsed(path) for part in SERVER for path in (ROOT / "src/starlingmq" / part).rglob("*.py")]
     constants: dict[str, set[str]] = {}
     for line in (line for tree in trees for line in tree.body):
         if (
@@ -168,12 +158,12 @@ def test_each_reason_for_which_connections_are_closed_is_explained() -> None:
             and isinstance(line.value.value, str)
         ):
             constants.setdefault(ast.unparse(line.target), set()).add(line.value.value)
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in (node for tree in trees for node in walk(tree)):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Reason" and node.attr in Reason.__members__:
             given |= {node.attr.lower()} if Reason[node.attr] >= 0x80 else set()
         elif isinstance(node, ast.FunctionDef) and node.name == "_no_room":
             pairs = [
-                one.value for one in ast.walk(node) if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple)
+                one.value for one in walk(node) if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple)
             ]
             given |= {str(ast.literal_eval(pair.elts[0])) for pair in pairs}
         elif isinstance(node, ast.Call):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.docs.blocks import PAGES
-from tests.source_tree import GENERATED, ROOT
+from tests.source_tree import GENERATED, ROOT, parsed
 
 OWN_PAGES: Final = ("CHANGELOG.md", "CONFIGURATION.md", "CONFORMANCE.md", "STATUS.md")
 NO_PROSE: Final = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
@@ -44,9 +44,9 @@ def dialect_in_code(prose: str) -> list[str]:
     return DIALECT.findall(plain) + DIALECT_IN_CODE.findall(plain)
 
 
-def docstrings_of(parsed: ast.Module) -> Iterator[tuple[int, str]]:
+def docstrings_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of each docstring, of attributes too. Expressions, most of the nodes, have none in them."""
-    blocks: list[ast.AST] = [parsed]
+    blocks: list[ast.AST] = [tree]
     for block in blocks:
         for field in ("body", "orelse", "finalbody", "handlers", "cases"):
             below = getattr(block, field, ())
@@ -89,7 +89,7 @@ def test_docstrings_and_comments_have_no_dialect() -> None:
     for path in plain_files():
         source = path.read_text(encoding="utf-8")
         comments = comments_of(source) if may_have_dialect(source) else ()
-        for line, prose in (*docstrings_of(ast.parse(source)), *comments):
+        for line, prose in (*docstrings_of(parsed(path)), *comments):
             if words := dialect_in_code(prose):
                 found.append(f"{path.relative_to(ROOT)}:{line}: {words}")
     assert found == [], "name the actor, and use the terms of docs/GLOSSARY.md"

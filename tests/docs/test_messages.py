@@ -10,16 +10,17 @@ from collections.abc import Iterator
 
 from tests.docs.blocks import ROOT
 from tests.docs.test_language import DIALECT
+from tests.source_tree import parsed, walk
 
 SOURCE = ROOT / "src/starlingmq"
 SOURCES = sorted(SOURCE.rglob("*.py"))
 
 
-def messages(source: str) -> Iterator[tuple[int, str]]:
+def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of each string, without those that are statements of their own."""
-    tree = ast.parse(source)
-    notes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = walk(tree)
+    notes = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notes:
             yield node.lineno, node.value
 
@@ -28,7 +29,7 @@ def test_messages_have_no_dialect() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{line}: {text}"
         for path in SOURCES
-        for line, text in messages(path.read_text(encoding="utf-8"))
+        for line, text in messages(parsed(path))
         if DIALECT.search(text)
     ]
     assert found == [], "see docs/GLOSSARY.md for the terms"
@@ -36,4 +37,4 @@ def test_messages_have_no_dialect() -> None:
 
 def test_dialect_is_found_in_messages_only() -> None:
     source = '"""It begins anew."""\nraise ValueError(f"{name} can not be read")\nx = 1\n"""Whoever reads it."""\n'
-    assert [text for _, text in messages(source) if DIALECT.search(text)] == [" can not be read"]
+    assert [text for _, text in messages(ast.parse(source)) if DIALECT.search(text)] == [" can not be read"]

@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from tests.source_tree import parsed, walk
+
 SOURCE: Final = Path(__file__).parents[2] / "src" / "starlingmq"
 
 
@@ -40,7 +42,7 @@ def test_no_assertion_of_the_package_decides_anything() -> None:
     """``python -O`` leaves them out: an assertion that guards something would guard nothing."""
     deciding = []
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in walk(parsed(path)):
             if isinstance(node, ast.Assert) and not narrows(node.test):
                 deciding.append(f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node.test)}")
     assert deciding == []
