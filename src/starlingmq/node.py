@@ -335,7 +335,6 @@ class Broker:
         from starlingmq.api.listening import HttpSide
         from starlingmq.api.served import Served
 
-        await asyncio.sleep(0)  # the driver's first turn must not count the following work, which takes a while
         self._http = HttpSide(Served(admin.local_node, admin))
         await self._http.open()
 
@@ -474,8 +473,8 @@ class Broker:
 
 
 def _load_http() -> None:
-    """Only HTTP listeners need it, and it takes most of a second, so it is imported before clients wait."""
+    """Only HTTP listeners need it, and it takes most of a second, so it is done before clients wait."""
     try:
-        importlib.import_module("starlingmq.api.listening")
+        importlib.import_module("starlingmq.api.http_app").routed()
     except ImportError as error:
         raise ConfigError(f"listeners: http:// needs {error.name}; run pip install '.[http]' in the sources") from None

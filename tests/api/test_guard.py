@@ -14,6 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from starlingmq import Broker
 from starlingmq.api import http_connection, server
 from starlingmq.api.body import BODY_BYTES_MAX
 from starlingmq.auth.token_file import read_tokens
@@ -140,6 +141,22 @@ NO_TOKENS: Final[list[dict[str, str]]] = [
     {"authorization": TOKEN},
     {"authorization": f"Basic {TOKEN}"},
 ]
+
+
+async def test_brokers_of_one_process_answer_each_for_itself(serve: Serve, ask: Ask, token_file: str) -> None:
+    """They share an application: whose state is shown, and who is let in, must come from the listener."""
+    login = {"api": {"token_file": token_file}}
+    brokers = {name: await serve(node={"name": name, "shutdown_timeout": 0.1}) for name in ("n1", "n2")}
+    brokers["n3"] = await serve(node={"name": "n3", "shutdown_timeout": 0.1}, auth=login)
+
+    async def named(broker: Broker) -> tuple[int, str]:
+        answer = await ask(broker, "GET", "/api/v1/nodes", headers=BEARER if broker is brokers["n3"] else {})
+        return answer.status_code, answer.json()["node"]
+
+    asked = [*brokers] * 5
+    assert await asyncio.gather(*(named(brokers[name]) for name in asked)) == [(200, name) for name in asked]
+    refused = await asyncio.gather(*(ask(broker, "GET", "/api/v1/nodes") for broker in brokers.values()))
+    assert [each.status_code for each in refused] == [200, 200, 401]
 
 
 async def test_only_the_token_opens(serve: Serve, ask: Ask, token_file: str) -> None:

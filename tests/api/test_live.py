@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from starlingmq import Broker
-from starlingmq.api.live import OPEN_PER_ADDRESS
+from starlingmq.api.served import OPEN_PER_ADDRESS
 from starlingmq.config.settings import from_tree
 from starlingmq.core.observe.message_watch import PAYLOAD_MAX
 from tests.patience import within

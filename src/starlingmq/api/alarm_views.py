@@ -8,19 +8,19 @@ from msgspec import convert
 
 from starlingmq.admin.alarm_lists import ListedAlarms, ListedCertificates
 from starlingmq.api.paged_views import Node
-from starlingmq.api.served import Served
+from starlingmq.api.served import served
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
+def routes() -> list[HTTPRouteHandler]:
     @get("/alarms", summary="List active alarms of all nodes, and those that have ended")
     async def alarms(node: Node = "") -> ListedAlarms:
-        return convert(await served.ask("alarms.all", node=node), ListedAlarms)
+        return convert(await served().ask("alarms.all", node=node), ListedAlarms)
 
     @get(
         "/certificates",
         summary="List certificates, revocation lists, key sets and tokens that nodes use, and when they end",
     )
     async def certificates(node: Node = "") -> ListedCertificates:
-        return convert(await served.ask("certificates.all", node=node), ListedCertificates)
+        return convert(await served().ask("certificates.all", node=node), ListedCertificates)
 
     return [alarms, certificates]

@@ -23,6 +23,8 @@ from starlingmq.api.asgi import (
     has_body,
     refuse,
 )
+from starlingmq.api.guard import GUARD, Guard
+from starlingmq.api.served import Served, serving
 from starlingmq.net.listeners.forwarded import ForwardedError, client_address
 
 POLICY: Final = "default-src 'self'; frame-ancestors 'none'; form-action 'none'"
@@ -38,14 +40,17 @@ ONCE: Final = (b"host", b"authorization", b"origin", b"content-length", b"transf
 
 
 class Entrance:
-    """An ASGI application around the routed one, whose paths are ``paths``.
+    """An ASGI application of one broker around the routed one, whose paths are ``paths``. ``guard`` decides for each
+    request with a matching route whether it is served.
 
     The ``state`` of a scope has ``trusted_proxies`` of the listener, and ``fault`` of ``api.framing``.
     """
 
-    def __init__(self, app: App, paths: frozenset[bytes]) -> None:
+    def __init__(self, app: App, paths: frozenset[bytes], served: Served, guard: Guard) -> None:
         self._app = app
         self._paths = paths
+        self._served = served
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,6 +77,8 @@ class Entrance:
         except RequestRefused as refusal:
             await refuse(answer, refusal)
             return
+        serving.set(self._served)
+        scope["state"][GUARD] = self._guard
         await self._app(scope, reading, answer)
 
     def _check(self, scope: Scope) -> None:

@@ -40,6 +40,7 @@ from starlingmq.net.own_origin import is_own, is_plain
 log = logging.getLogger("starlingmq.http")
 
 GOES_ON: Final = "goes_on"  # in the state of a request: a function that tells whether its client would be admitted now
+GUARD: Final = "guard"  # in the same: that of the broker
 OPEN: Final = "open_to_all"  # the key in ``opt`` of a handler
 SHOWS_CONTENT: Final = "shows_content"  # the key in ``opt`` of a handler
 CONTENT: Final = {SHOWS_CONTENT: True}
@@ -63,8 +64,8 @@ BANNED_SECONDS: Final = 1.0  # delay of a wrong login from a banned address
 
 
 class Guard:
-    """``around`` is the middleware of each route. ``access`` and ``hosts`` may be replaced while serving. ``refused``
-    counts failed logins by their reason, and ``lines`` logs them."""
+    """``access`` and ``hosts`` may be replaced while serving. ``refused`` counts failed logins by their reason, and
+    ``lines`` logs them."""
 
     def __init__(
         self,
@@ -82,17 +83,14 @@ class Guard:
         self._requests = Slots(REQUESTS_MAX, REQUESTS_MAX, "requests")
         self._log_ins = Slots(LOG_INS_MAX, LOG_INS_PER_ADDRESS, "log-ins")
 
-    def around(self, app: App) -> App:
-        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
-                await self._admit(scope)
-                body = await read_body(scope, receive)
-                with self._requests.taken("") if OPEN not in scope["route_handler"].opt else nullcontext():
-                    await app(scope, replay(body, receive), send)
-            except RequestRefused as refusal:
-                await refuse(send, refusal)
-
-        return guarded
+    async def pass_on(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._admit(scope)
+            body = await read_body(scope, receive)
+            with self._requests.taken("") if OPEN not in scope["route_handler"].opt else nullcontext():
+                await app(scope, replay(body, receive), send)
+        except RequestRefused as refusal:
+            await refuse(send, refusal)
 
     async def _admit(self, scope: Scope) -> None:
         """Raises RequestRefused."""

@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.api.guard import HEALTH
-from starlingmq.api.served import Served
+from starlingmq.api.served import served
 
 
 class Live(Struct, frozen=True):
     status: Literal["ok"]
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
+def routes() -> list[HTTPRouteHandler]:
     @get("/health/live", summary="Check that the event loop runs", tags=["health"], opt=HEALTH)
     async def live() -> Live:
         return Live("ok")
@@ -34,7 +34,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         },
     )
     async def ready() -> Response[Readiness]:
-        found = readiness(served.local_node)
+        found = readiness(served().local_node)
         return Response(found, status_code=503 if found.reasons else 200)
 
     return [live, ready]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from typing import Any, Final, cast
 
 from litestar import Litestar, Request, Response, Router
@@ -27,10 +28,10 @@ from starlingmq.api import (
     setting_views,
     upkeep_views,
 )
-from starlingmq.api.asgi import App
+from starlingmq.api.asgi import App, Receive, Scope, Send
 from starlingmq.api.document import Document
 from starlingmq.api.entrance import Entrance
-from starlingmq.api.guard import Guard
+from starlingmq.api.guard import GUARD, Guard
 from starlingmq.api.http_problem import Problem
 from starlingmq.api.served import Served
 from starlingmq.log import printable
@@ -41,33 +42,40 @@ PREFIX: Final = "/api/v1"
 
 
 def make_app(served: Served, guard: Guard) -> App:
-    """``guard`` decides for each request with a matching route whether it is served."""
-    app = make_routes(served, guard)
+    app = routed()
     paths = frozenset(route.path.encode() for route in app.routes)
-    return Entrance(cast(App, app), paths)  # Litestar's types are narrower than those of ASGI
+    return Entrance(cast(App, app), paths, served, guard)  # Litestar's types are narrower than those of ASGI
 
 
-def make_routes(served: Served, guard: Guard) -> Litestar:
-    def guarded(app: ASGIApp) -> ASGIApp:
-        return cast(ASGIApp, guard.around(cast(App, app)))
+def guarded(app: ASGIApp) -> ASGIApp:
+    """The middleware of each route."""
 
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        await scope["state"][GUARD].pass_on(cast(App, app), scope, receive, send)
+
+    return cast(ASGIApp, asked)
+
+
+@cache
+def routed() -> Litestar:
+    """The application of this process."""
     parts = {
-        "overview": overview_views.routes(served),
-        "sessions": session_views.routes(served),
-        "messages": message_views.routes(served),
-        "cluster": cluster_views.routes(served),
-        "alarms": alarm_views.routes(served),
-        "connectors": connector_views.routes(served),
-        "live": live.routes(served),
-        "upkeep": [*upkeep_views.routes(served), *setting_views.routes(served)],
+        "overview": overview_views.routes(),
+        "sessions": session_views.routes(),
+        "messages": message_views.routes(),
+        "cluster": cluster_views.routes(),
+        "alarms": alarm_views.routes(),
+        "connectors": connector_views.routes(),
+        "live": live.routes(),
+        "upkeep": [*upkeep_views.routes(), *setting_views.routes()],
     }
     routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
     return Litestar(
         route_handlers=[
             *pages.routes(),
-            *health.routes(served),
-            *metrics.routes(served, PREFIX),
-            *nats_views.routes(served),
+            *health.routes(),
+            *metrics.routes(PREFIX),
+            *nats_views.routes(),
             *routers,
         ],
         openapi_config=OpenAPIConfig(

@@ -17,14 +17,11 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.traces import RATE, RATE_MAX, Trace, TraceRequest, message_of
 from starlingmq.admin.typed_actions import texts
 from starlingmq.api.asgi import RequestRefused
-from starlingmq.api.connection_limit import Slots
 from starlingmq.api.guard import CONTENT, GOES_ON
-from starlingmq.api.served import Served
+from starlingmq.api.served import served
 from starlingmq.core.limits.address_key import network_key
 
 EVENTS: Final = "text/event-stream"
-OPEN_MAX: Final = 24  # concurrent streams
-OPEN_PER_ADDRESS: Final = 8
 
 Filter = Annotated[str, Parameter(min_length=1, max_length=65535, description="Topic filter; + and # are wildcards.")]
 TopicFilter = Annotated[str, Parameter(max_length=65535, description="Only messages whose topic matches this filter.")]
@@ -47,12 +44,10 @@ def _address(request: Request[Any, Any, Any]) -> str:
     return network_key(client[0]) if client else ""
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
-    slots = Slots(OPEN_MAX, OPEN_PER_ADDRESS, "streams")
-
+def routes() -> list[HTTPRouteHandler]:
     async def begun(address: str, request: TraceRequest) -> Trace:
         try:
-            slots.check(address)
+            served().streams.check(address)
         except RequestRefused as refusal:
             raise AdminError(refusal.status, str(refusal)) from None
         for name, value in texts(request).items():
@@ -60,16 +55,17 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
                 value.encode()
             except UnicodeEncodeError:
                 raise AdminError(400, f"{name}: is not valid text") from None
-        return await served.service.traces.open(request)
+        return await served().service.traces.open(request)
 
     async def events(
         request: Request[Any, Any, Any], trace: Trace, address: str, first: Any, tail: bool
     ) -> AsyncIterator[ServerSentEventMessage]:
         missing: list[Missing] = []
         goes_on = request.scope["state"].get(GOES_ON)  # set where clients must log in
+        here = served()
         try:
-            with slots.held(address):
-                yield event("ready", {"node": served.local_node.name, **first})
+            with here.streams.held(address):
+                yield event("ready", {"node": here.local_node.name, **first})
                 while True:
                     found = await trace.next()
                     if goes_on is not None and not goes_on():
@@ -84,7 +80,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
                     if not found.events:
                         yield ServerSentEventMessage(comment="nothing")
         finally:
-            served.service.traces.end_soon(trace)
+            here.service.traces.end_soon(trace)
 
     @get(
         "/tail",

@@ -8,17 +8,15 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 
-from starlingmq.admin.nats_monitor import CONNECTIONS_MAX, Connz, Healthz, NatsMonitor, Sort, Subsz, Varz
+from starlingmq.admin.nats_monitor import CONNECTIONS_MAX, Connz, Healthz, Sort, Subsz, Varz
 from starlingmq.api.guard import HEALTH
-from starlingmq.api.served import Served
+from starlingmq.api.served import served
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
-    monitor = NatsMonitor(served.local_node)
-
+def routes() -> list[HTTPRouteHandler]:
     @get("/varz", summary="Get server information in the JSON format of nats-server", tags=["nats"])
     async def varz() -> Varz:
-        return monitor.varz()
+        return served().nats.varz()
 
     @get("/connz", summary="List NATS connections in the JSON format of nats-server", tags=["nats"])
     async def connz(
@@ -29,11 +27,11 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         ] = CONNECTIONS_MAX,
         subs: Annotated[bool, Parameter(description="Include the subjects of each connection.")] = False,
     ) -> Connz:
-        return monitor.connz(sort, offset, limit, subs)
+        return served().nats.connz(sort, offset, limit, subs)
 
     @get("/subsz", summary="List NATS subscriptions in the JSON format of nats-server", tags=["nats"])
     async def subsz() -> Subsz:
-        return monitor.subsz()
+        return served().nats.subsz()
 
     @get(
         "/healthz",
@@ -42,7 +40,7 @@ def routes(served: Served) -> list[HTTPRouteHandler]:
         opt=HEALTH,
     )
     async def healthz() -> Response[Healthz]:
-        found = monitor.healthz()
+        found = served().nats.healthz()
         return Response(found if found.error else Healthz("ok"), status_code=found.status_code)
 
     return [varz, connz, subsz, healthz]

@@ -15,7 +15,7 @@ from starlingmq.admin.link_views import ListedLinks
 from starlingmq.admin.log_tail import LogLines
 from starlingmq.admin.overview import Overview
 from starlingmq.api.paged_views import AtNode, Node
-from starlingmq.api.served import Served
+from starlingmq.api.served import served
 
 Level = Annotated[Literal["debug", "info", "warning", "error"], Parameter(description="Minimum level of the lines.")]
 After = Annotated[
@@ -39,27 +39,27 @@ class Log(LogLines, frozen=True, kw_only=True):
     node: str
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
+def routes() -> list[HTTPRouteHandler]:
     @get("/overview", summary="Get an overview of this node")
     async def overview(node: AtNode = "") -> Overview:
-        return convert(await served.ask("overview", node=node), Overview)
+        return convert(await served().ask("overview", node=node), Overview)
 
     @get("/cluster/overview", summary="Get an overview of all nodes")
     async def overviews() -> Overviews:
-        return convert(await served.ask("overviews"), Overviews)
+        return convert(await served().ask("overviews"), Overviews)
 
     @get("/history", summary="Get rates and states of the last hours, by node")
     async def history(seconds: Seconds = 3600, points: Points = 240, node: Node = "") -> History:
-        found = await served.ask("histories", seconds=str(seconds), points=str(points), node=node)
+        found = await served().ask("histories", seconds=str(seconds), points=str(points), node=node)
         return convert(found, History)
 
     @get("/links", summary="List the peer links of all nodes")
     async def links(node: Node = "") -> ListedLinks:
-        return convert(await served.ask("links", node=node), ListedLinks)
+        return convert(await served().ask("links", node=node), ListedLinks)
 
     @get("/log", summary="Get the last lines of a node's log, or those after a position")
     async def log(after: After = None, limit: Lines = 200, level: Level = "info", node: AtNode = "") -> Log:
         text = "" if after is None else str(after)
-        return convert(await served.ask("log", after=text, level=level, limit=str(limit), node=node), Log)
+        return convert(await served().ask("log", after=text, level=level, limit=str(limit), node=node), Log)
 
     return [overview, overviews, history, links, log]

@@ -18,7 +18,7 @@ from starlingmq.admin.sorted_entries import SortedSubscriptions, SubscriptionSor
 from starlingmq.admin.sorted_lists import ClientSort, SessionSort, SortedClients, SortedSessions
 from starlingmq.api.guard import CONTENT
 from starlingmq.api.paged_views import PAGE, Cursor, Descending, Limit, Node, Search
-from starlingmq.api.served import Served
+from starlingmq.api.served import served
 
 Name = Annotated[str, Parameter(min_length=1, max_length=65535, description="Client id.")]
 Sort = Annotated[
@@ -43,29 +43,29 @@ ReceivedTopic = Annotated[
 Connected = Annotated[bool | None, Parameter(description="Only connected sessions, or only disconnected ones.")]
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
-    return [*_list_routes(served), *_search_routes(served), *_session_routes(served)]
+def routes() -> list[HTTPRouteHandler]:
+    return [*_list_routes(), *_search_routes(), *_session_routes()]
 
 
-async def _listed(served: Served, action: str, limit: int, cursor: str | None, **chosen: str) -> dict[str, Any]:
-    return await served.ask(action, limit=str(limit), **({"cursor": cursor} if cursor else {}), **chosen)
+async def _listed(action: str, limit: int, cursor: str | None, **chosen: str) -> dict[str, Any]:
+    return await served().ask(action, limit=str(limit), **({"cursor": cursor} if cursor else {}), **chosen)
 
 
-def _list_routes(served: Served) -> list[HTTPRouteHandler]:
+def _list_routes() -> list[HTTPRouteHandler]:
     @get("/clients", summary="List connected clients")
     async def clients(limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", node: Node = "") -> ClientPage:
-        return convert(await _listed(served, "clients", limit, cursor, q=q, node=node), ClientPage)
+        return convert(await _listed("clients", limit, cursor, q=q, node=node), ClientPage)
 
     @get("/activity", summary="List the most active clients")
     async def activity(sort: Sort = "messages_in", limit: Limit = PAGE, node: Node = "") -> Activity:
-        return convert(await served.ask("activity", sort=sort, limit=str(limit), node=node), Activity)
+        return convert(await served().ask("activity", sort=sort, limit=str(limit), node=node), Activity)
 
     @get("/sessions", summary="List sessions, connected or not")
     async def sessions(
         limit: Limit = PAGE, cursor: Cursor = None, q: Search = "", connected: Connected = None, node: Node = ""
     ) -> SessionPage:
         wanted = "" if connected is None else "yes" if connected else "no"
-        return convert(await _listed(served, "sessions", limit, cursor, q=q, node=node, connected=wanted), SessionPage)
+        return convert(await _listed("sessions", limit, cursor, q=q, node=node, connected=wanted), SessionPage)
 
     @get("/subscriptions", summary="List subscriptions by session, at most 1,000 of each")
     async def subscriptions(
@@ -77,12 +77,12 @@ def _list_routes(served: Served) -> list[HTTPRouteHandler]:
         node: Node = "",
     ) -> SubscriptionPage:
         chosen = {"q": q, "filter": filter, "topic": topic, "node": node}
-        return convert(await _listed(served, "subscriptions", limit, cursor, **chosen), SubscriptionPage)
+        return convert(await _listed("subscriptions", limit, cursor, **chosen), SubscriptionPage)
 
     return [clients, activity, sessions, subscriptions]
 
 
-def _search_routes(served: Served) -> list[HTTPRouteHandler]:
+def _search_routes() -> list[HTTPRouteHandler]:
     @get("/clients/search", summary="Search connected clients, in a chosen order, with their number")
     async def search_clients(
         limit: Limit = PAGE,
@@ -95,9 +95,7 @@ def _search_routes(served: Served) -> list[HTTPRouteHandler]:
         node: Node = "",
     ) -> SortedClients:
         order = {"sort": sort, "descending": "yes" if descending else "no"}
-        found = await _listed(
-            served, "clients.search", limit, cursor, q=q, user=user, address=address, node=node, **order
-        )
+        found = await _listed("clients.search", limit, cursor, q=q, user=user, address=address, node=node, **order)
         return convert(found, SortedClients)
 
     @get("/sessions/search", summary="Search sessions, in a chosen order, with their number")
@@ -112,7 +110,7 @@ def _search_routes(served: Served) -> list[HTTPRouteHandler]:
     ) -> SortedSessions:
         wanted = "" if connected is None else "yes" if connected else "no"
         order = {"sort": sort, "descending": "yes" if descending else "no"}
-        found = await _listed(served, "sessions.search", limit, cursor, q=q, connected=wanted, node=node, **order)
+        found = await _listed("sessions.search", limit, cursor, q=q, connected=wanted, node=node, **order)
         return convert(found, SortedSessions)
 
     @get("/subscriptions/search", summary="Search subscriptions, in a chosen order, with their number")
@@ -128,30 +126,32 @@ def _search_routes(served: Served) -> list[HTTPRouteHandler]:
     ) -> SortedSubscriptions:
         order = {"sort": sort, "descending": "yes" if descending else "no"}
         chosen = {"q": q, "filter": filter, "topic": topic, "node": node}
-        found = await _listed(served, "subscriptions.search", limit, cursor, **chosen, **order)
+        found = await _listed("subscriptions.search", limit, cursor, **chosen, **order)
         return convert(found, SortedSubscriptions)
 
     return [search_clients, search_sessions, search_subscriptions]
 
 
-def _session_routes(served: Served) -> list[HTTPRouteHandler]:
+def _session_routes() -> list[HTTPRouteHandler]:
     @get("/session", summary="Get a session from any node: client, subscriptions, inflight window and queue")
     async def session(client_id: Name, node: Node = "") -> SessionDetail:
-        return convert(await served.ask("session", client_id=client_id, node=node), SessionDetail)
+        return convert(await served().ask("session", client_id=client_id, node=node), SessionDetail)
 
     @get("/session/message", summary="Get one message of a session's queue or inflight window", opt=CONTENT)
     async def message(client_id: Name, number: Number = 0, place: Place = "queue", node: Node = "") -> SessionMessage:
-        found = await served.ask("session.message.at", client_id=client_id, place=place, number=str(number), node=node)
+        found = await served().ask(
+            "session.message.at", client_id=client_id, place=place, number=str(number), node=node
+        )
         return convert(found, SessionMessage)
 
     @delete("/client", status_code=200, summary="Disconnect a client; its session is kept according to its expiry")
     async def kick(request: Request[Any, Any, Any], client_id: Name, node: Node = "") -> DoneAt:
-        done = await served.ask("client.kick", client_id=client_id, node=node, by=served.who(request))
+        done = await served().ask("client.kick", client_id=client_id, node=node, by=served().who(request))
         return convert(done, DoneAt)
 
     @delete("/session", status_code=200, summary="Delete a session: its subscriptions and its queue")
     async def end(request: Request[Any, Any, Any], client_id: Name, node: Node = "") -> DoneAt:
-        done = await served.ask("session.end", client_id=client_id, node=node, by=served.who(request))
+        done = await served().ask("session.end", client_id=client_id, node=node, by=served().who(request))
         return convert(done, DoneAt)
 
     return [session, message, kick, end]

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, convert
 
 from starlingmq.admin.live_change_actions import LiveSettings, SettingChangedAt
 from starlingmq.api.paged_views import AtNode
-from starlingmq.api.served import Served
+from starlingmq.api.served import served
 from starlingmq.config.live_changes import TEXT_MAX
 
 
@@ -22,20 +22,20 @@ class NewSetting(Struct, frozen=True, forbid_unknown_fields=True):
     node: Annotated[str, Meta(max_length=1000, description="The node, or * for all. Default: this node.")] = ""
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
+def routes() -> list[HTTPRouteHandler]:
     @get("/settings", summary="List the settings that can be changed while the broker serves")
     async def listed(node: AtNode = "") -> LiveSettings:
-        return convert(await served.ask("settings", node=node), LiveSettings)
+        return convert(await served().ask("settings", node=node), LiveSettings)
 
     @put("/settings", status_code=200, summary="Check and change one setting until the next reload or restart")
     async def change(request: Request[Any, Any, Any], data: JSONBody[NewSetting]) -> SettingChangedAt:
-        found = await served.ask(
+        found = await served().ask(
             "settings.change.at",
             path=data.path,
             value=data.value,
             only_check="yes" if data.only_check else "no",
             node=data.node,
-            by=served.who(request),
+            by=served().who(request),
         )
         return convert(found, SettingChangedAt)
 

@@ -15,7 +15,7 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.rule_actions import RulesReply, RuleTestResult
 from starlingmq.admin.user_actions import UsersReply
 from starlingmq.api.paged_views import AtNode, Node
-from starlingmq.api.served import Served
+from starlingmq.api.served import served
 from starlingmq.auth.automatic_bans import Kind
 
 BanKind = Annotated[Kind, Parameter(description="Kind of the banned name.")]
@@ -97,18 +97,18 @@ class ByNode(Struct, frozen=True):
     missing: list[Missing]
 
 
-def routes(served: Served) -> list[HTTPRouteHandler]:
-    return [*_rule_routes(served), *_ban_routes(served), *_stream_routes(served), *_settings_routes(served)]
+def routes() -> list[HTTPRouteHandler]:
+    return [*_rule_routes(), *_ban_routes(), *_stream_routes(), *_settings_routes()]
 
 
-def _rule_routes(served: Served) -> list[HTTPRouteHandler]:
+def _rule_routes() -> list[HTTPRouteHandler]:
     @get("/rules", summary="List the rules of the ACL file, and how many clients each applied to")
     async def rules(node: AtNode = "") -> RulesAt:
-        return convert(await served.ask("rules", node=node), RulesAt)
+        return convert(await served().ask("rules", node=node), RulesAt)
 
     @get("/users", summary="List the users of the password file and of connected clients, at most 500")
     async def users(q: UserPart = "", node: AtNode = "") -> UsersAt:
-        return convert(await served.ask("users", q=q, node=node), UsersAt)
+        return convert(await served().ask("users", q=q, node=node), UsersAt)
 
     @get("/rules/test", summary="Test whether a client may do something, and which rule decides")
     async def test(
@@ -122,7 +122,7 @@ def _rule_routes(served: Served) -> list[HTTPRouteHandler]:
         group: TestedName = "",
         node: AtNode = "",
     ) -> RuleTestAt:
-        found = await served.ask(
+        found = await served().ask(
             "rules.test",
             client_id=client_id,
             username=username,
@@ -139,55 +139,55 @@ def _rule_routes(served: Served) -> list[HTTPRouteHandler]:
     return [rules, users, test]
 
 
-def _ban_routes(served: Served) -> list[HTTPRouteHandler]:
+def _ban_routes() -> list[HTTPRouteHandler]:
     @get("/bans", summary="List active bans per node")
     async def bans(node: Node = "") -> ListedBans:
-        return convert(await served.ask("bans", node=node), ListedBans)
+        return convert(await served().ask("bans", node=node), ListedBans)
 
     @post("/bans", status_code=201, summary="Ban an address, user or client id on all nodes")
     async def ban(request: Request[Any, Any, Any], data: JSONBody[NewBan]) -> Banned:
-        told = await served.ask(
+        told = await served().ask(
             "ban",
             kind=data.kind,
             name=data.name,
             seconds=repr(data.seconds),
             reason=data.reason,
             disconnect="yes" if data.disconnect else "no",
-            by=served.who(request),
+            by=served().who(request),
         )
         missing = convert(told["missing"], list[Missing])
         return Banned(data.kind, told["name"], data.seconds, data.reason, told["nodes"], missing)
 
     @delete("/bans", status_code=200, summary="Lift a ban on all nodes")
     async def lift(request: Request[Any, Any, Any], kind: BanKind, name: BanName) -> Lifted:
-        told = await served.ask("ban.lift", kind=kind, name=name, by=served.who(request))
+        told = await served().ask("ban.lift", kind=kind, name=name, by=served().who(request))
         return Lifted("lifted", told["nodes"], convert(told["missing"], list[Missing]))
 
     return [bans, ban, lift]
 
 
-def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
+def _stream_routes() -> list[HTTPRouteHandler]:
     @get("/storage", summary="Get storage statistics")
     async def storage(node: AtNode = "") -> dict[str, Any]:
-        return await served.ask("storage.stats", node=node)
+        return await served().ask("storage.stats", node=node)
 
     @post("/storage/check", status_code=200, summary="Read all that this node stores, and report damage; takes long")
     async def check(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        return await served.ask("storage.check", by=served.who(request))
+        return await served().ask("storage.check", by=served().who(request))
 
     @post("/storage/compact", status_code=200, summary="Write a checkpoint, and free the space of what is not needed")
     async def compact(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        return await served.ask("storage.compact", by=served.who(request))
+        return await served().ask("storage.compact", by=served().who(request))
 
     @get("/streams", summary="List streams per node, with their consumers")
     async def streams(node: Node = "") -> dict[str, Any]:
-        return await served.ask("streams", node=node)
+        return await served().ask("streams", node=node)
 
     @post("/streams", status_code=201, summary="Create a stream that keeps messages of the given topics")
     async def create(data: JSONBody[NewStreamBody], node: Node = "") -> ByNode:
         if any("\n" in topic for topic in data.topics):
             raise AdminError(400, "topics: must not contain line breaks")
-        made = await served.ask(
+        made = await served().ask(
             "streams.create",
             name=data.name,
             topics="\n".join(data.topics),
@@ -205,26 +205,26 @@ def _stream_routes(served: Served) -> list[HTTPRouteHandler]:
     )
     async def trim(name: StreamName, before: Before = None, node: Node = "") -> ByNode:
         text = "" if before is None else str(before)
-        return convert(await served.ask("streams.trim", name=name, before=text, node=node), ByNode)
+        return convert(await served().ask("streams.trim", name=name, before=text, node=node), ByNode)
 
     @delete("/streams", status_code=200, summary="Delete a stream and all its messages")
     async def end(name: StreamName, node: Node = "") -> ByNode:
-        return convert(await served.ask("streams.delete", name=name, node=node), ByNode)
+        return convert(await served().ask("streams.delete", name=name, node=node), ByNode)
 
     return [storage, check, compact, streams, create, trim, end]
 
 
-def _settings_routes(served: Served) -> list[HTTPRouteHandler]:
+def _settings_routes() -> list[HTTPRouteHandler]:
     @get("/config", summary="Get the settings in force, without secrets")
     async def config(node: AtNode = "") -> dict[str, Any]:
-        return await served.ask("config", node=node)
+        return await served().ask("config", node=node)
 
     @post("/reload", status_code=200, summary="Reload the settings; the response lists those that need a restart")
     async def reload(request: Request[Any, Any, Any], node: ReloadNode = "") -> ByNode:
-        return convert(await served.ask("reload", node=node, by=served.who(request)), ByNode)
+        return convert(await served().ask("reload", node=node, by=served().who(request)), ByNode)
 
     @get("/listeners", summary="List listeners and their connections")
     async def listeners(node: AtNode = "") -> dict[str, Any]:
-        return await served.ask("listeners", node=node)
+        return await served().ask("listeners", node=node)
 
     return [config, reload, listeners]
