@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import slowness
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -22,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=55 * slowness(),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
