@@ -8,10 +8,14 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from tests.patience import within
 
@@ -28,37 +32,123 @@ NAVIGATED: Final = "target navigated"
 """Part of the error that ends a script when its page is left."""
 
 
+class Chromium:
+    """The processes of a browser, which pages of several tests share."""
+
+    def __init__(self, directory: Path) -> None:
+        from_us, self._into = os.pipe()
+        self._out_of, from_it = os.pipe()
+        os.set_blocking(self._out_of, False)
+        with (directory / "stderr").open("w") as stderr:
+            self._process = subprocess.Popen(
+                [BROWSER or "", *FLAGS, f"--user-data-dir={directory / 'profile'}"],
+                preexec_fn=lambda: (os.dup2(from_us, 3), os.dup2(from_it, 4)),  # where it reads, and writes
+                pass_fds=(3, 4),
+                stdout=stderr,
+                stderr=stderr,
+                start_new_session=True,  # it is a family of processes, and all of it has to go
+            )
+        os.close(from_us)
+        os.close(from_it)
+        self._received = bytearray()
+        self._numbers = count(1)
+
+    def tell(self, method: str, session: str, parameters: dict[str, Any]) -> int:
+        """The number that the answer will have."""
+        number = next(self._numbers)
+        told: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if session:
+            told["sessionId"] = session
+        os.write(self._into, json.dumps(told).encode() + b"\0")
+        return number
+
+    async def said(self) -> dict[str, Any]:
+        """The next message of the browser."""
+        searched = 0
+        while (end := self._received.find(0, searched)) < 0:
+            searched = len(self._received)
+            await self._more()
+        message: dict[str, Any] = json.loads(self._received[:end])
+        del self._received[: end + 1]
+        return message
+
+    async def _more(self) -> None:
+        loop = asyncio.get_running_loop()  # that of this test
+        readable = asyncio.Event()
+        loop.add_reader(self._out_of, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._out_of)
+        piece = os.read(self._out_of, 1 << 20)
+        assert piece, "the browser has ended"
+        self._received += piece
+
+    @asynccontextmanager
+    async def page(self) -> AsyncIterator[Page]:
+        """A tab. What earlier pages have stored is gone; each broker has a port of its own, so it is not cached."""
+        page = Page(self)
+        await page.begin()
+        try:
+            yield page
+        finally:
+            await page.end()
+
+    def end(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._into)
+        os.close(self._out_of)
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[Chromium]:
+    chromium = Chromium(directory)
+    try:
+        yield chromium
+    finally:
+        chromium.end()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """One for all tests of this process: to start it takes longer than most of them."""
+    with started(tmp_path_factory.mktemp("chromium")) as browser_of_session:
+        yield browser_of_session
+
+
 class Page:
     """One tab. ``problems`` are errors in its scripts and what its policy forbade."""
 
-    def __init__(self, reader: asyncio.StreamReader, into: int) -> None:
-        self._reader = reader
-        self._into = into
-        self._number = 0
+    def __init__(self, chromium: Chromium) -> None:
+        self._chromium = chromium
+        self._target = ""
         self._session = ""
         self.problems: list[str] = []
         self.bytes = 0  # that came over the network
 
     async def begin(self) -> None:
-        target = await self.call("Target.createTarget", url="about:blank")
-        attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self._target = (await self.call("Target.createTarget", url="about:blank"))["targetId"]
+        attached = await self.call("Target.attachToTarget", targetId=self._target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
 
+    async def end(self) -> None:
+        await self.call("Storage.clearDataForOrigin", origin="*", storageTypes="all")
+        self._session = ""
+        await self.call("Target.closeTarget", targetId=self._target)
+
     async def call(self, method: str, **parameters: Any) -> Any:
-        self._number += 1
-        told: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
-        if self._session:
-            told["sessionId"] = self._session
-        os.write(self._into, json.dumps(told).encode() + b"\0")
+        number = self._chromium.tell(method, self._session, parameters)
         async with within(PATIENCE):
             while True:
-                said = json.loads((await self._reader.readuntil(b"\0"))[:-1])
-                if said.get("id") == self._number:
+                said = await self._chromium.said()
+                if said.get("id") == number:
                     assert "error" not in said, said
                     return said["result"]
-                self._note(said)
+                if self._session and said.get("sessionId") == self._session:
+                    self._note(said)
 
     def _note(self, said: dict[str, Any]) -> None:
         method, given = said.get("method"), said.get("params", {})
@@ -115,31 +205,7 @@ class Page:
 
 @asynccontextmanager
 async def browser(directory: Path) -> AsyncIterator[Page]:
-    """A browser that knows nothing yet, and a page in it."""
-    from_us, into = os.pipe()
-    out_of, from_it = os.pipe()
-    command = [BROWSER or "", *FLAGS, f"--user-data-dir={directory / 'profile'}"]
-    with (directory / "stderr").open("w") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            preexec_fn=lambda: (os.dup2(from_us, 3), os.dup2(from_it, 4)),  # where it reads, and writes
-            pass_fds=(3, 4),
-            stdout=stderr,
-            stderr=stderr,
-            start_new_session=True,  # it is a family of processes, and all of it has to go
-        )
-    os.close(from_us)
-    os.close(from_it)
-    reader = asyncio.StreamReader(limit=64 << 20)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(out_of, "rb", 0)
-    )
-    try:
-        page = Page(reader, into)
-        await page.begin()
-        yield page
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        transport.close()
-        os.close(into)
+    """A page in a browser of its own."""
+    with started(directory) as chromium:
+        async with chromium.page() as page:
+            yield page

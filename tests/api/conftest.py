@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from starlingmq import Broker
+from tests.api.browser import chromium
 from tests.auth.conftest import Passwd, passwd
 from tests.embedding.conftest import Join, Serve, join
 from tests.embedding.conftest import serve as serve_plainly
@@ -23,6 +24,7 @@ __all__ = [
     "Passwd",
     "Serve",
     "certificates",
+    "chromium",
     "join",
     "passwd",
     "pictures",

@@ -14,7 +14,7 @@ from tests.auth.logins import knock
 from tests.auth.test_methods import response, service
 from tests.otel.collector import Collector
 
-from .browser import BROWSER, browser
+from .browser import BROWSER, Chromium
 from .conftest import Ask, Join, Serve
 from .test_alarms import hook
 
@@ -147,11 +147,11 @@ async def test_rules_are_listed_with_the_clients_that_each_applied_to(
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 async def test_an_operator_tests_a_connector_in_the_page(
-    serve: Serve, ask: Ask, tmp_path: Path, pictures: Path
+    serve: Serve, ask: Ask, chromium: Chromium, pictures: Path
 ) -> None:
     async with hook([200, 500]) as (url, _):
         broker = await serve(alarms={"webhook": url})
-        async with browser(tmp_path) as page:
+        async with chromium.page() as page:
             await page.look_like(1280, 800, dark=True)
             await page.go(broker.address("http") + "/#connectors")
             button = "document.querySelector('#view td button')"

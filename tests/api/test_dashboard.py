@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .browser import BROWSER, browser
+from .browser import BROWSER, Chromium
 from .conftest import TOKEN, Ask, Join, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
@@ -20,7 +20,7 @@ FIRST_BYTES_MAX = 300_000
 
 
 async def test_the_dashboard_shows_the_state_of_the_broker(
-    serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, ask: Ask, chromium: Chromium, pictures: Path
 ) -> None:
     broker = await serve()
     peer = await join(broker, EVIL)
@@ -28,7 +28,7 @@ async def test_the_dashboard_shows_the_state_of_the_broker(
     body = {"topic": f"plant/1/{EVIL}", "payload": "21.5", "retain": True}
     assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
     url = broker.address("http")
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(url + "/")
         await page.until("document.body && document.body.dataset.shown === 'overview'")
@@ -81,11 +81,11 @@ async def test_the_dashboard_shows_the_state_of_the_broker(
 
 
 async def test_the_dashboard_needs_a_token_to_show_and_change_anything(
-    serve: Serve, join: Join, token_file: str, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, token_file: str, chromium: Chromium, pictures: Path
 ) -> None:
     broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0}})
     await join(broker, "c1", properties={0x11: 100})
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.go(broker.address("http") + "/#clients")
         await page.until("document.getElementById('login')?.open")
         assert "c1" not in await page.run("document.body.textContent")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.real import Cluster, Node
 
-from .browser import BROWSER, browser
+from .browser import BROWSER, Chromium
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,9 +57,9 @@ def row(name: str, online: bool) -> str:
     return f"{cell}?.parentElement.children[2].textContent === '{'yes' if online else 'no'}'"
 
 
-async def test_nodes_die_while_the_page_is_open(three: Cluster, tmp_path: Path, pictures: Path) -> None:
+async def test_nodes_die_while_the_page_is_open(three: Cluster, chromium: Chromium, pictures: Path) -> None:
     first, _, third = three.nodes
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1000, 1100, dark=False)
         await page.go(http_url(first) + "/#nodes")
         await page.until("document.querySelectorAll('svg.map .link.good').length >= 2")
@@ -92,11 +92,13 @@ async def test_nodes_die_while_the_page_is_open(three: Cluster, tmp_path: Path, 
         assert not page.problems
 
 
-async def test_copies_are_shown_and_which_node_serves_a_lost_one(tmp_path: Path, pictures: Path) -> None:
+async def test_copies_are_shown_and_which_node_serves_a_lost_one(
+    tmp_path: Path, pictures: Path, chromium: Chromium
+) -> None:
     with nodes_with_http(tmp_path, copies=2, lease_ttl=3) as cluster:
         await cluster.whole()
         first, _, third = cluster.nodes
-        async with browser(tmp_path) as page:
+        async with chromium.page() as page:
             await page.look_like(1000, 1300, dark=False)
             await page.go(http_url(first) + "/#nodes")
             tables = "[...document.querySelectorAll('#view table')]"

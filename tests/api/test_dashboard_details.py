@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .browser import BROWSER, browser
+from .browser import BROWSER, Chromium
 from .conftest import Ask, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
@@ -15,10 +15,10 @@ SHOWN = "document.getElementById('view').textContent"
 
 
 async def test_details_of_a_single_node_are_shown_as_they_are(
-    serve: Serve, ask: Ask, tmp_path: Path, pictures: Path
+    serve: Serve, ask: Ask, tmp_path: Path, pictures: Path, chromium: Chromium
 ) -> None:
     broker = await serve(node={"data_dir": str(tmp_path / "data"), "shutdown_timeout": 0.1})
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/")
         await page.until(f"document.body?.dataset.shown === 'overview' && {SHOWN}.includes('Event loop turn')")

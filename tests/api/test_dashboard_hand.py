@@ -11,7 +11,7 @@ from starlingmq.core.ready import Event
 from starlingmq.wire.mqtt import Publish
 from tests.patience import within
 
-from .browser import BROWSER, PATIENCE, Page, browser
+from .browser import BROWSER, PATIENCE, Chromium, Page
 from .conftest import Ask, Join, Passwd, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
@@ -37,12 +37,12 @@ async def open_at(page: Page, url: str) -> None:
 
 
 async def test_a_person_connects_subscribes_and_publishes_by_keyboard(
-    serve: Serve, join: Join, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, chromium: Chromium, pictures: Path
 ) -> None:
     broker = await serve(listeners=BOTH)
     other = await join(broker, "other")
     await other.subscribe("to/other", qos=2)
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await open_at(page, broker.address("http"))
         assert await page.run("document.getElementById('hand-url').value.endsWith('/mqtt')")
         assert await page.run("document.getElementById('hand-none').hidden")
@@ -79,11 +79,11 @@ async def test_a_person_connects_subscribes_and_publishes_by_keyboard(
 
 
 async def test_qos_2_reaches_the_page_once_and_a_message_of_many_frames_whole(
-    serve: Serve, join: Join, ask: Ask, tmp_path: Path
+    serve: Serve, join: Join, ask: Ask, chromium: Chromium
 ) -> None:
     broker = await serve(listeners=BOTH)
     other = await join(broker, "other")
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await open_at(page, broker.address("http"))
         await fill(page, {"client": "by-hand"})
         await page.until(f"{STATE} === 'connected as by-hand'")
@@ -103,10 +103,10 @@ async def test_qos_2_reaches_the_page_once_and_a_message_of_many_frames_whole(
 
 
 async def test_the_page_says_why_the_broker_refuses_and_that_it_ended_the_connection(
-    serve: Serve, passwd: Passwd, tmp_path: Path
+    serve: Serve, passwd: Passwd, chromium: Chromium
 ) -> None:
     broker = await serve(listeners=BOTH, auth={"password": {"file": passwd(anna="secret")}})
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await open_at(page, broker.address("http"))
         await fill(page, {"client": "by-hand", "user": "anna", "password": "wrong"})
         await page.until(f"{STATE}?.startsWith('the broker has ended the connection: 0x8')")
@@ -119,20 +119,20 @@ async def test_the_page_says_why_the_broker_refuses_and_that_it_ended_the_connec
         assert not page.problems
 
 
-async def test_without_a_websocket_listener_the_page_says_what_to_configure(serve: Serve, tmp_path: Path) -> None:
+async def test_without_a_websocket_listener_the_page_says_what_to_configure(serve: Serve, chromium: Chromium) -> None:
     broker = await serve()
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await open_at(page, broker.address("http"))
         await page.until("document.getElementById('hand-none') && !document.getElementById('hand-none').hidden")
         assert "ws://127.0.0.1:8083/mqtt" in await page.run("document.getElementById('hand-none').textContent")
 
 
 async def test_the_policy_of_the_page_forbids_other_hosts_and_a_failure_names_the_reasons(
-    serve: Serve, tmp_path: Path
+    serve: Serve, chromium: Chromium
 ) -> None:
     listener = {"url": "ws://127.0.0.1:0/mqtt", "origins": ["https://elsewhere.example"]}
     broker = await serve(listeners=[*BOTH[:2], listener])
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await open_at(page, broker.address("http"))
         await fill(page, {"client": "by-hand"})
         await page.until(f"{STATE}?.startsWith('no connection. Check the address')")
@@ -143,7 +143,7 @@ async def test_the_policy_of_the_page_forbids_other_hosts_and_a_failure_names_th
         assert any("Content Security Policy" in problem for problem in page.problems)
 
 
-async def test_a_page_that_is_left_disconnects_cleanly(serve: Serve, tmp_path: Path) -> None:
+async def test_a_page_that_is_left_disconnects_cleanly(serve: Serve, chromium: Chromium) -> None:
     ended = asyncio.get_running_loop().create_future()
 
     def note(event: Event) -> None:
@@ -151,7 +151,7 @@ async def test_a_page_that_is_left_disconnects_cleanly(serve: Serve, tmp_path: P
             ended.set_result((event.client_id, event.detail))
 
     broker = await serve(listeners=BOTH, on_event=note)
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await open_at(page, broker.address("http"))
         await fill(page, {"client": "by-hand"})
         await page.until(f"{STATE} === 'connected as by-hand'")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .browser import BROWSER, browser
+from .browser import BROWSER, Chromium
 from .conftest import Ask, Join, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
@@ -30,7 +30,7 @@ def field(name: str) -> str:
 
 
 async def test_an_operator_finds_clients_and_retained_messages(
-    serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, ask: Ask, chromium: Chromium, pictures: Path
 ) -> None:
     broker = await serve()
     for number in range(105):
@@ -40,7 +40,7 @@ async def test_an_operator_finds_clients_and_retained_messages(
     for topic in ("plant/1/speed", "plant/2/speed", "office/light"):
         body = {"topic": topic, "payload": f"of {topic}", "retain": True}
         assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/#clients")
         await page.until(f"{COUNT} === '1 to 100 of 106' && {FIRST} === 'dev-000'")

@@ -15,7 +15,7 @@ from starlingmq.client import Client, ConnectRefused, Subscription
 from tests.cluster.real import Cluster, Node
 from tests.patience import within
 
-from .browser import BROWSER, PATIENCE, Page, browser
+from .browser import BROWSER, PATIENCE, Chromium, Page
 
 pytestmark = [
     pytest.mark.slow,
@@ -137,7 +137,7 @@ async def change_settings(page: Page) -> None:
 
 
 async def test_an_operator_works_while_a_node_is_dead_and_sees_it_come_back(
-    three: Cluster, tmp_path: Path, pictures: Path
+    three: Cluster, chromium: Chromium, pictures: Path
 ) -> None:
     first, second, third = three.nodes
     async with AsyncExitStack() as stack:
@@ -151,7 +151,7 @@ async def test_an_operator_works_while_a_node_is_dead_and_sees_it_come_back(
         await away.disconnect()
         await meter.publish("plant/1/speed", b'{"rpm": 17}', qos=1)
         await meter.publish("office/light", b"on", qos=1, retain=True)
-        page = await stack.enter_async_context(browser(tmp_path))
+        page = await stack.enter_async_context(chromium.page())
         await page.look_like(1280, 900, dark=False)
         await page.go(dashboard(first.port) + "/")
         await page.until(f"{STATE} === 'serving' && {SHOWN}?.includes('Now, all 3 nodes')")

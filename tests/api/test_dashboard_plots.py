@@ -13,7 +13,7 @@ from starlingmq.admin import history
 from starlingmq.wire.mqtt import Publish
 from tests.cli.test_stream_commands import ask as command
 
-from .browser import BROWSER, browser
+from .browser import BROWSER, Chromium
 from .conftest import Join, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
@@ -34,7 +34,7 @@ POINTS = """((title) => {
 
 
 async def test_plots_follow_the_traffic_and_streams_show_who_lags(
-    serve: Serve, join: Join, tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, join: Join, tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, chromium: Chromium
 ) -> None:
     monkeypatch.setattr(history, "STEP", 1)
     data = tmp_path / "data"
@@ -54,7 +54,7 @@ async def test_plots_follow_the_traffic_and_streams_show_who_lags(
 
     working = asyncio.create_task(work())
     try:
-        async with browser(tmp_path) as page:
+        async with chromium.page() as page:
             await page.look_like(1280, 900, dark=False)
             await page.go(broker.address("http") + "/")
             await page.until("document.body && document.body.dataset.shown === 'overview'")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .browser import BROWSER, Page, browser
+from .browser import BROWSER, Chromium, Page
 from .conftest import Ask, Join, Passwd, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
@@ -30,12 +30,12 @@ async def shown(page: Page, address: str, text: str) -> None:
 
 
 async def test_no_short_value_is_split_and_a_row_is_a_card_on_a_phone(
-    serve: Serve, join: Join, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, chromium: Chromium, pictures: Path
 ) -> None:
     broker = await serve()
     peer = await join(broker, LONG, username="valve")
     await peer.subscribe("plant/7/floor/+/temperature/celsius/raw", qos=1)
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/")
         for address, text in VIEWS.items():
@@ -60,7 +60,7 @@ async def test_no_short_value_is_split_and_a_row_is_a_card_on_a_phone(
 
 
 async def test_times_are_those_of_the_reader_and_values_have_units(
-    serve: Serve, join: Join, ask: Ask, tmp_path: Path
+    serve: Serve, join: Join, ask: Ask, chromium: Chromium
 ) -> None:
     broker = await serve()
     away = await join(broker, "away", properties={0x11: 7200})
@@ -68,7 +68,7 @@ async def test_times_are_those_of_the_reader_and_values_have_units(
     await ask(broker, "DELETE", "/api/v1/client", params={"client_id": "away"})
     body = {"topic": "plant/1", "payload": "21.5", "retain": True, "qos": 1}
     assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.call("Emulation.setTimezoneOverride", timezoneId="Asia/Kathmandu")
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/")
@@ -102,11 +102,11 @@ async def test_times_are_those_of_the_reader_and_values_have_units(
 
 
 async def test_the_tree_of_topics_is_worked_by_keyboard_while_messages_come(
-    serve: Serve, join: Join, tmp_path: Path
+    serve: Serve, join: Join, chromium: Chromium
 ) -> None:
     broker = await serve()
     author = await join(broker, "author")
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/#topics")
         await page.until("document.getElementById('stream-state')?.textContent.startsWith('live')")
@@ -128,14 +128,14 @@ async def test_the_tree_of_topics_is_worked_by_keyboard_while_messages_come(
 
 
 async def test_an_operator_sees_the_users_and_tests_the_rules_for_one(
-    serve: Serve, join: Join, tmp_path: Path, passwd: Passwd, pictures: Path
+    serve: Serve, join: Join, tmp_path: Path, passwd: Passwd, pictures: Path, chromium: Chromium
 ) -> None:
     rules = tmp_path / "acl.yaml"
     rules.write_text("rules:\n- allow: publish\n  users: [anna]\n  topics: [plant/#]\n", encoding="utf-8")
     auth = {"password": {"file": str(passwd(anna="secret", bert="secret"))}, "acl": {"file": str(rules)}}
     broker = await serve(auth=auth)
     await join(broker, "c1", username="anna", password=b"secret")
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 900, dark=True)
         await page.go(broker.address("http") + "/")
         await shown(page, "rules", "bert")

@@ -13,7 +13,7 @@ import pytest
 
 from starlingmq.api import pages
 
-from .browser import BROWSER, Page, browser
+from .browser import BROWSER, Chromium, Page
 from .conftest import Ask, Join, Serve
 
 UI: Final = Path(str(files("starlingmq.api").joinpath("ui")))
@@ -107,7 +107,7 @@ def test_keys_of_scripts_are_in_the_file_and_all_of_the_file_are_used() -> None:
 @needs_browser
 @pytest.mark.slow
 async def test_no_text_of_the_page_is_outside_of_the_file(
-    serve: Serve, join: Join, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, join: Join, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chromium: Chromium
 ) -> None:
     """With a file of words that shows each key in brackets, all that has none is the broker's."""
     shutil.copytree(UI, tmp_path / "ui")
@@ -124,7 +124,7 @@ async def test_no_text_of_the_page_is_outside_of_the_file(
     assert (await ask(broker, "POST", "/api/v1/bans", json=ban)).status_code == 201
     names = (await ask(broker, "GET", "/api/v1/settings")).json()["settings"]
     settings = {text for one in names for text in (one["path"], one["help"], str(one["value"]), str(one["default"]))}
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/")
         outside: dict[str, list[str]] = {}
@@ -151,10 +151,10 @@ async def title(page: Page, expected: str) -> None:
 @needs_browser
 @pytest.mark.slow
 async def test_the_browser_chooses_the_language_until_a_person_does(
-    serve: Serve, tmp_path: Path, pictures: Path
+    serve: Serve, chromium: Chromium, pictures: Path
 ) -> None:
     broker = await serve()
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.call("Emulation.setUserAgentOverride", userAgent="Test", acceptLanguage="fr-FR,de-AT,en")
         await page.go(broker.address("http") + "/")

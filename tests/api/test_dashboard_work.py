@@ -8,7 +8,7 @@ import pytest
 
 from starlingmq.wire.mqtt import Disconnect
 
-from .browser import BROWSER, browser
+from .browser import BROWSER, Chromium
 from .conftest import Ask, Join, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
@@ -25,7 +25,7 @@ def button_of(column: str) -> str:
 
 
 async def test_an_operator_looks_into_a_queue_and_tests_the_rules(
-    serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, ask: Ask, tmp_path: Path, pictures: Path, chromium: Chromium
 ) -> None:
     rules = tmp_path / "acl.yaml"
     rules.write_text("rules:\n- deny: publish\n  topics: [plant/secret]\n- allow: all\n", encoding="utf-8")
@@ -35,7 +35,7 @@ async def test_an_operator_looks_into_a_queue_and_tests_the_rules(
     await ask(broker, "DELETE", "/api/v1/client", params={"client_id": "away"})
     body = {"topic": "plant/1", "payload": '{"speed": 17}', "qos": 1}
     assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=True)
         await page.go(broker.address("http") + "/#session?client_id=away")
         await page.until(f"{SHOWN}?.includes('plant/1')")
@@ -54,7 +54,7 @@ async def test_an_operator_looks_into_a_queue_and_tests_the_rules(
 
 
 async def test_an_operator_sees_an_alarm_and_bans_the_client_that_causes_it(
-    serve: Serve, join: Join, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, chromium: Chromium, pictures: Path
 ) -> None:
     broker = await serve()
     peer = await join(broker, "noisy")
@@ -62,7 +62,7 @@ async def test_an_operator_sees_an_alarm_and_bans_the_client_that_causes_it(
     await broker._admin.alarms.look()
     broker.state.ctx.counters.drop("queue_full", 6000)
     await broker._admin.alarms.look()
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/")
         await page.until("document.getElementById('tab-alarms')?.textContent === 'Alarms (1)'")
@@ -85,7 +85,7 @@ async def test_an_operator_sees_an_alarm_and_bans_the_client_that_causes_it(
 
 
 async def test_the_slow_client_is_first_among_the_active_ones(
-    serve: Serve, join: Join, tmp_path: Path, pictures: Path
+    serve: Serve, join: Join, chromium: Chromium, pictures: Path
 ) -> None:
     broker = await serve()
     held = await join(broker, "held", properties={0x21: 1})  # Receive Maximum 1, and it acknowledges nothing
@@ -93,7 +93,7 @@ async def test_the_slow_client_is_first_among_the_active_ones(
     publisher = await join(broker, "busy")
     for number in range(5):
         await publisher.publish(f"plant/{number}", b"x", 1)
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/#activity")
         row = "document.querySelector('#view tbody tr')?.children"
@@ -106,9 +106,9 @@ async def test_the_slow_client_is_first_among_the_active_ones(
         assert not page.problems
 
 
-async def test_an_operator_publishes_a_message_and_sees_it(serve: Serve, tmp_path: Path, pictures: Path) -> None:
+async def test_an_operator_publishes_a_message_and_sees_it(serve: Serve, chromium: Chromium, pictures: Path) -> None:
     broker = await serve()
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/#topics")
         await page.until("document.getElementById('stream-state')?.textContent.startsWith('live')")

@@ -12,7 +12,7 @@ from starlingmq.config.restart_settings import needs_restart
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config
 
-from .browser import BROWSER, browser
+from .browser import BROWSER, Chromium
 from .conftest import Ask, Serve
 
 PATH = "/api/v1/settings"
@@ -71,9 +71,9 @@ def test_a_change_that_contradicts_another_setting_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
-async def test_an_operator_changes_a_setting_in_the_dashboard(serve: Serve, tmp_path: Path, pictures: Path) -> None:
+async def test_an_operator_changes_a_setting_in_the_dashboard(serve: Serve, chromium: Chromium, pictures: Path) -> None:
     broker = await serve()
-    async with browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.look_like(1280, 800, dark=False)
         await page.go(broker.address("http") + "/#settings")
         edit = "document.querySelector('[aria-label=\"Edit mqtt.max_qos\"]')"

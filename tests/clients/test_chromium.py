@@ -5,41 +5,25 @@ The page posts what it found to the server it came from, so the test waits for t
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import queue
-import shutil
-import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api.browser import BROWSER, Chromium, chromium
+from tests.patience import slowness
 
 from .conftest import ServedBroker
 from .test_mqttjs import JS, STEPS, STEPS_5
 
 BUNDLE = JS / "node_modules/mqtt/dist/mqtt.min.js"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PAGE_SECONDS = 45
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-extensions",
-    "--disable-sync",
-]
+__all__ = ["chromium"]
 
 PAGE = """\
 <!doctype html>
@@ -120,29 +104,11 @@ def pages() -> Iterator[PageServer]:
     server.server_close()
 
 
-def visit(url: str, pages: PageServer, directory: Path) -> Report:
-    """Open a page in a browser that knows nothing yet, and return what the page reports."""
-    command = [BROWSER or "", *FLAGS, f"--user-data-dir={directory / 'profile'}", url]
-    errors = directory / "stderr"
-    with errors.open("w") as stderr:
-        # A session of its own: the browser is a family of processes, and all of it has to go.
-        browser = subprocess.Popen(command, stdout=stderr, stderr=stderr, start_new_session=True)
-        watcher = threading.Thread(target=lambda: pages.reports.put({"error": f"browser ended: {browser.wait()}"}))
-        watcher.start()
-        try:
-            report = pages.reports.get(timeout=PAGE_SECONDS)
-        except queue.Empty:
-            report = {"error": "the page reported nothing"}
-        finally:
-            if browser.poll() is None:
-                os.killpg(browser.pid, signal.SIGKILL)
-            watcher.join()
-    if "error" in report:
-        report["stderr"] = errors.read_text()
-    return report
-
-
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_page_finds_what_it_expects(broker: ServedBroker, pages: PageServer, tmp_path: Path, version: int) -> None:
-    report = visit(f"{pages.url}?version={version}&url={broker.address('ws')}", pages, tmp_path)
+async def test_a_page_finds_what_it_expects(
+    broker: ServedBroker, pages: PageServer, chromium: Chromium, version: int
+) -> None:
+    async with chromium.page() as page:
+        await page.go(f"{pages.url}?version={version}&url={broker.address('ws')}")
+        report = await asyncio.to_thread(pages.reports.get, timeout=PAGE_SECONDS * slowness())
     assert report == {"steps": STEPS_5 if version == 5 else STEPS}
