@@ -13,3 +13,8 @@ def few(parameters: Iterable[Any], *stay: Any) -> list[Any]:
     found = list(parameters)
     assert all(each in found for each in stay), "a parameter that was to stay is not there any more"
     return [each if each in stay else pytest.param(each, marks=pytest.mark.long) for each in found]
+
+
+def drawn(few: int, many: int) -> pytest.MarkDecorator:
+    """``examples`` as a parameter: how many are drawn or made from seeds; ``many`` are ``long``."""
+    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.long)])

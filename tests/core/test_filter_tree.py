@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearFilters, filters, topics
+from tests.few import drawn
 
 import starlingmq
 from starlingmq.core.routing import filter_tree
@@ -59,8 +60,11 @@ class AsTheScanSays(RuleBasedStateMachine):
         assert self.tree._wildcards == sum(b"+" in filter or b"#" in filter for filter in self.twin.filters())
 
 
-TestAsTheScanSays = AsTheScanSays.TestCase
-TestAsTheScanSays.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+@drawn(40, 200)
+def test_the_tree_matches_as_the_scan(examples: int) -> None:
+    run_state_machine_as_test(
+        AsTheScanSays, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)
+    )
 
 
 @given(st.sets(st.sampled_from(SMALL_FILTERS)))

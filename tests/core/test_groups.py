@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from tests.core.session_twins import outgoing
+from tests.few import drawn
 
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.member_selection import RANDOM, STRATEGIES
@@ -99,5 +100,6 @@ class GroupAsTheListSays(RuleBasedStateMachine):
         assert self.group.online() == sum(state(member.session) != AWAY for member in self.twin.values())
 
 
-TestGroup = GroupAsTheListSays.TestCase
-TestGroup.settings = settings(max_examples=60, deadline=None)
+@drawn(25, 200)
+def test_the_group_is_as_the_list_says(examples: int) -> None:
+    run_state_machine_as_test(GroupAsTheListSays, settings=settings(max_examples=examples, deadline=None))

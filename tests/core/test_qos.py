@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.core.session_twins import DictInbound, ListWindow, message, outgoing
+from tests.few import drawn
 
 from starlingmq.core.session.qos import MAX_PACKET_ID, Inbound, SendWindow
 
@@ -154,10 +162,14 @@ class InboundAsTheDictsSay(RuleBasedStateMachine):
             assert min(times) - 1.0 <= self.inbound.oldest() <= min(times)
 
 
-TestWindow = WindowAsTheListSays.TestCase
-TestWindow.settings = settings(max_examples=60, deadline=None)
-TestInbound = InboundAsTheDictsSay.TestCase
-TestInbound.settings = settings(max_examples=60, deadline=None)
+@drawn(25, 200)
+def test_the_window_is_as_the_list_says(examples: int) -> None:
+    run_state_machine_as_test(WindowAsTheListSays, settings=settings(max_examples=examples, deadline=None))
+
+
+@drawn(25, 200)
+def test_inbound_messages_are_as_the_dicts_say(examples: int) -> None:
+    run_state_machine_as_test(InboundAsTheDictsSay, settings=settings(max_examples=examples, deadline=None))
 
 
 @pytest.mark.parametrize("used", [1, 500])

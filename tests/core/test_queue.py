@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.core.session_twins import ListQueue, outgoing
+from tests.few import drawn
 
 from starlingmq.core.session.queue import MessageQueue
 
@@ -45,8 +53,9 @@ class QueueAsTheListSays(RuleBasedStateMachine):
         assert not self.twin.over()
 
 
-TestQueue = QueueAsTheListSays.TestCase
-TestQueue.settings = settings(max_examples=80, deadline=None)
+@drawn(25, 200)
+def test_the_queue_is_as_the_list_says(examples: int) -> None:
+    run_state_machine_as_test(QueueAsTheListSays, settings=settings(max_examples=examples, deadline=None))
 
 
 def test_promised_messages_have_room_beside_the_limit_until_as_many_others_have_come() -> None:

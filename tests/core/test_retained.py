@@ -7,8 +7,9 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearRetained, filters, retained, topics
+from tests.few import drawn
 
 from starlingmq.core.message import Message
 from starlingmq.core.routing.retained_store import LOOK_BYTES, LOOKS_PER_MATCH, RetainedCursor, RetainedTree
@@ -102,8 +103,11 @@ class AsTheDictSays(RuleBasedStateMachine):
         assert self.tree.total_bytes == self.twin.total_bytes()
 
 
-TestAsTheDictSays = AsTheDictSays.TestCase
-TestAsTheDictSays.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+@drawn(40, 200)
+def test_retained_messages_are_those_of_the_dict(examples: int) -> None:
+    run_state_machine_as_test(
+        AsTheDictSays, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)
+    )
 
 
 @given(st.lists(topics, unique=True, max_size=60), filters, st.integers(1, 9))

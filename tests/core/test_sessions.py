@@ -17,8 +17,16 @@ from collections.abc import Callable
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.core.session_clients import Publisher, Receiver, Witness
+from tests.few import drawn
 from tests.harness import World
 
 versions = st.sampled_from([3, 4, 5, 5])
@@ -178,8 +186,12 @@ class Sessions(RuleBasedStateMachine):
             assert set(publisher.acknowledged) <= set(self.receiver.seen)
 
 
-TestSessions = Sessions.TestCase
-TestSessions.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, report_multiple_bugs=False)
+@drawn(40, 200)
+def test_sessions_live_as_their_twins(examples: int) -> None:
+    run_state_machine_as_test(
+        Sessions,
+        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, report_multiple_bugs=False),
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))

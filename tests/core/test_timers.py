@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from tests.few import drawn
 
 from starlingmq.core.timers import TICK, TimerWheel
 
@@ -65,5 +66,6 @@ class WheelAsTheListSays(RuleBasedStateMachine):
             assert wake == 0.0
 
 
-TestWheel = WheelAsTheListSays.TestCase
-TestWheel.settings = settings(max_examples=60, deadline=None)
+@drawn(25, 200)
+def test_the_wheel_is_as_the_list_says(examples: int) -> None:
+    run_state_machine_as_test(WheelAsTheListSays, settings=settings(max_examples=examples, deadline=None))

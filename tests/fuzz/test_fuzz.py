@@ -8,59 +8,69 @@ import sys
 import pytest
 
 from starlingmq.wire.mqtt import decode
+from tests.few import drawn
 from tests.fuzz import __main__ as fuzzing
 from tests.fuzz import cluster, codec, core, cost, flight, http, nats, process, websocket
 
 
-def test_the_decoder() -> None:
-    for seed in range(100):
+@drawn(50, 200)
+def test_the_decoder(examples: int) -> None:
+    for seed in range(examples):
         codec.run(seed)
 
 
-def test_the_core() -> None:
-    for seed in range(150):
+@drawn(60, 300)
+def test_the_core(examples: int) -> None:
+    for seed in range(examples):
         core.run(seed)
 
 
-def test_nats() -> None:
-    for seed in range(50):
+@drawn(25, 100)
+def test_nats(examples: int) -> None:
+    for seed in range(examples):
         nats.run(seed)
 
 
-def test_what_is_the_most_expensive() -> None:
-    for seed in range(12):
+@drawn(5, 30)
+def test_what_is_the_most_expensive(examples: int) -> None:
+    for seed in range(examples):
         cost.run(seed)
 
 
 @pytest.mark.slow
-def test_a_broker_process() -> None:
-    for seed in range(20):
+@drawn(8, 40)
+def test_a_broker_process(examples: int) -> None:
+    for seed in range(examples):
         process.run(seed)
     process.stop()
 
 
 @pytest.mark.slow
-def test_the_http_api_of_a_process() -> None:
-    for seed in range(10):
+@drawn(5, 20)
+def test_the_http_api_of_a_process(examples: int) -> None:
+    for seed in range(examples):
         http.run(seed)
     http.stop()
 
 
 @pytest.mark.slow
-def test_a_websocket_of_a_process() -> None:
-    for seed in range(10):
+@drawn(5, 20)
+def test_a_websocket_of_a_process(examples: int) -> None:
+    for seed in range(examples):
         websocket.run(seed)
     websocket.stop()
 
 
-def test_the_cluster_port_before_and_after_the_secret() -> None:
-    for seed in range(40):
+@drawn(20, 80)
+def test_the_cluster_port_before_and_after_the_secret(examples: int) -> None:
+    for seed in range(examples):
         cluster.run(seed)
 
 
 @pytest.mark.slow
-def test_the_service_that_streams_are_read_from() -> None:
-    for seed in range(10):
+@drawn(5, 20)
+def test_the_service_that_streams_are_read_from(examples: int) -> None:
+    for seed in range(examples):
         flight.run(seed)
     flight.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
@@ -50,6 +51,7 @@ from starlingmq.wire.properties import (
     split_publish_properties,
 )
 from starlingmq.wire.reasons import MalformedPacket, MqttError, Reason, connack_return_code
+from tests.few import drawn
 
 from .case_builders import WILL, frame, s, sized
 from .cases import ACK_CODES, DISCONNECT_CODES
@@ -59,6 +61,13 @@ T = TypeVar("T")
 
 # The time of an example is not tested: a busy machine must not fail.
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+enough = drawn(25, 200)  # to draw a packet takes longer than to check it
+
+
+def holds(examples: int, strategy: SearchStrategy[T], check: Callable[[T], None]) -> None:
+    settings(relaxed, max_examples=examples)(given(strategy)(check))()
+
 
 VERSIONS = st.sampled_from((3, 4, 5))
 PACKET_IDS = st.integers(1, 65535)
@@ -189,40 +198,42 @@ def read(data: bytes, pos: int, version: int) -> tuple[Packet, int]:
     return decode(data[pos], data, start, end, version), end
 
 
-@relaxed
-@given(PACKETS)
-def test_packets(case: tuple[int, Packet]) -> None:
-    version, packet = case
-    raw = encode(packet, version)
-    assert read(raw, 0, version) == (packet, len(raw))
+@enough
+def test_packets_are_read_as_written_and_print_as_what_makes_them(examples: int) -> None:
+    def check(case: tuple[int, Packet]) -> None:
+        version, packet = case
+        raw = encode(packet, version)
+        assert read(raw, 0, version) == (packet, len(raw))
+        assert eval(repr(packet), globals()) == packet
+
+    holds(examples, PACKETS, check)
 
 
-@relaxed
-@given(VERSIONS.flatmap(lambda v: st.tuples(st.just(v), st.lists(packets(v), max_size=6))))
-def test_streams(case: tuple[int, list[Packet]]) -> None:
-    version, sent = case
-    data = b"".join(encode(packet, version) for packet in sent)
-    got, pos = [], 0
-    while pos < len(data):
-        packet, pos = read(data, pos, version)
-        got.append(packet)
-    assert got == sent
+@enough
+def test_streams(examples: int) -> None:
+    def check(case: tuple[int, list[Packet]]) -> None:
+        version, sent = case
+        data = b"".join(encode(packet, version) for packet in sent)
+        got, pos = [], 0
+        while pos < len(data):
+            packet, pos = read(data, pos, version)
+            got.append(packet)
+        assert got == sent
+
+    holds(examples, VERSIONS.flatmap(lambda v: st.tuples(st.just(v), st.lists(packets(v), max_size=6))), check)
 
 
-@relaxed
-@given(PACKETS)
-def test_packets_print_as_what_makes_them(case: tuple[int, Packet]) -> None:
-    assert eval(repr(case[1]), globals()) == case[1]
+@enough
+def test_parts_make_the_frame(examples: int) -> None:
+    def check(case: tuple[Publish, int]) -> None:
+        p, version = case
+        qos = p.qos or 1
+        head, tail = publish_parts(p.topic, p.payload, qos, p.retain, version, p.properties)
+        pid = packet_id_bytes(p.packet_id or 1)
+        whole = publish_frame(p.topic, p.payload, qos, p.retain, False, p.packet_id or 1, version, p.properties)
+        assert head + pid + tail == whole
 
-
-@relaxed
-@given(publishes(5), VERSIONS)
-def test_parts_make_the_frame(p: Publish, version: int) -> None:
-    qos = p.qos or 1
-    head, tail = publish_parts(p.topic, p.payload, qos, p.retain, version, p.properties)
-    pid = packet_id_bytes(p.packet_id or 1)
-    whole = publish_frame(p.topic, p.payload, qos, p.retain, False, p.packet_id or 1, version, p.properties)
-    assert head + pid + tail == whole
+    holds(examples, st.tuples(publishes(5), VERSIONS), check)
 
 
 def test_writers_at_every_length() -> None:
@@ -286,14 +297,20 @@ def test_oversized_fields_are_refused() -> None:
         encode(Connect(4, "x" * 65_536), 4)
 
 
-@relaxed
-@given(st.sampled_from([WILL, *range(1, 12), 14, 15]).flatmap(lambda k: st.tuples(st.just(k), properties_of(k))))
-def test_properties(case: tuple[int, Properties]) -> None:
-    packet, properties = case
-    if packet == 8 and 0x0B in properties:
-        properties[0x0B] = [7]
-    raw = encode_properties(properties)
-    assert decode_properties(b"\1" + raw + b"\1", 1, 1 + len(raw), packet) == (properties, 1 + len(raw))
+@enough
+def test_properties(examples: int) -> None:
+    def check(case: tuple[int, Properties]) -> None:
+        packet, properties = case
+        if packet == 8 and 0x0B in properties:
+            properties[0x0B] = [7]
+        raw = encode_properties(properties)
+        assert decode_properties(b"\1" + raw + b"\1", 1, 1 + len(raw), packet) == (properties, 1 + len(raw))
+
+    holds(
+        examples,
+        st.sampled_from([WILL, *range(1, 12), 14, 15]).flatmap(lambda k: st.tuples(st.just(k), properties_of(k))),
+        check,
+    )
 
 
 PUBLISH_PROPERTIES = [i for i in PROPERTIES if PUBLISH in PROPERTIES[i][3]]
@@ -306,28 +323,31 @@ def one_property(identifier: int) -> SearchStrategy[bytes]:
 SECTIONS = st.lists(st.sampled_from(PUBLISH_PROPERTIES).flatmap(one_property) | st.binary(max_size=3), max_size=6)
 
 
-@relaxed
-@given(SECTIONS)
-def test_splitting_agrees_with_decoding(pieces: list[bytes]) -> None:
+@enough
+def test_splitting_agrees_with_decoding(examples: int) -> None:
     """The fast parser of PUBLISH properties against the plain one: same values, or the same refusal."""
-    raw = b"".join(pieces)
-    try:
-        properties: Properties | int = decode_property_bytes(raw)
-    except MqttError as error:
-        properties = error.reason
-    try:
-        forwarded, expiry, alias, ids = split_publish_properties(b"\1" + raw + b"\1", 1, 1 + len(raw))
-    except MqttError as error:
-        assert error.reason == properties
-        return
-    assert isinstance(properties, dict)
-    assert expiry == properties.pop(0x02, -1)
-    assert alias == properties.pop(0x23, 0)
-    assert ids == properties.pop(0x0B, None)
-    assert decode_property_bytes(forwarded) == properties
-    assert set(properties) <= FORWARDED
-    again = publish_properties(forwarded, expiry, alias, ids)
-    assert split_publish_properties(again, 0, len(again)) == (forwarded, expiry, alias, ids)
+
+    def check(pieces: list[bytes]) -> None:
+        raw = b"".join(pieces)
+        try:
+            properties: Properties | int = decode_property_bytes(raw)
+        except MqttError as error:
+            properties = error.reason
+        try:
+            forwarded, expiry, alias, ids = split_publish_properties(b"\1" + raw + b"\1", 1, 1 + len(raw))
+        except MqttError as error:
+            assert error.reason == properties
+            return
+        assert isinstance(properties, dict)
+        assert expiry == properties.pop(0x02, -1)
+        assert alias == properties.pop(0x23, 0)
+        assert ids == properties.pop(0x0B, None)
+        assert decode_property_bytes(forwarded) == properties
+        assert set(properties) <= FORWARDED
+        again = publish_properties(forwarded, expiry, alias, ids)
+        assert split_publish_properties(again, 0, len(again)) == (forwarded, expiry, alias, ids)
+
+    holds(examples, SECTIONS, check)
 
 
 @relaxed
