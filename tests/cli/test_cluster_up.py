@@ -67,9 +67,11 @@ def test_nodes_and_their_etcds_speak_tls_where_the_cluster_has_certificates(tmp_
                 trusting.wrap_socket(plain, server_hostname="127.0.0.1").close()
 
 
-@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_second_start_finds_what_the_first_one_kept(tmp_path: Path, nodes: int) -> None:
-    words = ("cluster", "up", "--nodes", str(nodes), "--dir", str(tmp_path), "--base-port", "0", *BARE)
+@pytest.mark.long(
+    kept="tests/cli/test_cluster_up.py::test_a_new_cluster_says_at_last_where_its_services_are_and_keeps_its_data"
+)
+def test_a_second_start_of_two_nodes_finds_what_the_first_one_kept(tmp_path: Path) -> None:
+    words = ("cluster", "up", "--nodes", "2", "--dir", str(tmp_path), "--base-port", "0", *BARE)
     with running(tmp_path / "log", *words) as first:
         urls = first.urls
         subscriber(urls[0], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-E").finish()
@@ -80,10 +82,10 @@ def test_a_second_start_finds_what_the_first_one_kept(tmp_path: Path, nodes: int
         subscription = subscriber(urls[0], "-t", "kept", "-i", "stays", "-c", "-q", "1", "-C", "1")
         assert subscription.finish()[1] == b"over night\n"
     code, _, errors = run("cluster", "up", "--nodes", "3", "--dir", str(tmp_path))
-    assert code == 2 and f"holds a cluster of {nodes} nodes; give --nodes {nodes}, or another directory" in errors
+    assert code == 2 and "holds a cluster of 2 nodes; give --nodes 2, or another directory" in errors
 
 
-def test_a_new_cluster_has_a_dashboard_nats_and_streams_and_says_at_last_where(tmp_path: Path) -> None:
+def test_a_new_cluster_says_at_last_where_its_services_are_and_keeps_its_data(tmp_path: Path) -> None:
     words = ("cluster", "up", "--nodes", "1", "--dir", str(tmp_path), "--base-port", "0")
     with running(tmp_path / "log", *words) as command:
         assert [url.partition("://")[0] for url in command.urls] == ["mqtt", "nats", "http"]
@@ -93,11 +95,20 @@ def test_a_new_cluster_has_a_dashboard_nats_and_streams_and_says_at_last_where(t
         assert said(tmp_path).endswith(dashboard), "what one opens next is the last line"
         with urllib.request.urlopen(command.urls[2]) as answer:
             assert b"<title>" in answer.read()
+        urls = command.urls
+        kept = ("-t", "kept", "-i", "stays", "-c", "-q", "1")
+        subscriber(urls[0], *kept, "-E").finish()
+        assert run("pub", "-L", f"{urls[0]}/kept", "-m", "over night", "-q", "1")[0] == 0
+        assert command.stop(signal.SIGINT) == 0
     settings = tmp_path / "n1" / "starlingmq.yaml"
     (tmp_path / "tokens").write_text("a-token-that-nobody-guesses\n")
     settings.write_text(settings.read_text() + f"auth: {{api: {{token_file: {tmp_path / 'tokens'}}}}}\n")
-    with running(tmp_path / "log", *words):
+    with running(tmp_path / "log", *words) as second:
+        assert second.urls == urls
+        assert subscriber(urls[0], *kept, "-C", "1").finish()[1] == b"over night\n"
         until(lambda: f"(log in with a token of {tmp_path / 'tokens'})" in said(tmp_path))
+    code, _, errors = run("cluster", "up", "--nodes", "3", "--dir", str(tmp_path))
+    assert code == 2 and "holds a cluster of 1 nodes; give --nodes 1, or another directory" in errors
 
 
 def test_a_new_cluster_leaves_out_services_whose_packages_are_not_installed(

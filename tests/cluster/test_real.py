@@ -211,6 +211,7 @@ async def test_a_shared_subscription_over_nodes(cluster: Cluster) -> None:
     assert all(shares), f"every node has a member and gets its share {shares}"
 
 
+@pytest.mark.long(kept="tests/cli/test_cluster_commands.py::test_routes_are_the_same_wherever_one_looks")
 async def test_operators_see_the_same_routes_and_members_at_each_node(cluster: Cluster) -> None:
     async with Client(cluster.nodes[0].url) as client:
         await client.subscribe("seen/by/all", 1)
@@ -259,12 +260,12 @@ async def test_a_message_retained_at_one_node_is_retained_at_all(cluster: Cluste
 async def test_a_node_is_killed_and_comes_back(cluster: Cluster) -> None:
     node = cluster.nodes[1]
     async with Load(cluster.nodes) as load:
-        await load.more(200)
+        await load.more(100)
         node.kill()
-        await load.more(300)
+        await load.more(150)
         node.start()
         await cluster.until(node.is_ready, f"{node.name} is back")
-        await load.more(200)
+        await load.more(100)
         await load.settle()
         assert load.promised > 0
         await cluster.whole()
@@ -273,7 +274,7 @@ async def test_a_node_is_killed_and_comes_back(cluster: Cluster) -> None:
 async def test_an_etcd_is_killed_and_started_again(cluster: Cluster) -> None:
     node = cluster.nodes[0]
     async with Load(cluster.nodes) as load:
-        await load.more(200)
+        await load.more(100)
         etcd = node.etcd()
         assert etcd is not None
         etcd.kill()
@@ -283,7 +284,7 @@ async def test_an_etcd_is_killed_and_started_again(cluster: Cluster) -> None:
             return etcd is not None and etcd.pid != old
 
         await cluster.until(is_back, f"the etcd of {node.name} is back")
-        await load.more(200)
+        await load.more(100)
         await load.settle()
         assert load.refused == load.refused_connections == 0, "who serves goes on without it"
         await cluster.whole()

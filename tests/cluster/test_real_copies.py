@@ -74,7 +74,11 @@ async def copied(cluster: Cluster, copies: int) -> None:
     await cluster.until(lambda: all(is_copied(node, copies) for node in cluster.nodes), "all nodes have copies")
 
 
-@pytest.mark.parametrize(("copies", "qos"), [(2, 1), pytest.param(3, 2, marks=pytest.mark.long)])
+@pytest.mark.long(
+    kept="tests/cluster/test_real_copies.py"
+    "::test_a_cluster_without_copies_gets_them_while_one_node_after_the_other_restarts"
+)
+@pytest.mark.parametrize(("copies", "qos"), [(2, 1), (3, 2)])
 async def test_what_waits_for_a_client_survives_the_disk_of_its_node(tmp_path: Path, copies: int, qos: int) -> None:
     with Cluster(tmp_path, 3, {"copies": copies}, proxies=False) as cluster:
         await cluster.whole()
@@ -388,9 +392,15 @@ async def test_a_cluster_without_copies_gets_them_while_one_node_after_the_other
         await copied(cluster, 2)
         three.kill()
         shutil.rmtree(three.data_dir)
-        async with session(two) as client:
+        async with session(two) as client:  # its CONNECT waits until another node serves the data of the lost one
             assert client.session_present
         assert await found(two, 50) == list(range(50))
+        await subscribe(one, "to/sleeper", 1)
+        three.start()
+        await cluster.whole()
+        async with Client(three.url) as client, within(SECONDS):
+            await client.publish("to/sleeper", b"50", qos=1)
+        assert await found(three, 1) == [50]
         assert not cluster.complaints()
 
 
