@@ -24,7 +24,13 @@ pytestmark = [
 ]
 
 
-CELLS = [(scheme, version) for scheme in ("ws", "wss", "mqtt", "mqtts") for version in (3, 4, 5)]
+STAY = [("ws", 5), ("wss", 4), ("mqtt", 3), ("mqtts", 5)]
+"""Each transport and each version."""
+CELLS = [
+    pytest.param(scheme, version, marks=[] if (scheme, version) in STAY else pytest.mark.long)
+    for scheme in ("ws", "wss", "mqtt", "mqtts")
+    for version in (3, 4, 5)
+]
 
 
 @pytest.mark.parametrize(("scheme", "version"), CELLS)

@@ -20,7 +20,7 @@ from tests.patience import slowness
 
 LONGEST: Final = 8.0  # seconds for one ping, interpreted and on a busy machine; without bounds it was 14 s and more
 USUAL: Final = 1.0  # seconds for half of the pings
-SECONDS: Final = 3.0  # of each attack
+SECONDS: Final = 1.5  # of each attack: a ping that is sent in them may take longer
 LEVELS: Final = 12
 
 
