@@ -1,24 +1,29 @@
-"""Planted mistakes: how a test replaces a piece of source text on purpose, and when such a plant does not apply.
+"""Planted mistakes: how a test changes what the code does on purpose, and which seed finds that.
 
-A plant that does not apply proves nothing, so it raises ``PlantDoesNotApply``, which no test takes for a mistake that
-was found. Plants name their module by the module object: a file that moves costs the edit of one import.
+A plant is a patch, so it works on interpreted code only. One that does not apply proves nothing: it raises
+AttributeError or ``PlantDoesNotApply``, which no test takes for a mistake that was found.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+from unittest.mock import patch
 
 import starlingmq
+
+Plant = AbstractContextManager[Any]
+"""A mistake that is there while it is entered. It may be entered again."""
 
 FAILURES = (AssertionError, LookupError, ValueError)
 """The exceptions by which a world reports a bug."""
 
 
 class PlantDoesNotApply(Exception):
-    """The source has changed: the plant has to be written again, or dropped with its reason."""
+    """The code has changed: the plant has to be written again, or dropped with its reason."""
 
 
 def relative_path(module: ModuleType) -> Path:
@@ -35,20 +40,6 @@ def source_of(module: ModuleType) -> str:
     return (Path(starlingmq.__path__[0]).parent / relative_path(module)).read_text(encoding="utf-8")
 
 
-def replace(module: ModuleType, source: str, old: str, new: str) -> str:
-    """Returns the source with the mistake in it. The old text must occur once, and the code must differ afterwards."""
-    count = source.count(old)
-    if count != 1:
-        raise PlantDoesNotApply(f"{module.__name__} contains {count} times, not once: {old!r}")
-    planted = source.replace(old, new)
-    try:
-        if ast.dump(ast.parse(planted)) == ast.dump(ast.parse(source)):
-            raise PlantDoesNotApply(f"in {module.__name__} the code is the same with and without: {old!r}")
-    except SyntaxError as error:
-        raise PlantDoesNotApply(f"{module.__name__} is not Python ({error}) without: {old!r}") from None
-    return planted
-
-
 def set_in_init(kind: type, attribute: str) -> str:
     """Returns the name of an attribute that ``__init__`` sets, for plants that set it on instances or on the class."""
     if attribute not in kind.__init__.__code__.co_names:  # type: ignore[misc]
@@ -56,12 +47,56 @@ def set_in_init(kind: type, attribute: str) -> str:
     return attribute
 
 
-def first_to_find(seeds: Iterable[int], planted: Callable[[int], object], sound: Callable[[int], object]) -> int:
+def around(owner: Any, name: str, wrong: Callable[..., Any]) -> Plant:
+    """``wrong`` is called in place of a method or function: with that, and then with its arguments."""
+    sound = getattr(owner, name)
+    return patch.object(owner, name, lambda *arguments, **named: wrong(sound, *arguments, **named))
+
+
+def during(owner: Any, name: str, inner: Any, inner_name: str, wrong: Any) -> Plant:
+    """While ``name`` runs, ``inner_name`` is something else: a mistake in the middle of a function."""
+    getattr(inner, inner_name)
+    plant = patch.object(inner, inner_name, wrong)
+
+    def planted(sound: Callable[..., Any], *arguments: Any) -> Any:
+        with plant:
+            return sound(*arguments)
+
+    return around(owner, name, planted)
+
+
+class Together(AbstractContextManager[None]):
+    """Several plants as one."""
+
+    def __init__(self, *plants: Plant) -> None:
+        self.plants = plants
+
+    def __enter__(self) -> None:
+        with ExitStack() as entered:
+            for plant in self.plants:
+                entered.enter_context(plant)
+            self._entered = entered.pop_all()
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.close()
+
+
+def nothing(*arguments: object) -> None:
+    """In place of a function: a step that is left out."""
+
+
+def first_to_find(
+    seeds: Iterable[int],
+    plant: Callable[[], Plant],
+    find: Callable[[int], object],
+    failures: tuple[type[BaseException], ...] = FAILURES,
+) -> int:
     """Returns the first seed whose world finds the mistake and holds without it; -1 if there is none."""
     for seed in seeds:
         try:
-            planted(seed)
-        except FAILURES:
-            sound(seed)
+            with plant():
+                find(seed)
+        except failures:
+            find(seed)
             return seed
     return -1

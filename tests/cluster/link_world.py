@@ -16,14 +16,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from math import inf
 from random import Random
-from typing import Any
-
-from tests.cluster.planting import Replacement, load
 
 from starlingmq.cluster.links.peer_frames import Data, DataAck
+from starlingmq.cluster.links.peer_link import PeerLink
 
 WINDOW = 60
 LARGEST = 100
@@ -45,7 +42,7 @@ class Node:
 
     def start(self) -> None:
         self.incarnation += 1
-        self.link: Any = self.world.links.PeerLink(self.incarnation, WINDOW, RESEND)
+        self.link = PeerLink(self.incarnation, WINDOW, RESEND)
         self.known = 0
         self.waiting: list[int] = []  # in memory, to be offered when there is room
         self.offered = self.acknowledged = self.cursor
@@ -126,9 +123,8 @@ Frame = tuple[Node, int, int, Body]  # target, incarnation of the source, of the
 class World:
     """One seed."""
 
-    def __init__(self, seed: int, planted: Sequence[Replacement] = ()) -> None:
+    def __init__(self, seed: int) -> None:
         random = self.random = Random(seed)
-        self.links = load(tuple(planted))["links"]
         self.loss = random.choice([0.0, 0.05, 0.3])
         self.doubling = random.choice([0.0, 0.1, 0.3])
         self.reordering = random.random() < 0.5
@@ -212,8 +208,8 @@ class World:
         self.heal()
 
 
-def run(seed: int, planted: Sequence[Replacement] = ()) -> None:
-    World(seed, planted).live()
+def run(seed: int) -> None:
+    World(seed).live()
 
 
 def main() -> int:

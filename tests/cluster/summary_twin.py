@@ -3,12 +3,11 @@ filters kept exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from random import Random
-from typing import Any
+from unittest.mock import patch
 
-from tests.cluster.planting import Replacement, load_from
+from tests.planting import Together
 
 from starlingmq.cluster.routes import filter_shape, filter_summaries
 from starlingmq.cluster.routes.filter_summaries import FilterSummaries
@@ -20,31 +19,20 @@ from starlingmq.core.routing.router import Router
 from starlingmq.core.session.session import Session, Subscription
 
 NODE = 2
-MODULES = {"filter_shape": filter_shape, "filter_summaries": filter_summaries}
 
-SMALL: tuple[Replacement, ...] = (
-    ("filter_shape", "STALE_MIN: Final = 1000", "STALE_MIN: Final = 10"),
-    ("filter_shape", "UNWANTED_MIN: Final = 500", "UNWANTED_MIN: Final = 5"),
-)
-"""Bounds that small fleets reach."""
-
-
-@cache
-def load(replacements: Sequence[Replacement] = ()) -> dict[str, Any]:
-    return load_from(MODULES, replacements)
+SMALL = Together(patch.object(filter_shape, "STALE_MIN", 10), patch.object(filter_shape, "UNWANTED_MIN", 5))
+"""Bounds that small fleets reach. Compiled code does not look at them."""
 
 
 class Twin:
-    """``wanted`` is the dumb side. After each record, all of it must be received. ``planted``: changes of the source of
-    the publishing side, which is then interpreted."""
+    """``wanted`` is the dumb side. After each record, all of it must be received."""
 
-    def __init__(self, minimum: int, planted: Sequence[Replacement] = ()) -> None:
+    def __init__(self, minimum: int) -> None:
         self.minimum = minimum
-        self.kind = load(tuple(planted))["filter_summaries"].FilterSummaries if planted else FilterSummaries
         self.wanted: dict[bytes, int] = {}
         self.table: dict[bytes, int] = {}
         self.records: list[tuple[bytes, int]] = []
-        self.summaries: Any = self.kind(minimum)
+        self.summaries = FilterSummaries(minimum)
         self.received = 0
         self.router = Router(1, 1 << 16, 1 << 10)
         self.session = Session("$node/2")
@@ -80,12 +68,11 @@ class Twin:
         self.work(100_000)
 
     def _step(self, unwanted: list[bytes]) -> list[tuple[bytes, int]]:
-        records: list[tuple[bytes, int]] = self.summaries.step(self.table, unwanted, self.received)
-        return records
+        return self.summaries.step(self.table, unwanted, self.received)
 
     def restart(self) -> None:
         """This node begins again with the table that it has stored, and publishes the difference."""
-        self.summaries = self.kind(self.minimum)
+        self.summaries = FilterSummaries(self.minimum)
         current = self.summaries.restart(dict(self.wanted), self.table)
         routes = OwnRoutes(1, 2, RecoveredRoutes(), 1 << 30, [])
         routes.table = dict(self.table)
@@ -135,10 +122,10 @@ class Twin:
         return self.router.resolve(topic).subscriptions[0].durable
 
 
-def shrink(planted: Sequence[Replacement] = ()) -> None:
+def shrink() -> None:
     """A fleet has become small, its few new chunks are made and not published, and a filter comes whose bits all other
     filters have set in them. (When a fleet grows, the old chunks have the bits of the new ones.)"""
-    twin = Twin(40, planted)
+    twin = Twin(40)
     twin.set({b"d/%d/c" % number: 1 for number in range(2000)})
     twin.change({b"d/%d/c" % number: 0 for number in range(100, 2000)})
     (shape,) = twin.summaries.shapes.values()
@@ -156,11 +143,15 @@ def shrink(planted: Sequence[Replacement] = ()) -> None:
     raise LookupError("no filter has only bits of others")
 
 
-def live(seed: int, planted: Sequence[Replacement] = ()) -> None:
+def live(seed: int) -> None:
     """Fleets of several shapes that grow, shrink and come back; restarts with what was stored."""
     random = Random(seed)
-    step: Replacement = ("filter_summaries", "STEP: Final = 1000", f"STEP: Final = {random.choice([1, 7, 50])}")
-    twin = Twin(random.choice([4, 20, 60]), (*SMALL, step, *planted))
+    with SMALL, patch.object(filter_summaries, "STEP", random.choice([1, 7, 50])):
+        _live(random)
+
+
+def _live(random: Random) -> None:
+    twin = Twin(random.choice([4, 20, 60]))
     shapes = [b"d/%d/c", b"%d", b"d/%d/#", b"a/+/%d/b"]
     for _ in range(40):
         shape = random.choice(shapes)

@@ -2,63 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import gt, lt
+from typing import Any
+
 import pytest
 from tests.cluster import link_world
-from tests.cluster.planting import Replacement
 from tests.few import few
-from tests.planting import first_to_find
+from tests.planting import Plant, around, during, first_to_find, nothing
 
-BUGS: dict[str, list[Replacement]] = {
-    "acknowledged before it is stored": [
-        ("links", "while self._stored < mark[1]:", "while self._stored < self._delivered:")
-    ],
-    "a mark of another pair counts": [
-        (
-            "links",
-            "        if mark[0] == self.source_incarnation:\n            while",
-            "        if True:\n            while",
-        ),
-        ("links", "self._sizes.pop(self._stored)", "self._sizes.pop(self._stored, 0)"),
-    ],
-    "taken twice": [
-        ("links", "if data.sequence != self._delivered + 1 or", "if data.sequence > self._delivered + 1 or")
-    ],
-    "taken over a gap": [
-        ("links", "if data.sequence != self._delivered + 1 or", "if data.sequence <= self._delivered or")
-    ],
-    "a frame for the life before": [
-        ("links", "if target_incarnation != self._incarnation or source_incarnation <", "if source_incarnation <"),
-    ],
-    "a frame of the life before": [
-        ("links", " or source_incarnation < self.source_incarnation:", ":"),
-        (
-            "links",
-            "if source_incarnation > self.source_incarnation:",
-            "if source_incarnation != self.source_incarnation:",
-        ),
-    ],
-    "an acknowledgement of the life before": [("links", "if source_incarnation != self.target_incarnation or", "if")],
-    "an acknowledgement for the life before": [
-        ("links", "self.target_incarnation or target_incarnation != self._incarnation:", "self.target_incarnation:"),
-    ],
-    "an acknowledgement of what was never sent": [
-        (
-            "links",
-            "if not self._acknowledged <= ack.sequence <= self._sent:",
-            "if not self._acknowledged <= ack.sequence:",
-        ),
-        ("links", "if source_incarnation != self.target_incarnation or", "if"),
-    ],
-    "not numbered anew": [
-        ("links", "        self._acknowledged = 0\n        self._sent = 0\n", "        self._sent = 0\n")
-    ],
-    "a new receiver gets only what is new": [("links", "        self._room = self._window\n        self.resend()", "")],
-    "never sent again": [("links", "            self.resend()\n        frames", "            pass\n        frames")],
-    "nobody asks for room": [("links", "return self._room > 0 or self._deadline == inf", "return self._room > 0")],
-    "the window is not looked at": [("links", "return self._on_the_way + len(data.blob) <= self._room", "return True")],
-    "a lost acknowledgement is not repeated": [
-        ("links", "            self.ack_due = True\n            return None", "            return None"),
-    ],
+import starlingmq
+from starlingmq.cluster.links.peer_frames import Data, DataAck
+from starlingmq.cluster.links.peer_link import PeerLink
+
+Sound = Callable[..., Any]
+
+
+def with_any_mark(stored: Sound, link: Any, mark: tuple[int, int]) -> Any:
+    for sequence in range(link._stored + 1, mark[1] + 1):
+        link._sizes.setdefault(sequence, 0)
+    return stored(link, (link.source_incarnation, mark[1]))
+
+
+def taken_as_next(is_taken: Callable[[int, int], bool]) -> Plant:
+    """A frame is taken as the next one, if its number compares so with that of the next one."""
+
+    def received(sound: Sound, link: Any, data: Data, source: int, target: int) -> Any:
+        following = 1 if source > link.source_incarnation else link._delivered + 1
+        if is_taken(data.sequence, following):
+            data = Data(following, data.count, data.blob)
+        return sound(link, data, source, target)
+
+    return around(PeerLink, "received", received)
+
+
+def from_any_life(received: Sound, link: Any, data: Data, source: int, target: int) -> Any:
+    if source < link.source_incarnation:
+        link.source_incarnation = 0
+    return received(link, data, source, target)
+
+
+def of_whatever_was_sent(acknowledged: Sound, link: Any, ack: DataAck, source: int, target: int, now: float) -> Any:
+    sent, link._sent = link._sent, max(link._sent, ack.sequence)
+    count = acknowledged(link, ack, link.target_incarnation, target, now)
+    link._sent = sent
+    return count
+
+
+def with_the_old_numbers(reset: Sound, link: Any, target: int) -> None:
+    before, acknowledged = link.target_incarnation, link._acknowledged
+    reset(link, target)
+    if target != before:
+        link._acknowledged = acknowledged
+        link.resend()
+
+
+def silent(received: Sound, link: Any, *frame: Any) -> Any:
+    due = link.ack_due
+    blob = received(link, *frame)
+    if blob is None:
+        link.ack_due = due
+    return blob
+
+
+BUGS: dict[str, Plant] = {
+    "acknowledged before it is stored": around(
+        PeerLink, "stored", lambda stored, link, mark: stored(link, (mark[0], link._delivered))
+    ),
+    "a mark of another pair counts": around(PeerLink, "stored", with_any_mark),
+    "taken twice": taken_as_next(lt),
+    "taken over a gap": taken_as_next(gt),
+    "a frame for the life before": around(
+        PeerLink,
+        "received",
+        lambda received, link, data, source, target: received(link, data, source, link._incarnation),
+    ),
+    "a frame of the life before": around(PeerLink, "received", from_any_life),
+    "an acknowledgement of the life before": around(
+        PeerLink, "acknowledged", lambda sound, link, ack, source, *to: sound(link, ack, link.target_incarnation, *to)
+    ),
+    "an acknowledgement for the life before": around(
+        PeerLink,
+        "acknowledged",
+        lambda sound, link, ack, source, target, now: sound(link, ack, source, link._incarnation, now),
+    ),
+    "an acknowledgement of what was never sent": around(PeerLink, "acknowledged", of_whatever_was_sent),
+    "not numbered anew": around(PeerLink, "reset_sender", with_the_old_numbers),
+    "a new receiver gets only what is new": during(PeerLink, "reset_sender", PeerLink, "resend", nothing),
+    "never sent again": during(PeerLink, "take", PeerLink, "resend", nothing),
+    "nobody asks for room": around(
+        PeerLink, "_may_send", lambda may, link: may(link) and (link._on_the_way > 0 or link._room > 0)
+    ),
+    "the window is not looked at": around(
+        PeerLink,
+        "_may_send",
+        lambda may, link: may(link) or (link._next in link._frames and link._on_the_way > 0),
+    ),
+    "a lost acknowledgement is not repeated": around(PeerLink, "received", silent),
 }
 
 
@@ -68,6 +108,7 @@ def test_worlds(seeds: int) -> None:
         link_world.run(seed)
 
 
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled cannot be patched")
 @pytest.mark.parametrize(
     "bug",
     few(
@@ -79,6 +120,4 @@ def test_worlds(seeds: int) -> None:
     ),
 )
 def test_planted_bugs_are_found(bug: str) -> None:
-    planted = tuple(BUGS[bug])
-    seed = first_to_find(range(1000), lambda seed: link_world.run(seed, planted), link_world.run)
-    assert seed >= 0, f"no world of 1000 finds this: {bug}"
+    assert first_to_find(range(1000), lambda: BUGS[bug], link_world.run) >= 0, f"no world of 1000 finds this: {bug}"

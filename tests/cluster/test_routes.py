@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.cluster import planting
+from collections.abc import Callable
 
+import pytest
+from tests.planting import Plant, around, during
+
+import starlingmq
 from starlingmq.cluster.links.peer_frames import (
     Body,
     Heartbeat,
@@ -15,6 +18,8 @@ from starlingmq.cluster.links.peer_frames import (
     RouteSnapshot,
     SyncRequest,
 )
+from starlingmq.cluster.routes import peer_routes, route_facts
+from starlingmq.cluster.routes.peer_routes import PeerRoutes
 from starlingmq.cluster.routes.route_facts import Fact
 from starlingmq.cluster.routes.route_table import ASK_AGAIN, BORROW_AFTER, RouteTable
 
@@ -47,9 +52,8 @@ def begin(
     wants: dict[bytes, int] | None = None,
     incarnation: int = 1,
     store: Store | None = None,
-    kind: type[RouteTable] = RouteTable,
 ) -> RouteTable:
-    routes = kind(me, incarnation, store.facts if store else {}, 1000)
+    routes = RouteTable(me, incarnation, store.facts if store else {}, 1000)
     routes.restart(wants or {})
     return routes
 
@@ -318,11 +322,11 @@ def test_versions_that_were_told_and_lost_are_replaced_by_a_snapshot() -> None:
     assert two.vector()[1] == (2, 2)
 
 
-def tell_other_records_under_the_same_number(kind: type[RouteTable]) -> None:
+def test_records_of_another_epoch_are_not_taken_by_their_numbers() -> None:
     """Version 2 is told, and lost by who told it. Its next life gives out version 2 again, to something else, and goes
     on: who has heard the first one is not to take the rest by its numbers."""
     store = Store()
-    one, two = begin(1, {b"a": 1}), begin(2, kind=kind)
+    one, two = begin(1, {b"a": 1}), begin(2)
     exchange(one, two)
     store.take(one.take_facts())
     one.originate([(b"lost", 1)])
@@ -337,15 +341,43 @@ def tell_other_records_under_the_same_number(kind: type[RouteTable]) -> None:
     assert two.table(1) == {b"a": 1, b"other": 1, b"new": 1}
 
 
-def test_records_of_another_epoch_are_not_taken_by_their_numbers() -> None:
-    tell_other_records_under_the_same_number(RouteTable)
+def test_what_recovery_applies_again_is_stored() -> None:
+    """A crash cuts off an entry, but not the records that led to it. Then the next records replace those."""
+    store = Store()
+    one, two = begin(1, {b"a": 1}), begin(2)
+    exchange(one, two)
+    store.take(two.take_facts())
+    for incarnation, key in enumerate((b"cut off", b"next"), start=2):
+        one.originate([(key, 1)])
+        for _, body in one.take_out():
+            two.received(1, body, 0.0)
+        two.take_changes()
+        facts = two.take_facts()
+        store.take(facts[:1] if key == b"cut off" else facts)
+        two = begin(2, None, incarnation, store)
+        store.take(two.take_facts())
+        two.take_changes()
+    assert two.table(1) == {b"a": 1, b"cut off": 1, b"next": 1}
 
 
-def test_different_records_under_one_number_are_found() -> None:
-    known = "state[0] == body.epoch or (state[0] != 0 and in_history(body.history, state))"
-    wrong = planting.load((("peer_routes", known, "True"),))["routes"].RouteTable
-    with pytest.raises(AssertionError, match="lost"):
-        tell_other_records_under_the_same_number(wrong)
+@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled cannot be patched")
+@pytest.mark.parametrize(
+    ("plant", "found_by"),
+    [
+        (
+            during(PeerRoutes, "_apply", peer_routes, "in_history", lambda history, state: True),
+            test_records_of_another_epoch_are_not_taken_by_their_numbers,
+        ),
+        (
+            around(route_facts, "_apply", lambda apply, *of: apply(*of[:-1], [])),
+            test_what_recovery_applies_again_is_stored,
+        ),
+    ],
+    ids=["the epoch is ignored", "what was applied again is not stored"],
+)
+def test_planted_bugs_are_found(plant: Plant, found_by: Callable[[], None]) -> None:
+    with plant, pytest.raises(AssertionError):
+        found_by()
 
 
 def test_a_large_snapshot_comes_in_pieces_and_is_in_force_when_it_is_whole() -> None:

@@ -391,9 +391,4 @@ FOUND: dict[Mistake, tuple[int, str]] = {
 
 def caught(mistake: Mistake, seeds: Iterable[int], theme: str = "") -> int:
     """The first of these seeds that finds it, in a world that holds without it; -1 if none does."""
-
-    def live_with_it(seed: int) -> None:
-        with mistake():
-            run(seed, False, theme)
-
-    return first_to_find(seeds, live_with_it, lambda seed: run(seed, False, theme))
+    return first_to_find(seeds, mistake, lambda seed: run(seed, False, theme))

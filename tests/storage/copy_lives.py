@@ -85,8 +85,8 @@ def plain(found: Any) -> Any:
     return {name: plain(getattr(found, name)) for name in names if name not in ("touched", "changes")}
 
 
-def run(seed: int, acts: int = 120) -> CopyLife:
-    life = CopyLife(seed)
+def run(seed: int, acts: int = 120, **fixed: Any) -> CopyLife:
+    life = CopyLife(seed, **fixed)
     life.live(acts)
     return life
 

@@ -1,380 +1,343 @@
-"""Mistakes made on purpose in the source of core and storage: a life by seed, or a test, finds every one of them.
-
-``python -m tests.storage.planted`` says which seed finds each of them: what seeds draw changes with the code.
+"""Mistakes made on purpose in core and storage, each a patch of what the code does: a life by seed, or a test, finds
+every one of them.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import Mock, patch
 
-from tests import planting
-
-import starlingmq
-from starlingmq.core import context
-from starlingmq.core.limits import publish_admission, storage_failure
-from starlingmq.core.mqtt import connecting, qos2_receiving
-from starlingmq.core.routing import acknowledgements
-from starlingmq.core.session import ending, production, restoring
-from starlingmq.storage import (
-    checkpointer,
-    directory_store,
-    journal_gc,
-    journal_writer,
-    recovery,
-    store_image,
-    turn_operations,
-    unsaved_changes,
+import pytest
+from tests.planting import Plant, PlantDoesNotApply, around, during, nothing
+from tests.storage import (
+    crash_world,
+    seeds,
+    stream_lives,
+    test_failing_disk,
+    test_given_back,
+    test_power,
+    test_producers,
+    test_recovery,
+    test_streams,
 )
-from starlingmq.storage.streams import stream_logs
 
-SEEDS_MAX = 1000  # lives in which a mistake has to show, where the one that found it has become another one
-TIMEOUT = 300.0  # seconds for those
+from starlingmq.core.context import Context
+from starlingmq.core.limits import publish_admission
+from starlingmq.core.limits.storage_failure import ReleaseJob, StorageFailure
+from starlingmq.core.message import Message
+from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.mqtt.qos2_receiving import Qos2Receiving
+from starlingmq.core.ready import (
+    INBOUND_COMPLETED,
+    INBOUND_PUT,
+    PRODUCER_PUT,
+    RETAINED_DELETE,
+    SESSION_DELETE,
+    SESSION_PUT,
+    Ready,
+)
+from starlingmq.core.routing.acknowledgements import Acknowledgements
+from starlingmq.core.routing.router import Router
+from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.production import AHEAD, NEW, Production
+from starlingmq.core.session.restoring import Restoring
+from starlingmq.storage import directory_store
+from starlingmq.storage.checkpointer import Checkpointer
+from starlingmq.storage.journal_faults import SyncState
+from starlingmq.storage.journal_gc import JournalGc
+from starlingmq.storage.journal_writer import JournalWriter
+from starlingmq.storage.keys import META_CHECKPOINT
+from starlingmq.storage.store import NotYetStored
+from starlingmq.storage.store_image import SessionImage, StoreImage
+from starlingmq.storage.streams.stream_logs import StreamLogs
+from starlingmq.storage.turn_operations import TurnEncoder
+from starlingmq.storage.unsaved_changes import UnsavedChanges
 
-PLUGINS = ("-p", "pytest_asyncio", "-p", "pytest_timeout", "-p", "no:cacheprovider")
-"""Those that these tests need: to load all that are installed takes longer than most of the tests."""
+Sound = Callable[..., Any]
 
 
-class Bug(NamedTuple):
-    module: ModuleType
-    old: str  # is there once
-    new: str
-    found_by: int | str  # a seed, or a test where a life that finds it is rarer than one in thousands
+class Mistake(NamedTuple):
+    """``find``: what a seed tries, or a test, whatever the seed."""
+
+    plant: Plant
+    find: Callable[[int], object] = seeds.run
 
 
-BUGS = {
-    "an acknowledgement is not written": Bug(context, "acknowledged.append(packet_id)", "pass", 0),
-    "a completed handshake is not written": Bug(
-        qos2_receiving,
-        "ctx.write(Write(INBOUND_COMPLETED, session, packet_id))\n                ctx.work -= 1",
-        "pass\n                ctx.work -= 1",
-        0,
+def unchanged(message: Message) -> Message:
+    """In place of ``Message.copy``."""
+    return message
+
+
+def all_but(kind: int, note: Sound) -> Sound:
+    """A function that takes writes, and leaves this kind out."""
+    return lambda self, write: None if write.kind == kind else note(self, write)
+
+
+def unwritten(kind: int) -> Plant:
+    return patch.object(Context, "write", all_but(kind, Context.write))
+
+
+def unnoted(kind: int) -> Plant:
+    return patch.object(UnsavedChanges, "note", all_but(kind, UnsavedChanges.note))
+
+
+def first_alone(done: Sound, ctx: Any, session: Any, packet_id: int) -> None:
+    if session.acknowledged is None:
+        done(ctx, session, packet_id)
+
+
+def as_of_its_end(write: Sound, self: Any, batch: Any) -> Any:
+    if META_CHECKPOINT in batch.changes:
+        batch.put(META_CHECKPOINT, self.writer.next.to_bytes(8, "big"))
+    return write(self, batch)
+
+
+def values_alone(replayed: Sound, self: Any, changes: Any, sessions: Any) -> None:
+    replayed(self, changes, sessions)
+    self.changes.dirty.clear()
+
+
+def with_ended_sessions(write: Sound, self: Any, unsaved: Any) -> Any:
+    changes = UnsavedChanges()
+    changes.values = unsaved.values
+    return write(self, changes)
+
+
+def as_of_nothing(hold: Sound, self: Any, value: Any) -> None:
+    hold(self, value)
+    self.as_of = 0
+
+
+def unordered(begin: Sound, self: Any, message: Any) -> Any:
+    self._ordered = False
+    return begin(self, message)
+
+
+def without_growth(give_back: Sound, self: Any, *arguments: Any) -> Iterator[None]:
+    journal = self.journal
+    self.journal = Mock(wraps=journal, next=journal.next)
+    yield from give_back(self, *arguments)
+    self.journal = journal
+
+
+def at_the_same_oldest(keep: Sound, self: Any, offset: int) -> Any:
+    oldest = self._oldest
+    kept = keep(self, offset)
+    self._oldest = oldest
+    return kept
+
+
+def careless(method: Sound, self: Any, *arguments: Any) -> Any:
+    self.careful = False
+    return method(self, *arguments)
+
+
+def without_window(mark: Sound, self: Any, session: Any) -> Any:
+    window, session.window = session.window, None
+    oldest = mark(self, session)
+    session.window = window
+    return oldest
+
+
+def will_from_now(
+    away: Sound, self: Any, session: Any, connected: bool, expires_at: float, will: Any, at: float
+) -> None:
+    away(self, session, connected, expires_at, will, at if will is None else self.ctx.now + will.delay)
+
+
+def expiry_from_now(away: Sound, self: Any, session: Any, connected: bool, expires_at: float, *will: Any) -> None:
+    away(self, session, connected, expires_at and self.ctx.now + session.expiry, *will)
+
+
+def whatever_expired(taken_over: Sound, self: Any, session: Any, *arguments: Any) -> Any:
+    session.expires_at = 0.0
+    return taken_over(self, session, *arguments)
+
+
+def forgotten(write: Sound, self: Any, records: Any, to_streams: bool) -> Any:
+    stuck = self.stuck
+    try:
+        return write(self, records, to_streams)
+    except NotYetStored:
+        if self.stuck and not stuck:
+            self._backlog = []
+            self.next -= len(records)
+        raise
+
+
+def taken_as_done(write: Sound, self: Any, *arguments: Any) -> Any:
+    stuck = self.stuck
+    try:
+        return write(self, *arguments)
+    except NotYetStored:
+        if stuck or not self.stuck:
+            raise
+
+
+def with_the_running_one(begin: Sound, self: Any) -> None:
+    if self._sync_state is SyncState.RUNNING:
+        self._syncing_for += self._unsynced
+        self._unsynced = []
+    begin(self)
+
+
+def the_last_alone(withdraw: Sound, self: Any, first: int, next: int) -> None:
+    self._given = [0, next]
+
+
+def shown_at_once(follow: Sound, self: Any) -> Any:
+    followed = follow(self)
+    self.streams.show(self.streams.mark())
+    return followed
+
+
+def at_the_next_offset(replay: Sound, self: Any, puts: Any, ends: Any) -> None:
+    logs = self.by_number
+    replay(self, (put._replace(offset=max(put.offset, logs[put.number].stream.next)) for put in puts), ends)
+
+
+def in_a_record_of_its_own(add: Sound, self: Any, write: Any) -> None:
+    add(self, write)
+    if write.kind == PRODUCER_PUT:
+        self._close()
+
+
+def synced_or_not(make_safe: Sound, journal: Any, path: Path) -> None:
+    with patch.object(journal, "sync", nothing):
+        make_safe(journal, path)
+
+
+def on_a_broken_disk() -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as directory:
+        test_power.test_a_broker_asks_for_that_with_power_only("power", monkeypatch, Path(directory))
+
+
+def on_a_failing_disk() -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        test_failing_disk.test_a_message_that_may_be_on_disk_is_not_refused(monkeypatch)
+
+
+def given_back() -> None:
+    """A piece of ``test_given_back``, which would look for the shortest example of a mistake for seconds."""
+    test: Any = test_given_back.test_exactly_the_freed_offsets_are_known_as_freed
+    test.hypothesis.inner_test([(3, 1), (9, 1)])
+
+
+def by(test: Callable[[], object]) -> Callable[[int], object]:
+    def find(seed: int) -> None:
+        if seed != 0:
+            raise PlantDoesNotApply("the test that has to find it does not")
+        test()
+
+    return find
+
+
+MISTAKES = {
+    "an acknowledgement is not written": Mistake(around(Context, "done", first_alone)),
+    "a completed handshake is not written": Mistake(unwritten(INBOUND_COMPLETED)),
+    "PUBACK before it is stored": Mistake(during(Qos2Receiving, "answer_now", Context, "send_stored", Context.send)),
+    "a checkpoint counts what came while it was written": Mistake(around(Checkpointer, "_write", as_of_its_end)),
+    "what was replayed is not in the next checkpoint": Mistake(around(Checkpointer, "replayed", values_alone)),
+    "what a checkpoint knows is replayed": Mistake(around(SessionImage, "hold", as_of_nothing)),
+    "operations out of order": Mistake(around(TurnEncoder, "_begin", unordered)),
+    "a segment is given back while it grows": Mistake(around(JournalGc, "give_back", without_growth)),
+    "a new reference does not move the oldest one": Mistake(
+        around(JournalGc, "keep", at_the_same_oldest), partial(seeds.run, span=0, checkpoint_bytes=0, piece=1)
     ),
-    "PUBACK before it is stored": Bug(
-        qos2_receiving,
-        "self.ctx.send_stored(client, frames)",
-        "self.ctx.send(client, frames)",
-        44,
+    "a checkpoint ahead of the journal": Mistake(
+        around(Checkpointer, "_write_holdings", careless), partial(seeds.run, power=True, checkpoint_bytes=0)
     ),
-    "a checkpoint counts what came while it was written": Bug(
-        checkpointer,
-        "batch.put(META_CHECKPOINT, begin.to_bytes",
-        "batch.put(META_CHECKPOINT, self.writer.next.to_bytes",
-        0,
+    "what is in a window is given back": Mistake(around(JournalGc, "_mark_session", without_window)),
+    "a retained message that was taken back is in the checkpoint": Mistake(unnoted(RETAINED_DELETE)),
+    "a retained message is not written again": Mistake(during(TurnEncoder, "_add", Message, "copy", unchanged)),
+    "a will that was published is not written": Mistake(
+        during(Ending, "publish_pending", Context, "write", all_but(SESSION_PUT, Context.write))
     ),
-    "what was replayed is not in the next checkpoint": Bug(
-        checkpointer,
-        "        for session in sessions:\n            self.changes.dirty[session] = None\n"
-        "        if sessions or changes:",
-        "        if sessions or changes:",
-        5,
+    "the end of a session is not written": Mistake(unwritten(SESSION_DELETE)),
+    "the delay of a will begins again at each start": Mistake(around(Restoring, "away", will_from_now)),
+    "the expiry of a session begins again at each start": Mistake(around(Restoring, "away", expiry_from_now)),
+    "a session that expired while nobody served is present": Mistake(
+        around(Connecting, "taken_over", whatever_expired)
     ),
-    "what a checkpoint knows is replayed": Bug(
-        store_image, "            if offset < image.as_of:\n                continue\n", "", 0
+    "an append that failed is forgotten": Mistake(
+        around(JournalWriter, "write", forgotten), partial(seeds.run, frail=True)
     ),
-    "operations out of order": Bug(turn_operations, "        if self._ordered:\n            self._flush()\n", "", 8),
-    "a segment is given back while it grows": Bug(journal_gc, "and not grown", "", 17),
-    "a new reference does not move the oldest one": Bug(
-        journal_gc, "            self._oldest = min(self._oldest, offset)\n", "", 218
+    "an append that failed is acknowledged": Mistake(
+        around(JournalWriter, "write", taken_as_done), partial(seeds.run, frail=True)
     ),
-    "a checkpoint ahead of the journal": Bug(
-        checkpointer,
-        "                yield from self.thread.run(self.journal.sync)\n            yield from self._write(batch)",
-        "                pass\n            yield from self._write(batch)",
-        1158,
+    "a refused QoS 2 message stays held": Mistake(
+        patch.object(StorageFailure, "_let_go", nothing), partial(seeds.run, frail=True)
     ),
-    "what is in a window is given back": Bug(
-        journal_gc,
-        "offsets += [outgoing.message.offset for outgoing in session.window.entries.values()]",
-        "pass",
-        1,
+    "a QoS 2 message that may be on the disk is refused": Mistake(
+        around(Context, "storage_failed", lambda failed, ctx, stored, written: failed(ctx, stored, stored)),
+        by(on_a_failing_disk),
     ),
-    "a retained message that was taken back is in the checkpoint": Bug(
-        unsaved_changes, "self.values.delete(retained_key(write.topic))", "pass", 1
+    "a checkpoint that failed counts": Mistake(patch.object(UnsavedChanges, "put_back", nothing)),
+    "a session that ended is in the checkpoint": Mistake(
+        around(Checkpointer, "_write_values", with_ended_sessions),
+        by(test_recovery.test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fails),
     ),
-    "a retained message is not written again": Bug(
-        turn_operations,
-        "message if message is self._message or message.offset < 0 else message.copy()",
-        "message",
-        3,
+    "it refuses for ever": Mistake(patch.object(Context, "storage_works", nothing)),
+    "what was put off is never said": Mistake(
+        patch.object(ReleaseJob, "step", lambda job: True), partial(seeds.run, frail=True)
     ),
-    "a will that was published is not written": Bug(
-        ending,
-        "self.ctx.write(Write(SESSION_PUT, session))",
-        "pass",
-        5,
+    "a handshake that begins is not written": Mistake(unwritten(INBOUND_PUT)),
+    "a shared subscription is not restored": Mistake(during(Restoring, "subscription", Router, "join", nothing)),
+    "PUBREL before it is stored": Mistake(during(Acknowledgements, "_released", Context, "send_stored", Context.send)),
+    "PUBREC is not written": Mistake(during(Acknowledgements, "_released", Ready, "deliver", nothing)),
+    "a sync that began before the append counts": Mistake(
+        around(JournalWriter, "_begin_sync", with_the_running_one), partial(seeds.run, power=True)
     ),
-    "the end of a session is not written": Bug(ending, "ctx.write(Write(SESSION_DELETE, session))", "pass", 6),
-    "the delay of a will begins again at each start": Bug(
-        restoring,
-        "            session.will_at = will_at if will is not None else 0.0",
-        "            session.will_at = ctx.now + will.delay if will is not None else 0.0",
-        53,
+    "with power a start does not sync": Mistake(
+        patch.object(directory_store, "make_safe", nothing),
+        by(on_a_broken_disk),
     ),
-    "the expiry of a session begins again at each start": Bug(
-        restoring,
-        "            session.expires_at = expires_at\n",
-        "            session.expires_at = expires_at and ctx.now + session.expiry\n",
-        0,
+    "what a process that died left counts before it is synced": Mistake(
+        around(crash_world, "make_safe", synced_or_not),
+        by(test_power.test_messages_of_a_dead_process_are_not_acknowledged_to_other_nodes_before_a_sync),
     ),
-    "a session that expired while nobody served is present": Bug(
-        connecting,
-        "if earlier is None and session.expires_at != 0.0 and session.expires_at <= self.ctx.now:",
-        "if False:",
-        57,
+    "what was given back is forgotten": Mistake(
+        around(JournalGc, "_withdraw_offsets", the_last_alone),
+        by(given_back),
     ),
-    "an append that failed is forgotten": Bug(
-        journal_writer,
-        "            self._backlog = records\n            self._fail(error)",
-        "            self.next -= len(records)\n            self._fail(error)",
-        130,
+    "what was given back is wanted again after a power failure": Mistake(
+        around(JournalGc, "give_back", careless),
+        by(test_power.test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back),
     ),
-    "an append that failed is acknowledged": Bug(
-        journal_writer,
-        "            self._fail(error)\n            raise NotYetStored(self.failure) from None",
-        "            self._fail(error)\n            return None",
-        44,
+    "a checkpoint does not wait for streams": Mistake(patch.object(StreamLogs, "sync", nothing), stream_lives.run),
+    "a stream may be read before it is safe": Mistake(
+        around(JournalWriter, "_follow", shown_at_once), partial(stream_lives.run, power=True)
     ),
-    "a refused QoS 2 message stays held": Bug(
-        storage_failure, "                self._let_go(session, packet_id)\n", "                pass\n", 89
+    "a stream is longer than what the journal knows of it": Mistake(
+        around(StreamLogs, "recovered", lambda recovered, logs, ends, careful: recovered(logs, ends, False)),
+        partial(stream_lives.run, power=True),
     ),
-    "a QoS 2 message that may be on the disk is refused": Bug(
-        storage_failure,
-        "client.version != 5 or 0 <= position < self.ctx.storage.written_before",
-        "client.version != 5",
-        "test_failing_disk.py::test_a_message_that_may_be_on_disk_is_not_refused",
+    "a stream lacks what the journal has": Mistake(patch.object(StreamLogs, "replay", nothing), stream_lives.run),
+    "a stream gets again what it has": Mistake(around(StreamLogs, "replay", at_the_next_offset), stream_lives.run),
+    "what waits for a full disk is not put into streams": Mistake(
+        during(JournalWriter, "_try_again", JournalWriter, "_follow", lambda writer: True),
+        partial(stream_lives.run, frail=True),
     ),
-    "a checkpoint that failed counts": Bug(
-        checkpointer,
-        "            self.changes.put_back(changes)\n",
-        "",
-        5,
+    "a stream's message is kept for as long as its handshake": Mistake(
+        during(TurnEncoder, "_keep", Message, "copy", unchanged), stream_lives.run
     ),
-    "a session that ended is in the checkpoint": Bug(
-        checkpointer,
-        "ended = {session.number for session in unsaved.dirty if session.ended}",
-        "ended = set()",
-        "test_recovery.py::test_an_ended_session_is_not_in_the_store_again_whatever_of_a_checkpoint_fails",
+    "what is known of a producer is kept without its message": Mistake(
+        around(TurnEncoder, "_add", in_a_record_of_its_own), test_producers.live
     ),
-    "it refuses for ever": Bug(journal_writer, "            self.state.ctx.storage_works()\n", "            pass\n", 5),
-    "what was put off is never said": Bug(storage_failure, "self.ctx.jobs.append(ReleaseJob(self))", "pass", 32),
-    "a handshake that begins is not written": Bug(
-        qos2_receiving,
-        "ctx.write(Write(INBOUND_PUT, session, packet_id, message=message))",
-        "pass",
-        0,
+    "what is known of a producer is not kept": Mistake(
+        patch.object(StoreImage, "_produced", nothing), test_producers.live
     ),
-    "a shared subscription is not restored": Bug(restoring, "self.router.join(share[0], subscription)", "pass", 5),
-    "PUBREL before it is stored": Bug(
-        acknowledgements,
-        "ctx.send_stored(client, released)",
-        "ctx.send(client, released)",
-        36,
+    "a checkpoint does not know producers": Mistake(unnoted(PRODUCER_PUT), test_producers.live),
+    "a producer leaves out what was refused": Mistake(
+        around(Production, "judge", lambda judge, *of: NEW if judge(*of) == AHEAD else judge(*of)),
+        by(test_producers.test_nothing_is_left_out),
     ),
-    "PUBREC is not written": Bug(
-        acknowledgements,
-        "            if recorded:\n                ctx.ready.deliver(WINDOW_PUT, session, outgoing)\n",
-        "",
-        2,
-    ),
-    "a sync that failed is acknowledged": Bug(
-        journal_writer,
-        "        elif isinstance(error, OSError):\n            self._doubt(error)\n            return\n",
-        "        elif isinstance(error, OSError):\n            error = None\n",
-        289,
-    ),
-    "a sync that began before the append counts": Bug(
-        journal_writer,
-        "        if self._sync_state is not SyncState.IDLE or not self._unsynced:\n            return\n",
-        "        if self._sync_state is SyncState.RUNNING:\n"
-        "            self._syncing_for += self._unsynced\n"
-        "            self._unsynced = []\n"
-        "        if self._sync_state is not SyncState.IDLE or not self._unsynced:\n"
-        "            return\n",
-        184,
-    ),
-    "with power a start does not sync": Bug(
-        directory_store,
-        "            make_safe(journal, data_dir.journal)\n",
-        "            pass\n",
-        "test_power.py::test_a_broker_asks_for_that_with_power_only",
-    ),
-    "what a process that died left counts before it is synced": Bug(
-        directory_store,
-        "        journal.sync()\n    except RecordsLost",
-        "        pass\n    except RecordsLost",
-        "test_power.py::test_messages_of_a_dead_process_are_not_acknowledged_to_other_nodes_before_a_sync",
-    ),
-    "what was given back is forgotten": Bug(
-        journal_gc,
-        "        self._given[begin:end] = [first] * (begin % 2 == 0) + [next] * (end % 2 == 0)",
-        "        self._given = [0, next]",
-        "test_given_back.py::test_exactly_the_freed_offsets_are_known_as_freed",
-    ),
-    "what was given back is wanted again after a power failure": Bug(
-        journal_gc,
-        "            if self.careful:  # a power failure must not restore",
-        "            if False:  # a power failure must not restore",
-        "test_power.py::test_a_power_failure_does_not_bring_back_the_want_of_what_was_given_back",
-    ),
-    "a checkpoint does not wait for streams": Bug(
-        checkpointer,
-        "            yield from self.thread.run(self.streams.sync)",
-        "            yield from self.thread.run(lambda: None)",
-        "test_streams.py::test_lives",
-    ),
-    "a stream may be read before it is safe": Bug(
-        journal_writer,
-        'if self.durability != "power" and self.copies is None:\n            self.streams',
-        "if True:\n            self.streams",
-        "test_streams.py::test_lives",
-    ),
-    "a stream is longer than what the journal knows of it": Bug(
-        stream_logs, "if careful and found.stream.next > end:", "if False:", "test_streams.py::test_lives"
-    ),
-    "a stream lacks what the journal has": Bug(
-        recovery, "            keep(image.kept)\n", "", "test_streams.py::test_lives"
-    ),
-    "a stream gets again what it has": Bug(
-        stream_logs,
-        "found is None or put.offset < found.stream.next",
-        "found is None",
-        "test_streams.py::test_lives",
-    ),
-    "what waits for a full disk is not put into streams": Bug(
-        journal_writer,
-        "followed = self._follow()",
-        "followed = True",
-        "test_streams.py::test_lives",
-    ),
-    "a stream's message is kept for as long as its handshake": Bug(
-        turn_operations,
-        "            message = message.copy()\n        self._begin(message)\n        put_receiver",
-        "            pass\n        self._begin(message)\n        put_receiver",
-        "test_streams.py::test_lives",
-    ),
-    "what is known of a producer is kept without its message": Bug(
-        turn_operations,
-        "            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)",
-        "            self._close()\n"
-        "            put_receiver(self._receivers, 0, 0, PRODUCER, write.value + write.topic)\n"
-        "            known = message.copy()\n"
-        "            put_message(self._record, known, b'', self._receivers.getvalue(), False)\n"
-        "            self._receivers.truncate(0)\n"
-        "            self.records.append(self._record.getvalue())\n"
-        "            self._record.truncate(0)",
-        "test_producers.py::test_lives",
-    ),
-    "what is known of a producer is not kept": Bug(
-        store_image,
-        "                self._produced(PRODUCER_FACT",
-        "                (PRODUCER_FACT",
-        "test_producers.py::test_lives",
-    ),
-    "a checkpoint does not know producers": Bug(
-        unsaved_changes,
-        "            self.values.put(fact_key(PRODUCER_FACT + write.topic), write.value)",
-        "            pass",
-        "test_producers.py::test_lives",
-    ),
-    "a producer leaves out what was refused": Bug(
-        production,
-        "        if number == next or (number > next and qos == 0):",
-        "        if number >= next:",
-        "test_producers.py::test_nothing_is_left_out",
-    ),
-    "a stream refuses nobody": Bug(
-        publish_admission,
-        "        if stream.full:\n            return True\n",
-        "        pass\n",
-        "test_streams.py::test_a_full_stream_refuses",
+    "a stream refuses nobody": Mistake(
+        patch.object(publish_admission, "stream_is_full", lambda route: False),
+        by(test_streams.test_a_full_stream_refuses),
     ),
 }
-
-
-def copy(target: Path) -> Path:
-    """The package, interpreted, its tests, and the list of compiled modules, which the tests read."""
-    package = Path(starlingmq.__path__[0])
-    tests = Path(__file__).parents[1]
-    leave = shutil.ignore_patterns("*.so", "*.pyd", "node_modules", "__pycache__")
-    shutil.copytree(package, target / "src" / "starlingmq", ignore=leave)
-    shutil.copytree(tests, target / "tests", ignore=leave)
-    shutil.copytree(tests.parent / "compiling", target / "compiling", ignore=leave)
-    return target
-
-
-@contextmanager
-def planted(tree: Path, bug: Bug) -> Iterator[None]:
-    """The file gets its earlier time back: bytecode of a mistake that is as long, made in the same second, would be
-    taken for that of the restored file."""
-    path = tree / "src" / planting.relative_path(bug.module)
-    source, earlier = path.read_text(encoding="utf-8"), path.stat().st_mtime
-    path.write_text(planting.replace(bug.module, source, bug.old, bug.new), encoding="utf-8")
-    try:
-        yield
-    finally:
-        path.write_text(source, encoding="utf-8")
-        os.utime(path, (earlier, earlier))
-
-
-def run(tree: Path, found_by: int | str) -> str:
-    """Live this life, do this test, or ("") some lives: the line that says what failed, or "" if all is well."""
-    if isinstance(found_by, int):
-        words = ["tests.storage.seeds", "--replay", str(found_by)]
-    elif found_by:
-        words = ["pytest", "-q", "-x", *PLUGINS, f"tests/storage/{found_by}"]
-    else:
-        words = ["tests.storage.seeds", "--seeds", str(SEEDS_MAX)]
-    environment = {
-        **os.environ,
-        "STARLINGMQ_PURE": "1",
-        "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    assert done.returncode == len(lines[:1]), done.stdout + done.stderr
-    return lines[0] if lines else ""
-
-
-@cache
-def fails_without(tree: Path, found_by: int | str) -> str:
-    """The failures in the unchanged tree. There must be none, or a failure with the planted bug proves nothing."""
-    return run(tree, found_by)
-
-
-def caught(tree: Path, bug: Bug) -> str:
-    """The failure that reveals the bug: of the seed or test that found it once, or of another run."""
-    for found_by in (bug.found_by, ""):
-        with planted(tree, bug):
-            found = run(tree, found_by)
-        if found:
-            assert not fails_without(tree, found_by), "it fails without the mistake too"
-            return found
-    return ""
-
-
-def main() -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        tree = copy(Path(directory))
-        missed = 0
-        for name, bug in BUGS.items():
-            found = caught(tree, bug)
-            missed += not found
-            print(f"{name}: {found or 'MISSED'}", flush=True)
-    return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

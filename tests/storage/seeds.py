@@ -37,34 +37,35 @@ SICKNESSES = (("append",), ("sync",), ("write",), ("drop",), ("append", "sync"),
 
 
 class Life:
-    """One seed."""
+    """One seed. ``frail`` and ``fixed``, settings of the world: what is not drawn."""
 
     topics: tuple[str, ...] = ()  # that a stream keeps, if there is one
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, frail: bool | None = None, **fixed: Any) -> None:
         random = self.random = Random(seed)
         self.bounded = random.random() < 0.15
         self.ordered = not self.bounded
         power = random.random() < 0.5
-        self.world = self.make_world(
-            random=random,
-            fate=Random(~seed),
-            power=power,
-            span=random.choice([0, 2, 5, 20]),
-            piece=random.choice([1, 2, 5]),
-            topics=self.topics,
-            checkpoint_bytes=random.choice([0, 0, 300, 3000, 1 << 30]),
-            max_mqueue_len=random.choice([3, 10]) if self.bounded else 0,
-            max_inflight=random.choice([0, 0, 1, 2, 5]),
-            write_buffer=random.choice([200, 1 << 20]),
-            publisher_hold=0.0,
-            await_rel_timeout=1_000_000.0,
-            retry_interval=30.0,
-            max_awaiting_rel=0,
-            session_expiry_v3=FOREVER,
-        )
-        self.power = power
-        self.frail = random.random() < 0.4
+        drawn: dict[str, Any] = {
+            "random": random,
+            "fate": Random(~seed),
+            "power": power,
+            "span": random.choice([0, 2, 5, 20]),
+            "piece": random.choice([1, 2, 5]),
+            "topics": self.topics,
+            "checkpoint_bytes": random.choice([0, 0, 300, 3000, 1 << 30]),
+            "max_mqueue_len": random.choice([3, 10]) if self.bounded else 0,
+            "max_inflight": random.choice([0, 0, 1, 2, 5]),
+            "write_buffer": random.choice([200, 1 << 20]),
+            "publisher_hold": 0.0,
+            "await_rel_timeout": 1_000_000.0,
+            "retry_interval": 30.0,
+            "max_awaiting_rel": 0,
+            "session_expiry_v3": FOREVER,
+        }
+        self.world = self.make_world(**drawn | fixed)
+        self.power = self.world.power
+        self.frail = random.random() < 0.4 if frail is None else frail
         self.all: dict[bytes, Publish] = {}
         self.ages: dict[bytes, int] = {}
         self.acked: set[bytes] = set()
@@ -345,9 +346,9 @@ class Life:
         assert not there
 
 
-def run(seed: int, acts: int = 120) -> int:
+def run(seed: int, acts: int = 120, **fixed: Any) -> int:
     """Live one seed; how often the broker died."""
-    life = Life(seed)
+    life = Life(seed, **fixed)
     life.live(acts)
     return life.world.crashes
 

@@ -13,6 +13,7 @@ import argparse
 import logging
 import sys
 import traceback
+from typing import Any
 
 from tests.storage.seeds import Life
 
@@ -22,9 +23,9 @@ from starlingmq.storage.records import decode_message
 class StreamLife(Life):
     topics = ("t/#", "g/#", "t/a")  # the last two overlap with what others are subscribed to, and with the first
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **fixed: Any) -> None:
         self.read: dict[int, bytes] = {}  # messages that a reader has had so far
-        super().__init__(seed)
+        super().__init__(seed, **fixed)
 
     def act(self) -> None:
         super().act()
@@ -69,9 +70,9 @@ class StreamLife(Life):
             last[tuple(key)] = int(number)
 
 
-def run(seed: int, acts: int = 120) -> int:
+def run(seed: int, acts: int = 120, **fixed: Any) -> int:
     """Live one seed; how often the broker died."""
-    life = StreamLife(seed)
+    life = StreamLife(seed, **fixed)
     life.live(acts)
     return life.world.crashes
 
