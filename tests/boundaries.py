@@ -20,6 +20,4 @@ def rows() -> list[str]:
 
 def held_by() -> set[tuple[str, str]]:
     """Files and names; without a name all of a file. They are marked ``security``: ``make security`` runs them."""
-    if not PAGE.exists():  # a copy of the package and its tests, in which mistakes are planted
-        return set()
     return set(NAMED.findall("\n".join(rows())))

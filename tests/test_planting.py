@@ -29,7 +29,7 @@ from tests.storage import test_planted
 
 
 class Whole:
-    """What mistakes are planted into."""
+    """A class for the plants of these tests."""
 
     def part(self, number: int) -> int:
         return number
