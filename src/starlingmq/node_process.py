@@ -42,8 +42,9 @@ class Node(Broker):
         await super().start()
         self._log.serves(self.addresses)
         # A full collection over a million sessions would stall everything for seconds, and the core makes no reference
-        # cycles: only young objects are checked, and those that survive are left to their reference count.
-        gc.collect()
+        # cycles: only young objects are checked, and those that survive are left to their reference count. The imports
+        # left cycles of a fifth of a megabyte, which are not worth the search while the first clients wait.
+        gc.freeze()
         free_memory()  # buffers that the imports needed
         gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
         self._freeze()

@@ -132,6 +132,31 @@ def test_openssl_is_loaded_for_a_tls_listener_only(tmp_path: Path) -> None:
     assert loaded(f"{{url: 'mqtts://127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}")
 
 
+WITHOUT_COLLECTIONS: Final = """
+import builtins, gc, os
+
+def begun(phase, info):
+    if phase == "start" and len(gc.get_objects()) > 15_000:
+        begins.append(info["generation"])
+
+def ready(*words, **how):
+    say(words[0], begins, flush=True)
+    os._exit(0)
+
+begins, say, builtins.print = [], print, ready
+gc.callbacks.append(begun)
+from starlingmq.cli.main import main
+main(["serve", "--listen", "mqtt://127.0.0.1:0"])
+"""
+
+
+def test_a_start_looks_for_no_reference_cycles() -> None:
+    """In what the imports have made, some 40,000 objects."""
+    command = [sys.executable, "-c", WITHOUT_COLLECTIONS]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.stdout == "ready []\n"
+
+
 def test_a_late_module_is_loaded_once_by_whoever_uses_it_first() -> None:
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")

@@ -20,9 +20,8 @@ from starlingmq.cli.version import version_line
 
 COMPLETION: Final = "_STARLINGMQ_COMPLETE"  # set by a shell that requests completions
 INTERRUPTED: Final = 130
-IMPORTED_MAX: Final = (
-    10_000  # objects between two looks for reference cycles: a start makes many objects, and few cycles
-)
+IMPORTED_MAX: Final = 100_000
+"""Objects between two looks for reference cycles: a start makes fewer, and hardly any cycles."""
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
-from msgspec import Struct, inspect, structs
+from msgspec import Struct, structs
 
 HIDDEN: Final = "***"
 SECRET: Final = {"secret": "all"}
@@ -22,12 +22,13 @@ S = TypeVar("S", bound=Struct)
 
 def masked(section: S) -> S:
     """The same section, and all below it, with ``***`` in place of secrets."""
-    changed = {
-        name: _masked(getattr(section, name), kind)
-        for name, (kind, is_section) in _fields(type(section)).items()
-        if kind or is_section
-    }
-    return structs.replace(section, **changed)
+    names = (name for name, (kind, is_section) in _fields(type(section)).items() if kind or is_section)
+    return structs.replace(section, **{name: masked_setting(section, name) for name in names})
+
+
+def masked_setting(section: Struct, name: str) -> Any:
+    """The value of one setting of a section, with ``***`` in place of secrets."""
+    return _masked(getattr(section, name), _fields(type(section))[name][0])
 
 
 def without_login(url: str) -> str:
@@ -59,22 +60,18 @@ def _masked(value: Any, kind: str) -> Any:
 @cache
 def _fields(section: type[Struct]) -> dict[str, tuple[str, bool]]:
     """For each field its mark, and whether it contains sections."""
-    kind = inspect.type_info(section)
-    assert isinstance(kind, inspect.StructType)
-    found = {}
-    for field in kind.fields:
-        mark, below = "", field.type
-        if isinstance(below, inspect.Metadata):
-            mark, below = (below.extra or {}).get("secret", ""), below.type
-        found[field.name] = mark, _holds_sections(below)
-    return found
+    return {
+        field.name: (extra_of(field.type).get("secret", ""), _holds_sections(field.type))
+        for field in structs.fields(section)
+    }
 
 
-def _holds_sections(kind: inspect.Type) -> bool:
-    if isinstance(kind, inspect.Metadata):
-        return _holds_sections(kind.type)
-    if isinstance(kind, inspect.UnionType):
-        return any(_holds_sections(one) for one in kind.types)
-    return isinstance(kind, inspect.StructType) or (
-        isinstance(kind, inspect.VarTupleType) and _holds_sections(kind.item_type)
-    )
+def extra_of(kind: Any) -> dict[str, Any]:
+    """What ``Meta(extra=...)`` says of a type."""
+    if get_origin(kind) is not Annotated:
+        return {}
+    return {key: value for meta in kind.__metadata__ for key, value in (meta.extra or {}).items()}
+
+
+def _holds_sections(kind: Any) -> bool:
+    return (isinstance(kind, type) and issubclass(kind, Struct)) or any(map(_holds_sections, get_args(kind)))

@@ -36,7 +36,7 @@ from starlingmq.config.listeners_section import (
 )
 from starlingmq.config.mqtt_section import MqttConfig
 from starlingmq.config.nats_section import NatsConfig, check_nats
-from starlingmq.config.secret_masking import masked, without_login
+from starlingmq.config.secret_masking import masked_setting, without_login
 from starlingmq.config.section_types import ConfigError, Duration, Section
 from starlingmq.config.storage_section import StorageConfig, check_storage
 from starlingmq.config.streams_section import StreamsConfig, check_streams
@@ -175,27 +175,25 @@ def reveals(override: str) -> bool:
     """Whether a ``key.path=value`` contains a secret."""
     key_path, _, text = override.partition("=")
     tree: Tree = {}
+    keys = key_path.strip().split(".")
     try:
-        set_path(tree, key_path.strip().split("."), yaml_value(text, key_path))
+        set_path(tree, keys, yaml_value(text, key_path))
         config = build(Config, _with_sections(tree))
     except ConfigError:
         return False  # the broker does not start with it
-    return masked(config) != config
+    return bool(masked_setting(config, keys[0]) != getattr(config, keys[0]))
 
 
 def exposed_secrets(overrides: Iterable[str]) -> list[str]:
     """A warning for each override of a command line that contains a secret."""
-    paths = {setting.path for setting in settings(Config)}
     found = []
-    for override in overrides:
-        if reveals(override):
-            path = override.partition("=")[0].strip()
-            variable = ENV_PREFIX + path.upper().replace(".", "__")
-            file = f" or {path}_file" if f"{path}_file" in paths else ""
-            found.append(
-                f"the command line has the secret of {path}, and every account of this machine can read it in the list "
-                f"of processes; use the variable {variable}{file}, or a settings file"
-            )
+    for path in (override.partition("=")[0].strip() for override in overrides if reveals(override)):
+        variable = ENV_PREFIX + path.upper().replace(".", "__")
+        file = f" or {path}_file" if any(setting.path == f"{path}_file" for setting in settings(Config)) else ""
+        found.append(
+            f"the command line has the secret of {path}, and every account of this machine can read it in the list "
+            f"of processes; use the variable {variable}{file}, or a settings file"
+        )
     return found
 
 

@@ -1,6 +1,7 @@
 """Builds a checked tree of Sections from plain YAML values: unknown keys, spellings of quantities, types, bounds.
 
-It knows no particular setting: it walks the types of the given tree.
+It knows no particular setting: it walks the types of the given tree. Only sections that the values mention are
+described (``msgspec.inspect`` would describe all of them, which takes a tenth of the start of a broker).
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from msgspec import inspect
+from msgspec import structs
 
+from starlingmq.config.secret_masking import extra_of
 from starlingmq.config.section_types import ConfigError, Section, parse_duration, parse_seconds, parse_size
 
 Tree = dict[str, Any]
@@ -105,36 +108,31 @@ def set_path(tree: Tree, keys: list[str], value: Any) -> None:
 def build(root: type[S], tree: Tree) -> S:
     """The Section ``root`` from plain values. Raises ConfigError with one line that starts with the path."""
     try:
-        return msgspec.convert(_prepare(inspect.type_info(root), tree, "", root), root)
+        return msgspec.convert(_prepare(root, tree, "", root), root)
     except msgspec.ValidationError as error:
         raise ConfigError(_reworded(error)) from error
 
 
-def _prepare(kind: inspect.Type, value: Any, path: str, root: type[Section]) -> Any:
+def _prepare(kind: Any, value: Any, path: str, root: type[Section]) -> Any:
     """``value`` with its keys checked and its quantities as numbers. msgspec checks types and bounds."""
     unit, kind = _unwrap(kind)
     if unit and isinstance(value, str):
         return _quantity(unit, value, path)
-    if isinstance(kind, inspect.LiteralType) and value not in kind.values:
-        raise ConfigError(f"{path}: {value!r} is not one of {', '.join(map(str, kind.values))}")
-    if isinstance(kind, inspect.UnionType):
-        return _prepare_union(kind, value, path, root)
-    if isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
-        return [_prepare(kind.item_type, item, f"{path}[{index}]", root) for index, item in enumerate(value)]
-    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+    origin, members = get_origin(kind), get_args(kind)
+    if origin is Literal and value not in members:
+        raise ConfigError(f"{path}: {value!r} is not one of {', '.join(map(str, members))}")
+    if origin in (Union, UnionType):
+        section = next((member for member in members if _is_section(member)), None)
+        return value if section is None else _prepare(section, value, path, root)
+    if origin is tuple and isinstance(value, list):
+        return [_prepare(members[0], item, f"{path}[{index}]", root) for index, item in enumerate(value)]
+    if _is_section(kind) and isinstance(value, dict):
         return _prepare_section(kind, value, path, root)
     return value
 
 
-def _prepare_union(kind: inspect.UnionType, value: Any, path: str, root: type[Section]) -> Any:
-    for member in kind.types:
-        if isinstance(_unwrap(member)[1], inspect.StructType):
-            return _prepare(member, value, path, root)
-    return value
-
-
-def _prepare_section(kind: inspect.StructType, value: Tree, path: str, root: type[Section]) -> Tree:
-    fields = {field.name: field for field in kind.fields}
+def _prepare_section(kind: type[Section], value: Tree, path: str, root: type[Section]) -> Tree:
+    fields = {field.name: field for field in structs.fields(kind)}
     prepared = {}
     for key, below in value.items():
         key_path = f"{path}.{key}" if path else str(key)
@@ -144,7 +142,7 @@ def _prepare_section(kind: inspect.StructType, value: Tree, path: str, root: typ
                 f"{key_path}: unknown key; the nearest is {nearest_key(key_path, path, list(fields), root)}"
             )
         # "mqtt:" with nothing below it is a section whose keys are all commented out.
-        if below is None and isinstance(_unwrap(field.type)[1], inspect.StructType | inspect.VarTupleType):
+        if below is None and (_is_section(field.type) or get_origin(_unwrap(field.type)[1]) is tuple):
             continue
         prepared[key] = _prepare(field.type, below, key_path, root)
     return prepared
@@ -157,10 +155,14 @@ def _quantity(unit: str, text: str, path: str) -> float:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _unwrap(kind: inspect.Type) -> tuple[str, inspect.Type]:
-    if not isinstance(kind, inspect.Metadata):
-        return "", kind
-    return (kind.extra or {}).get("unit", ""), kind.type
+def _unwrap(kind: Any) -> tuple[str, Any]:
+    """The unit of a type, and the type without annotations."""
+    return extra_of(kind).get("unit", ""), get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _is_section(kind: Any) -> bool:
+    below = _unwrap(kind)[1]
+    return isinstance(below, type) and issubclass(below, msgspec.Struct)
 
 
 def nearest_key(wrong: str, section: str, siblings: list[str], root: type[Section]) -> str:
@@ -187,21 +189,16 @@ class Setting(msgspec.Struct, frozen=True):
     is_section: bool
 
 
-def settings(root: type[Section]) -> Iterator[Setting]:
+def settings(root: type[Section], prefix: str = "") -> Iterator[Setting]:
     """All keys of the tree in the order of definition; a section precedes its content."""
-    return _settings(inspect.type_info(root), "")
-
-
-def _settings(kind: inspect.Type, prefix: str) -> Iterator[Setting]:
-    if not isinstance(kind, inspect.StructType):
-        return
-    for field in kind.fields:
-        meta = field.type if isinstance(field.type, inspect.Metadata) else None
+    for field in structs.fields(root):
         unit, below = _unwrap(field.type)
-        text = ((meta.extra_json_schema or {}) if meta else {}).get("description", "")
+        metas = field.type.__metadata__ if below is not field.type else ()
+        texts = [meta.description for meta in metas if meta.description is not None]
         path = prefix + field.name
-        yield Setting(path, text, unit, isinstance(below, inspect.StructType))
-        yield from _settings(below, f"{path}.")
+        yield Setting(path, texts[-1] if texts else "", unit, _is_section(below))
+        if _is_section(below):
+            yield from settings(below, f"{path}.")
 
 
 def _reworded(error: msgspec.ValidationError) -> str:
