@@ -35,6 +35,7 @@ OF_A_BROKER: Final = OF_OPTIONS - {"rich", "typer"} | {"asyncio", "msgspec", "uv
 
 HELP_MODULES_MAX: Final = 400  # 305, of which rich and typer have most
 SERVE_MODULES_MAX: Final = 530  # interpreted 487, compiled 345
+MEMBER_MODULES_MAX: Final = 730  # of a node of a cluster: interpreted 677, compiled 462
 MEGABYTES_MAX: Final = 33  # of an empty broker: compiled 31, interpreted 27
 OURS_FOR_HELP_MAX: Final = 12  # 7
 
@@ -105,6 +106,26 @@ def test_a_broker_with_its_defaults_loads_nothing_that_it_does_not_use(tmp_path:
     assert [name for name in loaded if name.startswith(OF_A_CLUSTER)] == []
     assert OF_NAMES.intersection(loaded) == set()
     assert len(loaded) <= SERVE_MODULES_MAX
+
+
+OF_A_START: Final = """
+from starlingmq.cli import serve
+from starlingmq.cli.early_etcd import MODULES
+from starlingmq.cli.main import main
+
+serve.run = lambda options: [__import__(name) for name in ("starlingmq.net.etcd.etcd_access", *MODULES)]
+main(["serve"])
+"""
+
+
+def test_a_node_of_a_cluster_loads_nothing_that_it_does_not_use() -> None:
+    """Half of the time from its start until it has joined is the time of its imports."""
+    command = [sys.executable, "-c", OF_A_START]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    loaded = imported(done.stderr)
+    assert packages(loaded) & (OF_OPTIONS - {"google", "grpc"}) == set()
+    assert "starlingmq.cluster.cluster_state" in loaded
+    assert len(loaded) <= MEMBER_MODULES_MAX
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the loaded libraries are read from /proc")
