@@ -65,3 +65,18 @@ def test_a_simulated_world_does_not_depend_on_the_seed_of_hashes(seed: str) -> N
     """Compares the whole trace: each frame, each step of each node."""
     one, two = (output(hash_seed, "-m", "tests.sim", "--seed", seed) for hash_seed in ("1", "2"))
     assert len(one.splitlines()) > 100 and one == two
+
+
+def test_an_empty_dict_keeps_no_room_for_the_entries_that_it_has_had() -> None:
+    sharded = ShardedDict[int]()
+
+    def room() -> int:
+        return sum(map(sys.getsizeof, sharded._shards))
+
+    before = room()
+    for number in range(20_000):
+        sharded.set(b"%d" % number, number)
+    assert room() > 10 * before
+    for number in range(20_000):
+        assert sharded.pop(b"%d" % number) == number
+    assert room() <= before

@@ -43,6 +43,8 @@ class ShardedDict(Generic[T]):
         shard = self._shards[crc32(key) & (SHARDS - 1)]
         before = len(shard)
         value = shard.pop(key, None)
+        if not shard:
+            shard.clear()  # otherwise it keeps the room of the most entries that it has had
         self._count += len(shard) - before
         return value
 
