@@ -154,6 +154,18 @@ def test_a_member_of_many_groups_pays_for_looking_at_them() -> None:
     assert before - w.state.ctx.work >= FILTERS // GROUPS_PER_UNIT
 
 
+def test_a_member_of_many_groups_pays_for_them_when_it_is_back() -> None:
+    w = World()
+    c = persistent(w, "c", 5)
+    c.send(Subscribe(1, [SubscribeRequest(b"$share/g/r/%d" % n, 1) for n in range(FILTERS)]))
+    c.drop()
+    back = w.open()
+    before = w.state.ctx.work
+    w.state.receive(back.client, encode(Connect(5, "c", False), 5), w.now)
+    assert w.state.ctx.sessions["c"].client is back.client
+    assert before - w.state.ctx.work >= FILTERS // GROUPS_PER_UNIT
+
+
 def test_others_are_served_while_many_filters_are_taken_in() -> None:
     """Between two pieces all other clients get a turn; the client itself is not read before its SUBACK."""
     w = World()
