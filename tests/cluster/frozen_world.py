@@ -90,9 +90,12 @@ class FrozenBooks(RoamingBooks):
         if reader not in self.gone:  # a message that waited for another session may come to its next subscription
             super().begun(reader, payload)
 
+    def went_back(self, subscriber: str) -> bool:
+        return subscriber in self.gone
+
     def received(self, subscriber: str, payload: bytes, qos: int, most: int, promises: list[Promise]) -> None:
-        lost = subscriber in self.gone  # its session went back to an earlier state, which an operator chose
-        super().received(subscriber, payload, qos, len(self.sent) if lost else most, promises)
+        most = len(self.sent) if self.went_back(subscriber) else most
+        super().received(subscriber, payload, qos, most, promises)
 
     def _owed(self, promise: Promise, sent: Sent, calm: bool) -> bool:
         if sent.at <= self.lost_nodes.get(sent.node.host, 0.0):

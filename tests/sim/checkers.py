@@ -103,6 +103,10 @@ class Books:
         """A 5.0 client was told that it was not taken, or its handshake was lost: nothing is owed."""
         self.sent[payload].ended_at = now
 
+    def went_back(self, subscriber: str) -> bool:
+        """Whether its session went back to an earlier state, as an operator may choose."""
+        return False
+
     def new_session(self, subscriber: str) -> None:
         self.sessions[subscriber] = self.sessions.get(subscriber, 0) + 1
 
