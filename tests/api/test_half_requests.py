@@ -78,7 +78,9 @@ async def status(open_: Open, broker: Broker, path: str, headers: str = "", **op
 @pytest.mark.parametrize("authorized", [False, True])
 async def test_half_requests_from_one_address_keep_nobody_out(serve: Serve, token_file: str, authorized: bool) -> None:
     """With a token the halves of bodies are read, without one they are refused before."""
-    broker = await serve(auth={"api": {"token_file": token_file}, "failures": {"delay": 0}})
+    broker = await serve(
+        auth={"api": {"token_file": token_file}, "failures": {"delay": 0}}, mqtt={"connect_timeout": "10m"}
+    )
     login = BEARER.encode() if authorized else b""
     async with connections() as open_:
         early, writer = await open_(broker, from_="127.0.0.3")
@@ -95,7 +97,7 @@ async def test_half_requests_from_one_address_keep_nobody_out(serve: Serve, toke
 
 
 async def test_half_requests_from_many_addresses_keep_nobody_out(serve: Serve) -> None:
-    broker = await serve()
+    broker = await serve(mqtt={"connect_timeout": "10m"})
     async with connections() as open_:
         for number in range(MANY):
             await open_(broker, HALVES[number % len(HALVES)], from_=f"127.0.1.{1 + number % 50}")

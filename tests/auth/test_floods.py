@@ -89,7 +89,7 @@ async def test_a_flood_from_one_address_delays_a_login_from_another_by_what_is_u
     serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasher = Hasher(monkeypatch)
-    broker = await serve(auth={"password": {"file": passwd(ann="right")}, **NO_BANS})
+    broker = await serve(auth={"password": {"file": passwd(ann="right")}, **NO_BANS}, mqtt={"connect_timeout": "10m"})
     flood = [await knock_from(broker, STRANGER, b"wrong", f"c{number}") for number in range(800)]
     checks = checks_of(broker)
     await until(lambda: checks.waiting + len(hasher.asked) + checks.figures.refused == 800)
@@ -112,7 +112,7 @@ async def test_the_login_of_a_closed_connection_is_not_checked(
     serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasher = Hasher(monkeypatch)
-    broker = await serve(auth={"password": {"file": passwd(ann="right")}, **NO_BANS})
+    broker = await serve(auth={"password": {"file": passwd(ann="right")}, **NO_BANS}, mqtt={"connect_timeout": "10m"})
     under_way = [await knock_from(broker, FRIEND, b"first", f"u{number}") for number in range(threads())]
     await hasher.has_been_asked(threads())
     flood = [await knock_from(broker, STRANGER, b"wrong", f"c{number}") for number in range(50)]
