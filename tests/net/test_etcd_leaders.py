@@ -92,6 +92,19 @@ async def test_a_put_has_an_answer_once_there_is_another_leader_and_none_before(
         assert not (await client.txn(put(2))).error
 
 
+async def test_another_leader_is_acted_upon_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishers wait until a copy that is lost with the leader of the etcds is known to be gone."""
+    member = Member()
+    async with asking(member, monkeypatch) as client, within(20.0):
+        monkeypatch.setattr("starlingmq.net.etcd.etcd_client.LATE_SECONDS", 0.1)
+        client.submit(put(1))
+        await member.until_asked(TXN, 1)
+        monkeypatch.setattr("starlingmq.net.etcd.etcd_client.LATE_SECONDS", NEVER)  # from the first look on
+        member.elect()
+        answer = await client.first(TxnAnswer, lambda answer: answer.tag == "put 1")
+        assert "another leader was elected" in answer.error
+
+
 async def test_the_end_of_a_lease_is_asked_for_again_once_there_is_another_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 import trustme
@@ -35,10 +36,13 @@ from starlingmq.config.cluster_section import EtcdConfig, EtcdTlsConfig
 from starlingmq.net.etcd.etcd_calls import AUTHENTICATE, COMPACT, MOVE_LEADER, EtcdCalls, EtcdError, EtcdMethod
 from starlingmq.net.etcd.etcd_members import addresses, members, remove, status
 from starlingmq.net.etcd.etcd_process import EtcdServerError, parse_line
-from starlingmq.net.etcd.etcd_server import EtcdServer
+from starlingmq.net.etcd.etcd_server import ELECTION, EtcdServer
 from starlingmq.net.proto import etcd_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+COPY_IS_GONE: Final = 250  # milliseconds, from a new leader of the etcds until publishers go on without a lost copy
 
 
 def put(number: int, leased: bool = False) -> Txn:
@@ -57,6 +61,13 @@ async def gone(pid: int) -> None:
             except ProcessLookupError:
                 return
             await asyncio.sleep(0.02)
+
+
+def test_publishers_wait_for_an_election_for_one_second_at_most() -> None:
+    """A time-out is so many heartbeats; a member waits for one less than twice as many, chosen at random."""
+    heartbeat, timeout = (int(ELECTION[name]) for name in ("heartbeat-interval", "election-timeout"))
+    assert timeout >= 5 * heartbeat, "etcd refuses less"
+    assert (2 * (timeout // heartbeat) - 1) * heartbeat + COPY_IS_GONE <= 1000
 
 
 async def test_no_program_gets_a_line_that_says_how_to_install_it(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ log = logging.getLogger("starlingmq.etcd")
 RETRY: Final = 0.2  # seconds between attempts
 DISCOVER_SECONDS: Final = 30.0
 OPEN_MAX: Final = 1024  # outstanding transactions; more are refused
-LATE_SECONDS: Final = 0.2  # after which the member is asked, again and again, whether it has another leader since
+LATE_SECONDS: Final = 0.1  # after which the member is asked, again and again, whether it has another leader since
 ANOTHER_LEADER: Final = "ANOTHER_LEADER"
 
 
@@ -161,11 +161,12 @@ class EtcdClient:
         call = asyncio.ensure_future(self.calls.call(method, request))
         try:
             while not (await asyncio.wait((call,), timeout=LATE_SECONDS))[0]:
-                if term and self._term > term:
-                    raise EtcdError(f"etcd at {endpoint}: another leader was elected meanwhile", ANOTHER_LEADER, True)
                 if self._look is None or self._look.done():
                     self._look = asyncio.create_task(self._look_at_term(endpoint))
                     self._keep(self._look)
+                await asyncio.wait((call, self._look), return_when=asyncio.FIRST_COMPLETED)
+                if term and self._term > term and not call.done():
+                    raise EtcdError(f"etcd at {endpoint}: another leader was elected meanwhile", ANOTHER_LEADER, True)
             return call.result()
         finally:
             call.cancel()

@@ -38,10 +38,10 @@ JOIN_SECONDS: Final = 60.0
 PORTS_FILE: Final = "ports.json"
 LEFT_FILE: Final = "left"
 REMOVE_SECONDS: Final = 10.0
-ELECTION: Final = {"heartbeat-interval": "50", "election-timeout": "500"}
+ELECTION: Final = {"heartbeat-interval": "50", "election-timeout": "400"}
 """Milliseconds; etcd has 100 and 1000. When a machine is lost with the leader of the etcds, publishers elsewhere wait
-for an election, one to two time-outs, before its copy is known to be gone. A leader that is merely slow may lose its
-office earlier, which no client notices."""
+for an election, one to nearly two time-outs, and 0.25 s in which it becomes known that their copy is gone: one second
+together. A leader that is merely slow may lose its office earlier, which no client notices."""
 DATA: Final = "data"  # everything below belongs to etcd
 
 
