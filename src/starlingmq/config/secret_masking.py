@@ -67,7 +67,7 @@ def _fields(section: type[Struct]) -> dict[str, tuple[str, bool]]:
 
 
 def extra_of(kind: Any) -> dict[str, Any]:
-    """What ``Meta(extra=...)`` says of a type."""
+    """The entries of ``Meta(extra=...)`` of a type."""
     if get_origin(kind) is not Annotated:
         return {}
     return {key: value for meta in kind.__metadata__ for key, value in (meta.extra or {}).items()}
