@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from starlingmq.api import pages
+from starlingmq.api import http_app, pages
 
 from .browser import BROWSER, Chromium, Page
 from .conftest import Ask, Join, Serve
@@ -115,6 +115,7 @@ async def test_no_text_of_the_page_is_outside_of_the_file(
     marked = "for (const [key, texts] of Object.entries(WORDS)) WORDS[key] = texts.map((text) => `⟦${key} ${text}⟧`);\n"
     (tmp_path / "ui" / "words.js").write_text(told + marked, encoding="utf-8")
     monkeypatch.setattr(pages, "files", lambda _: tmp_path)
+    monkeypatch.setattr(http_app, "routed", http_app.routed.__wrapped__)  # with these pages
     broker = await serve()
     reader = await join(broker, "reader")
     await reader.subscribe("plant/#", "$share/workers/jobs", qos=1)

@@ -120,7 +120,7 @@ def _prepare(kind: Any, value: Any, path: str, root: type[Section]) -> Any:
         return _quantity(unit, value, path)
     origin, members = get_origin(kind), get_args(kind)
     if origin is Literal and value not in members:
-        raise ConfigError(f"{path}: {value!r} is not one of {', '.join(map(str, members))}")
+        raise ConfigError(f"{path}: {value!r} is not one of {', '.join(sorted(map(str, members)))}")
     if origin in (Union, UnionType):
         section = next((member for member in members if _is_section(member)), None)
         return value if section is None else _prepare(section, value, path, root)
