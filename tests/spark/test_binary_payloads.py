@@ -99,6 +99,14 @@ def test_payloads_that_do_not_fit_have_a_reason_and_spare_the_others(name: str) 
     assert all(row[MALFORMED].startswith("the payload cannot be decoded: ") for row in found[1:-1])
 
 
+def test_a_key_twice_in_cbor_is_refused_at_any_depth() -> None:
+    twice = cbor2.dumps({"id": "a", "iD": "b"}).replace(b"iD", b"id")
+    below = cbor2.dumps({"id": "a", "more": {"x": 1, "y": 2}}).replace(b"ay", b"ax")
+    found = decoded(BinaryFormat(name="cbor", columns=SIMPLE.json()), [twice, below, cbor2.dumps({"id": "a"})])
+    assert [row["value"] for row in found] == [None, None, {"id": "a", "value": None}]
+    assert ["Duplicate map key" in row[MALFORMED] for row in found[:2]] == [True, True]
+
+
 def test_framed_avro_is_decoded_by_the_schema_of_its_id(tmp_path: Path) -> None:
     (tmp_path / "7.avsc").write_text(json.dumps(AVRO))
     format = read_format("avro", FIELDS, str(tmp_path), "", "confluent")

@@ -198,7 +198,7 @@ def _cbor(format: BinaryFormat) -> Decoder:
 
     def decode(payload: bytes) -> Any:
         source = io.BytesIO(payload)
-        value = cbor2.load(source)
+        value = cbor2.load(source, allow_duplicate_keys=False)
         if source.tell() != len(payload):
             raise ValueError("bytes follow the value")
         return value
