@@ -244,7 +244,9 @@ async def test_a_connection_that_proves_nothing_is_closed(nodes: Nodes, monkeypa
     assert one.connections == 1 and 2 in one.connected
 
 
-async def test_names_of_strangers_forge_no_lines_of_the_log(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_names_of_strangers_forge_no_lines_of_the_log(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     two = await nodes.start("two", 2, secret=SECRET)
     for number in range(100):
         me = Identity("starling", f"one\n2026-01-01 ERROR forged {number}", 1, 1, "0", b"")
@@ -252,7 +254,13 @@ async def test_names_of_strangers_forge_no_lines_of_the_log(nodes: Nodes, caplog
             stranger.say(hello(me=me).hello)
             assert await stranger.answer() is None
     said = [record.message for record in caplog.records if record.name.startswith("starlingmq")]
-    assert said == ["refused the connection of a node: not a valid handshake of a node"]
+    assert said == ["refused the connection of a node from 127.0.0.1: not a valid handshake of a node"]
+    monkeypatch.setattr(peer_listener, "REASON_AGAIN", 0.0)
+    monkeypatch.setattr(peer_listener, "REFUSALS_LOGGED", 0.0)
+    async with Stranger(two.port) as stranger:
+        stranger.say(b"")
+        assert await stranger.answer() is None
+    assert "(and 99 more that were not logged)" in caplog.records[-1].message
 
 
 async def test_lines_about_strangers_are_counted_when_they_come_too_fast(
@@ -261,11 +269,14 @@ async def test_lines_about_strangers_are_counted_when_they_come_too_fast(
     two = await nodes.start("two", 2, secret=SECRET)
     monkeypatch.setattr(peer_listener, "REFUSALS_LOGGED", 1e9)
     for number in range(100):
-        two.peers._listener.note_refusal(f"reason {number}")
+        two.peers._listener.note_refusal(f"reason {number}", "10.0.0.1")
     monkeypatch.setattr(peer_listener, "REFUSALS_LOGGED", 0.0)
-    two.peers._listener.note_refusal("another")
+    two.peers._listener.note_refusal("another", "10.0.0.1")
     lines = [record.message for record in caplog.records if record.name.startswith("starlingmq")]
-    assert lines[-1] == f"refused the connection of a node: another (and {101 - len(lines)} more that were not logged)"
+    assert (
+        lines[-1]
+        == f"refused the connection of a node from 10.0.0.1: another (and {101 - len(lines)} more that were not logged)"
+    )
     assert len(lines) <= 2
 
 

@@ -220,7 +220,7 @@ async def test_why_there_is_no_connection_is_said_once(nodes: Nodes, caplog: pyt
     await one.until(lambda: one.attempts >= 4)
     reason = "node one does not know the cluster secret; set the same cluster.secret on all nodes"
     assert [record.message for record in caplog.records if record.name == "starlingmq"] == [
-        f"refused the connection of a node: {reason}",
+        f"refused the connection of a node from 127.0.0.1: {reason}",
         f"no connection to node two at {two.peers.address}: {reason}",
     ]
 

@@ -53,6 +53,7 @@ CROWDED: Final = (
 )
 ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # as addresses of a host name may be, such as ::1
 REASONS_MAX: Final = 64  # reasons for refusal that are remembered
+REASON_AGAIN: Final = 60.0  # seconds after which a reason that is still met is logged again
 REFUSALS_LOGGED: Final = 1.0  # seconds between two log lines; refusals in between are counted
 
 Serve = Callable[[Proved, PeerConnection], Awaitable[str]]
@@ -84,7 +85,7 @@ class PeerListener:
         self._accepting: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], str] = {}  # connections without a proof, oldest first: address
-        self._reasons: set[str] = set()
+        self._reasons: dict[str, float] = {}  # when each was logged
         self._refusal_logged = -REFUSALS_LOGGED
         self._refusals_unlogged = 0
 
@@ -140,7 +141,7 @@ class PeerListener:
                 continue
             address = network_key(str(peer[0])) if sock.family != socket.AF_UNIX else LOCAL
             self._make_room(address)
-            task = loop.create_task(self._talk(accepted))
+            task = loop.create_task(self._talk(accepted, address))
             self._strangers[task] = address
             self._tasks.add(task)
             task.add_done_callback(self._ended)
@@ -158,13 +159,13 @@ class PeerListener:
         oldest = next(task for task, of in self._strangers.items() if of == crowded)
         del self._strangers[oldest]
         oldest.cancel()
-        self.note_refusal(CROWDED)
+        self.note_refusal(CROWDED, address)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._strangers.pop(task, None)
 
-    async def _talk(self, sock: socket.socket) -> None:
+    async def _talk(self, sock: socket.socket, address: str) -> None:
         """One connection from its first byte to its end."""
         connection = PeerConnection(self._silence, HANDSHAKE_BYTES_MAX)
         reason = ""
@@ -179,10 +180,10 @@ class PeerListener:
             reason = await self._serve[proved.purpose](proved, connection)
         except RefusedError as error:
             reason = str(error)
-            self.note_refusal(reason)
+            self.note_refusal(reason, address)
         except OSError:  # a TimeoutError is one
             if connection.is_of_older_node:
-                self.note_refusal(OLDER.format(name=self._name))
+                self.note_refusal(OLDER.format(name=self._name), address)
         except Exception:
             log.exception("internal error in a connection of a node; it is closed")
         finally:
@@ -200,22 +201,24 @@ class PeerListener:
             raise RefusedError(f"node {self._name} {STARTING}")
         return answering.admit(proof)
 
-    def note_refusal(self, reason: str) -> None:
-        """Logs each reason once, and at most one line per ``REFUSALS_LOGGED``: strangers choose the text."""
-        if reason in self._reasons:
-            return
+    def note_refusal(self, reason: str, address: str) -> None:
+        """Logs each reason once in ``REASON_AGAIN``, and at most one line per ``REFUSALS_LOGGED``: strangers choose the
+        text.
+        """
         now = asyncio.get_running_loop().time()
-        if now - self._refusal_logged < REFUSALS_LOGGED:
+        logged = self._reasons.get(reason)
+        if now - self._refusal_logged < REFUSALS_LOGGED or (logged is not None and now - logged < REASON_AGAIN):
             self._refusals_unlogged += 1
             return
         if len(self._reasons) >= REASONS_MAX:
             self._reasons.clear()
-        self._reasons.add(reason)
+        self._reasons[reason] = now
         more = f" (and {self._refusals_unlogged} more that were not logged)" if self._refusals_unlogged else ""
         self._refusal_logged, self._refusals_unlogged = now, 0
         log.log(
             logging.INFO if reason.endswith(STARTING) else logging.WARNING,
-            "refused the connection of a node: %s%s",
+            "refused the connection of a node from %s: %s%s",
+            address,
             reason,
             more,
         )
