@@ -475,6 +475,7 @@ class Broker:
 def _load_http() -> None:
     """Only HTTP listeners need it, and it takes most of a second, so it is done before clients wait."""
     try:
+        importlib.import_module("starlingmq.api.listening")
         importlib.import_module("starlingmq.api.http_app").routed()
     except ImportError as error:
         raise ConfigError(f"listeners: http:// needs {error.name}; run pip install '.[http]' in the sources") from None

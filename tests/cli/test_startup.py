@@ -153,6 +153,31 @@ def test_openssl_is_loaded_for_a_tls_listener_only(tmp_path: Path) -> None:
     assert loaded(f"{{url: 'mqtts://127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}")
 
 
+LOADED_LATE: Final = """
+import asyncio, sys
+from starlingmq import Broker
+from starlingmq.config.settings import from_tree
+
+async def noted(broker, admin):
+    before = set(sys.modules)
+    await open_http(broker, admin)
+    print(*set(sys.modules) - before)
+
+async def main():
+    async with Broker(from_tree({"listeners": ["http://127.0.0.1:0"]})):
+        pass
+
+open_http, Broker._open_http = Broker._open_http, noted
+asyncio.run(main())
+"""
+
+
+def test_an_http_listener_is_loaded_before_clients_wait() -> None:
+    command = [sys.executable, "-c", LOADED_LATE]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert len(done.stdout.split()) <= 5, done.stdout  # 2, of uvicorn
+
+
 WITHOUT_COLLECTIONS: Final = """
 import builtins, gc, os
 
