@@ -29,11 +29,11 @@ def put(number: int) -> Txn:
 
 
 class Member:
-    """A member of etcd: it says who leads, and answers nothing else while ``lost``."""
+    """A member of etcd: it says who leads, unless it is ``silent``, and answers nothing else while ``lost``."""
 
     def __init__(self) -> None:
         self.term = self.leader = 1
-        self.lost = False
+        self.lost = self.silent = False
         self.asked: list[object] = []
         self._news = asyncio.Event()
 
@@ -42,6 +42,8 @@ class Member:
         self._news.set()
         header = pb.ResponseHeader(raft_term=self.term)
         if method is STATUS:
+            if self.silent:
+                await asyncio.Event().wait()
             return pb.StatusResponse(header=header, leader=self.leader)
         if self.lost:
             await asyncio.Event().wait()
@@ -101,6 +103,21 @@ async def test_another_leader_is_acted_upon_once_it_is_known(monkeypatch: pytest
         await member.until_asked(TXN, 1)
         monkeypatch.setattr("starlingmq.net.etcd.etcd_client.LATE_SECONDS", NEVER)  # from the first look on
         member.elect()
+        answer = await client.first(TxnAnswer, lambda answer: answer.tag == "put 1")
+        assert "another leader was elected" in answer.error
+
+
+async def test_another_leader_that_an_answer_tells_of_is_acted_upon_while_its_member_does_not_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = Member()
+    async with asking(member, monkeypatch) as client, within(20.0):
+        member.silent = True
+        client.submit(put(1))
+        await member.until_asked(STATUS, 1)
+        member.elect()
+        member.lost = False
+        assert not (await client.txn(put(2))).error
         answer = await client.first(TxnAnswer, lambda answer: answer.tag == "put 1")
         assert "another leader was elected" in answer.error
 

@@ -164,7 +164,7 @@ class EtcdClient:
                 if self._look is None or self._look.done():
                     self._look = asyncio.create_task(self._look_at_term(endpoint))
                     self._keep(self._look)
-                await asyncio.wait((call, self._look), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((call, self._look), timeout=LATE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if term and self._term > term and not call.done():
                     raise EtcdError(f"etcd at {endpoint}: another leader was elected meanwhile", ANOTHER_LEADER, True)
             return call.result()
