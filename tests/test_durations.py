@@ -54,6 +54,12 @@ def test_the_longest_lots_come_first_and_tests_with_spark_are_one(monkeypatch: p
     assert len(items) == 2 * len(names)
 
 
+def test_files_that_read_all_sources_are_one_lot() -> None:
+    assert all((durations.FILE.parent.parent / file).exists() for file in durations.SOURCES), "a test has moved"
+    assert {durations.lot(file) for file in durations.SOURCES} == {durations.SOURCES[0]}
+    assert durations.lot("tests/test_flaky.py") == "tests/test_flaky.py"
+
+
 def test_a_run_is_recorded_beside_other_files_and_without_those_that_are_gone(tmp_path: Path) -> None:
     """With two processes of pytest-xdist, as in make test."""
     file = tmp_path / "durations.tsv"
