@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 
 def few(parameters: Iterable[Any], *stay: Any) -> list[Any]:
@@ -18,3 +20,8 @@ def few(parameters: Iterable[Any], *stay: Any) -> list[Any]:
 def drawn(few: int, many: int) -> pytest.MarkDecorator:
     """``examples`` as a parameter: how many are drawn or made from seeds; ``many`` are ``long``."""
     return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.long)])
+
+
+def live(machine: type[RuleBasedStateMachine], examples: int, **more: Any) -> None:
+    """Draw the steps of a state machine, in so many examples. ``more``: settings of hypothesis."""
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, deadline=None, **more))

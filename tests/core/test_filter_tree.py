@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearFilters, filters, topics
-from tests.few import drawn
+from tests.few import drawn, live
 
 import starlingmq
 from starlingmq.core.routing import filter_tree
@@ -62,9 +62,7 @@ class AsTheScanSays(RuleBasedStateMachine):
 
 @drawn(40, 200)
 def test_the_tree_matches_as_the_scan(examples: int) -> None:
-    run_state_machine_as_test(
-        AsTheScanSays, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)
-    )
+    live(AsTheScanSays, examples, stateful_step_count=40)
 
 
 @given(st.sets(st.sampled_from(SMALL_FILTERS)))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.core.session_twins import outgoing
-from tests.few import drawn
+from tests.few import drawn, live
 
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.member_selection import RANDOM, STRATEGIES
@@ -102,4 +101,4 @@ class GroupAsTheListSays(RuleBasedStateMachine):
 
 @drawn(25, 200)
 def test_the_group_is_as_the_list_says(examples: int) -> None:
-    run_state_machine_as_test(GroupAsTheListSays, settings=settings(max_examples=examples, deadline=None))
+    live(GroupAsTheListSays, examples)

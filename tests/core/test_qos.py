@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.session_twins import DictInbound, ListWindow, message, outgoing
-from tests.few import drawn
+from tests.few import drawn, live
 
 from starlingmq.core.session.qos import MAX_PACKET_ID, Inbound, SendWindow
 
@@ -164,12 +156,12 @@ class InboundAsTheDictsSay(RuleBasedStateMachine):
 
 @drawn(25, 200)
 def test_the_window_is_as_the_list_says(examples: int) -> None:
-    run_state_machine_as_test(WindowAsTheListSays, settings=settings(max_examples=examples, deadline=None))
+    live(WindowAsTheListSays, examples)
 
 
 @drawn(25, 200)
 def test_inbound_messages_are_as_the_dicts_say(examples: int) -> None:
-    run_state_machine_as_test(InboundAsTheDictsSay, settings=settings(max_examples=examples, deadline=None))
+    live(InboundAsTheDictsSay, examples)
 
 
 @pytest.mark.parametrize("used", [1, 500])

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.session_twins import ListQueue, outgoing
-from tests.few import drawn
+from tests.few import drawn, live
 
 from starlingmq.core.session.queue import MessageQueue
 
@@ -55,7 +47,7 @@ class QueueAsTheListSays(RuleBasedStateMachine):
 
 @drawn(25, 200)
 def test_the_queue_is_as_the_list_says(examples: int) -> None:
-    run_state_machine_as_test(QueueAsTheListSays, settings=settings(max_examples=examples, deadline=None))
+    live(QueueAsTheListSays, examples)
 
 
 def test_promised_messages_have_room_beside_the_limit_until_as_many_others_have_come() -> None:

@@ -7,9 +7,9 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearRetained, filters, retained, topics
-from tests.few import drawn
+from tests.few import drawn, live
 
 from starlingmq.core.message import Message
 from starlingmq.core.routing.retained_store import LOOK_BYTES, LOOKS_PER_MATCH, RetainedCursor, RetainedTree
@@ -105,9 +105,7 @@ class AsTheDictSays(RuleBasedStateMachine):
 
 @drawn(40, 200)
 def test_retained_messages_are_those_of_the_dict(examples: int) -> None:
-    run_state_machine_as_test(
-        AsTheDictSays, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)
-    )
+    live(AsTheDictSays, examples, stateful_step_count=40)
 
 
 @given(st.lists(topics, unique=True, max_size=60), filters, st.integers(1, 9))

@@ -15,18 +15,10 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.core.session_clients import Publisher, Receiver, Witness
-from tests.few import drawn
+from tests.few import drawn, live
 from tests.harness import World
 
 versions = st.sampled_from([3, 4, 5, 5])
@@ -188,10 +180,7 @@ class Sessions(RuleBasedStateMachine):
 
 @drawn(40, 200)
 def test_sessions_live_as_their_twins(examples: int) -> None:
-    run_state_machine_as_test(
-        Sessions,
-        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, report_multiple_bugs=False),
-    )
+    live(Sessions, examples, stateful_step_count=40, report_multiple_bugs=False)
 
 
 @pytest.mark.parametrize("seed", range(40))

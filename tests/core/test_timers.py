@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from tests.few import drawn
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.few import drawn, live
 
 from starlingmq.core.timers import TICK, TimerWheel
 
@@ -68,4 +67,4 @@ class WheelAsTheListSays(RuleBasedStateMachine):
 
 @drawn(25, 200)
 def test_the_wheel_is_as_the_list_says(examples: int) -> None:
-    run_state_machine_as_test(WheelAsTheListSays, settings=settings(max_examples=examples, deadline=None))
+    live(WheelAsTheListSays, examples)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.few import live
 from tests.storage.engines import JOURNAL_ENGINES, ListJournal
 
 from starlingmq.storage.journal import Journal
@@ -55,7 +55,7 @@ def test_an_engine_is_a_list(engine: str) -> None:
             self.journal.close()
             self.journal.close()
 
-    run_state_machine_as_test(AsTheListSays, settings=settings(max_examples=60, deadline=None))
+    live(AsTheListSays, 60)
 
 
 def test_memory_gives_back_what_is_trimmed() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from tests.few import live
 from tests.storage.engines import KV_ENGINES, DictKv
 
 from starlingmq.storage.kv import Batch, Kv, after, prefix_end
@@ -64,7 +65,7 @@ def test_an_engine_is_a_sorted_dict(engine: str) -> None:
             self.kv.close()
             self.kv.close()
 
-    run_state_machine_as_test(AsTheDictSays, settings=settings(max_examples=60, deadline=None))
+    live(AsTheDictSays, 60)
 
 
 @given(prefix=keys, key=keys)

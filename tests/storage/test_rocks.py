@@ -10,7 +10,8 @@ from timeit import timeit
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.few import live
 from tests.storage.engines import DictKv, ListJournal
 from tests.storage.figures import figures
 
@@ -89,7 +90,7 @@ def test_the_kv_is_a_sorted_dict_that_survives(tmp_path: Path) -> None:
             self.kv.close()
             self.kv.close()
 
-    run_state_machine_as_test(AsTheDictSays, settings=few)
+    live(AsTheDictSays, 15, stateful_step_count=40)
 
 
 def test_the_journal_is_a_list_that_survives(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_the_journal_is_a_list_that_survives(tmp_path: Path) -> None:
             self.journal.close()
             self.journal.close()
 
-    run_state_machine_as_test(AsTheListSays, settings=few)
+    live(AsTheListSays, 15, stateful_step_count=40)
 
 
 def test_offsets_are_not_given_again_after_everything_was_trimmed(tmp_path: Path) -> None:

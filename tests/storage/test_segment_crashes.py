@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.few import drawn, live
 from tests.storage.simfs import SimFiles
 
 from starlingmq.storage.segment.segment_journal import RecordsLost, SegmentJournal
@@ -216,15 +216,7 @@ class Disaster(RuleBasedStateMachine):
         assert open_journal(self.files).next == len(self.twin.records)
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(150, marks=pytest.mark.long)])
+@drawn(40, 150)
 def test_promised_records_survive_disasters(examples: int) -> None:
-    run_state_machine_as_test(
-        Disaster,
-        settings=settings(
-            max_examples=examples,
-            report_multiple_bugs=False,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    lax = {"report_multiple_bugs": False, "suppress_health_check": list(HealthCheck)}
+    live(Disaster, examples, stateful_step_count=40, **lax)
