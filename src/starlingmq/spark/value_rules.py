@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import reduce
+from operator import or_
 from typing import Any, Final, cast
 
 from pyspark.sql import Column
@@ -90,6 +92,10 @@ class ValueRules:
         """
         return self._first(self._judged, decoded, texts, self._fields, self.texts, "")
 
+    def refused(self, decoded: Column, texts: Column) -> Column | None:
+        """Return true in place of the words of ``problem``: Java does not compile the long methods that words make."""
+        return self._first(self._refused, decoded, texts, self._fields, self.texts, "")
+
     def unread(self, decoded: Column, texts: Column, words: Words) -> Column:
         """Return the first value that has a text, but is null in this row of ``read``, in words; null if there is none.
         ``texts``: of the type ``as_texts(fields)``.
@@ -111,11 +117,11 @@ class ValueRules:
         for field in self._fields.fields:
             value = decoded.getField(field.name)
             text, kinds = _below(texts, self.texts, field.name)
-            problem = self._first(self._judged, value, text, field.dataType, kinds, field.name)
+            refused = self._first(self._refused, value, text, field.dataType, kinds, field.name)
             if self._differs(field.dataType, field.name):
                 value = self._converted(value, field.dataType, field.name)
-            if problem is not None:
-                value = F.when(malformed & problem.isNotNull(), F.lit(None)).otherwise(value)
+            if refused is not None:
+                value = F.when(malformed & refused.isNotNull(), F.lit(None)).otherwise(value)
             found.append(value.alias(field.name))
         return found
 
@@ -207,15 +213,26 @@ class ValueRules:
         return F.when(outside[0](F.array_min(values)) | outside[1](F.array_max(values)), found)
 
     def _judged(self, value: Column, text: Column | None, type: DataType, path: str) -> Column | None:
-        outside = self._outside(type, path)
         found = None
+        for strange, shown, why in self._tests(value, text, type, path):
+            words = told(f"{path} is ", shown, why)
+            found = F.when(strange, words) if found is None else found.when(strange, words)
+        return found
+
+    def _refused(self, value: Column, text: Column | None, type: DataType, path: str) -> Column | None:
+        tests = [strange for strange, *_ in self._tests(value, text, type, path)]
+        return F.when(reduce(or_, tests), F.lit(True)) if tests else None
+
+    def _tests(self, value: Column, text: Column | None, type: DataType, path: str) -> list[tuple[Column, Column, str]]:
+        """Return tests that are true of a value that is not taken, each with what is shown of the value, and why."""
+        found = []
+        outside = self._outside(type, path)
         if outside is not None:
             shown = F.regexp_replace(value.cast("string"), r"\.0*$", "")
-            found = F.when(outside[0](value) | outside[1](value), told(f"{path} is ", shown, self._why(type, path)))
+            found.append((outside[0](value) | outside[1](value), shown, self._why(type, path)))
         if text is not None:
             strange, why = _text_rule(value, text, type)
-            words = told(f"{path} is ", text, why)
-            found = F.when(strange, words) if found is None else found.when(strange, words)
+            found.append((strange, text, why))
         return found
 
     def _why(self, type: DataType, path: str) -> str:
