@@ -206,6 +206,7 @@ def test_keys_that_differ_by_case_only_are_no_rows_of_nulls(spark: SparkSession)
         b'{"value": 1, "n": {"at": "2026-01-01"}}': f"Value {words}",
         b'{"n": {"At": "2026-01-01"}}': f"n.at {words}",
         b'{"Value": 1, "N": {"at": "2026-01-01"}}': f"n.at {words}",
+        b'{"Value": 1, "n": {"AT": 1, "x": "Value"}, "x": {"at": 1}}': f"n.at {words}",
         b'{"l": [{"x": 1}, {"X": 1}]}': f"l.x {words}",
     }
     check(spark, decode, good, bad)
@@ -233,6 +234,7 @@ def test_csv_values_have_the_same_rules(spark: SparkSession) -> None:
         b"a,1,,2026-01-01 xyz,": "d is 2026-01-01 xyz, which is not a whole date",
         b"a,1,,,1.234": "p is 1.234, which decimal(6,2) does not hold exactly",
         b'a,1,,,"1,5"': "p is 1,5, which decimal(6,2) does not hold exactly",
+        b'"a,b",1,,,1.234': "p is 1.234, which decimal(6,2) does not hold exactly",
         b"a,1,,,\nb,2,,,": "the payload has more than one line",
     }
     good = [b"\xef\xbb\xbfa,1.5,2026-01-01T00:00:00Z,2026-01-01,1.50", b"a,,,,\r\n", b'"a\nb",,,,']
@@ -247,6 +249,8 @@ def test_csv_values_follow_the_options(spark: SparkSession) -> None:
     wanted = DecodeConfig(format="csv", schema=schema, options=options)
     (row,) = check(spark, wanted, [b'a,1,00:00 01.01.2026,20260101,"1,50"'], {})
     assert (row.at, row.d, row.p) == (NEW_YEAR, NEW_YEAR.date(), Decimal("1.5"))
+    wanted = DecodeConfig(format="csv", schema=schema, options={"sep": ";"})
+    check(spark, wanted, [b"a;1;;;1.5"], {b"a,b;1;;;1.234": "p is 1.234, which decimal(6,2) does not hold exactly"})
     wanted = DecodeConfig(format="csv", schema="v double", options={"nanValue": "-"})
     assert str(check(spark, wanted, [b"-"], {})[0].v) == "nan"
 

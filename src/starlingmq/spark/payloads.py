@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from starlingmq.spark.column_names import OTHER_CASE, check_names, comparison, kept_columns
-from starlingmq.spark.value_rules import ValueRules, as_texts, ddl, quoted, told
+from starlingmq.spark.value_rules import OWN_FORM, ValueRules, as_texts, ddl, quoted, told
 
 MALFORMED: Final = "_malformed"
 REASON: Final = "reason"  # column of a dead letter
@@ -45,6 +45,7 @@ LONE_SURROGATE: Final = (  # half of a pair, as an escape; \\\\u is none
     r"|[c-fC-F][0-9a-fA-F]{2}(?<!\\u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
 )
 NOT_FINITE: Final = ("nanValue", "positiveInf", "negativeInf")  # options of CSV
+OF_VALUES: Final = {*(name.lower() for name in NOT_FINITE), *OWN_FORM.values(), "timezone"}  # that divide no line
 Options = Mapping[str, str]
 NOTHING: Final[Options] = {}
 
@@ -150,19 +151,33 @@ class JsonPayloads(TextPayloads):
 
     def _other_case(self) -> Column:
         """Return, for a column that is null, the key that only differs from it by case: Spark reads keys by case. Asked
-        only if a key looks so; then the payload is read once more, in small letters.
+        only if its name with other capitals is in the payload; then that is read once more, in small letters.
         """
-        names = "|".join(re.escape(name) for name in sorted(_names(self.fields)))
-        if self.compared is str or not names:
+        if self.compared is str:
             return F.lit(None).cast("string")
-        looks = self.text.rlike(rf'"(?!(?:{names})")(?iu:{names})"\s*:')
         small = F.from_json(F.lower(self.text), ddl(cast(DataType, as_texts(self.fields))).lower(), dict(self.options))
 
         def words(type: DataType, path: str, text: Column) -> Column:
             return F.lit(f"{path} {OTHER_CASE}")
 
         each = F.transform(F.array(small), lambda texts: self.rules.unread(F.col("_decoded"), texts, words))
-        return F.when(_has_null(F.col("_decoded"), self.fields), F.when(looks, F.get(each, F.lit(0))))
+        return F.when(self._looks_so(F.col("_decoded"), self.fields), F.get(each, F.lit(0)))
+
+    def _looks_so(self, value: Column, type: DataType) -> Column:
+        """Return whether a null field, or one that is in a list or map, has its name so in the payload."""
+        found = F.lit(False)
+        if not isinstance(type, StructType):
+            for name in sorted(_names(type)):
+                found = found | self._is_so(name)
+            return found
+        for field in type.fields:
+            inner = value.getField(field.name)
+            found = found | inner.isNull() & self._is_so(field.name) | self._looks_so(inner, field.dataType)
+        return found
+
+    def _is_so(self, name: str) -> Column:
+        rest = F.replace(self.text, F.lit(f'"{name}"'), F.lit(""))
+        return F.lower(rest).contains(F.lower(F.lit(f'"{name}"')))
 
     def why(self) -> Column:
         nothing = StructType([StructField(MALFORMED, StringType())])
@@ -197,33 +212,31 @@ def _names(type: DataType) -> set[str]:
     return _names(type.valueType) if isinstance(type, MapType) else set()
 
 
-def _has_null(value: Column, type: DataType) -> Column:
-    """Return whether a field is null, or may be one that is in a list or map."""
-    found = value.isNull()
-    if isinstance(type, StructType):
-        for field in type.fields:
-            found = found | _has_null(value.getField(field.name), field.dataType)
-        return found
-    return F.lit(True) if _names(type) else found
-
-
 class CsvPayloads(TextPayloads):
     def __init__(self, rows: DataFrame, schema: StructType | str, options: Options, units: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
         super().__init__(rows, schema, given, units, given.keys().isdisjoint(name.lower() for name in NOT_FINITE))
         self.settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": MALFORMED, **options}
-        self.line = F.regexp_replace(self.text, "\r?\n$", "")
+        ended = self.text.contains("\n")
+        self.line = F.when(ended, F.regexp_replace(self.text, "\r?\n$", "")).otherwise(self.text)
         self.decoded = self._read(self.whole)
         self.all = StructType([*(StructField(name, StringType()) for name in self.names), self.whole[MALFORMED]])
-        self.checked = F.lit(None) if self.rules.texts is None else self._read(self.all)
+        # Without quotes, the texts are between the commas: to read the line twice costs more
+        simple = ~self.line.contains('"') if given.keys() <= OF_VALUES else F.lit(False)
+        self.checked = F.when(simple, F.split(self.line, ",", -1))
         quote = re.escape(given.get("quote", '"'))
         unquoted = F.regexp_replace(self.line, f"{quote}[^{quote}]*{quote}", "") if quote else self.line
-        self.lines = self.line.rlike("[\r\n]") & unquoted.rlike("[\r\n]")  # Spark reads the first one
+        several = self.line.contains("\n") | self.line.contains("\r")
+        self.lines = several & unquoted.rlike("[\r\n]")  # Spark reads the first one
         # an empty line: a row of nulls
         self.strange = (F.trim(self.text) == "") | ~F.is_valid_utf8(self.payload) | self.lines
 
     def texts(self, type: DataType | None) -> Column:
-        return F.lit(None) if type is None else F.col(CHECKED)
+        if type is None:
+            return F.lit(None)
+        parts = [F.get(CHECKED, F.lit(index)).alias(name) for index, name in enumerate(self.names)]
+        found = F.struct(*parts, F.lit(None).cast("string").alias(MALFORMED))
+        return F.when(F.col(CHECKED).isNotNull(), found).otherwise(self.shallow())
 
     def shallow(self) -> Column:
         return self._read(self.all)
@@ -242,9 +255,9 @@ class CsvPayloads(TextPayloads):
 def _as_columns(rows: DataFrame, payloads: TextPayloads, into: str) -> DataFrame:
     value, texts = F.col("_decoded"), F.col(TEXTS)
     strange = payloads.strange
-    problem = payloads.rules.problem(value, texts)
-    if problem is not None:
-        strange = strange | problem.isNotNull()
+    refused = payloads.rules.refused(value, texts)
+    if refused is not None:
+        strange = strange | refused.isNotNull()
     malformed = F.when(strange, payloads.payload).otherwise(value.getField(MALFORMED))
     decoded = payloads.read(rows).withColumn(MALFORMED, malformed)
     columns = payloads.rules.columns(value, texts, F.col(MALFORMED).isNotNull())
