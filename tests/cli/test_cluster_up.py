@@ -203,6 +203,9 @@ def test_workers_share_one_port_and_serve_while_one_of_them_is_down_until_it_is_
         (data / "away").rename(data / "worker-2")
         until(lambda: victim in (now := nodes_of(command)) and now[victim].pid != before[victim].pid)
         until(lambda: all_connected(data / "worker-1") and all_connected(data / "worker-2"))
+        for change in (("reload",), ("set", "mqtt.max_qos", "2", "--check")):  # workers are one broker
+            code, told, errors = run("ctl", *change, "--data-dir", str(data / "worker-1"))
+            assert (code, told.count(b": "), errors) == (0, workers, ""), told
         assert command.stop() == 0
     assert "was ended by signal 9; it is restarted" in said(tmp_path)
 

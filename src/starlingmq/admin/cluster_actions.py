@@ -159,7 +159,7 @@ class ActivityAt(ActivityRequest, frozen=True):
 
 
 class ReloadAt(ReloadRequest, frozen=True):
-    """``node`` "" is this node, "*" all of them."""
+    """``node``: see ``NodeRpc.target``."""
 
     node: str = ""
 
@@ -355,7 +355,7 @@ class ClusterActions:
         return ListedLinks(self._rpc.name, links, answers.missing)
 
     async def _reload(self, report: Report, request: ReloadAt) -> ReloadedAt:
-        node = None if request.node == "*" else request.node or self._rpc.name
+        node = self._rpc.target(request.node)
         answers = await self._rpc.everywhere("reload", ReloadRequest(request.by), Reloaded, node)
         return ReloadedAt(answers.results, answers.missing)
 

@@ -28,7 +28,7 @@ class SettingChange(Struct, frozen=True):
 
 
 class SettingChangeAt(SettingChange, frozen=True):
-    """``node``: "" is this node, "*" all nodes."""
+    """``node``: see ``NodeRpc.target``."""
 
     node: str = ""
 
@@ -97,7 +97,7 @@ class LiveChangeLists:
 
     async def _change(self, report: Report, request: SettingChangeAt) -> SettingChangedAt:
         """Each node checks the change itself. Raises AdminError."""
-        node = None if request.node == "*" else request.node or self._rpc.name
+        node = self._rpc.target(request.node)
         asked = SettingChange(request.path, request.value, request.only_check, request.by)
         answers = await self._rpc.everywhere("settings.change", asked, SettingChanged, node)
         return SettingChangedAt(request.path, answers.results, answers.missing)

@@ -90,10 +90,15 @@ def nothing_to_report(what: str, done: int, total: int, unit: str) -> None:
 
 
 class NodeRpc:
-    """``actions`` are those that this node performs itself, for requests that reach any node. Entries may be added."""
+    """``actions`` are those that this node performs itself, for requests that reach any node. Entries may be added.
+    ``one_machine``: the nodes are the workers of one broker.
+    """
 
-    def __init__(self, name: str, actions: Mapping[str, Action], cluster: Cluster | None) -> None:
+    def __init__(
+        self, name: str, actions: Mapping[str, Action], cluster: Cluster | None, one_machine: bool = False
+    ) -> None:
         self.name = name
+        self._one_machine = one_machine
         self.actions = dict(actions)
         self._cluster = cluster
         if cluster is not None:
@@ -105,6 +110,12 @@ class NodeRpc:
         if cluster is None or cluster.state is None:
             return [(0, self.name)]
         return sorted(cluster.names().items())
+
+    def target(self, node: str) -> str | None:
+        """Return the node that a change of settings is for; None: all. ``node``: a name, "*", or "" for this node.
+        Workers of one machine are one broker to their operator, so that "" is all of them.
+        """
+        return None if node == "*" or (not node and self._one_machine) else node or self.name
 
     # One node
 

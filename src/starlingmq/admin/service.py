@@ -123,7 +123,7 @@ class AdminService:
 
             gossip = StreamGossip(streams, directory)
             local |= gossip.actions()
-        self.node_rpc = NodeRpc(local_node.name, local, local_node.cluster)
+        self.node_rpc = NodeRpc(local_node.name, local, local_node.cluster, local_node.config().cluster.one_machine)
         self._nats.node_rpc = self.node_rpc
         local_node.driver.on_request = self._nats.take
         self.poller: PeerPoller | None = None

@@ -19,7 +19,9 @@ class NewSetting(Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(min_length=1, max_length=100, description="Path of the setting, such as mqtt.max_qos.")]
     value: Annotated[str, Meta(max_length=TEXT_MAX, description="As in a settings file, such as 10s or 64KiB.")]
     only_check: Annotated[bool, Meta(description="Report the difference, and change nothing.")] = False
-    node: Annotated[str, Meta(max_length=1000, description="The node, or * for all. Default: this node.")] = ""
+    node: Annotated[
+        str, Meta(max_length=1000, description="The node, or * for all. Default: this node, with workers all.")
+    ] = ""
 
 
 def routes() -> list[HTTPRouteHandler]:

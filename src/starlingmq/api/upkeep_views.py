@@ -28,7 +28,10 @@ Before = Annotated[
 ]
 ReloadNode = Annotated[
     str,
-    Parameter(max_length=1000, description="The node to use, * for all. Default: the node that receives the request."),
+    Parameter(
+        max_length=1000,
+        description="The node to use, * for all. Default: the node that receives the request, with workers all.",
+    ),
 ]
 
 
