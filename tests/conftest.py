@@ -17,6 +17,7 @@ import pytest
 from compiling.modules import PACKAGE, ROOT, compiled_parts
 from tests import durations, source_tree
 from tests.boundaries import held_by
+from tests.few import check_long
 from tests.patience import TimeOuts
 
 # How long an example takes depends on what else the machine does.
@@ -50,6 +51,7 @@ NOT_COMPILED: Final = (
     "test_deploy.py",
     "test_deploy_containers.py",
     "test_durations.py",
+    "test_few.py",
     "test_flaky.py",
     "test_project_rules.py",
     "test_pytest_plugin.py",
@@ -144,34 +146,9 @@ def way_of(file: str) -> Way:
     return Way(hot, not places.isdisjoint(BOTH_WAYS) and places.isdisjoint(LIVED))
 
 
-def check_long(items: list[pytest.Item]) -> None:
-    """Raises UsageError for a test that ``make test`` leaves out although no test named by it stays there.
-
-    ``long(kept="tests/FILE.py::TEST")`` names one that fails for the same break. Without a name it is the same function
-    with other parameters. ``long(alone="WHY")``: nothing else needs what this test needs.
-    """
-    staying: dict[str, bool] = {}
-    for item in items:
-        file, _, name = item.nodeid.partition("[")[0].partition("::")
-        stays = item.get_closest_marker("long") is None
-        for key in (file, f"{file}::{name}"):
-            staying[key] = staying.get(key, False) or stays
-    for item in items:
-        mark = item.get_closest_marker("long")
-        if mark is None or mark.kwargs.get("alone"):
-            continue
-        kept = mark.kwargs.get("kept", item.nodeid.partition("[")[0])
-        file, _, name = kept.partition("::")
-        path = ROOT / file
-        if not path.is_file() or name.rpartition("::")[2] not in path.read_text() or not staying.get(kept, True):
-            raise pytest.UsageError(
-                f"{item.nodeid} is long, and {kept} does not stay in make test: name one that does, long(kept=...)"
-            )
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not any("::" in argument for argument in config.args):  # single tests: others of their file are not collected
-        check_long(items)
+        check_long(items, ROOT)
     here = Path(__file__).parent
     assert all((here / name).exists() for name in (*BOTH_WAYS, *WHOLE, *LIVED, *NOT_COMPILED)), "a test has moved"
     boundaries = held_by()

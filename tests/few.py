@@ -1,8 +1,9 @@
-"""Parameters of tests with many of them: one of each kind stays in ``make test``, the others are ``long``."""
+"""One of each kind of test and of its parameters stays in ``make test``; the others are ``long``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,3 +26,29 @@ def drawn(few: int, many: int) -> pytest.MarkDecorator:
 def live(machine: type[RuleBasedStateMachine], examples: int, **more: Any) -> None:
     """Draw the steps of a state machine, in so many examples. ``more``: settings of hypothesis."""
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, deadline=None, **more))
+
+
+def check_long(items: list[pytest.Item], root: Path) -> None:
+    """Raises UsageError for a test that ``make test`` leaves out although no test named by it stays there.
+
+    ``long(kept="tests/FILE.py::TEST")`` names one that fails for the same break. Without a name it is the same function
+    with other parameters. ``long(alone="WHY")``: nothing else needs what this test needs.
+    """
+    staying: dict[str, bool] = {}
+    for item in items:
+        file, _, name = item.nodeid.partition("[")[0].partition("::")
+        stays = item.get_closest_marker("long") is None
+        for key in (file, f"{file}::{name}"):
+            staying[key] = staying.get(key, False) or stays
+    for item in items:
+        mark = item.get_closest_marker("long")
+        if mark is None or mark.kwargs.get("alone"):
+            continue
+        kept = mark.kwargs.get("kept", item.nodeid.partition("[")[0])
+        file, _, name = kept.partition("::")
+        path = root / file
+        named = f"def {name.rpartition('::')[2]}(" if name else ""
+        if not path.is_file() or named not in path.read_text() or not staying.get(kept, True):
+            raise pytest.UsageError(
+                f"{item.nodeid} is long, and {kept} does not stay in make test: name one that does, long(kept=...)"
+            )
