@@ -7,7 +7,7 @@ import asyncio
 from contextlib import suppress
 from types import TracebackType
 
-from starlingmq.net.peers.peer_wire import HEAD, MessageReader, framed
+from starlingmq.net.peers.peer_wire import MessageReader, framed, head
 
 MIB = 1024 * 1024
 CHUNK_BYTES = 16384
@@ -60,7 +60,7 @@ class Stranger:
     async def send(self, size: int) -> None:
         """A message of so many bytes, until the node closes the connection."""
         with suppress(OSError):
-            self.writer.write(HEAD.pack(size))
+            self.writer.write(head(size, b""))
             chunk = bytes(CHUNK_BYTES)
             while size > 0 and not self.reader.at_eof():
                 self.writer.write(chunk)

@@ -133,6 +133,12 @@ class ForwardReader:
             raise ForwardError("a batch of messages is truncated")
         return self.data[start : start + length]
 
+    def _text(self, length: int) -> str:
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError:
+            raise ForwardError("a publisher's name is not UTF-8") from None
+
     def _seconds(self) -> float:
         if self.at + 8 > len(self.data):
             raise ForwardError("a batch of messages is truncated")
@@ -155,7 +161,7 @@ class ForwardReader:
         group_length = self._length()
         payload_length = self._length()
         topic = self._take(topic_length)
-        publisher = self._take(publisher_length).decode()
+        publisher = self._text(publisher_length)
         properties = self._take(properties_length)
         group = self._take(group_length)
         payload = self._take(payload_length)

@@ -1,11 +1,15 @@
 """Messages on a connection between two nodes, as bytes.
 
-A message is its length (u32, big-endian) and its bytes. If the highest bit of the length is set, the bytes are the
-reason for which the sender closes the connection, in UTF-8, and nothing follows. A length with all bits set is a sign
-of life, and has no bytes.
+A message is a head and its bytes. The head is their length, its complement, and their CRC-32 (u32 each, big-endian).
+What was damaged on the way ends the connection, and is sent again over the next one: TCP's own sum misses some damage,
+and a wrong number would pass for the state of a node. TLS protects against attackers.
+
+If the highest bit of the length is set, the bytes are the reason for which the sender closes the connection, in UTF-8,
+and nothing follows. A length with all bits set is a sign of life, and has no bytes.
 
 Invariants:
-- A length above the limit is an error as soon as it has arrived: a node keeps no more of a message.
+- A length that is above the limit, or damaged, is an error as soon as its head has arrived: a node keeps no more of a
+  message.
 - Bytes after the end are not read.
 """
 
@@ -13,15 +17,20 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import Final
+from zlib import crc32
 
-HEAD: Final = Struct(">I")
-HEAD_BYTES: Final = 4
+from librt.strings import read_i32_be
+
+HEAD: Final = Struct(">III")
+HEAD_BYTES: Final = 12
 END: Final = 0x8000_0000
 ALIVE: Final = 0xFFFF_FFFF
-SIGN_OF_LIFE: Final = HEAD.pack(ALIVE)
+SIGN_OF_LIFE: Final = HEAD.pack(ALIVE, 0, 0)
 REASON_BYTES_MAX: Final = 1200
 BEGIN_BYTES: Final = 16  # in which HTTP/2 is recognised
 HTTP2: Final = b"PRI "
+NO_NODE: Final = "it does not speak the protocol between nodes, or its bytes were damaged on the way"
+DAMAGED: Final = "bytes from it were damaged on the way"
 SETTINGS: Final = b"\x04\x00\x00\x00\x00\x00"  # of HTTP/2, behind the three bytes of its length
 
 
@@ -60,7 +69,10 @@ class MessageReader:
                 if len(buffer) - start < HEAD_BYTES:
                     self._needed = HEAD_BYTES
                     break
-                length: int = HEAD.unpack_from(buffer, start)[0]
+                length, complement, check = HEAD.unpack_from(buffer, start)
+                if length + complement != ALIVE:
+                    error = _error(bytes(view[start : start + BEGIN_BYTES]))
+                    break
                 if length == ALIVE:
                     start += HEAD_BYTES
                     continue
@@ -75,10 +87,14 @@ class MessageReader:
                 if after > len(buffer):
                     self._needed = after - start
                     break
-                if ends:
-                    self.reason = bytes(view[begin:after]).decode(errors="replace")
+                message = bytes(view[begin:after])
+                if crc32(message) != check:
+                    error = WireError(DAMAGED)
                     break
-                messages.append(bytes(view[begin:after]))
+                if ends:
+                    self.reason = message.decode(errors="replace")
+                    break
+                messages.append(message)
                 start = after
         if error is not None:
             del buffer[BEGIN_BYTES:]
@@ -91,11 +107,14 @@ class MessageReader:
         size = len(data)
         start = 0
         while size - start >= HEAD_BYTES:
-            length = data[start] << 24 | data[start + 1] << 16 | data[start + 2] << 8 | data[start + 3]
+            length = int(read_i32_be(data, start))
             after = start + HEAD_BYTES + length
-            if length > self.limit or after > size:
+            if length < 0 or length > self.limit or after > size or read_i32_be(data, start + 4) != ~length:
                 break
-            messages.append(data[start + HEAD_BYTES : after])
+            message = data[start + HEAD_BYTES : after]
+            if crc32(message) != read_i32_be(data, start + 8) & ALIVE:
+                break
+            messages.append(message)
             start = after
         return data if start == 0 else data[start:]
 
@@ -107,14 +126,18 @@ class MessageReader:
 def _error(begin: bytes) -> WireError:
     if begin.startswith(HTTP2) or begin[3:9] == SETTINGS:
         return OlderError("it speaks an older protocol between nodes")
-    return WireError("it does not speak the protocol between nodes")
+    return WireError(NO_NODE)
+
+
+def head(length: int, message: bytes) -> bytes:
+    return HEAD.pack(length, ALIVE - length, crc32(message))
 
 
 def framed(message: bytes) -> bytes:
-    return HEAD.pack(len(message)) + message
+    return head(len(message), message) + message
 
 
 def ending(reason: str) -> bytes:
     """The last bytes of a connection."""
     text = reason.encode()[:REASON_BYTES_MAX]
-    return HEAD.pack(END | len(text)) + text
+    return head(END | len(text), text) + text
