@@ -9,7 +9,9 @@ import pytest
 from tests.net.etcds import SECONDS, running, three
 
 from starlingmq.cli.local_cluster import free_ports
-from starlingmq.net.etcd.etcd_members import EtcdMember
+from starlingmq.net.etcd import etcd_server
+from starlingmq.net.etcd.etcd_calls import EtcdCalls
+from starlingmq.net.etcd.etcd_members import EtcdMember, add_learner
 from starlingmq.net.etcd.etcd_process import EtcdServerError
 from starlingmq.net.etcd.etcd_rejoin import ask_members, has_begun, is_alive
 from starlingmq.net.etcd.etcd_server import EtcdServer
@@ -62,6 +64,37 @@ async def test_a_member_that_runs_is_not_driven_out_by_an_empty_disk(tmp_path: P
         with pytest.raises(EtcdServerError, match="belongs to the etcd member of node c"):
             await other.start()
         await asyncio.gather(twin.stop(), other.stop())
+
+
+@pytest.mark.slow
+async def test_a_second_node_with_the_name_of_another_adds_no_member(tmp_path: Path) -> None:
+    async with running(tmp_path, "a") as first:
+        assert await first.wait_ready(SECONDS)
+        async with running(tmp_path, "b", join=(first.address,)) as second:
+            assert await second.wait_ready(SECONDS)
+            client, peer = free_ports(2)
+            settings = type(first.settings)(client_port=client, peer_port=peer, join=(first.address,))
+            twin = EtcdServer(settings, "b", "test", tmp_path / "elsewhere")
+            with pytest.raises(EtcdServerError, match=r"the etcd of node b is at .*: change node\.name"):
+                await twin.start()
+            await twin.stop()
+            assert len(await ask_members([first.peer_url], None)) == 2
+
+
+@pytest.mark.slow
+async def test_a_member_that_never_began_blocks_others_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_server, "JOIN_SECONDS", 1.0)
+    async with running(tmp_path, "a") as first:
+        assert await first.wait_ready(SECONDS)
+        calls = EtcdCalls((first.address,), SECONDS, None)
+        await add_learner(calls, OWN)
+        await calls.close()
+        async with running(tmp_path, "b", join=(first.address,)) as second:
+            assert await second.wait_ready(SECONDS)
+            found = await ask_members([first.peer_url], None)
+            assert sorted(each.name for each in found) == ["a", "b"]
 
 
 @pytest.mark.slow

@@ -244,22 +244,33 @@ class EtcdServer:
         return _cluster([(self._name, self.peer_url)], "new")
 
     async def _join(self, calls: EtcdCalls) -> list[tuple[str, str]]:
-        """Adds this member, unless an earlier start has done so. Returns names and peer URLs of all members."""
+        """Adds this member, unless an earlier start has done so. Returns names and peer URLs of all members.
+
+        One member may be added at a time. One whose node ended before its etcd began blocks all others: it is removed
+        after ``JOIN_SECONDS``, and its node would add it again.
+        """
         until = monotonic() + JOIN_SECONDS
+        found: list[EtcdMember] = []
+        unbegun: set[int] | None = None  # all the time
         try:
             while True:
                 try:
                     found = await members(calls)
                     if await self._remove_former(calls, _mine(found, self.peer_url)):
                         found = await members(calls)
+                    self._check_name(found)
                     if not _mine(found, self.peer_url):
                         await add_learner(calls, self.peer_url)
                         found = await members(calls)
                     break
                 except EtcdError as error:
                     # Another learner, absent members, no answer: all of these may be temporary.
+                    now = {each.id for each in found if each.learner and not each.name}
+                    unbegun = now if unbegun is None else unbegun & now
                     if monotonic() > until:
-                        raise EtcdServerError(f"this node's etcd cannot join: {error}") from None
+                        if not await self._remove_unbegun(calls, [each for each in found if each.id in unbegun]):
+                            raise EtcdServerError(f"this node's etcd cannot join: {error}") from None
+                        until = monotonic() + JOIN_SECONDS
                 await asyncio.sleep(ASK_AGAIN)
         finally:
             await calls.close()
@@ -269,6 +280,24 @@ class EtcdServer:
             for member in found
             for url in member.peer_urls
         ]
+
+    def _check_name(self, found: Sequence[EtcdMember]) -> None:
+        """Raises EtcdServerError if another node has the name of this one."""
+        for member in found:
+            if member.name == self._name and self.peer_url not in member.peer_urls:
+                raise EtcdServerError(
+                    f"the etcd of node {self._name} is at {', '.join(member.peer_urls)}: change node.name here, "
+                    f"or, if that one does not return, run starlingmq ctl cluster forget {self._name} on another node"
+                )
+
+    async def _remove_unbegun(self, calls: EtcdCalls, unbegun: Sequence[EtcdMember]) -> bool:
+        """Returns whether one was removed, which is none that listens."""
+        for member in unbegun:
+            if not any([await is_alive(url) for url in member.peer_urls]):
+                log.warning("the etcd member at %s was added, and has not begun: it is removed", member.peer_urls[0])
+                await remove(calls, member.id)
+                return True
+        return False
 
     async def _remove_former(self, calls: EtcdCalls, mine: Sequence[EtcdMember]) -> bool:
         """Removes this node's member of an earlier disk, if there is one. A member that was added and has never run may
