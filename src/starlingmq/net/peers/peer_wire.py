@@ -109,10 +109,10 @@ class MessageReader:
         while size - start >= HEAD_BYTES:
             length = int(read_i32_be(data, start))
             after = start + HEAD_BYTES + length
-            if length < 0 or length > self.limit or after > size or read_i32_be(data, start + 4) != ~length:
+            if length < 0 or length > self.limit or after > size or int(read_i32_be(data, start + 4)) != ~length:
                 break
             message = data[start + HEAD_BYTES : after]
-            if crc32(message) != read_i32_be(data, start + 8) & ALIVE:
+            if crc32(message) != int(read_i32_be(data, start + 8)) & ALIVE:
                 break
             messages.append(message)
             start = after
