@@ -16,6 +16,7 @@ from unittest import mock
 import pytest
 
 import starlingmq
+from starlingmq.auth.password_file import HASHER
 from starlingmq.cli.app import COMMANDS
 from tests.cli import commands
 
@@ -217,6 +218,49 @@ def test_each_sighup_names_the_settings_that_differ_from_those_in_force(tmp_path
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
         assert process.returncode == 0
+
+
+def test_sighup_while_a_broker_starts_is_heeded_once_it_serves(tmp_path: Path) -> None:
+    words = ("--cluster", "127.0.0.1:0", "--etcd", "127.0.0.1:1")  # it waits for etcd
+    command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr is not None
+        assert " starts: node " in process.stderr.readline()
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+    path = tmp_path / "broker.yaml"
+    path.write_text("node: {name: n1}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0", "-c", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr is not None
+        messages = (json.loads(line)["message"] for line in process.stderr)
+        assert " starts: node " in next(messages)
+        process.send_signal(signal.SIGHUP)
+        assert any(message.startswith("settings reloaded") for message in messages)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+
+
+def test_no_reload_opens_a_listener_to_the_network(tmp_path: Path) -> None:
+    """A file that is cut, as by a full disk, would ask nobody for a login."""
+    path, users = tmp_path / "broker.yaml", tmp_path / "users"
+    users.write_text(f"ann:{HASHER.hash('right')}\n", encoding="utf-8")
+    with_login = f"auth: {{password: {{file: {users}}}}}\n"
+    path.write_text(with_login, encoding="utf-8")
+    for url, told in (
+        ("mqtt://127.1:0", "the settings were not changed: listeners[0]: mqtt://127.1:0 would accept anyone"),
+        ("mqtt://127.0.0.1:0", "the settings have no authentication any more: nobody is asked for a login"),
+    ):
+        with serving("-c", str(path), urls=(url,)) as (process, _):
+            path.write_text("", encoding="utf-8")
+            process.send_signal(signal.SIGHUP)
+            assert process.stderr is not None
+            messages = (json.loads(line)["message"] for line in process.stderr)
+            assert any(message.startswith(told) for message in messages)
+            path.write_text(with_login, encoding="utf-8")
 
 
 def test_sighup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:

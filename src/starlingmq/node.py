@@ -49,12 +49,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("starlingmq")
 
-YOUNG_MAX: Final = 10_000  # objects that are checked for reference cycles at once: about a millisecond
 # at the end of a shutdown, for clients to read their last output and for everything to be closed
 LAST_SECONDS: Final = 3.0
 LAST_OUTPUT_SECONDS: Final = 0.5  # at least, for clients to read their DISCONNECT
 LAME_DUCK_LOOK: Final = 0.1  # seconds between two checks whether all NATS clients are gone
-FREEZE_INTERVAL: Final = 1.0  # seconds
 
 
 class Broker:

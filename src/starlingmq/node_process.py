@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from typing import TYPE_CHECKING, Final
 
+from starlingmq.config.auth_section import methods_of
+from starlingmq.config.restart_settings import in_force
 from starlingmq.config.settings import Config, refuse_open_listeners
 from starlingmq.log import set_up_logging
 from starlingmq.node import Broker
@@ -14,6 +17,8 @@ from starlingmq.process import free_memory
 
 if TYPE_CHECKING:
     from starlingmq.net.etcd.etcd_access import EtcdAccess
+
+log = logging.getLogger("starlingmq")
 
 YOUNG_MAX: Final = 10_000  # objects that are checked for reference cycles at once: about a millisecond
 FREEZE_INTERVAL: Final = 1.0  # seconds
@@ -34,10 +39,12 @@ class Node(Broker):
         super().__init__(config, etcd=etcd)
         set_up_logging(config.log, config.node.name)
         self._freezer: asyncio.TimerHandle | None = None
+        self._hooked = False  # a program decides who may connect, before the settings do
         self._log = NodeLog(config, settings_file)
 
     async def start(self) -> None:
-        refuse_open_listeners(self.config, self.hooks.authenticate is not None)  # before the log has a line
+        self._hooked = self.hooks.authenticate is not None
+        refuse_open_listeners(self.config, self._hooked)  # before the log has a line
         self._log.starts()
         await super().start()
         self._log.serves(self.addresses)
@@ -50,7 +57,11 @@ class Node(Broker):
         self._freeze()
 
     def reload(self, config: Config) -> None:
+        refuse_open_listeners(in_force(self._started_with, config), self._hooked)  # with listeners as they are
+        asked = methods_of(self.config.auth)
         super().reload(config)
+        if asked and not methods_of(config.auth) and not self._hooked:
+            log.warning("the settings have no authentication any more: nobody is asked for a login")
         set_up_logging(config.log, config.node.name)
 
     def _freeze(self) -> None:

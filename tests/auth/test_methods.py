@@ -50,6 +50,28 @@ async def test_passwords(serve: Serve, passwd: Passwd, version: int, refusal: in
     assert await knock(address, "x" * 60_000, b"y" * 60_000, version) == refusal
 
 
+async def test_a_reload_keeps_remembered_logins_of_users_whose_password_stays(
+    serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await serve(auth={"password": {"file": passwd(ann="right", bob="other")}, **FAST})
+    hashing = broker._access.hashing
+    assert hashing is not None
+    for name, password in (("ann", b"right"), ("bob", b"other")):
+        assert await knock(broker.address(), name, password) == 0
+    users = Path(broker.config.auth.password.file)
+    ann = next(line for line in users.read_text().splitlines() if line.startswith("ann:$argon2"))
+    passwd(bob="changed")
+    users.write_text(users.read_text() + ann + "\n")
+    broker.reload(broker.config)
+
+    async def never_fits(known: str, password: bytes) -> bool:
+        return False
+
+    monkeypatch.setattr(hashing.verifier, "fits", never_fits)
+    assert await knock(broker.address(), "ann", b"right") == 0, "nothing is hashed"
+    assert await knock(broker.address(), "bob", b"other") == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
 async def test_nobody_without_a_name_where_names_are_asked_for(serve: Serve, passwd: Passwd) -> None:
     file = passwd(ann="right")
     broker = await serve(auth={"password": {"file": file}, **FAST})

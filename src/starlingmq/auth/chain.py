@@ -302,6 +302,8 @@ def _make_methods(
         from starlingmq.auth.password_file import read_passwords
 
         users = read_passwords(config.password.file)
+        if not users.names():
+            log.warning("%s has no users: nobody can log in by password", config.password.file)
     for name in names:
         if name == "certificate":
             found.append(Certificate())

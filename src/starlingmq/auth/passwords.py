@@ -31,6 +31,27 @@ if TYPE_CHECKING:
 REMEMBERED_MAX: Final = 100_000
 
 
+class RightLogins:
+    """When each of the latest right logins was, under a key that is bound to the user's hash. A reload keeps them."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._at: OrderedDict[bytes, float] = OrderedDict()
+
+    def key(self, known: str, password: bytes) -> bytes:
+        """Takes the place of the password, and is useless elsewhere."""
+        return hashlib.blake2b(known.encode() + b"\0" + password, key=self._secret, digest_size=32).digest()
+
+    def at(self, login: bytes) -> float | None:
+        return self._at.get(login)
+
+    def keep(self, login: bytes, now: float) -> None:
+        self._at[login] = now
+        self._at.move_to_end(login)
+        if len(self._at) > REMEMBERED_MAX:
+            self._at.popitem(last=False)
+
+
 class Hashing:
     """The password checks of one broker: for MQTT, NATS, HTTP and stream readers. Call ``close`` at the end.
 
@@ -40,6 +61,7 @@ class Hashing:
     def __init__(self, bans: AutomaticBans, waiting_per_address: int) -> None:
         self.verifier = Verifier()
         self.checks = Checks(threads(), waiting_per_address, bans)
+        self.logins = RightLogins()
 
     async def fits(self, request: AuthRequest, known: str, expected: bool) -> bool:
         """Whether the password matches a hash. ``expected``: it did before. Raises ChecksBusy if it could not be
@@ -64,8 +86,6 @@ class Passwords:
         self._hashes = users.hashes
         self._remember = remember
         self._clock = clock
-        self._secret = secrets.token_bytes(32)
-        self._good: OrderedDict[bytes, float] = OrderedDict()  # the time until which it is not hashed again
         self._nobody = made_up(next(iter(users.hashes.values()), ""))
         self._hashing = hashing
 
@@ -74,19 +94,20 @@ class Passwords:
         if request.method or request.username is None or request.password is None:
             return None
         known = self._hashes.get(request.username)
-        login = self._login(known or self._nobody, request.password)
-        until = self._good.get(login) if known is not None else None
-        if until is not None and until > self._clock():
+        logins = self._hashing.logins
+        login = logins.key(known or self._nobody, request.password)
+        at = logins.at(login) if known is not None else None
+        if at is not None and self._clock() < at + self._remember:
             return Verdict(username=request.username, proof=known)
         try:
-            right = await self._hashing.fits(request, known or self._nobody, until is not None)
+            right = await self._hashing.fits(request, known or self._nobody, at is not None)
         except ChecksBusy:
             return BUSY
         if known is None:
             return None
         if not right:
             return REFUSED
-        self._keep(login)
+        logins.keep(login, self._clock())
         return Verdict(username=request.username, proof=known)
 
     def proof_of(self, username: str) -> object:
@@ -98,17 +119,6 @@ class Passwords:
 
     async def close(self) -> None:
         """The process belongs to the broker, and continues."""
-
-    def _login(self, known: str, password: bytes) -> bytes:
-        """The key under which a login is remembered in place of the password: bound to this hash, and useless
-        elsewhere."""
-        return hashlib.blake2b(known.encode() + b"\0" + password, key=self._secret, digest_size=32).digest()
-
-    def _keep(self, login: bytes) -> None:
-        self._good[login] = self._clock() + self._remember
-        self._good.move_to_end(login)
-        if len(self._good) > REMEMBERED_MAX:
-            self._good.popitem(last=False)
 
 
 def made_up(like: str) -> str:

@@ -43,6 +43,7 @@ class Child:
         self._line_bytes = line_bytes
         self._settings = settings
         self._on_line = on_line
+        self._late: set[int] = set()
         self._process: Process | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -71,6 +72,13 @@ class Child:
         if self._process is not None and not self.ended.is_set():
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+    def signal_when_ready(self, number: int) -> None:
+        """A process that starts may not expect the signal yet."""
+        if self.ready.is_set():
+            self.signal(number)
+        else:
+            self._late.add(number)
 
     async def stop(self, seconds: float) -> None:
         """Send SIGTERM, and SIGKILL a few seconds after ``seconds``. It may have ended already."""
@@ -103,6 +111,8 @@ class Child:
             if word == "ready":
                 self.addresses = addresses
                 self.ready.set()
+                while self._late:
+                    self.signal(self._late.pop())
             else:
                 self._on_line(self.name, text)
 

@@ -40,6 +40,7 @@ the CPU per message, and 46 instead of 278 KiB per connection.
 """
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+RELOADS: Final = {signal.SIGHUP}  # blocked until the broker serves, which then reloads if one has come
 
 
 class StoppedError(Exception):
@@ -48,6 +49,7 @@ class StoppedError(Exception):
 
 def run(options: ServeOptions) -> None:
     """Run one broker, or all of ``--workers``, until a signal."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, RELOADS)
     overrides = list(options.set_ or ())
     inherited: list[str] = json.loads(os.environ.pop(OVERRIDES, "[]"))
     flags = {
@@ -170,11 +172,13 @@ async def _serve_until(
 async def _run(
     node: Node, loop: asyncio.AbstractEventLoop, stopping: asyncio.Task[bool], load: Callable[[], Config]
 ) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, RELOADS)  # also while it starts again
     starting = loop.create_task(node.start())  # a cluster member may wait a long time for others
     await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
         starting.result()
         loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, RELOADS)
         loop.add_signal_handler(signal.SIGUSR2, _lame_duck, loop, node)
         print("ready", *node.addresses, flush=True)
         closed = loop.create_task(node.wait_closed())

@@ -72,7 +72,6 @@ async def serve(config: Config, arguments: Sequence[str], overrides: Sequence[st
         stack.push_async_callback(_stop_all, workers, config.node.shutdown_timeout)
         for worker in workers:
             await worker.child.start()
-        loop.add_signal_handler(signal.SIGHUP, _hang_up, workers)
         stopping = asyncio.ensure_future(stop.wait())
         starting = asyncio.ensure_future(_all_ready(workers))
         await first_of(stopping, starting)
@@ -83,6 +82,8 @@ async def serve(config: Config, arguments: Sequence[str], overrides: Sequence[st
         print("ready", *dict.fromkeys(workers[0].child.addresses), flush=True)
         for worker in workers:
             worker.watch()
+        loop.add_signal_handler(signal.SIGHUP, _hang_up, workers)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         await stopping
 
 
@@ -138,7 +139,7 @@ async def _stop_all(workers: Sequence[Worker], seconds: float) -> None:
 
 def _hang_up(workers: Sequence[Worker]) -> None:
     for worker in workers:
-        worker.child.signal(signal.SIGHUP)
+        worker.child.signal_when_ready(signal.SIGHUP)
 
 
 def _tell(name: str, line: str) -> None:
