@@ -49,7 +49,9 @@ class Driver:
 
     def kill(self) -> None:
         """With everything that it began: the JVM, and the Python workers."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
+        children: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):  # it has ended by itself
+            children = psutil.Process(self.process.pid).children(recursive=True)
         for number in [self.process.pid, *(child.pid for child in children)]:
             with suppress(ProcessLookupError):  # workers of Spark come and go
                 os.kill(number, signal.SIGKILL)

@@ -183,7 +183,8 @@ def test_the_status_has_the_state_and_the_failure_of_a_query(
     with pytest.raises(Exception, match="no good"):
         query.awaitTermination()
     assert "hot.yaml: hot: " in str(failure(planned.path, query)) and "no good" in str(failure(planned.path, query))
-    planned = plan(spark, tmp_path, tree(tmp_path, broker.address, checkpoint=str(tmp_path / "other")))
+    other = {"checkpoint": str(tmp_path / "other"), "sink": {"path": str(tmp_path / "other.parquet")}}
+    planned = plan(spark, tmp_path, tree(tmp_path, broker.address, **other))
     (query,) = planned.start()
     query.awaitTermination()
     status = Status(name="hot", file="hot.yaml", pid=2**22 + 1, began=1.0, heard=1.0)

@@ -39,7 +39,7 @@ def test_rows_into_a_table_of_a_database(spark: SparkSession, broker: StreamBrok
 def test_a_sink_whose_package_is_missing_and_a_wrong_type_are_one_line(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:
-    for sink in ({"format": "delta", "path": f"{tmp_path}/table"}, {"format": "iceberg", "path": "base.table"}):
+    for sink in ({"format": "delta", "path": f"{tmp_path}/table"}, {"format": "iceberg", "path": "local.base.table"}):
         planned = plan(spark, tmp_path, tree(tmp_path, broker.address, sink=sink))
         with pytest.raises(PipelineError, match=f"(?i)hot.yaml: sink: .*{sink['format']}") as told:
             planned.start()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import psutil
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
@@ -34,10 +35,10 @@ def kill_executor(cluster: Standalone) -> None:
     """One of those that run; there is one at least soon after the driver has done a batch."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = list(cluster.executors())
-        if found:
-            found[0].kill()
-            return
+        for found in cluster.executors():
+            with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+                found.kill()
+                return
         time.sleep(0.1)
     raise AssertionError("there is no executor")
 
@@ -158,7 +159,7 @@ def test_a_pipeline_on_the_cluster_shows_how_far_it_is(tmp_path: Path, monkeypat
             assert (status["state"], status["rows"], status["lag"]) == ("running", 1300, 0) and status["batch"] > 0
             running.send_signal(signal.SIGINT)
             said, _ = running.communicate(timeout=120)
-            assert (running.returncode, said) == (0, "hot has ended: 1,300 rows read\n")
+            assert (running.returncode, said) == (0, "hot has finished: 1,300 rows read\n")
             assert "ended" in command(tmp_path, "status", "hot").stdout
     finally:
         if running is not None and running.poll() is None:
