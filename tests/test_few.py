@@ -48,7 +48,7 @@ def test_a_long_test_names_one_that_stays(
 ) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_it=MODULE.format(of_test_a=of_test_a, numbers_of_a="[1]", numbers_of_b=numbers_of_b))
-    found = pytester.inline_run("--collect-only", "-q")
+    found = pytester.inline_run("--collect-only", "-q", "-p", "no:asyncio")
     assert (found.ret == pytest.ExitCode.OK) is accepted
     assert accepted or found.ret == pytest.ExitCode.USAGE_ERROR
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.config.auth_section import methods_of
 from starlingmq.config.restart_settings import in_force
-from starlingmq.config.settings import Config, refuse_open_listeners
+from starlingmq.config.settings import Config, ConfigError, refuse_open_listeners
 from starlingmq.log import set_up_logging
 from starlingmq.node import Broker
 from starlingmq.node_log import NodeLog
@@ -17,8 +16,6 @@ from starlingmq.process import free_memory
 
 if TYPE_CHECKING:
     from starlingmq.net.etcd.etcd_access import EtcdAccess
-
-log = logging.getLogger("starlingmq")
 
 YOUNG_MAX: Final = 10_000  # objects that are checked for reference cycles at once: about a millisecond
 FREEZE_INTERVAL: Final = 1.0  # seconds
@@ -58,10 +55,12 @@ class Node(Broker):
 
     def reload(self, config: Config) -> None:
         refuse_open_listeners(in_force(self._started_with, config), self._hooked)  # with listeners as they are
-        asked = methods_of(self.config.auth)
+        opens = bool(methods_of(self.config.auth)) and not methods_of(config.auth) and not self._hooked
+        if opens and config.auth.allow_anonymous is None:  # others may reach a local listener through a proxy
+            raise ConfigError(
+                "auth: the settings have no authentication any more; set auth.allow_anonymous: true if this is intended"
+            )
         super().reload(config)
-        if asked and not methods_of(config.auth) and not self._hooked:
-            log.warning("the settings have no authentication any more: nobody is asked for a login")
         set_up_logging(config.log, config.node.name)
 
     def _freeze(self) -> None:

@@ -210,6 +210,25 @@ def test_workers_share_one_port_and_serve_while_one_of_them_is_down_until_it_is_
     assert "was ended by signal 9; it is restarted" in said(tmp_path)
 
 
+def test_a_backup_of_workers_has_retained_messages_too(tmp_path: Path) -> None:
+    words = ("serve", "--workers", "2", "--listen", "mqtt://127.0.0.1:0", "--data-dir")
+    saved = tmp_path / "saved"
+    with running(tmp_path / "log", *words, str(tmp_path / "data")) as command:
+        assert run("pub", "-L", f"{command.urls[0]}/is/kept", "-m", "kept", "-q", "1", "-r")[0] == 0
+        code, _, errors = run("ctl", "status", "--data-dir", str(tmp_path / "data"))
+        assert code == 2 and "such as" in errors and "worker-1" in errors
+        assert run("backup", str(saved), "--data-dir", str(tmp_path / "data"))[0] == 0
+        code, _, errors = run("backup", str(saved), "--data-dir", str(tmp_path / "data"))
+        assert code == 2 and "is not empty" in errors
+    assert all(each.stat().st_mode & 0o077 == 0 for each in saved.rglob("*"))
+    assert run("restore", str(saved), "--data-dir", str(tmp_path / "again"))[0] == 0
+    with running(tmp_path / "log2", *words, str(tmp_path / "again")) as command:
+        assert subscriber(command.urls[0], "-t", "is/#", "-q", "1", "-C", "1").finish()[1] == b"kept\n"
+    (saved / "local-etcd" / "keys.sqlite").unlink()
+    code, _, errors = run("restore", str(saved), "--data-dir", str(tmp_path / "half"))
+    assert code == 2 and "not whole" in errors
+
+
 def test_invalid_numbers_of_workers_are_refused(tmp_path: Path) -> None:
     code, _, errors = run("serve", "--workers", "2", "--listen", f"unix://{tmp_path}/socket")
     assert code == 2 and "workers cannot share a Unix socket" in errors

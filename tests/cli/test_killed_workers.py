@@ -34,6 +34,7 @@ def test_workers_end_with_their_parent_and_the_next_start_removes_their_sockets(
         sockets = next(word.partition("=")[2] for word in workers[0].cmdline() if "socket_dir=" in word)
         directory = Path(json.loads(sockets))
         assert directory.parent == scratch and directory.name.startswith(SOCKETS_PREFIX)
+        assert (data / "local-etcd" / "keys.sqlite").stat().st_mode & 0o077 == 0
         command.process.kill()
         until(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers))
         assert directory.exists(), "nobody is left who could remove it"

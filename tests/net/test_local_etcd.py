@@ -16,7 +16,7 @@ from tests.patience import within
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, LeaseLost, Put, Txn, Watch, WatchEvent, WatchLost
 from starlingmq.net.etcd.etcd_calls import EtcdCalls, EtcdError
 from starlingmq.net.etcd.etcd_members import members, status
-from starlingmq.net.local_etcd import etcd_tables, local_etcd
+from starlingmq.net.local_etcd import FILE, etcd_tables
 from starlingmq.net.local_etcd.etcd_tables import EtcdTables
 from starlingmq.net.local_etcd.local_etcd import LocalEtcd, LocalEtcdError
 
@@ -137,6 +137,6 @@ async def test_a_disk_that_refuses_is_an_answer_and_nothing_is_half_done(
 
 
 async def test_a_file_that_is_none_of_its_own_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / local_etcd.FILE).write_bytes(b"something else" * 1000)
+    (tmp_path / FILE).write_bytes(b"something else" * 1000)
     with pytest.raises(LocalEtcdError, match="not a database"):
         await LocalEtcd(tmp_path).start()

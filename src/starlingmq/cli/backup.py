@@ -10,6 +10,7 @@ import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, directory_of
 from starlingmq.cli.progress import amount, progress
+from starlingmq.cli.workers_backup import backup_workers, workers_in
 
 
 def command(
@@ -20,8 +21,12 @@ def command(
 ) -> None:
     """Back up all persistent data as of one moment, also from a running broker."""
     directory = directory_of(data_dir, config)
+    where = Path(target).absolute()
     with progress(json_) as report:
-        done = ask(directory, "backup", {"target": str(Path(target).absolute())}, report)
+        if workers_in(directory):
+            done = backup_workers(directory, where, report)
+        else:
+            done = ask(directory, "backup", {"target": str(where)}, report)
     if json_:
         print(json.dumps(done))
     else:

@@ -109,7 +109,9 @@ def ask_broker(
         return ask_url(directory, action, arguments, seconds)
     connection = _connect(directory, _patience(action, seconds))
     if connection is None:
-        raise CommandError(f"{directory}: no broker is running there; start it, or give the directory of a running one")
+        worker = directory / "worker-1"
+        other = f"that of a worker, such as {worker}" if worker.is_dir() else "the directory of a running one"
+        raise CommandError(f"{directory}: no broker is running there; start it, or give {other}")
     return _ask(connection, directory, action, arguments, report)
 
 

@@ -12,6 +12,7 @@ import typer
 
 from starlingmq.cli.control import JsonOption
 from starlingmq.cli.progress import amount, progress
+from starlingmq.cli.workers_backup import restore_workers, workers_in
 
 
 def command(
@@ -24,7 +25,10 @@ def command(
 
     target = Path(data_dir).absolute()
     with progress(json_) as report:
-        size = restore(Path(source), target, lambda done, total: report("copying", done, total, "bytes"))
+        if workers_in(Path(source)):
+            size = restore_workers(Path(source), target, report)
+        else:
+            size = restore(Path(source), target, lambda done, total: report("copying", done, total, "bytes"))
     if os.geteuid() == 0 and target.stat().st_uid == 0:
         print(
             f"warning: {target} belongs to root; if the broker runs as another user: chown -R USER: {target}",

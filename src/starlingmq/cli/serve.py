@@ -79,6 +79,7 @@ def run(options: ServeOptions) -> None:
 
         refuse_unusable(Path(loaded.node.data_dir))
     _make_first_user(loaded)
+    make_files_private()  # the storage engine, etcd, and the keys of workers create files by the umask
     if options.workers is not None:
         from starlingmq.cli.workers import serve
 
@@ -86,7 +87,6 @@ def run(options: ServeOptions) -> None:
         return
     for name, meant in misspelled_variables(os.environ):
         print(f"warning: the variable {name} is ignored; {meant} is the setting", file=sys.stderr)
-    make_files_private()  # the storage engine and etcd create files by the umask
     with asyncio.Runner(loop_factory=event_loop_factory(loaded), debug=False) as runner:
         runner.run(_serve(loaded, load, options.config or ""))
 

@@ -28,6 +28,7 @@ from starlingmq.config.cluster_section import etcd_tls, split_address
 from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners, reveals
 from starlingmq.log import set_up_logging
 from starlingmq.net.listeners.listeners import hold_port, parse_listener
+from starlingmq.net.local_etcd import DIRECTORY
 
 if TYPE_CHECKING:
     from starlingmq.net.local_etcd.local_etcd import LocalEtcd
@@ -231,7 +232,7 @@ async def _etcd(config: Config) -> AsyncIterator[tuple[Sequence[str], dict[str, 
             async with _real_etcd(config, directory) as address:
                 yield [address], {}
         else:
-            async with _local_etcd(data / "local-etcd") as server:
+            async with _local_etcd(data / DIRECTORY) as server:
                 name, password = "STARLINGMQ_CLUSTER__ETCD__USERNAME", "STARLINGMQ_CLUSTER__ETCD__PASSWORD"
                 yield [server.address], {name: server.user, password: server.password}
 

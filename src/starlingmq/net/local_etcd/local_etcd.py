@@ -32,6 +32,7 @@ from starlingmq.net.etcd.etcd_calls import (
     EtcdMethod,
 )
 from starlingmq.net.grpc_extra import grpc
+from starlingmq.net.local_etcd import FILE
 from starlingmq.net.local_etcd.etcd_tables import (
     LEASE_NOT_FOUND,
     Compact,
@@ -51,7 +52,6 @@ log = logging.getLogger("starlingmq.etcd")
 
 USER: Final = "worker"
 HOST: Final = "127.0.0.1"
-FILE: Final = "keys.sqlite"
 VERSION: Final = "local"
 MEMBER: Final = 1
 TICK: Final = 0.5  # seconds between two looks at the leases
