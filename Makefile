@@ -6,8 +6,8 @@ VENV ?= .venv
 ARGS ?=
 SEEDS ?= 2000
 JOBS ?= 2
-# Compiled, the tests of real clusters wait more than they compute: two thirds of the time, with one for each processor.
-JOBS_COMPILED ?= 3
+# Compiled, the tests of real clusters wait more than they compute: with three for two processors, a third of the time.
+JOBS_COMPILED ?= 4
 COMPARED := throughput,paced,memory,subscriptions,wildcards,persistence,nats
 ROUNDS ?= 50
 MINUTES ?= 10

@@ -36,12 +36,15 @@ def test_rows_into_a_table_of_a_database(spark: SparkSession, broker: StreamBrok
     assert [(row.node, row.number, row.text) for row in found] == [("n1", n, str(n)) for n in range(10)]
 
 
-def test_a_sink_whose_package_is_missing_and_a_wrong_type_are_one_line(
+def test_a_sink_that_cannot_be_written_and_a_wrong_type_are_one_line(
     spark: SparkSession, broker: StreamBroker, tmp_path: Path
 ) -> None:
-    for sink in ({"format": "delta", "path": f"{tmp_path}/table"}, {"format": "iceberg", "path": "local.base.table"}):
+    for sink, told_of in (
+        ({"format": "delta", "path": f"{tmp_path}/table"}, "sink: .*delta"),
+        ({"format": "iceberg", "path": "base.table"}, "sink.path: .*write catalog.namespace.table"),
+    ):
         planned = plan(spark, tmp_path, tree(tmp_path, broker.address, sink=sink))
-        with pytest.raises(PipelineError, match=f"(?i)hot.yaml: sink: .*{sink['format']}") as told:
+        with pytest.raises(PipelineError, match=f"(?i)hot.yaml: {told_of}") as told:
             planned.start()
         assert "\n" not in str(told.value)
     steps = [{"sql": "SELECT array(topic) + 1 AS x FROM rows"}]
