@@ -21,7 +21,7 @@ from starlingmq.cluster.wills.will_records import all_wills
 from starlingmq.core.message import Message
 from starlingmq.core.routing.peer_receivers import link
 from starlingmq.core.session.session import Session, Will
-from starlingmq.node import YOUNG_MAX
+from starlingmq.node_process import YOUNG_MAX
 
 ANSWERS_AFTER = 0.002  # seconds
 STEP = 0.002
