@@ -291,11 +291,14 @@ class EtcdServer:
                 )
 
     async def _remove_unbegun(self, calls: EtcdCalls, unbegun: Sequence[EtcdMember]) -> bool:
-        """Returns whether one was removed, which is none that listens."""
+        """Removes one that does not listen. Returns whether there was one. Raises EtcdServerError."""
         for member in unbegun:
             if not any([await is_alive(url) for url in member.peer_urls]):
                 log.warning("the etcd member at %s was added, and has not begun: it is removed", member.peer_urls[0])
-                await remove(calls, member.id)
+                try:
+                    await remove(calls, member.id)
+                except EtcdError as error:
+                    raise EtcdServerError(f"this node's etcd cannot join: {error}") from None
                 return True
         return False
 
