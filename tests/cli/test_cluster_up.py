@@ -224,6 +224,10 @@ def test_a_backup_of_workers_has_retained_messages_too(tmp_path: Path) -> None:
     assert run("restore", str(saved), "--data-dir", str(tmp_path / "again"))[0] == 0
     with running(tmp_path / "log2", *words, str(tmp_path / "again")) as command:
         assert subscriber(command.urls[0], "-t", "is/#", "-q", "1", "-C", "1").finish()[1] == b"kept\n"
+    (saved / "LAYOUT").touch()
+    code, _, errors = run("restore", str(saved), "--data-dir", str(tmp_path / "half"))
+    assert code == 2 and "of one broker and that of workers" in errors
+    (saved / "LAYOUT").unlink()
     (saved / "local-etcd" / "keys.sqlite").unlink()
     code, _, errors = run("restore", str(saved), "--data-dir", str(tmp_path / "half"))
     assert code == 2 and "not whole" in errors

@@ -24,8 +24,13 @@ KEYS: Final = Path(DIRECTORY, FILE)
 
 
 def workers_in(directory: Path) -> list[Path]:
-    """Return the directories of the workers, or backups of them; none in the data directory of one broker."""
-    return sorted(each for each in directory.glob("worker-*") if (each / "LAYOUT").exists())
+    """Return the directories of the workers, or backups of them; none in the data directory of one broker. Raises
+    CommandError if both are there.
+    """
+    found = sorted(each for each in directory.glob("worker-*") if (each / "LAYOUT").exists())
+    if found and (directory / "LAYOUT").exists():
+        raise CommandError(f"{directory} has the data of one broker and that of workers; move one of them away")
+    return found
 
 
 def backup_workers(directory: Path, target: Path, report: Report) -> Mapping[str, Any]:
