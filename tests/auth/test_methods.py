@@ -50,6 +50,14 @@ async def test_passwords(serve: Serve, passwd: Passwd, version: int, refusal: in
     assert await knock(address, "x" * 60_000, b"y" * 60_000, version) == refusal
 
 
+async def test_a_password_file_without_users_is_warned_of(
+    serve: Serve, passwd: Passwd, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await serve(auth={"password": {"file": passwd()}, **FAST})
+    assert "passwords has no users: nobody can log in by password" in caplog.text
+    assert await knock(broker.address(), "ann", b"right") == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
 async def test_a_reload_keeps_remembered_logins_of_users_whose_password_stays(
     serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
