@@ -12,7 +12,7 @@ from tests.sim.world import World
 from starlingmq.config.settings import ClusterConfig
 
 HEARTBEATS = ClusterConfig().heartbeat_interval
-SOON = 0.9 * HEARTBEATS  # a change is told after a quarter of it: three such steps, and etcd
+SOON = 0.4 * HEARTBEATS  # a change is told after a tenth of it: three such steps, and etcd
 
 
 class CalmWorld(World):

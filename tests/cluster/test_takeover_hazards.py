@@ -44,11 +44,10 @@ def a_control_message_is_processed_once_despite_a_crash() -> None:
         world._pass(0.001)
     deaf = [(new.host, former.host)]
     world.network.cut(deaf)
-    world.pass_time(0.5)
+    world.pass_time(0.2)
     assert new.process is not None and new.process.state.ctx.sessions["roamer"].moving is not None
     new.crash(False)
     world.network.heal(deaf)
-    world.pass_time(0.3)
     world.start_if_wanted(new)
     world.pass_time(1.0)
     world.network.heal(apart)

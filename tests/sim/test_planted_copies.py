@@ -46,8 +46,8 @@ def waits_for_this_disk_alone(self: CopySource, local: Awaitable[None] | None) -
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, tuple[int, ...]]] = {
-    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, (16,)),
-    "a copy begins in the middle": (CatchUp, "_send_store", sends_no_store, (20, 21, 22, 23)),
+    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, (26,)),
+    "a copy begins in the middle": (CatchUp, "_send_store", sends_no_store, (21,)),
     "a takeover loses what was between nodes": (
         CopiedProcess,
         "begin",
@@ -55,7 +55,7 @@ MISTAKES: dict[str, tuple[Any, str, Any, tuple[int, ...]]] = {
         (19,),
     ),
     "no successor without a broker": (ProcessPresence, "_is_leading", lambda self: False, (1,)),
-    "a node leaves with the only copy": (CopyRoles, "has_left", lambda self: True, (24,)),
+    "a node leaves with the only copy": (CopyRoles, "has_left", lambda self: True, (125,)),
 }
 """Where it is planted, and seeds of worlds that find it."""
 

@@ -88,6 +88,8 @@ class PeerConnections(Subsystem):
             return False
         transport.link.resend()
         self._reports.stream_opened(number)
+        if self._view.quorum is not None:
+            self._view.quorum.beat_now()
         if self._view.is_connected(number):
             self._heard_again(number)
         return True

@@ -29,7 +29,7 @@ from typing import Final
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
 
 NEVER: Final = -1e18  # seconds: earlier than any real time
-HASTE: Final = 4  # a change is announced after this fraction of the interval
+HASTE: Final = 10  # a change is announced after this fraction of the interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +284,10 @@ class Quorum:
         """Sends the next heartbeat soon, because there is news for the other nodes."""
         self.changes += 1
         self._beat_at = min(self._beat_at, self._sent_at + self._interval / HASTE)
+
+    def beat_now(self) -> None:
+        """Sends the next heartbeat in this turn: a stream has opened, and those before it may not have got through."""
+        self._beat_at = NEVER
 
     # Results
 
