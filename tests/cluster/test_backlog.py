@@ -15,7 +15,7 @@ from tests.harness import FakeClient
 
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.observe.session_totals import SessionTotals
-from starlingmq.core.routing.session_delivery import BEYOND_MAX
+from starlingmq.core.routing.delivery import BEYOND_MAX
 from starlingmq.wire.mqtt import Ack, Connect, Publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties

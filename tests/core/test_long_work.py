@@ -13,7 +13,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import TURN_WORK
 from starlingmq.core.groups.group_engine import GROUPS_PER_UNIT
 from starlingmq.core.mqtt.subscribing import FILTERS_PER_TURN
-from starlingmq.core.routing.session_delivery import PUMP_BATCH
+from starlingmq.core.routing.delivery import PUMP_BATCH
 from starlingmq.wire.mqtt import (
     Connect,
     Packet,

@@ -32,8 +32,8 @@ from starlingmq.core.context import Context
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.limits.storage_failure import StorageFailure
 from starlingmq.core.ready import RETAINED_PUT
+from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.forward_batch import count_tracked
-from starlingmq.core.routing.forwarding import Forwarding
 from starlingmq.core.routing.peer_receivers import PeerReceivers
 from starlingmq.core.routing.retained_store import RetainedTree
 from starlingmq.core.session.session import Client
@@ -167,16 +167,16 @@ def nothing_is_sent_again() -> Any:
 
 @contextmanager
 def qos_2_is_forwarded_before_it_is_committed() -> Iterator[None]:
-    forward = Forwarding.forward
+    forward = Delivery.forward
 
-    def at_once(self: Forwarding, message: Any, subscription: Any, publisher: Any) -> None:
+    def at_once(self: Delivery, message: Any, subscription: Any, publisher: Any) -> None:
         client = subscription.session.client
         before = -1 if client is None else client.stored_from
         forward(self, message, subscription, publisher)
         if client is not None and message.qos == 2 and client.waiting == 0:
             client.stored_from = before
 
-    with patch.object(Forwarding, "forward", at_once):
+    with patch.object(Delivery, "forward", at_once):
         yield
 
 
@@ -261,12 +261,12 @@ def a_group_without_members_here_loses_messages() -> Any:
 
 
 def each_node_with_members_gets_messages_of_the_group() -> Any:
-    def all_of_them(self: Forwarding, message: Any, session: Any, key: bytes, stored: bool) -> None:
+    def all_of_them(self: Delivery, message: Any, session: Any, key: bytes, stored: bool) -> None:
         for link in self.ctx.cluster.links.values():
             forward(self, message, link, key, stored)
 
-    forward = Forwarding.forward_to_member
-    return patch.object(Forwarding, "forward_to_member", all_of_them)
+    forward = Delivery.forward_to_member
+    return patch.object(Delivery, "forward_to_member", all_of_them)
 
 
 def a_primary_that_is_gone_is_not_replaced() -> Any:
@@ -311,15 +311,15 @@ def messages_that_are_handed_over_are_kept_too() -> Any:
 
 def what_goes_at_once_is_kept_nowhere() -> Any:
     """By a standing allotment: it is in no line, so it seems to need no storing before its publisher is told."""
-    take, forward = GroupEngine.take, Forwarding.forward_to_member
+    take, forward = GroupEngine.take, Delivery.forward_to_member
 
-    def unkept(self: Forwarding, message: Any, session: Any, key: bytes, stored: bool) -> None:
+    def unkept(self: Delivery, message: Any, session: Any, key: bytes, stored: bool) -> None:
         forward(self, message, session, key, False)
 
     def taken(self: GroupEngine, group: Any, message: Any, publisher: Any) -> bool:
         if not group.standing:
             return take(self, group, message, publisher)
-        with patch.object(Forwarding, "forward_to_member", unkept):
+        with patch.object(Delivery, "forward_to_member", unkept):
             return take(self, group, message, publisher)
 
     return patch.object(GroupEngine, "take", taken)

@@ -40,7 +40,7 @@ from starlingmq.core.ready import (
     SESSION_PUT,
     Ready,
 )
-from starlingmq.core.routing.acknowledgements import Acknowledgements
+from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.router import Router
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.production import AHEAD, NEW, Production
@@ -287,8 +287,8 @@ MISTAKES = {
     ),
     "a handshake that begins is not written": Mistake(unwritten(INBOUND_PUT)),
     "a shared subscription is not restored": Mistake(during(Restoring, "subscription", Router, "join", nothing)),
-    "PUBREL before it is stored": Mistake(during(Acknowledgements, "_released", Context, "send_stored", Context.send)),
-    "PUBREC is not written": Mistake(during(Acknowledgements, "_released", Ready, "deliver", nothing)),
+    "PUBREL before it is stored": Mistake(during(Delivery, "_released", Context, "send_stored", Context.send)),
+    "PUBREC is not written": Mistake(during(Delivery, "_released", Ready, "deliver", nothing)),
     "a sync that began before the append counts": Mistake(
         around(JournalWriter, "_begin_sync", with_the_running_one), partial(seeds.run, power=True)
     ),

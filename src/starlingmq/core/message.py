@@ -30,7 +30,7 @@ class Message:
     tail: bytes
     offset: int  # offset in the store; -1: not stored yet
     loaded: bool  # False: only ``offset`` is known, and the rest must be read first
-    shape: int  # ... and to what kind of receiver: see core.routing.transmission; -1: to none yet
+    shape: int  # ... and to what kind of receiver: see core.routing.delivery; -1: to none yet
     octets: int  # see ``size``
     origin: int  # in a cluster: number of the node where it entered; 0: here; -1: see core.routing.retained_outbox
     sequence: int  # ... and its number among the messages that entered there (rising, also over restarts)
@@ -95,6 +95,11 @@ class Message:
 
     def expired(self, now: float) -> bool:
         return self.expires_at != 0.0 and self.expires_at <= now
+
+    def expiry_property(self, now: float) -> bytes:
+        """Message Expiry Interval with the remaining time, in whole seconds [MQTT-3.3.2-6]."""
+        left = max(0, int(self.expires_at - now + 0.999))
+        return bytes((2, left >> 24 & 255, left >> 16 & 255, left >> 8 & 255, left & 255))
 
     def size(self) -> int:
         """Bytes of topic, payload and properties, as limits and ``total_bytes`` count them."""

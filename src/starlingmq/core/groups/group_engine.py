@@ -121,7 +121,7 @@ class GroupEngine(GroupQueues):
                 if self.news is not None and room.left * 2 <= room.given:
                     self.news[group] = None
             self._tell_given(group, member, message)
-            self.delivery.forwarding.forward_to_member(message, session, group.share(), stored)
+            self.delivery.forward_to_member(message, session, group.share(), stored)
             self._done(group, lent)
             return True
         client = session.client

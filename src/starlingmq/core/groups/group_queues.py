@@ -17,9 +17,8 @@ from starlingmq.core.nats.stale_requests import REASON as STALE
 from starlingmq.core.nats.stale_requests import stale
 from starlingmq.core.observe.audit import group_name
 from starlingmq.core.ready import QUEUE_PUT, SESSION_DELETE, SESSION_PUT, Write
-from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.routing.delivery import UNBOUNDED_HIGH, Delivery
 from starlingmq.core.routing.router import Router
-from starlingmq.core.routing.session_delivery import UNBOUNDED_HIGH
 from starlingmq.core.routing.topics import parse_share
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.queue import MessageQueue

@@ -80,7 +80,7 @@ def takes(member: Subscription, session: Session, client: Client, message: Messa
 
 
 def accepts(client: Client, member: Subscription, message: Message) -> bool:
-    """Whether the PUBLISH by which ``Transmission.frame`` sends a message now is within the Maximum Packet Size of a
+    """Whether the PUBLISH by which ``Delivery.frame`` sends a message now is within the Maximum Packet Size of a
     connected member [MQTT-3.1.2-24]."""
     limit = client.max_packet
     more = len(member.ids)

@@ -30,7 +30,7 @@ from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried, response_topic
 from starlingmq.wire.nats_subjects import subject_of
 
-# of a message's cached head and tail: for NATS; those of MQTT are lower (see core.routing.transmission)
+# of a message's cached head and tail: for NATS; those of MQTT are lower (see core.routing.delivery)
 SHAPE: Final = 64
 SHAPE_HEADERS: Final = 65  # and for NATS clients that accept headers
 

@@ -194,7 +194,7 @@ class PeerReceivers:
         """Send a message to the node itself; False if it is not a member."""
         peer = self.by_number.get(number)
         if peer is not None:
-            self.delivery.forwarding.send_to_node(peer.session, payload)
+            self.delivery.send_to_node(peer.session, payload)
         return peer is not None
 
     def up(self, peer: PeerReceiver) -> None:

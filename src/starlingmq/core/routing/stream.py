@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlingmq.core.context import Context
+from starlingmq.core.message import Message
+from starlingmq.core.ready import STREAM_PUT
+from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import NEVER, Session
 
 STREAM_PREFIX: Final = "$stream/"  # client ids of streams, in place of a session's
@@ -30,3 +34,17 @@ class Stream(Session):
         self.next = 0
         self.full = False
         self.pending = []
+
+
+def keep(ctx: Context, message: Message, streams: list[Stream]) -> int:
+    """Add a message that enters here to the streams that want it. Returns the number of streams. At QoS 1 and 2 all
+    accept it: the message was accepted only after checking that they are not full."""
+    kept = 0
+    for stream in streams:
+        if message.qos == 0 and (stream.full or ctx.refusing):
+            ctx.drop("stream_full" if stream.full else "storage_failing", stream.client_id)
+            stream.dropped += 1
+            continue
+        kept += 1
+        ctx.note(STREAM_PUT, stream, Outgoing(message, message.qos, message.retain, b"", None))
+    return kept
