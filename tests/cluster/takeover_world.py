@@ -28,7 +28,7 @@ from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.cluster.takeover.transfer_frames import Parts, TransferError, unpack
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.mqtt.message_entry import RETURNED
+from starlingmq.core.mqtt.publishing import RETURNED
 from starlingmq.core.ready import Event
 from starlingmq.core.routing.forward_batch import FOR_THE_NODE
 from starlingmq.core.session.session import MOVED_PREFIX

@@ -20,7 +20,7 @@ from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
 from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.takeover import Takeovers
-from starlingmq.core.mqtt.message_entry import RETURNED
+from starlingmq.core.mqtt.publishing import RETURNED
 from starlingmq.core.routing.peer_receivers import SEQUENCE_SHIFT
 
 FOUND = (16, 38, 89, 106, 174)

@@ -11,7 +11,7 @@ from tests.nats.stale_world import run
 
 import starlingmq
 from starlingmq.cluster.links import peer_link
-from starlingmq.core.groups.group_queues import GroupQueues
+from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.message import Message
 from starlingmq.core.nats import nats_client
 
@@ -35,7 +35,7 @@ MISTAKES: dict[str, AbstractContextManager[Any]] = {
     "links do not tell how long frames waited": patch.object(peer_link, "WAITED_SECONDS", 1e9),
     "subscribers are given whatever comes": patch.object(nats_client, "stale", _never),
     "subscribers are given nothing from other nodes": patch.object(nats_client, "stale", _always),
-    "lines keep whatever is in them": patch.object(GroupQueues, "too_old", lambda self, group, message: False),
+    "lines keep whatever is in them": patch.object(GroupEngine, "too_old", lambda self, group, message: False),
 }
 
 

@@ -30,7 +30,7 @@ from starlingmq.core.limits import publish_admission
 from starlingmq.core.limits.storage_failure import ReleaseJob, StorageFailure
 from starlingmq.core.message import Message
 from starlingmq.core.mqtt.connecting import Connecting
-from starlingmq.core.mqtt.qos2_receiving import Qos2Receiving
+from starlingmq.core.mqtt.publishing import Publishing
 from starlingmq.core.ready import (
     INBOUND_COMPLETED,
     INBOUND_PUT,
@@ -239,7 +239,7 @@ def by(test: Callable[[], object]) -> Callable[[int], object]:
 MISTAKES = {
     "an acknowledgement is not written": Mistake(around(Context, "done", first_alone)),
     "a completed handshake is not written": Mistake(unwritten(INBOUND_COMPLETED)),
-    "PUBACK before it is stored": Mistake(during(Qos2Receiving, "answer_now", Context, "send_stored", Context.send)),
+    "PUBACK before it is stored": Mistake(during(Publishing, "answer_now", Context, "send_stored", Context.send)),
     "a checkpoint counts what came while it was written": Mistake(around(Checkpointer, "_write", as_of_its_end)),
     "what was replayed is not in the next checkpoint": Mistake(around(Checkpointer, "replayed", values_alone)),
     "what a checkpoint knows is replayed": Mistake(around(SessionImage, "hold", as_of_nothing)),
