@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import starlingmq
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 VERSION: Final = starlingmq.__version__
+SUMMARY: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"]
 FILES: Final = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "CHANGELOG.md")
 BUILD: Final = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])('dist'))"
 COMPILING: Final = tuple(f"compiling/{path.name}" for path in sorted((ROOT / "compiling").glob("*.py")))
@@ -110,7 +112,8 @@ def test_source_distribution_and_wheel_have_their_files(built: Path) -> None:
         assert inside == package
         assert f"starlingmq-{VERSION}.dist-info/licenses/LICENSE" in archive.namelist()
         said = archive.read(f"starlingmq-{VERSION}.dist-info/METADATA").decode()
-    assert "License-Expression: Apache-2.0" in said and "An MQTT and NATS broker" in said
+    assert "License-Expression: Apache-2.0" in said and f"Summary: {SUMMARY}\n" in said
+    assert said.endswith((ROOT / "README.md").read_text())
     assert {"starlingmq/api/ui/index.html", "starlingmq/net/proto/peers.proto", "starlingmq/py.typed"} <= package
     with tarfile.open(sdist) as source:
         there = [member.name.removeprefix(f"starlingmq-{VERSION}/") for member in source if member.isfile()]
