@@ -56,15 +56,16 @@ class Driver:
 
     def __init__(self, directory: Path, *words: str) -> None:
         command = [sys.executable, "-m", "tests.lake.driver", str(directory), *words]
-        self.log = (directory / "driver.log").open("ab")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        with (directory / "driver.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
+        with self.process.stdout as output:
+            for line in output:
+                self._lines.put(line)
         self._lines.put("")
 
     def line(self) -> str:
@@ -82,17 +83,21 @@ class Driver:
             count -= line.startswith("batch")
 
     def finish(self) -> None:
+        """Wait until it has ended by itself, as it does with ``--once``; kill it if it fails."""
         ended = False
-        while line := self.line():
-            ended |= line.startswith("ended")
-        self.process.wait()
+        try:
+            while line := self.line():
+                ended |= line.startswith("ended")
+            self.process.wait()
+        finally:
+            if self.process.poll() is None:
+                self.kill()
         assert ended, "the last driver did not finish"
 
     def kill(self) -> None:
         """With everything that it started: the JVM, and the Python workers."""
         kill_all(self.process.pid)
         self.process.wait()
-        self.log.close()
 
     def kill_executor(self) -> str:
         """With its Python workers. Spark may still be starting it, after an earlier kill."""
