@@ -14,6 +14,7 @@ import hypothesis
 import msgspec.inspect
 import pytest
 
+import starlingmq
 from compiling.modules import PACKAGE, ROOT, compiled_parts
 from tests import durations, source_tree
 from tests.boundaries import held_by
@@ -156,6 +157,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if interpreted and item.get_closest_marker("compiled_only"):
             item.add_marker(pytest.mark.skip(reason="STARLINGMQ_PURE is set: nothing is compiled"))
+        patches = item.get_closest_marker("interpreted_only")
+        if patches is not None and starlingmq.compiled():
+            item.add_marker(pytest.mark.skip(reason=patches.args[0]))
         file = item.nodeid.partition("::")[0]
         way = way_of(file.removeprefix("tests/"))
         if way.hot:
@@ -163,8 +167,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = getattr(item, "originalname", item.name)
         if file.startswith("tests/security/") or not boundaries.isdisjoint([(file, ""), (file, name)]):
             item.add_marker(pytest.mark.security)
-        patches = item.get_closest_marker("skipif") is not None  # the compiled classes cannot be patched
-        if way.hot and not way.both and not patches:
+        if way.hot and not way.both and patches is None and item.get_closest_marker("skipif") is None:
             item.add_marker(pytest.mark.compiled_suffices)
     durations.sort_longest_first(items)
     if (seconds := config.getoption("--quickest")) is not None:

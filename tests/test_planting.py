@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pytest
 
-import starlingmq
 from starlingmq.cluster.links import peer_link
 from starlingmq.cluster.links.peer_link import PeerLink
 from tests.cluster import test_filter_summaries, test_link_worlds, test_route_worlds
@@ -67,7 +66,7 @@ def test_plants_are_there_while_they_are_entered() -> None:
         assert first_to_find(range(3, 9), lambda plant=plant: plant, sums_to_three) == 3  # type: ignore[misc]
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled cannot be patched")
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 def test_all_plants_apply_today() -> None:
     for plants in (test_link_worlds.BUGS, test_route_worlds.BUGS, test_filter_summaries.MISTAKES):
         for plant in plants.values():
@@ -87,7 +86,7 @@ def test_a_module_without_source_has_none() -> None:
         relative_path(ModuleType("starlingmq.cluster.nowhere"))
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="a compiled class does not show its names")
+@pytest.mark.interpreted_only("a compiled class does not show its names")
 def test_an_attribute_that_init_does_not_set_does_not_apply() -> None:
     assert set_in_init(PeerLink, "_window") == "_window"
     with pytest.raises(PlantDoesNotApply):

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 from tests.cluster.fleet import Fleet
 
-import starlingmq
 from starlingmq.wire.mqtt import Packet, Suback
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -39,7 +38,7 @@ def each_mistake(mistakes: Mapping[str, Mistake], *stay: str) -> Callable[[Test]
     """Parametrize a test with the mistakes. It runs interpreted only; those not in ``stay``, if any is named, are
     long."""
     assert all(name in mistakes for name in stay)
-    interpreted = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
+    interpreted = pytest.mark.interpreted_only("compiled code cannot be patched")
     each = pytest.mark.parametrize(
         "mistake",
         [

@@ -10,13 +10,12 @@ import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.subscribers import payloads, subscribe
 
-import starlingmq
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.links.peer_frames import Data, DataAck
 from starlingmq.cluster.links.peer_transport import ACK_SECONDS
 from starlingmq.wire.mqtt import Publish
 
-patches = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+patches = pytest.mark.interpreted_only("what is compiled can not be patched")
 
 STEP = ACK_SECONDS / 10
 COUNT = 200

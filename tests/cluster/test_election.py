@@ -8,7 +8,6 @@ from unittest.mock import patch
 import pytest
 from tests.sim.etcd_model import EtcdModel, Session
 
-import starlingmq
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Txn
 
@@ -126,7 +125,7 @@ def test_no_term_has_two_leaders_in_any_random_world(seeds: range) -> None:
     assert terms > 2 * len(seeds), "hardly anybody was ever elected anew"
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_the_worlds_find_an_election_that_takes_a_held_key() -> None:
     send = Election._send
 

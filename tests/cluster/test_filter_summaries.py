@@ -13,7 +13,6 @@ from tests.cluster.summary_twin import Twin, live, shrink
 from tests.few import few
 from tests.planting import Plant, around, first_to_find
 
-import starlingmq
 from starlingmq.cluster.links.peer_frames import RouteRecord
 from starlingmq.cluster.routes import filter_shape
 from starlingmq.cluster.routes.filter_shape import FilterShape, Record, fitting_size
@@ -28,7 +27,7 @@ from starlingmq.core.session.session import Session
 MINIMUM = 40
 
 Sound = Callable[..., Any]
-interpreted = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled cannot be patched")
+interpreted = pytest.mark.interpreted_only("what is compiled cannot be patched")
 
 
 def fleet(numbers: range) -> dict[bytes, int]:

@@ -10,7 +10,6 @@ from tests.cluster.frozen_world import run
 from tests.sim.test_planted_copies import waits_for_this_disk_alone
 from tests.sim.world import World
 
-import starlingmq
 from starlingmq.cluster.copies.copy_roles import CopyRoles
 from starlingmq.cluster.copies.process_presence import ProcessPresence
 from starlingmq.storage.copies.copy_source import CopySource
@@ -51,7 +50,7 @@ MISTAKES: dict[str, tuple[Any, str, Any, int, str]] = {
 """Its place, a seed that finds it, and the complaint."""
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="compiled classes cannot be patched")
+@pytest.mark.interpreted_only("compiled classes cannot be patched")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_worlds_find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, attribute, wrong, seed, complaint = MISTAKES[name]

@@ -13,7 +13,6 @@ from tests.cluster import test_handshakes
 from tests.cluster.handshake_world import FIGURES, run
 from tests.sim.seen import Seen
 
-import starlingmq
 from starlingmq.cluster.qos2 import qos2_adapter, qos2_lookup
 from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
 from starlingmq.cluster.qos2.qos2_lookup import Qos2Lookup
@@ -120,7 +119,7 @@ def a_question_is_answered_before_the_session_has_left() -> Any:
     return patch.object(qos2_adapter, "LATER", 0)
 
 
-pure = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+pure = pytest.mark.interpreted_only("what is compiled can not be patched")
 
 
 def repeated_publishes_cancel_nothing() -> Any:

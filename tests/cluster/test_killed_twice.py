@@ -11,7 +11,6 @@ import pytest
 from tests.cluster.killed_twice_world import run
 from tests.few import few
 
-import starlingmq
 from starlingmq.cluster.membership import quorum
 from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.routes.route_table import RouteTable
@@ -41,13 +40,13 @@ def test_acknowledged_messages_come_though_all_nodes_are_killed_again_and_again(
     assert run(seed).books.acknowledged_count
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_sessions_arrive_though_sources_do_not_describe_them_again() -> None:
     with slow_to_meet():
         assert run(FOUND).books.acknowledged_count
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_the_worlds_find_a_window_that_is_handed_over_without_being_read_back() -> None:
     with (
         slow_to_meet(),

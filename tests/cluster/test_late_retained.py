@@ -8,7 +8,6 @@ import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_retained import retain, shown
 
-import starlingmq
 from starlingmq.cluster.retained import retained_writer
 
 
@@ -39,7 +38,7 @@ def test_the_later_of_two_is_retained_after_etcd_was_away(first_back: str) -> No
     the_later_of_two_is_retained_after_etcd_was_away(first_back)
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_an_earlier_message_that_replaces_a_later_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retained_writer, "LATE_SECONDS", inf)
     the_later_of_two_is_retained_after_etcd_was_away("n1")

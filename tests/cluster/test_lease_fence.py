@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-import starlingmq
 from starlingmq.cluster.etcd.etcd_requests import Compare, KeyValue, Request, Revoke, Txn, TxnAnswer
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.lease_fence import RETRY_SECONDS, LeaseFence
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code takes no stand-ins")
+pytestmark = pytest.mark.interpreted_only("compiled code takes no stand-ins")
 KEY = b"/starlingmq/c/members/online/n2"
 SILENCE = 5.0
 MEMBERS: Any = SimpleNamespace(membership=Membership(1, (MemberInfo("n2", 2, 3, "n2:1"),)), online={2: 3})

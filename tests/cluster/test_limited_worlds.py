@@ -9,14 +9,13 @@ import pytest
 from tests.cluster.limited_world import run
 from tests.few import few
 
-import starlingmq
 from starlingmq.cluster.links.peer_transport import _SEQUENCE_BITS, PeerTransport
 from starlingmq.core.routing.forward_batch import ForwardReader
 
 FOUND: Final = 50
 """Frames that were on the way when a cut began arrived after it, before the two nodes were connected again."""
 
-patches = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+patches = pytest.mark.interpreted_only("what is compiled can not be patched")
 
 
 @pytest.mark.parametrize("seed", few([*range(8), FOUND], 0, 1, FOUND))

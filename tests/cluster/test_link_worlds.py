@@ -11,7 +11,6 @@ from tests.cluster import link_world
 from tests.few import few
 from tests.planting import Plant, around, during, first_to_find, nothing
 
-import starlingmq
 from starlingmq.cluster.links.peer_frames import Data, DataAck
 from starlingmq.cluster.links.peer_link import PeerLink
 
@@ -108,7 +107,7 @@ def test_worlds(seeds: int) -> None:
         link_world.run(seed)
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled cannot be patched")
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 @pytest.mark.parametrize(
     "bug",
     few(

@@ -9,7 +9,6 @@ import pytest
 from tests.cluster.new_owner_world import run
 from tests.sim.world import World
 
-import starlingmq
 from starlingmq.cluster.cluster_view import ClusterView
 
 STEPS: Final = (0, 1, 2, 3, 5, 8, 13, 21)
@@ -37,7 +36,7 @@ def test_the_client_finds_its_session_within_seconds(
     run(2 * steps + whose)
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_the_worlds_find_a_takeover_that_does_not_wait_for_copies() -> None:
     with (
         patch.object(ClusterView, "is_expected", ClusterView.is_heard_elsewhere),

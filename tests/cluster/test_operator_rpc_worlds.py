@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import pytest
 
-import starlingmq
 from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
 from starlingmq.cluster.operator_rpc import OperatorRpc, Outcome, _Seen
 
@@ -154,7 +153,7 @@ MISTAKES: Final[dict[str, tuple[str, Callable[..., None]]]] = {
 }
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_made_on_purpose_show(name: str) -> None:
     with patch.object(OperatorRpc, *MISTAKES[name]):

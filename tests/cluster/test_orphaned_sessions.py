@@ -15,7 +15,6 @@ from tests.sim.network import End, Network
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
 
-import starlingmq
 from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
 from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
@@ -304,7 +303,7 @@ MISTAKES: dict[str, tuple[type, str, Callable[..., object], Callable[[Story], No
 }
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, method, wrong, story = MISTAKES[name]

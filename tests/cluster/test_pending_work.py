@@ -13,7 +13,6 @@ from tests.cluster.fleet import Fleet
 from tests.few import few
 from tests.sim.run import run
 
-import starlingmq
 from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.cluster.groups.queue_groups import QueueGroups
@@ -24,7 +23,7 @@ from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.takeover.takeover_subsystem import TakeoverSubsystem
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+pytestmark = pytest.mark.interpreted_only("what is compiled can not be patched")
 
 
 class Left:

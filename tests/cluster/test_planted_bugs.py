@@ -14,7 +14,6 @@ import pytest
 from tests.cluster.lives import run
 from tests.cluster.world import INTERVAL, STEP, TIMEOUT, World
 
-import starlingmq
 from starlingmq.cluster.etcd.etcd_requests import Compare, Request, Txn
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
@@ -22,7 +21,7 @@ from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="a class that is compiled has none of Python below it")
+pytestmark = pytest.mark.interpreted_only("a class that is compiled has none of Python below it")
 
 SEEDS_MAX = 40  # lives in which a mistake has to show
 

@@ -361,7 +361,7 @@ SHOWN_BY = (
 )  # fmt: skip
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize(("mistake", "scene"), SHOWN_BY, ids=lambda each: getattr(each, "__name__", None))
 def test_each_mistake_is_found(mistake: Callable[[], Any], scene: Callable[[], None]) -> None:
     scene()
@@ -369,7 +369,7 @@ def test_each_mistake_is_found(mistake: Callable[[], Any], scene: Callable[[], N
         scene()
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize(
     "mistake",
     few(
@@ -382,7 +382,7 @@ def test_a_world_finds_each_mistake(mistake: Callable[[], Any]) -> None:
     assert first_to_find(range(8), mistake, run) >= 0
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize("seed", few([15, 30, 41], 15))
 def test_clients_stay_online_when_nodes_are_lost_that_live(seed: int) -> None:
     """In 15 and 30 a client stays connected to a node that the others take for gone, and whose wills they publish."""

@@ -10,7 +10,6 @@ from tests.cluster.fleet import Fleet, NodeWorld
 from tests.harness import FakeClient
 from tests.nats.talk import Msg, NatsPeer, connect
 
-import starlingmq
 from starlingmq.cluster.groups.group_pull import SETTLE_SECONDS
 from starlingmq.cluster.groups.group_supply import GroupSupply
 from starlingmq.cluster.groups.queue_groups import QueueGroups
@@ -296,7 +295,7 @@ def test_standing_room_ends_with_its_primary() -> None:
     assert sorted(got(one) + got(two)) == [b"x", b"y"]
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_standing_room_that_outlives_its_primary_is_found() -> None:
     """A mistake made on purpose: what stands is left as it is."""
     lead = QueueGroups._lead
@@ -392,7 +391,7 @@ def test_a_primary_that_was_replaced_is_refused() -> None:
     assert not group(fleet[0]).primary, "it was told"
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_fence_that_is_open_is_found() -> None:
     """A planted bug: epochs are ignored."""
     pulled = GroupSupply._pulled

@@ -14,7 +14,6 @@ from tests.sim.clients import Publisher
 from tests.sim.retained import payload_of, retained_in
 from tests.sim.world import World
 
-import starlingmq
 from starlingmq.cluster.etcd.etcd_requests import Request, Txn
 from starlingmq.cluster.retained import retained_writer
 from starlingmq.cluster.retained.retained_records import decode_value, prefix
@@ -203,7 +202,7 @@ def test_changes_that_the_watch_missed_are_read_again() -> None:
     assert fleet[1].state.ctx.cluster.retained.complete  # type: ignore[union-attr]
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_more_than_may_wait_for_etcd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starlingmq.cluster.retained.retained_sync.WAITING_MAX", 10)
     fleet = Fleet(2)
@@ -375,7 +374,7 @@ def test_a_later_retained_message_is_not_replaced_after_a_crash() -> None:
     a_later_retained_message_is_not_replaced_after_a_crash()
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_write_of_an_earlier_incarnation_that_replaces_a_later_message_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -388,7 +387,7 @@ def test_a_deleted_retained_message_stays_deleted_after_a_crash() -> None:
     a_deleted_retained_message_stays_deleted_after_a_crash()
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_deleted_message_that_comes_back_after_a_crash_is_found() -> None:
     with planted_retained.deletions_are_forgotten_in_a_crash(), pytest.raises(AssertionError):
         a_deleted_retained_message_stays_deleted_after_a_crash()
@@ -473,7 +472,7 @@ BY_HAND = (
 )
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize(("mistake", "test"), BY_HAND, ids=lambda each: each.__name__)
 def test_mistakes_are_found(mistake: Any, test: Any) -> None:
     with mistake(), pytest.raises((AssertionError, LookupError)):

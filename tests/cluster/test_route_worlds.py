@@ -11,7 +11,6 @@ from tests.cluster import route_world
 from tests.few import few
 from tests.planting import Plant, Together, around, during, first_to_find, nothing
 
-import starlingmq
 from starlingmq.cluster.links.peer_frames import RouteRecords, RouteSnapshot
 from starlingmq.cluster.routes import own_routes, peer_routes, route_facts, route_table
 from starlingmq.cluster.routes.own_routes import OwnRoutes
@@ -19,7 +18,7 @@ from starlingmq.cluster.routes.peer_routes import PeerRoutes
 from starlingmq.cluster.routes.route_facts import State, encode_state, vector_key
 from starlingmq.cluster.routes.route_table import RouteTable
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code has no small bounds, and no planted bugs")
+pytestmark = pytest.mark.interpreted_only("compiled code has no small bounds, and no planted bugs")
 
 Sound = Callable[..., Any]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from tests.planting import Plant, around, during
 
-import starlingmq
 from starlingmq.cluster.links.peer_frames import (
     Body,
     Heartbeat,
@@ -360,7 +359,7 @@ def test_what_recovery_applies_again_is_stored() -> None:
     assert two.table(1) == {b"a": 1, b"cut off": 1, b"next": 1}
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled cannot be patched")
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
 @pytest.mark.parametrize(
     ("plant", "found_by"),
     [

@@ -13,7 +13,6 @@ from tests.sim.clients import FOREVER
 from tests.sim.node import Node
 from tests.sim.world import World
 
-import starlingmq
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_books import book_of, copy_of
 from starlingmq.cluster.shares.will_gateway import WillGateway
@@ -21,7 +20,7 @@ from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWil
 from starlingmq.wire.mqtt import Connect, Will, encode
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
-INTERPRETED = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
+INTERPRETED = pytest.mark.interpreted_only("compiled code cannot be patched")
 
 
 class Visitor:

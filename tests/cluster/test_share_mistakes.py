@@ -17,7 +17,6 @@ from tests.cluster.test_takeover_crashes import made
 from tests.few import few
 from tests.sim.world import World
 
-import starlingmq
 from starlingmq.cluster.shares.held_keys import HeldKeys
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.owner_gateway import OwnerGateway
@@ -27,7 +26,7 @@ from starlingmq.cluster.shares.share_messages import Claim, KeyChanged, OwnerAns
 from starlingmq.cluster.shares.share_table import Pair, Reassignment, ShareTable
 from starlingmq.cluster.shares.shares import Shares
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code cannot be patched")
+pytestmark = pytest.mark.interpreted_only("compiled code cannot be patched")
 
 _follow_table = Shares._follow_table
 _led_before = ShareBooks.led_before

@@ -19,7 +19,6 @@ from tests.cluster import (
 from tests.few import few
 from tests.sim.world import World
 
-import starlingmq
 from starlingmq.cluster.links.peer_frames import ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_books import ShareBooks
@@ -31,7 +30,7 @@ from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_gateway import WillGateway
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
-INTERPRETED = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code takes no stand-ins, and is not patched")
+INTERPRETED = pytest.mark.interpreted_only("compiled code takes no stand-ins, and is not patched")
 
 
 @INTERPRETED

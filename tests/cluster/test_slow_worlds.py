@@ -9,7 +9,6 @@ import pytest
 from tests.cluster.slow_world import RaceWorld, SlowWorld, run
 from tests.few import few
 
-import starlingmq
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
@@ -63,7 +62,7 @@ def test_slowness_costs_time_and_nothing_else(seed: int) -> None:
     assert run(seed).schedule.now > 0
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize("name", few(MISTAKES, "a slow owner is given up", "a CONNECT gives way that came later"))
 def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, method, wrong, world, seed = MISTAKES[name]

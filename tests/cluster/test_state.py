@@ -9,7 +9,6 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.subscribers import payloads, subscribe
 from tests.harness import FakeClient
 
-import starlingmq
 from starlingmq.cluster.links.peer_frames import Data, RouteApplied
 from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import (
@@ -27,7 +26,7 @@ from starlingmq.wire.mqtt import (
 )
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
-patches = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+patches = pytest.mark.interpreted_only("what is compiled can not be patched")
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
 

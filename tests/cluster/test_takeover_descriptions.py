@@ -9,7 +9,6 @@ import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
 
-import starlingmq
 from starlingmq.cluster.takeover.inbound import ASK_SECONDS
 from starlingmq.cluster.takeover.migrations import FACTS, Migrations
 from starlingmq.cluster.takeover.outbound_states import OutboundState
@@ -21,7 +20,7 @@ from starlingmq.core.session.session import MOVED_PREFIX, NEVER
 from starlingmq.wire.mqtt import Connack, Connect
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize("restarted", [0, 1])
 def test_a_target_that_lost_the_description_of_a_session_gets_it_again_after_a_restart(restarted: int) -> None:
     """Of the source, or of the target. Without it, the target could not accept any message of the session."""
@@ -50,7 +49,7 @@ def test_a_target_that_lost_the_description_of_a_session_gets_it_again_after_a_r
     assert any(isinstance(frame, Whole) for frame in said) == (outbound.state is OutboundState.QUEUE)
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_target_that_misses_the_description_of_a_connected_source_asks_it_again() -> None:
     """No node restarts. Without this, the client would never get its session."""
     fleet = Fleet(3)
@@ -76,7 +75,7 @@ def test_a_target_that_misses_the_description_of_a_connected_source_asks_it_agai
     assert answer.session_present
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_silent_source_is_asked_ever_more_seldom_and_only_while_it_is_connected() -> None:
     fleet = Fleet(3)
     lasting(fleet, 0).drop()
@@ -114,7 +113,7 @@ def test_the_window_of_a_session_that_was_leaving_is_read_back_before_it_is_hand
     assert session in node.state.ctx.ready.reads
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_messages_that_arrive_before_the_description_reach_the_client() -> None:
     """The source has removed what it has sent, and sends it once. A target that restarts meanwhile has stored it."""
     fleet = Fleet(3)

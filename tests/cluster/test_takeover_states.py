@@ -12,7 +12,6 @@ from tests.cluster.takeover_rows import TABLES, counting, taken_in
 from tests.cluster.test_takeover import lasting
 from tests.few import few
 
-import starlingmq
 from starlingmq.cluster.takeover.claim_decisions import CLAIM_TABLE, REQUEST_TABLE, RequestAction, RequestDecision
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_states import (
@@ -53,7 +52,7 @@ from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.session_user import REFUSE
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code takes no stand-ins")
+pytestmark = pytest.mark.interpreted_only("compiled code takes no stand-ins")
 
 SourceRow = Row[SourceState, SourceEvent, Any]
 EPOCH, HELD = 50, 40

@@ -9,9 +9,7 @@ import pytest
 from tests.cluster.storm import TURN_SECONDS, WAY_BYTES, Storm
 from tests.few import few
 
-import starlingmq
-
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="compiled code takes no stand-ins")
+pytestmark = pytest.mark.interpreted_only("compiled code takes no stand-ins")
 
 QUEUED = 20
 SIZE = 1000

@@ -16,7 +16,6 @@ from tests.few import few
 from tests.sim.clients import FOREVER
 from tests.sim.node import Node
 
-import starlingmq
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import RegisteredWill
@@ -26,7 +25,7 @@ from starlingmq.core.session.ending import Ending
 from starlingmq.wire.mqtt import Connect, Will, encode
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+pytestmark = pytest.mark.interpreted_only("what is compiled can not be patched")
 
 
 @pytest.mark.parametrize("seed", few([4, 8, 22, 758, 2066, 3020], 4, 3020))

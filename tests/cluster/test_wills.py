@@ -11,7 +11,6 @@ from tests.cluster import many_wills
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.harness import FakeClient
 
-import starlingmq
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, TxnAnswer, WatchLost
 from starlingmq.cluster.wills import cluster_wills, will_registration
@@ -181,7 +180,7 @@ def test_a_node_that_missed_a_clean_start_finds_it_in_etcd() -> None:
     assert not [packet for packet in again.receive() if isinstance(packet, Publish)]
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_more_wills_than_a_turn_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are due while their node reads what etcd has of them again."""
     monkeypatch.setattr(cluster_wills, "NAMES_PER_TURN", 2)

@@ -12,7 +12,6 @@ from tests.harness import FakeClient, World
 from tests.nats.talk import connect as nats_connect
 from tests.storage.test_streams import StreamWorld, defined
 
-import starlingmq
 from starlingmq.core.message import Message
 from starlingmq.core.observe.event_topics import CENSUS_SECONDS
 from starlingmq.core.observe.message_watch import MessageWatch
@@ -276,7 +275,7 @@ def test_nothing_wrong_is_said_of_a_broker_that_does_no_wrong(seed: int) -> None
     assert verdict.clean, (verdict.lost, verdict.doubled)
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="compiled classes can not be patched")
+@pytest.mark.interpreted_only("compiled classes can not be patched")
 @pytest.mark.parametrize("mistake", ["lost", "doubled", "lost in the queue"])
 def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     offer, pump = Delivery.offer, Delivery.pump

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearFilters, filters, topics
 from tests.few import drawn, live
 
-import starlingmq
 from starlingmq.core.routing import filter_tree
 from starlingmq.core.routing.filter_tree import FilterTree, Subscriber
 from starlingmq.core.routing.topics import matches
@@ -117,7 +116,7 @@ def test_the_order_is_that_of_the_additions() -> None:
     assert runs[0] == [k for k in range(100) if k % 3 == 0] + [k for k in range(100) if k % 3 and k % 7]
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="a compiled class takes no interpreted subclass")
+@pytest.mark.interpreted_only("a compiled class takes no interpreted subclass")
 def test_a_subscriber_that_knows_its_key_is_stored_bare(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(Subscriber):
         def key(self) -> object:

@@ -10,7 +10,6 @@ from tests.harness import FakeClient, World
 from tests.nats.talk import NatsPeer
 
 import starlingmq.core.routing.filter_tree as filter_tree
-from starlingmq._compiled import compiled
 from starlingmq.core.routing.filter_tree import SEARCH_MAX, FilterTree
 from starlingmq.core.routing.topics import matches
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS_MAX, Overlaps
@@ -109,7 +108,7 @@ def test_a_search_ends_however_many_sessions_made_patterns_for_it() -> None:
     assert tree.match(b"a/" * 12 + b"a") == [] and not tree.gave_up
 
 
-@pytest.mark.skipif(compiled(), reason="a constant is replaced")
+@pytest.mark.interpreted_only("a constant is replaced")
 def test_each_message_whose_search_is_given_up_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_tree, "SEARCH_MAX", 100)
     world = World()

@@ -9,7 +9,6 @@ from unittest.mock import patch
 import pytest
 from tests.nats.stale_world import run
 
-import starlingmq
 from starlingmq.cluster.links import peer_link
 from starlingmq.core.groups.group_engine import GroupEngine
 from starlingmq.core.message import Message
@@ -39,7 +38,7 @@ MISTAKES: dict[str, AbstractContextManager[Any]] = {
 }
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="compiled code is not patched")
+@pytest.mark.interpreted_only("compiled code is not patched")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_shows(mistake: str) -> None:
     with MISTAKES[mistake]:

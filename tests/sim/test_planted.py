@@ -10,9 +10,7 @@ from tests.few import few
 from tests.sim import planted, test_sim
 from tests.sim.planted import SEEDS_MAX, caught
 
-import starlingmq
-
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+pytestmark = pytest.mark.interpreted_only("what is compiled can not be patched")
 
 
 KINDS = (

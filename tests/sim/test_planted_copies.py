@@ -11,13 +11,12 @@ from tests.sim.copies.machine_life import CopiedProcess
 from tests.sim.run import run
 from tests.sim.world import World
 
-import starlingmq
 from starlingmq.cluster.copies.copy_roles import CopyRoles
 from starlingmq.cluster.copies.process_presence import ProcessPresence
 from starlingmq.storage.copies.catch_up import CatchUp
 from starlingmq.storage.copies.copy_source import CopySource
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="compiled classes cannot be patched")
+pytestmark = pytest.mark.interpreted_only("compiled classes cannot be patched")
 
 
 @pytest.fixture(autouse=True)

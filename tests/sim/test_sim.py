@@ -10,8 +10,6 @@ from tests.sim.run import run
 from tests.sim.seen import EVERYTHING, Seen
 from tests.sim.world import World
 
-import starlingmq
-
 FOUND = (10, 61, 239, 325, 10313, 11531, 11831, 12144, 12345, 12359, 12543, 2100580, 2100581, 2100623, 2100683)
 """Seeds that found a bug: a held message forwarded without a sequence, a joining node that was away for longer than its
 lease, routes that only a third node had told, a publisher heard after its node had stood still, a SUBACK of a node that
@@ -100,7 +98,7 @@ def test_two_nodes_without_a_connection_continue_through_the_third(ways: list[tu
     assert serving(world) == ["n1", "n2", "n3"] and connected(world) == 6
 
 
-@pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled can not be patched")
+@pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_suback_waits_for_nodes_that_others_reach() -> None:
     """n1 and n2 do not reach each other at all, and both serve with n3: what n2 accepts it would not pass on to n1."""
     world = made(3)

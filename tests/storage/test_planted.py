@@ -7,11 +7,10 @@ from tests.few import few
 from tests.planting import FAILURES, first_to_find
 from tests.storage import planted, planted_copies
 
-import starlingmq
 from starlingmq.client.producer import ProducerError
 from starlingmq.storage.copies.copy_facts import NotWhole
 
-pytestmark = pytest.mark.skipif(starlingmq.compiled(), reason="what is compiled cannot be patched")
+pytestmark = pytest.mark.interpreted_only("what is compiled cannot be patched")
 
 MISTAKES = {**planted.MISTAKES, **planted_copies.MISTAKES}
 SEEDS_MAX = 400

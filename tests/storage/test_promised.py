@@ -7,7 +7,6 @@ from tests.conformance.kit import acknowledge, messages, persistent, publish, su
 from tests.harness import FakeClient
 from tests.storage.world import StoredWorld
 
-from starlingmq._compiled import compiled
 from starlingmq.core.message import Message
 from starlingmq.core.session.migration_state import Held
 from starlingmq.core.session.outgoing import Outgoing
@@ -77,7 +76,7 @@ def test_restarts_do_not_raise_the_limit(checkpoint: bool) -> None:
     assert len(read(world)) <= BOUND
 
 
-@pytest.mark.skipif(compiled(), reason="a method is replaced")
+@pytest.mark.interpreted_only("a method is replaced")
 def test_an_exception_leaves_no_later_message_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError
