@@ -88,7 +88,7 @@ WORLDS: Final[dict[str, Run]] = {
 def test_skipped_turns_would_have_done_nothing(name: str, seed: int) -> None:
     with quiet_turns_are_taken() as left:
         WORLDS[name](seed)
-    assert left.quiet > 25
+    assert left.quiet, "the mistakes below would not be found either"
     assert not left.missed, left.missed[:5]
 
 
