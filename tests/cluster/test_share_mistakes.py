@@ -140,7 +140,7 @@ MISTAKES = {
             Patch(ShareNode, "start", _keeps_the_books_of_its_earlier_life),
             Patch(ShareBooks, "led_before", _any_book),
         ),
-        2,
+        68,
     ),
     "a deputy is passed over": Planted(
         (

@@ -12,7 +12,8 @@ from starlingmq.admin.share_views import view_shares
 from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
 from starlingmq.cluster.links.peer_frames import Envelope, ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
-from starlingmq.cluster.shares.share_leader import LeadState
+from starlingmq.cluster.shares.share_books import ShareBooks
+from starlingmq.cluster.shares.share_leader import SWEEPS_PER_TURN, LeadState, ShareLeader
 from starlingmq.cluster.shares.share_messages import (
     Claim,
     KeyChanged,
@@ -353,6 +354,28 @@ def test_an_answer_that_waits_for_the_deputy_hastens_its_acknowledgement() -> No
     assert links.sent[1:] == [(it.deputy, "Hasten")], "once"
     leader.take(it.other, Release(10, it.client_id, it.other, 1 << 62))
     assert links.sent[2:] == [(it.deputy, "KeyChanged")], "no client waits for it"
+
+
+def test_a_node_that_comes_back_after_a_table_without_it_is_told_of_the_keys_of_its_earlier_life() -> None:
+    listed = Reassignment(NO_TABLE, {1: 1, 2: 1, 3: 1}).table
+    without = Reassignment(listed, {1: 1, 2: 1}).table
+    back = Reassignment(without, {1: 1, 2: 1, 3: 9}).table
+    client_id = next(f"c{n}" for n in range(10000) if listed.of(f"c{n}")[:2] == back.of(f"c{n}")[:2] == (1, 2))
+    for tables in ((listed, without, back), (without, back)):
+        books, links = ShareBooks(), Silent()
+        leader = ShareLeader(books, links)
+        for table in tables:
+            books.set_table(table, 1)
+            if table is tables[0]:
+                pair = table.of(client_id)
+                book = OwnerBook(pair.since, pair.before, True)
+                book.put(client_id, OwnerKey(3, 5, 5, b"1"))
+                books.put(share_of(client_id), book)
+            share = share_of(client_id)
+            leader.set_table(table, 1, {share: table.pairs[share].since})
+            for _ in range(SHARES // SWEEPS_PER_TURN + 1):
+                leader.turn()
+            assert ((3, "Earlier") in links.sent) == (table is back)
 
 
 def test_who_loses_leader_and_deputy_at_once_loses_a_session_once_at_most() -> None:

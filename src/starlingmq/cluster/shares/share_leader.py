@@ -108,6 +108,7 @@ class ShareLeader:
         self._links = links
         self._table: ShareTable | None = None
         self._members: dict[int, None] = {}
+        self._incarnations: dict[int, int] = {}  # of each node, when a table last listed it
         self._led: dict[int, LedShare] = {}
         self._to_copy: dict[int, None] = {}
         self._held: dict[int, deque[tuple[int, int, Answer]]] = {}  # deputy -> (number, node, answer)
@@ -126,8 +127,9 @@ class ShareLeader:
     def set_table(self, table: ShareTable, me: int, copied: dict[int, int]) -> None:
         """``me``: this node; 0: it does not take part. ``copied``: from before."""
         restarted = self._table is None or any(
-            self._table.nodes.get(node, incarnation) != incarnation for node, incarnation in table.nodes.items()
+            self._incarnations.get(node, 1) != incarnation for node, incarnation in table.nodes.items()
         )
+        self._incarnations.update(table.nodes)
         self._table = table
         self._led, self._held, self._hastened, self._to_copy = {}, {}, {}, {}
         self._to_settle = me != 0
