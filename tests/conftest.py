@@ -167,7 +167,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = getattr(item, "originalname", item.name)
         if file.startswith("tests/security/") or not boundaries.isdisjoint([(file, ""), (file, name)]):
             item.add_marker(pytest.mark.security)
-        if way.hot and not way.both and patches is None and item.get_closest_marker("skipif") is None:
+        if way.hot and not way.both and patches is None:
             item.add_marker(pytest.mark.compiled_suffices)
     durations.sort_longest_first(items)
     if (seconds := config.getoption("--quickest")) is not None:
