@@ -9,8 +9,6 @@ Pure: requests out, answers in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, Operation, Put, Txn, TxnAnswer
@@ -77,21 +75,27 @@ class EtcdCas:
         requests: list[Txn] = []
         if now < self._retry.at:
             return requests
-        while self._waiting and len(self._batches) < self._under_way_max:
-            keys = self._free_keys()
-            if not keys:
-                break
-            requests.append(self._request(keys, now))
+        room = self._under_way_max - len(self._batches)
+        keys = self._free_keys(room * self._per_txn)
+        place = 0
+        while place < len(keys) and len(requests) < room:
+            batch = self._begin(keys[place : place + self._per_txn], now)
+            requests.append(self._request(batch))
+            place += len(batch)
         return requests
 
-    def _free_keys(self) -> list[bytes]:
-        """The next keys of one transaction."""
-        free: Iterable[bytes] = self._waiting
-        if self._under_way:
-            free = [key for key in self._waiting if key not in self._under_way]
-        return list(islice(free, self._per_txn))
+    def _free_keys(self, count: int) -> list[bytes]:
+        """The next keys, in one pass: there may be many more."""
+        free: list[bytes] = []
+        for key in self._waiting:
+            if len(free) == count:
+                break
+            if key not in self._under_way:
+                free.append(key)
+        return free
 
-    def _request(self, keys: list[bytes], now: float) -> Txn:
+    def _begin(self, keys: list[bytes], now: float) -> list[CasUpdate]:
+        """The updates of the next transaction: of as many of the keys as it has room for."""
         batch: list[CasUpdate] = []
         size = 0
         for key in keys:
@@ -102,6 +106,9 @@ class EtcdCas:
             self._under_way[key] = None
             amendment.sent_at = now
             size += len(key) + len(amendment.value or b"") + sum([len(put.value) for put in amendment.also])
+        return batch
+
+    def _request(self, batch: list[CasUpdate]) -> Txn:
         self._tags += 1
         tag = f"{self._prefix} {self._tags}"
         self._batches[tag] = batch
