@@ -124,10 +124,10 @@ bench-million: setup-test ## as many idle connections as this machine holds, and
 bench-copies: setup-test ## the cost of copies: CPU of a message, latency of PUBACK, catching up, takeover (ARGS="--rate 2000")
 	$(PY) -m bench.copies $(ARGS)
 
-bench-owners: setup-test ## CONNECT in a cluster of three and at a node alone, with owners in shares and in etcd (ARGS="--rounds 1000 --owners shares")
+bench-owners: setup-test ## CONNECT in a cluster of three and at a node alone (ARGS="--rounds 1000")
 	$(PY) -m bench.owners $(ARGS)
 
-bench-comeback: setup-test ## 20,000 clients of three nodes come back at once, with owners in shares and in etcd (ARGS="--clients 5000 --owners shares")
+bench-comeback: setup-test ## 20,000 clients of three nodes come back at once (ARGS="--clients 5000")
 	$(PY) -m bench.comeback $(ARGS)
 
 bench-pipeline: setup-test ## measure streams into Spark: rows/s, freshness, what reading costs publishers (ARGS="--rows 500000")
@@ -162,7 +162,7 @@ sim: setup-run ## whole clusters in virtual time with drawn faults (SEEDS=1000; 
 chaos-storage: setup-run ## kill a broker under load again and again, with every journal and durability (ROUNDS=50)
 	$(PY) -m tests.storage.killing --rounds $(ROUNDS) $(ARGS)
 
-chaos: system-cluster setup-run ## a cluster that is broken on purpose under clients that go from node to node; a report (MINUTES=10, SEED=n, LOAD=n busy processes beside, ARGS="--owners shares --etcd-away 0.33")
+chaos: system-cluster setup-run ## a cluster that is broken on purpose under clients that go from node to node; a report (MINUTES=10, SEED=n, LOAD=n busy processes beside, ARGS="--etcd-away 0.33")
 	$(PY) -m tests.cluster.chaos --minutes $(MINUTES) --nodes $(NODES) --load $(LOAD) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos-cluster: system-cluster setup-run ## break a cluster under load: nodes, etcds, links (ROUNDS=50, NODES=3, SEED=n)

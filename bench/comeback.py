@@ -2,7 +2,7 @@
 
 20,000 clients with persistent sessions at three nodes lose their connections at the same moment, and connect again at
 once, each at a node that is drawn: two thirds of the sessions move. A client that is refused tries again after about a
-second. For ``cluster.owners`` shares and etcd in turn: the seconds until all are back, those that were told session
+second. Measured: the seconds until all are back, those that were told session
 present, and the CPU time of each node and its etcd meanwhile.
 
 Nodes, etcds and clients share all cores.
@@ -30,13 +30,11 @@ CLIENTS = 20_000
 HOLDERS = 2  # processes that hold the clients
 SPARE_FILES = 500  # of a process
 SETTLE_S = 3.0  # from the loss of all connections to the storm
-MODES = ("shares", "etcd")
 
 
 class Comeback(msgspec.Struct, frozen=True, kw_only=True):
     """CPU in seconds, by node, from the beginning of the storm until all were back."""
 
-    owners: str
     clients: int
     back: int
     present: int
@@ -77,8 +75,8 @@ def holder(spec: guests.Spec) -> Iterator[Holder]:
         yield found
 
 
-def measure(owners: str, clients: int, at_once: int) -> Comeback:
-    with cluster({"STARLINGMQ_CLUSTER__OWNERS": owners}) as nodes, ExitStack() as stack:
+def measure(clients: int, at_once: int) -> Comeback:
+    with cluster() as nodes, ExitStack() as stack:
         ports = [node.port for node in nodes]
         each = -(-clients // HOLDERS)
         specs = [
@@ -100,7 +98,6 @@ def measure(owners: str, clients: int, at_once: int) -> Comeback:
         after = used(nodes)
     times = sorted(moment for outcome in outcomes for moment in outcome.back_s)
     return Comeback(
-        owners=owners,
         clients=clients,
         back=len(times),
         present=sum(outcome.present for outcome in outcomes),
@@ -128,7 +125,7 @@ def told(found: Comeback) -> str:
     cpu = " ".join(f"{each:.1f}" for each in found.cpu_s)
     etcd = " ".join(f"{each:.1f}" for each in found.etcd_cpu_s)
     return (
-        f"cluster.owners: {found.owners}: {found.back} of {found.clients} clients back after {found.all_s:.1f} s"
+        f"{found.back} of {found.clients} clients back after {found.all_s:.1f} s"
         f" (half after {found.half_s:.1f} s), {found.present} with session present, {found.moved} moved,\n"
         f"  {found.refused} refused and {found.closed} closed attempts; CPU of the nodes {cpu} s, of etcds {etcd} s"
     )
@@ -138,16 +135,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.comeback", description=__doc__)
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--at-once", type=int, default=0, help="unfinished connections; 0: all clients")
-    parser.add_argument("--owners", choices=MODES, action="append", help="one of them only")
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
     arguments = parser.parse_args()
     limit = raise_file_limit()
     if arguments.clients + HOLDERS * SPARE_FILES > HOLDERS * limit:
         parser.error(f"{arguments.clients} clients need more than {limit} open files a process (ulimit -n)")
-    found = []
-    for owners in arguments.owners or MODES:
-        found.append(measure(owners, arguments.clients, arguments.at_once))
-        print(told(found[-1]), flush=True)
+    found = measure(arguments.clients, arguments.at_once)
+    print(told(found), flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "comeback.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
 

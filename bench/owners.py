@@ -1,7 +1,7 @@
 """CONNECT in a cluster of three nodes and at a node alone: ``python -m bench.owners`` (make bench-owners).
 
-For ``cluster.owners`` shares and etcd in turn, the cluster runs beside a node alone that stores on disk as well, and
-rounds alternate between them. A round is a CONNECT of each kind, with no other client at the brokers:
+The cluster runs beside a node alone that stores on disk as well, and rounds alternate between them. A round is a
+CONNECT of each kind, with no other client at the brokers:
 
 - *new*: a client id that has no session;
 - *back*: a client returns to the node with its session;
@@ -34,13 +34,12 @@ PAUSE_S = 0.003  # between two connections: what the last one has left to do is 
 SETTLE_S = 1.0
 WARM_UP = 20  # rounds
 GOAL = 1.5
-MODES = ("shares", "etcd")
 
 
 class Connects(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds from CONNECT to CONNACK. ``moved`` of a node alone is None."""
 
-    owners: str  # "alone": of the node beside the cluster
+    name: str  # "alone": of the node beside the cluster
     new: Spread
     back: Spread
     moved: Spread | None
@@ -81,7 +80,7 @@ class Timer:
 
     def result(self) -> Connects:
         moved = spread(self.moved) if len(self.ports) > 1 else None
-        return Connects(owners=self.name, new=spread(self.new), back=spread(self.back), moved=moved)
+        return Connects(name=self.name, new=spread(self.new), back=spread(self.back), moved=moved)
 
 
 def timed(port: int, client_id: str, persistent: bool, present: bool) -> float:
@@ -101,14 +100,13 @@ def timed(port: int, client_id: str, persistent: bool, present: bool) -> float:
     return took
 
 
-def compare(owners: str, rounds: int) -> tuple[Connects, Connects]:
+def compare(rounds: int) -> tuple[Connects, Connects]:
     """A node alone, and the cluster beside it."""
-    settings = {"STARLINGMQ_CLUSTER__OWNERS": owners}
-    with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name, cluster(settings) as nodes:
+    with tempfile.TemporaryDirectory(prefix="starlingmq-bench-") as name, cluster() as nodes:
         folder = Path(name)
         with peers.launched("starlingmq", 0, folder, lambda port: lone(port, folder)) as broker:
             free(broker.pid)
-            timers = [Timer("alone", [broker.port]), Timer(owners, [node.port for node in nodes])]
+            timers = [Timer("alone", [broker.port]), Timer("cluster", [node.port for node in nodes])]
             for number in range(rounds + WARM_UP):
                 for timer in timers:
                     timer.round(number, number >= WARM_UP)
@@ -134,7 +132,7 @@ def told(alone: Connects, clustered: Connects) -> str:
         ("back", alone.back, clustered.back),
         ("moved", alone.back, clustered.moved),
     ]
-    lines = [f"cluster.owners: {clustered.owners}"]
+    lines: list[str] = []
     for kind, one, three in rows:
         times = [f"p50 {each.p50:.2f} p99 {each.p99:.2f} ms" for each in (one, three)]
         lines.append(f"  {kind:6} alone {times[0]}, cluster {times[1]}: {three.p50 / one.p50:.2f} times")
@@ -144,17 +142,13 @@ def told(alone: Connects, clustered: Connects) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.owners", description=__doc__)
     parser.add_argument("--rounds", type=int, default=500)
-    parser.add_argument("--owners", choices=MODES, action="append", help="one of them only")
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
     arguments = parser.parse_args()
-    found: list[Connects] = []
-    for owners in arguments.owners or MODES:
-        alone, clustered = compare(owners, arguments.rounds)
-        found += [alone, clustered]
-        print(told(alone, clustered), flush=True)
+    found = compare(arguments.rounds)
+    print(told(*found), flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "owners.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-    print(f"wanted: {GOAL} times for a CONNECT with shares")
+    print(f"wanted: {GOAL} times for a CONNECT")
 
 
 if __name__ == "__main__":

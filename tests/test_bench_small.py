@@ -167,10 +167,10 @@ def check_auth(results: dict[str, Any]) -> None:
 @pytest.mark.long(kept="tests/test_bench_small.py::test_every_program_says_how_it_is_used")
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
-def test_connects_with_owners_in_shares_and_in_etcd_are_measured(tmp_path: Path) -> None:
+def test_connects_in_a_cluster_and_at_a_node_alone_are_measured(tmp_path: Path) -> None:
     measured(80, "bench.owners", "--rounds", "3", "--out", str(tmp_path))
     found = json.loads((tmp_path / "owners.json").read_text())
-    assert [each["owners"] for each in found] == ["alone", "shares", "alone", "etcd"]
+    assert [each["name"] for each in found] == ["alone", "cluster"]
     assert all(each["new"]["p50"] > 0.0 and each["back"]["p50"] > 0.0 for each in found)
 
 
@@ -179,8 +179,8 @@ def test_connects_with_owners_in_shares_and_in_etcd_are_measured(tmp_path: Path)
 @pytest.mark.timeout(90)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_clients_that_come_back_at_once_are_measured(tmp_path: Path) -> None:
-    measured(80, "bench.comeback", "--clients", "90", "--owners", "shares", "--out", str(tmp_path))
-    (found,) = json.loads((tmp_path / "comeback.json").read_text())
+    measured(80, "bench.comeback", "--clients", "90", "--out", str(tmp_path))
+    found = json.loads((tmp_path / "comeback.json").read_text())
     assert (found["back"], found["present"]) == (90, 90) and 0 < found["moved"] < 90
 
 

@@ -78,6 +78,7 @@ def test_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
         ("retry_interval=5s", "retry_interval: unknown key; the nearest is mqtt.retry_interval"),
         ("mqqt.max_qos=1", "mqqt: unknown key; the nearest is mqtt"),
         ("listeners=[{url: ws://x, tsl: {}}]", "listeners[0].tsl: unknown key; the nearest is listeners[0].tls"),
+        ("cluster.owners=etcd", "cluster.owners: no longer a setting, because the owners of client ids"),
         ("cluster.nodes=3", "cluster.nodes: unknown key; the nearest is"),
         ("cluster.etcd.endpoints=['http://x:1']", "cluster.etcd.endpoints[0]: 'http://x:1' is not host:port"),
         ("cluster.etcd.initial_members=['a:1']", "cluster.etcd.initial_members[0]: 'a:1' is not node name=host:port"),

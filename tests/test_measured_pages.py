@@ -46,7 +46,7 @@ def test_a_model_of_small_clusters_tells_of_a_larger_one() -> None:
 
 
 def test_one_cluster_is_counted_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    scaling.count_one(3, 60, "shares")
+    scaling.count_one(3, 60)
     lines = {line.split(":")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert " 0.0 etcd writes" in lines["move"] and " 0.0 etcd writes" in lines["connect"]
     assert " 0 bytes" in lines["publish here"] and " 0 bytes" not in lines["move"]

@@ -34,10 +34,10 @@ def count(sizes: tuple[tuple[int, int], ...], progress: Progress) -> list[Counte
     return found
 
 
-def count_one(nodes: int, clients: int, owners: str) -> None:
+def count_one(nodes: int, clients: int) -> None:
     """Print the work for one action of each kind, total over the nodes; for phases of idleness, for one second."""
-    counted = Counting(nodes, clients, lambda what: print(what, file=sys.stderr), owners).count()
-    print(f"{nodes} nodes, {clients:,} clients, owners: {owners}, {'compiled' if compiled() else 'interpreted'}")
+    counted = Counting(nodes, clients, lambda what: print(what, file=sys.stderr)).count()
+    print(f"{nodes} nodes, {clients:,} clients, {'compiled' if compiled() else 'interpreted'}")
     for name, work in counted.work.items():
         each = [work.bytes, work.frames, work.beats, work.puts, work.cpu_us]
         size, frames, beats, puts, cpu_us = [total / work.times for total in each]
@@ -52,13 +52,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("out/bench/results.json"), help="of python -m bench")
     parser.add_argument("--largest", type=int, default=100_000, help="clients of the largest clusters (100000)")
     parser.add_argument("--count", type=int, nargs=2, metavar=("NODES", "CLIENTS"), help="count in this cluster only")
-    parser.add_argument("--owners", choices=("etcd", "shares"), default="shares", help="cluster.owners, with --count")
     parser.add_argument("--redraw", action="store_true", help="write the page and the picture from the data as it is")
     options = parser.parse_args()
     console = Console()
     if options.count:
         nodes, clients = options.count
-        count_one(nodes, clients, options.owners)
+        count_one(nodes, clients)
         return
     if not options.redraw:
         try:

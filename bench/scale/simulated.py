@@ -59,11 +59,11 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 class CountingFleet(Fleet):
     """Counts the frames that it carries, and stores none."""
 
-    def __init__(self, count: int, owners: str) -> None:
+    def __init__(self, count: int) -> None:
         self.frames = self.bytes = self.beats = 0
         self.by_number: dict[int, NodeWorld] = {}
         self.quick = QuickEtcd()
-        super().__init__(count, self.quick, {"owners": owners, "route_summary_min": NEVER})
+        super().__init__(count, self.quick, {"route_summary_min": NEVER})
 
     def carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
         if isinstance(envelope.body, Heartbeat):
@@ -115,11 +115,10 @@ class Device:
 
 
 class Counting:
-    def __init__(self, nodes: int, clients: int, told: Callable[[str], None], owners: str = "shares") -> None:
-        """``owners``: the setting ``cluster.owners``."""
+    def __init__(self, nodes: int, clients: int, told: Callable[[str], None]) -> None:
         self.told = told
         self.nodes = nodes
-        self.fleet = CountingFleet(nodes, owners)
+        self.fleet = CountingFleet(nodes)
         self.fleet.advance(REST)
         self.devices = [Device(number, number % nodes) for number in range(clients)]
         self.work: dict[str, Work] = {}

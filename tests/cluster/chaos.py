@@ -8,8 +8,7 @@ in order.
 ``--minutes N`` has it go on for so long with clients that are at home nowhere (``tests.cluster.roaming``) and rolling
 restarts, and writes a report.
 
-``--owners shares`` keeps the owners of client ids in the memory of the nodes; all etcds are stopped for ``--etcd-away``
-of the time then, a third without it, and other faults happen meanwhile.
+All etcds are stopped for ``--etcd-away`` of the time, a third without it, and other faults happen meanwhile.
 
 ``--load N`` adds N processes that compute without pause (``tests.busy``): slowness is a fault too, which must cost time
 and nothing else.
@@ -46,7 +45,6 @@ REST_SECONDS: Final = 1.0  # between two, at most
 OVERLAP: Final = 0.3  # share of faults after which the next one does not wait until all serve again
 PATIENCE: Final = 45.0  # seconds until what roaming clients wait for counts as lost
 ASK_SECONDS: Final = 0.5  # between two looks at what nodes have given up
-ETCD_AWAY: Final = {"etcd": 0.0, "shares": 1 / 3}  # share of the time that no etcd answers, by cluster.owners
 BACK_SECONDS: Final = 90.0  # until all serve after a fault; a start may have much to read
 
 
@@ -408,18 +406,16 @@ def run(
     seconds: float = 0.0,
     report: Path | None = None,
     slower: float = 1.0,
-    owners: str = "etcd",
     copies: int = 1,
-    etcd_away: float | None = None,
+    etcd_away: float = 0.0,
 ) -> Load:
     """One run; the load that it bore. ``slower``: how many times as long everything may take, for what else the machine
-    does; ``owners`` and ``copies``: the settings; ``etcd_away``: None: as much as clients need not notice. Raises
-    AssertionError, after the report was written."""
+    does; ``copies``: the setting; ``etcd_away``: share of the time that no etcd answers. Raises AssertionError, after
+    the report was written."""
     settings, storage = chaos_arguments.draw_settings(random.Random(seed))
-    settings |= {"owners": owners, "copies": copies}
+    settings |= {"copies": copies}
     with Cluster(directory, nodes, settings, storage) as cluster:
-        away = ETCD_AWAY[owners] if etcd_away is None else etcd_away
-        trial = Run(cluster, rounds, seed, rate, talk, seconds, slower, away)
+        trial = Run(cluster, rounds, seed, rate, talk, seconds, slower, etcd_away)
         trial.tell(", ".join(f"{key} {value}" for key, value in (settings | storage).items()))
         error = ""
         try:
@@ -476,7 +472,6 @@ def main() -> int:
                     seconds,
                     report,
                     busy.slower,
-                    arguments.owners,
                     arguments.copies,
                     arguments.etcd_away,
                 )

@@ -16,11 +16,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--rate", type=int, default=2000, help="messages a second at most")
     made.add_argument("--minutes", type=float, default=0.0, help="so long, in place of rounds; clients roam")
     made.add_argument("--load", type=int, default=0, help="busy processes beside the cluster, for all the time")
-    made.add_argument("--owners", choices=["etcd", "shares"], default="etcd", help="the setting cluster.owners")
     made.add_argument(
         "--etcd-away",
         type=float,
-        help="share of the time that no etcd answers; a third with --owners shares, otherwise 0",
+        default=1 / 3,
+        help="share of the time that no etcd answers; a third without it",
     )
     made.add_argument("--copies", type=int, default=1, help="the setting cluster.copies")
     made.add_argument("--report", type=Path, help="a directory for the report; with --minutes build/chaos")

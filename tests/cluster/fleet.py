@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from tests.cluster.owner_store import at_rest, owner_keys, table_led_by, will_keys
 from tests.harness import TURNS_MAX, FakeClient, World
 from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.cluster.etcd.etcd_requests import Answer
-from starlingmq.cluster.links.peer_frames import Data, Envelope
+from starlingmq.cluster.links.peer_frames import Data, Envelope, ShareFrame
+from starlingmq.cluster.shares.share_messages import WillChange, WillKey, WillWrite
+from starlingmq.cluster.shares.share_table import share_of
+from starlingmq.cluster.wills.will_records import RegisteredWill, client_of_key, decode_will, encode_will
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.ready import Ready
 from starlingmq.core.session.session import Client
+
+NO_TICKET: Final = 1 << 40  # no request has it
 
 
 class NodeWorld(World):
@@ -28,7 +34,7 @@ class NodeWorld(World):
         super().__init__(start=fleet.now, **settings)
         self.fleet = fleet
         self.name = name
-        config = msgspec.convert({"name": "test", "owners": "etcd"} | fleet.config, ClusterConfig)
+        config = msgspec.convert({"name": "test"} | fleet.config, ClusterConfig)
         self.cluster = ClusterState(self.state, config, name, f"{name}:1", {}, self.now, "test")
         migrations = self.cluster.takeovers.migrations
         elsewhere = migrations.ports.heard_elsewhere
@@ -68,6 +74,9 @@ class NodeWorld(World):
                 return
             self.fleet.advance(0.01)
 
+    def received(self, envelope: Envelope) -> None:
+        self.cluster.received(envelope, self.fleet.now)
+
     def turn(self) -> bool:
         """One turn; whether anything came of it."""
         self.now = self.fleet.now
@@ -95,7 +104,11 @@ class NodeWorld(World):
 
 
 class Fleet:
-    """``fleet[0]`` is the first node. All of them serve when the constructor returns."""
+    """``fleet[0]`` is the first node. All of them serve when the constructor returns. The last two of them keep the
+    owners of client ids, so that tests may break something at the others, unless the shares are ``spread`` over all
+    nodes, as usual."""
+
+    spread = False
 
     def __init__(
         self, count: int = 2, etcd: EtcdModel | None = None, config: dict[str, Any] | None = None, **settings: Any
@@ -107,12 +120,33 @@ class Fleet:
         self.nodes: list[NodeWorld] = []
         self.cuts: set[tuple[int, int]] = set()  # (from, to): frames of this way are lost
         self.mute: set[tuple[int, int]] = set()  # (from, to): data frames are lost, heartbeats arrive
+        self.held: set[int] = set()  # frames about owners and wills from and to these nodes are lost
+        self.slow_owners = False  # such frames arrive with the next step of time
+        self._late: list[tuple[NodeWorld, int, Envelope]] = []
         self.parted: set[tuple[int, int]] = set()  # (from, to): nothing gets there, not through a relay either
         self.carried: list[Envelope] = []
         self._running = False
         self._kept_at = 0.0  # when leases were last kept alive
         for _ in range(count):
             self.add(**settings)
+        if count > 2 and not self.spread:
+            self.keep_owners_at(count - 2, count - 1)
+
+    def keep_owners_at(self, leader: int, deputy: int) -> None:
+        """All shares of client ids are led by that node from now on, until nodes come, go or restart. While one of the
+        two cannot be reached, no client can connect."""
+        numbers = [self.nodes[place].cluster.number for place in (leader, deputy)]
+        version, write = table_led_by([node.cluster for node in self.nodes], *numbers)
+        self.etcd.session("test").request(write, self.now)
+        self.settle(version)
+
+    def settle(self, version: int = 0) -> None:
+        """Until all shares are served by a table of all nodes, of that version or a later one."""
+        for _ in range(1000):
+            if all(at_rest(node.cluster, len(self.nodes), version) for node in self.nodes):
+                return
+            self.advance(0.02)
+        raise AssertionError("the shares do not come to rest")
 
     def __getitem__(self, place: int) -> NodeWorld:
         return self.nodes[place]
@@ -136,18 +170,66 @@ class Fleet:
         status = node.cluster.status()
         return node.cluster.serving and len(status) == len(self.nodes) - 1 and all(peer.connected for peer in status)
 
+    def owners(self, client_id: str) -> list[int]:
+        """The numbers of the nodes with an owner key of the client id."""
+        keys = owner_keys([node.cluster for node in self.nodes])
+        return sorted(node for name, node in keys if name == client_id)
+
+    def hold_owners(self, *places: int) -> None:
+        """Claims, and changes of wills, of these nodes are not answered; without ``places``: of no node."""
+        self.held = {self.nodes[place].cluster.number for place in places or range(len(self.nodes))}
+
+    def give_owners(self) -> None:
+        """They are answered again."""
+        self.held = set()
+        self._connect_all()
+
+    def will_keys(self) -> list[bytes]:
+        """Number of the node and client id of each record of a will: ``b"1/c"``."""
+        return sorted(will_keys([node.cluster for node in self.nodes]))
+
+    def will(self, key: bytes) -> RegisteredWill | None:
+        return next((decode_will(value) for found, _, value in self._wills(key) if found == key), None)
+
+    def _wills(self, key: bytes) -> tuple[WillKey, ...]:
+        client_id = client_of_key(key)
+        for node in self.nodes:
+            shares = node.cluster.shares
+            if shares.table.of(client_id).leader == node.cluster.number:
+                return shares.books.books[share_of(client_id)].wills.of_client(client_id)
+        raise AssertionError("the share has no leader")
+
+    def write_wills(self, place: int, *writes: tuple[bytes, RegisteredWill | None]) -> None:
+        """That node writes records of wills, in place of its own part for wills; all are of one client id, and the
+        first one is there already."""
+        key = writes[0][0]
+        revision = next(revision for found, revision, _ in self._wills(key) if found == key)
+        changes: list[WillWrite] = [(each, None if value is None else encode_will(value)) for each, value in writes]
+        change = WillChange(NO_TICKET, client_of_key(key), key, revision, tuple(changes))
+        shares = self.nodes[place].cluster.shares
+        shares.send(shares.table.of(change.client_id).leader, change)
+        self.nodes[place].cluster._has_events = True
+        self.run()
+
     def carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
+        if self.slow_owners and isinstance(envelope.body, ShareFrame):
+            self._late.append((source, hop, envelope))
+        else:
+            self._carry(source, hop, envelope)
+
+    def _carry(self, source: NodeWorld, hop: int, envelope: Envelope) -> None:
         way = (source.cluster.number, hop)
         if (
             way in self.cuts
             or (envelope.source, envelope.target) in self.parted
             or (way in self.mute and isinstance(envelope.body, Data))
+            or (self.held.intersection(way) and isinstance(envelope.body, ShareFrame))
         ):
             return
         for node in self.nodes:
             if node.cluster.number == hop:
                 self.carried.append(envelope)
-                node.cluster.received(envelope, self.now)
+                node.received(envelope)
 
     def cut(self, one: int, other: int, both: bool = True) -> None:
         """Lose frames from node number ``one`` to ``other``, and back."""
@@ -166,6 +248,13 @@ class Fleet:
             for node in self.nodes:
                 if node.cluster.number == one:
                     node.cluster.connected(other, self.now)
+        self.run()
+
+    def _connect_all(self) -> None:
+        for node in self.nodes:
+            for other in self.nodes:
+                if other is not node:
+                    node.cluster.connected(other.cluster.number, self.now)
         self.run()
 
     def is_parted(self, node: NodeWorld, number: int) -> bool:
@@ -202,6 +291,9 @@ class Fleet:
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + step)
+            late, self._late = self._late, []
+            for each in late:
+                self._carry(*each)
             for name, answer in self.etcd.advance(self.now):
                 self.answered(name, answer)
             if self.now >= self._kept_at + 1.0:

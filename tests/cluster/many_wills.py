@@ -1,7 +1,7 @@
 """How long a node is busy with many wills that are due at once: ``python -m tests.cluster.many_wills --wills 100000``.
 
-Real state machines of a cluster, in virtual time, with an etcd for wills that is a dict and answers after 2 ms. What is
-told is the CPU time of single turns: while a node takes one it does nothing else.
+Real state machines of a cluster, in virtual time, in which frames about wills take 2 ms. What is told is the CPU time
+of single turns: while a node takes one it does nothing else.
 """
 
 from __future__ import annotations
@@ -10,97 +10,23 @@ import argparse
 import gc
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from tests.cluster.fleet import Fleet, NodeWorld
 
-from starlingmq.cluster.etcd.etcd_requests import Delete, Get, KeyValue, Operation, Put, Request, Txn, TxnAnswer, Watch
-from starlingmq.cluster.wills.will_records import all_wills
+from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.core.message import Message
 from starlingmq.core.routing.peer_receivers import link
 from starlingmq.core.session.session import Session, Will
 from starlingmq.node_process import YOUNG_MAX
 
-ANSWERS_AFTER = 0.002  # seconds
-STEP = 0.002
+STEP = 0.002  # seconds
 LONG_STEP = 0.02  # while nothing of it matters
 DELAY = 5  # seconds until a will is due
 
 
-class QuickEtcd:
-    """Keys of wills, and nothing else."""
-
-    def __init__(self) -> None:
-        self.there: dict[bytes, tuple[bytes, int]] = {}
-        self.revision = 1000
-        self.transactions = 0
-        self._ordered: list[bytes] = []  # for who reads pages, since nothing changed
-        self._asked: deque[tuple[float, str, Txn]] = deque()
-
-    def ask(self, node: str, txn: Txn, now: float) -> None:
-        self._asked.append((now + ANSWERS_AFTER, node, txn))
-
-    def answers(self, now: float) -> list[tuple[str, TxnAnswer]]:
-        found: list[tuple[str, TxnAnswer]] = []
-        while self._asked and self._asked[0][0] <= now:
-            _, node, txn = self._asked.popleft()
-            found.append((node, self._do(txn)))
-        return found
-
-    def _do(self, txn: Txn) -> TxnAnswer:
-        self.transactions += 1
-        holds = all(self.there.get(each.key, (b"", 0))[1] == each.operand for each in txn.compares)
-        operations = txn.success if holds else txn.failure
-        if any(not isinstance(operation, Get) for operation in operations):
-            self.revision += 1
-            self._ordered = []
-        found = [self._take(operation) for operation in operations]
-        return TxnAnswer(txn.tag, holds, self.revision, tuple([each for each in found if each is not None]))
-
-    def _take(self, operation: Operation) -> tuple[KeyValue, ...] | None:
-        if isinstance(operation, Put):
-            self.there[operation.key] = operation.value, self.revision
-        elif isinstance(operation, Delete):
-            self.there.pop(operation.key, None)
-        else:
-            return self._get(operation)
-        return None
-
-    def _get(self, get: Get) -> tuple[KeyValue, ...]:
-        keys = [get.key] if get.key in self.there else []
-        if get.prefix:
-            if not self._ordered:
-                self._ordered = sorted(self.there)
-            keys = [key for key in self._ordered if key.startswith(get.key) and key > get.after][: get.limit]
-        return tuple([KeyValue(key, *self.there[key], self.there[key][1]) for key in keys])
-
-
-class Door:
-    """A node's way to its etcd."""
-
-    def __init__(self, real: Any, node: str, quick: QuickEtcd) -> None:
-        self._real = real
-        self._node = node
-        self._quick = quick
-
-    def request(self, request: Request, now: float) -> None:
-        if isinstance(request, Txn) and request.tag.startswith("wills"):
-            self._quick.ask(self._node, request, now)
-        elif not request_of_wills(request):
-            self._real.request(request, now)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
-def request_of_wills(request: Request) -> bool:
-    return isinstance(request, Watch) and request.prefix.startswith(all_wills("test"))
-
-
 class Timed(NodeWorld):
-    """Each turn of it, and each answer that it takes, is timed."""
+    """Each turn of it, and each frame that it takes, is timed."""
 
     turns: list[float]
 
@@ -110,9 +36,9 @@ class Timed(NodeWorld):
         self.turns.append(time.thread_time() - began)
         return busy
 
-    def answered(self, answer: TxnAnswer) -> None:
+    def received(self, envelope: Envelope) -> None:
         began = time.thread_time()
-        self.cluster.answered(answer, self.fleet.now)
+        super().received(envelope)
         self.turns.append(time.thread_time() - began)
 
 
@@ -121,8 +47,8 @@ class Crowd:
 
     def __init__(self, wills: int) -> None:
         self.wills = wills
-        self.etcd = QuickEtcd()
         self.fleet = Fleet(0)
+        self.fleet.slow_owners = True
         self.turns: list[float] = []
         for _ in range(2):
             self._add()
@@ -133,29 +59,22 @@ class Crowd:
         fleet = self.fleet
         node = Timed(fleet, f"n{len(fleet.nodes) + 1}")
         node.turns = self.turns
-        node.etcd = Door(node.etcd, node.name, self.etcd)  # type: ignore[assignment]
         fleet.nodes.append(node)
         node.cluster.start(fleet.now)
         self.until(lambda: all(fleet._whole(other) for other in fleet.nodes), LONG_STEP)
-
-    def pass_time(self, step: float) -> None:
-        fleet = self.fleet
-        for name, answer in self.etcd.answers(fleet.now):
-            for node in fleet.nodes:
-                if node.name == name:
-                    assert isinstance(node, Timed)
-                    node.answered(answer)
-        fleet.advance(step, step)
 
     def until(self, done: Callable[[], bool], step: float = STEP) -> float:
         """How long it takes, in virtual seconds."""
         began = self.fleet.now
         while not done():
-            self.pass_time(step)
+            self.fleet.advance(step, step)
         return self.fleet.now - began
 
     def come(self, due_at: float) -> float:
-        """Leave the wills: seconds until etcd has them. ``due_at`` 0.0: ``DELAY`` after their node is gone."""
+        """Leave the wills: seconds until the leaders of their shares have them.
+
+        ``due_at`` 0.0: ``DELAY`` after their node is gone.
+        """
         ctx, now = self.node.state.ctx, self.fleet.now
         client = link("client", None)
         assert ctx.cluster.wills is not None
@@ -171,14 +90,14 @@ class Crowd:
             if due_at:
                 ctx.arm(session, due_at)
             ctx.cluster.wills.change(session.client_id)
-        return self.until(lambda: len(self.etcd.there) == self.wills)
+        return self.until(lambda: len(self.fleet.will_keys()) == self.wills)
 
     def fire(self) -> tuple[float, float]:
-        """All are due: seconds until they are published, and until etcd has forgotten them."""
+        """All are due: seconds until they are published, and until the leaders have forgotten them."""
         cluster = self.node.cluster
         self.until(lambda: cluster.wills.fired > 0, LONG_STEP)
         published = self.until(lambda: cluster.wills.fired == self.wills)
-        return published, published + self.until(lambda: not self.etcd.there)
+        return published, published + self.until(lambda: not self.fleet.will_keys())
 
     def die(self) -> tuple[float, float]:
         """Their node dies: seconds until the first one is published by another, and from then until all are."""
@@ -200,7 +119,7 @@ class Crowd:
 def own(wills: int) -> Crowd:
     crowd = Crowd(wills)
     took = crowd.come(crowd.fleet.now + wills / 5000 + 5)
-    print(crowd.told(f"{wills} wills are in etcd after {took:.1f} s"))
+    print(crowd.told(f"{wills} wills are at the leaders after {took:.1f} s"))
     published, forgotten = crowd.fire()
     print(crowd.told(f"all due at once: published within {published:.1f} s, forgotten after {forgotten:.1f} s"))
     return crowd

@@ -197,9 +197,9 @@ class Node:
         """Messages, and whatever else lines carry, that other nodes have not stored yet. Raises AwayError."""
         return sum(member["queued"] + member["unacknowledged"] for member in self.status()["members"])
 
-    def etcd_address(self) -> str:
-        """Where its own etcd answers."""
-        return f"{HOST}:{yaml.safe_load(self.settings.read_text())['cluster']['etcd']['client_port']}"
+    def is_behind(self) -> bool:
+        """Whether other nodes have not taken what it told them about owners and wills. Raises AwayError."""
+        return any(member["behind"] for member in self.ask("cluster.shares")["nodes"])
 
     def routes(self) -> list[dict[str, Any]]:
         """The routes of every node, as this one knows them."""

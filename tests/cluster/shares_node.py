@@ -94,7 +94,7 @@ class ShareNode:
         self.shares.answer_to(self.ownership.answered)  # type: ignore[arg-type]  # it gets answers to transactions only
         self.session = self.world.etcd.session(f"n{self.number}")
         me = MemberInfo(f"n{self.number}", self.number, self.lives, "")
-        self.shares.enter(NodeLife(me, 1, {}, in_shares=True), self.world.now)
+        self.shares.enter(NodeLife(me, 1, {}), self.world.now)
         self.ownership.enter(self.number, self.lives)
 
     def crash(self, durable: bool) -> None:

@@ -36,8 +36,6 @@ from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.wire.mqtt import Packet, Publish
 from starlingmq.wire.packets import Pingreq, Pingresp
 
-OWNERS = b"/starlingmq/starling/owners/"
-
 
 class RoamingBooks(Books):
     """``lost``: promises of sessions that were not found, with when the client had asked for its session."""
@@ -246,8 +244,7 @@ class RoamingWorld(World):
     def _note_who_is_lost(self, node: Node) -> None:
         """Those of whom that node has a key, or a session: it goes, and takes it along."""
         number = self.numbers.get(node.host, 0)
-        names = [key.split(b"/") for key in self.owner_keys()]
-        clients = [name[-2].decode() for name in names if name[-1] == b"%d" % number]
+        clients = [client_id for client_id, keeper in self.owner_keys() if keeper == number]
         if node.process is not None:
             clients += [client_id.split("/")[-1] for client_id in node.process.state.ctx.sessions]
             clients += handed_over(node.process.state)
@@ -293,7 +290,7 @@ class RoamingWorld(World):
         """Migrations under way, and state in the wrong place."""
         found: list[str] = []
         homes: dict[str, str] = {}
-        owners: dict[bytes, str] = {}
+        owners: dict[tuple[str, int], None] = {}
         for node, state in self._states():
             for client_id, session in state.ctx.sessions.items():
                 if client_id.startswith(MOVED_PREFIX):
@@ -304,19 +301,16 @@ class RoamingWorld(World):
                     homes[client_id] = node.host
                     if session.moving is not None:
                         found.append(f"{client_id} is still on its way to {node.host}")
-                    assert node.process is not None
-                    owners[node.process.cluster.ownership.key(client_id, state.ctx.node)] = client_id
-        numbers = [b"%d" % state.ctx.node for _, state in self._states()]  # keys of other nodes are deleted on demand
+                    owners[client_id, state.ctx.node] = None
+        numbers = [state.ctx.node for _, state in self._states()]  # keys of other nodes are deleted on demand
         keys = self.owner_keys()
-        found += [
-            f"nobody has what {key!r} says" for key in keys if key not in owners and key.split(b"/")[-1] in numbers
-        ]
-        found += [f"{client_id} has no key" for key, client_id in owners.items() if key not in keys]
+        found += [f"nobody has what {key} says" for key in keys if key not in owners and key[1] in numbers]
+        found += [f"{key[0]} has no key" for key in owners if key not in keys]
         return found
 
-    def owner_keys(self) -> list[bytes]:
+    def owner_keys(self) -> list[tuple[str, int]]:
         running = [node.process.cluster for node in self.nodes if node.process is not None]
-        return owner_keys(self.etcd.model.store, OWNERS, running)
+        return owner_keys(running)
 
     def takeovers(self) -> int:
         """Those of the last life of each node."""

@@ -52,6 +52,7 @@ def a_marker_counts_that_arrives_before_its_takeover() -> None:
     """The former owner receives a third node's cut marker for the new owner before it is asked for the session. The new
     owner has made a new session. The former owner must not deliver messages that come after that marker."""
     fleet = Fleet(3)
+    fleet.keep_owners_at(2, 0)
     new, former, _ = numbers(fleet)
     publisher, client = fleet.connect(2, "p"), lasting(fleet, 1)
     subscribe(client, b"t", 1)

@@ -12,12 +12,11 @@ from tests.cluster import takeover_world, test_cut_marker_hazards
 from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import Mistake, each_mistake, each_scene, numbers
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
-from tests.sim.world import World
 
 from starlingmq.cluster.links.peer_frames import Data
 from starlingmq.cluster.takeover.cut_markers import CutMarkers
 from starlingmq.cluster.takeover.inbound import InboundSession
-from starlingmq.cluster.takeover.short_names import InboundNames, short
+from starlingmq.cluster.takeover.short_names import short
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import (
     NOTHING,
@@ -53,12 +52,6 @@ def marks(fleet: Fleet) -> dict[tuple[int, int], int]:
     """(source, target) of the cut markers that have arrived -> their owner."""
     found = [(source, target, frame) for source, target, frame in said(fleet) if isinstance(frame, Mark | ShortMark)]
     return {(source, target): frame.owner for source, target, frame in found}
-
-
-def owners(fleet: Fleet) -> list[int]:
-    """The nodes with an owner key of the client id."""
-    key = fleet[0].cluster.ownership.key
-    return [number for number in numbers(fleet) if fleet.etcd.store.get(key("c", number))]
 
 
 def a_move_concerns_two_nodes() -> None:
@@ -100,7 +93,7 @@ def a_part_that_is_still_on_its_way_is_marked() -> None:
     fleet.advance(1.0)
     assert published(client.receive()) == [b"one"]
     assert not any(node.cluster.takeovers.migrations.busy() for node in fleet.nodes), "the moves are not complete"
-    assert owners(fleet) == [new]
+    assert fleet.owners("c") == [new]
 
 
 def a_node_that_hands_over_keeps_its_owner_key() -> None:
@@ -116,10 +109,10 @@ def a_node_that_hands_over_keeps_its_owner_key() -> None:
         client = lasting(fleet, place)
         assert client.connack.session_present
         fleet.advance(0.2)
-    assert home in owners(fleet), "a later owner would not find it"
+    assert home in fleet.owners("c"), "a later owner would not find it"
     fleet.speak()
     fleet.advance(1.0)
-    assert owners(fleet) == [new]
+    assert fleet.owners("c") == [new]
 
 
 release = TakeoverTarget._release
@@ -142,8 +135,8 @@ def alike() -> tuple[str, str]:
     raise AssertionError("not reached")
 
 
-def two_sessions_with_one_short_name_move_together() -> None:
-    """Their node claims both in one transaction, so they have the same epoch."""
+def test_two_sessions_with_one_short_name_move_together() -> None:
+    """They are in one share, so their epochs are different ones."""
     fleet = Fleet(3)
     publisher, names = fleet.connect(2, "p"), alike()
     for client_id in names:
@@ -155,8 +148,7 @@ def two_sessions_with_one_short_name_move_together() -> None:
         connect = encode(Connect(5, client_id, False, properties=LASTING), 5)
         fleet[0].state.receive(client.client, connect, fleet.now)  # all of them before the next turn
     fleet.advance(1.0)
-    epochs = {fleet[0].state.ctx.sessions[client_id].epoch for client_id in names}
-    assert len(epochs) == 1 and all(client.expect(Connack).session_present for client in clients)
+    assert all(client.expect(Connack).session_present for client in clients)
     assert not any(node.cluster.takeovers.migrations.busy() for node in fleet.nodes), "the moves are not complete"
     for client, client_id in zip(clients, names, strict=True):
         publish(publisher, client_id.encode(), b"one")
@@ -165,11 +157,7 @@ def two_sessions_with_one_short_name_move_together() -> None:
 
 
 def a_random_world() -> None:
-    World.owners = "shares"
-    try:
-        takeover_world.run(1)
-    finally:
-        World.owners = "etcd"
+    takeover_world.run(1)
 
 
 before_its_session = test_cut_marker_hazards.a_marker_counts_that_arrives_before_its_session
@@ -205,9 +193,6 @@ MISTAKES: dict[str, Mistake] = {
     "a key is deleted while its node hands over": Mistake(
         TakeoverTarget, "_release", releases_at_once, a_node_that_hands_over_keeps_its_owner_key
     ),
-    "two sessions have one name": Mistake(
-        InboundNames, "is_one", lambda *_: True, two_sessions_with_one_short_name_move_together
-    ),
     "nodes that were not heard have told all": Mistake(CutMarkers, "_holders", sources_only, before_its_session),
 }
 
@@ -217,6 +202,6 @@ def test_the_scene_ends_well(scene: Callable[[], None]) -> None:
     scene()
 
 
-@each_mistake(MISTAKES, "a marker too few", "a key is deleted while its node hands over", "two sessions have one name")
+@each_mistake(MISTAKES, "a marker too few", "a key is deleted while its node hands over")
 def test_each_mistake_is_found(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake.must_show(monkeypatch)

@@ -33,14 +33,13 @@ def seen_by_n1(connected: dict[str, bool], servers: dict[str, str]) -> Cluster:
     state = SimpleNamespace(
         status=lambda: others,
         reports=SimpleNamespace(last_lost_at=lambda number: NOW - 10 * number),
-        members=SimpleNamespace(membership=SimpleNamespace(members=[None] * 3), available=True, owners="etcd"),
+        members=SimpleNamespace(membership=SimpleNamespace(members=[None] * 3), available=True),
         quorum=SimpleNamespace(enough=lambda: True),
         serving=True,
     )
     registry = SimpleNamespace(served_elsewhere=lambda: list(servers.items()), origins_at_risk=list)
     copies = SimpleNamespace(roles=SimpleNamespace(registry=registry))
-    config = SimpleNamespace(cluster=SimpleNamespace(owners="etcd"))
-    return cast(Cluster, SimpleNamespace(state=state, copies=copies, name="n1", config=config))
+    return cast(Cluster, SimpleNamespace(state=state, copies=copies, name="n1"))
 
 
 @pytest.mark.parametrize(
@@ -129,15 +128,13 @@ def alarms(cluster: Cluster) -> dict[str, str]:
     return {one.kind: one.severity for one in found}
 
 
-@pytest.mark.parametrize("owners", ["etcd", "shares"])
-def test_a_node_that_is_gone_an_etcd_without_majority_and_a_lost_quorum_are_alarms(owners: str) -> None:
+def test_a_node_that_is_gone_an_etcd_without_majority_and_a_lost_quorum_are_alarms() -> None:
     cluster = seen_by_n1({"n2": True, "n3": True}, {})
     assert alarms(cluster) == {}
     cluster = seen_by_n1({"n2": True, "n3": False}, {})
     state: Any = cluster.state
-    state.members.owners = owners
     assert alarms(cluster) == {"node": "warning"}
     state.members.available = False
-    assert alarms(cluster) == {"node": "warning", "etcd": "critical" if owners == "etcd" else "warning"}
+    assert alarms(cluster) == {"node": "warning", "etcd": "warning"}
     state.quorum.enough = lambda: False
     assert alarms(cluster)["quorum"] == "critical"

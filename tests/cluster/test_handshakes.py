@@ -352,7 +352,7 @@ def test_a_node_that_has_not_heard_of_the_takeover_answers_later() -> None:
     fleet = Fleet(2)
     hold(lasting(fleet, 0))
     node = fleet[0]
-    node.cluster.received(fleet_call(fleet[1], ("c", 5, 1_000_000, 0, 1)), fleet.now)
+    node.cluster.received(fleet_call(fleet[1], ("c", 5, 1 << 60, 0, 1)), fleet.now)
     node.state.turn(fleet.now)
     node.cluster.turn(fleet.now)
     node.carry_out(node.state.take_ready())

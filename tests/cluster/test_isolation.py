@@ -56,7 +56,7 @@ def test_a_session_is_found_elsewhere_by_a_client_that_was_sent_away_and_handed_
 
 def test_a_connect_that_waits_is_refused_as_soon_as_the_majority_is_lost() -> None:
     fleet = Fleet(3)
-    fleet.etcd.cut("n1")
+    fleet.hold_owners(0)
     waiting = [fleet[0].open(version, f"c{version}") for version in (4, 5)]
     for client, version in zip(waiting, (4, 5), strict=True):
         client.send(Connect(version, f"c{version}"))

@@ -32,7 +32,7 @@ class Town:
         self.requests: dict[str, list[Request]] = {}
         self.marks: CopyMarks | None = None
 
-    def start(self, name: str, address: str = "", session: str = "", owners: str = "etcd") -> Members:
+    def start(self, name: str, address: str = "", session: str = "") -> Members:
         key = session or name
         self.sessions[key] = self.etcd.session(key)
         self.sessions[key].keep_alive(self.now)
@@ -42,9 +42,7 @@ class Town:
             address or f"{name}:1",
             "1",
             settle=SETTLE,
-            owners=owners,
             marks=self.marks,
-            owners_of_new="shares",
         )
         self.changes[key] = []
         self.requests[key] = []

@@ -12,7 +12,7 @@ from tests.sim.world import World
 from starlingmq.cluster.cluster_view import ClusterView
 
 STEPS: Final = (0, 1, 2, 3, 5, 8, 13, 21)
-STAY: Final = (("shares", 2), ("etcd", 3))
+STAY: Final = ((0, 2), (1, 3))
 
 
 @pytest.fixture(autouse=True)
@@ -21,18 +21,14 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owners", "whose", "steps"),
+    ("whose", "steps"),
     [
-        pytest.param(owners, whose, steps, marks=() if (owners, steps) in STAY else pytest.mark.long)
-        for owners in ("shares", "etcd")
+        pytest.param(whose, steps, marks=() if (whose, steps) in STAY else pytest.mark.long)
         for whose in (0, 1)
         for steps in STEPS[whose::2]
     ],
 )
-def test_the_client_finds_its_session_within_seconds(
-    owners: str, whose: int, steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(World, "owners", owners)
+def test_the_client_finds_its_session_within_seconds(whose: int, steps: int) -> None:
     run(2 * steps + whose)
 
 

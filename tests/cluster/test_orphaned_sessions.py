@@ -139,14 +139,14 @@ def a_session_that_was_leaving_is_not_at_two_nodes(story: Story) -> None:
     world = story.world
     story.leave()
     story.publish(3)
-    world.network.cut([(story.home.host, story.there.host)])
+    mute(world, [(story.home, story.there)])
     world._note_who_is_lost(story.home)
     story.roamer.ending = False
     story.roamer.homes = [story.there]
     story.roamer.come()
     world.pass_time(0.5)
     story.take_out()
-    world.network.heal([(story.home.host, story.there.host)])
+    mute(world)
     world._wait(lambda: story.roamer.online, 20.0, "it is not served")
     story.start_again()
     world._wait(story.joined, 20.0, "it does not join")

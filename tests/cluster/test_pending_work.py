@@ -39,23 +39,25 @@ def quiet_turns_are_taken() -> Iterator[Left]:
     """Each turn is a whole one; those that would have been left out are looked at closely."""
     left = Left()
     turn, take_ready, is_quiet = ClusterState.turn, ClusterState.take_ready, ClusterState._is_quiet
-    looked_at: dict[ClusterState, tuple[bool, int]] = {}
+    looked_at: dict[ClusterState, tuple[bool, int, bool]] = {}
 
     def whole_turn(self: ClusterState, now: float) -> None:
         ready = self.broker.ctx.ready
         quiet = is_quiet(self, now)
         before = len(ready.writes) + len(ready.dirty)
+        claims = self._has_claims  # of other nodes: frames about owners go out in a quiet turn as well
         with patch.object(ClusterState, "_is_quiet", lambda self, now: False):
             turn(self, now)
-        looked_at[self] = quiet, len(ready.writes) + len(ready.dirty) - before
+        looked_at[self] = quiet, len(ready.writes) + len(ready.dirty) - before, claims
 
     def whole_ready(self: ClusterState) -> ClusterReady:
         ready = take_ready(self)
-        quiet, written = looked_at.pop(self, (False, 0))
+        quiet, written, claims = looked_at.pop(self, (False, 0, False))
         if quiet:
             left.quiet += 1
             told: list[object] = [*ready.requests, *(ready.peers or ()), *ready.notices, *ready.news]
-            told += [type(envelope.body) for _, envelope in ready.now if type(envelope.body).__name__[:4] != "Data"]
+            allowed = ("Data", "DataAck", "ShareFrame") if claims else ("Data", "DataAck")
+            told += [type(envelope.body) for _, envelope in ready.now if type(envelope.body).__name__ not in allowed]
             if told or written or self.pending_work.is_pending():
                 left.missed.append(f"{self.name}: {told} {written} {self.pending_work.is_pending()}")
         return ready

@@ -12,16 +12,15 @@ from unittest.mock import patch
 import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.presence_world import run
-from tests.cluster.test_wills import KEYS, kept, kill
+from tests.cluster.test_wills import kept, kill
 from tests.few import few
 from tests.harness import FakeClient
 from tests.planting import first_to_find
 
 import starlingmq
-from starlingmq.cluster.etcd.etcd_requests import Delete, Put, Txn
 from starlingmq.cluster.retained.retained_sync import RetainedSync
 from starlingmq.cluster.takeover.inbound_claims import InboundClaims
-from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, decode_will, encode_will, taken_key
+from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, taken_name
 from starlingmq.cluster.wills.will_settlement import WillSettlements
 from starlingmq.core.mqtt.connecting import Connecting
 from starlingmq.core.session.session import Client
@@ -103,6 +102,7 @@ def test_a_delayed_will_of_a_killed_node_is_cancelled_unless_its_session_is_over
 def test_a_client_that_takes_its_place_while_it_is_connected_is_online(version: int, clean: bool, place: int) -> None:
     """At the same node, or at another one."""
     fleet = Fleet(3)
+    fleet.slow_owners = True
     watcher = watch(fleet, 2)
     come(fleet, 0, version, clean)
     come(fleet, place, version, clean, number=2)
@@ -111,25 +111,19 @@ def test_a_client_that_takes_its_place_while_it_is_connected_is_online(version: 
     assert kept(fleet) == [b"%d/c" % (place + 1)]
 
 
-def write(fleet: Fleet, *changes: Put | Delete) -> None:
-    """Changes in etcd that none of these nodes has written."""
-    fleet.etcd.store.transact(Txn("by hand", (), changes), 0)
-
-
-def test_a_will_that_etcd_does_not_know_of_is_not_published_after_its_client_is_back() -> None:
+def test_a_will_without_a_record_is_not_published_after_its_client_is_back() -> None:
     """Its node was cut off before it could say that it has one."""
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
     client = come(fleet, 0, 5, False)
-    fleet.etcd.cut("n1")
     for other in (2, 3):
         fleet.cut(1, other)
-    write(fleet, Delete(KEYS + b"1/c"))
+    fleet.write_wills(1, (b"1/c", None))
     fleet.advance(3.0, 0.1)
     come(fleet, 1, 5, False, number=2)
-    assert [decode_will(kv.value).state for kv in fleet.etcd.store.get(KEYS + b"1/c")] == [SETTLED]
+    will = fleet.will(b"1/c")
+    assert will is not None and will.state == SETTLED
     client.drop()
-    fleet.etcd.heal("n1", fleet.now)
     fleet.heal()
     assert said(watcher) == [b"online 1", b"online 2"]
     assert retained(fleet) == [b"online 2"] * 3
@@ -157,7 +151,7 @@ def test_a_connack_waits_for_a_will_and_for_its_retained_message() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_connack_waits_for_a_will_that_its_connected_node_cannot_write_to_etcd_yet(clean: bool) -> None:
+def test_a_connack_waits_for_a_will_that_its_connected_node_cannot_register_yet(clean: bool) -> None:
     """For longer than ``takeover_timeout``: the node is heard, so the will is not given up."""
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
@@ -165,15 +159,16 @@ def test_a_connack_waits_for_a_will_that_its_connected_node_cannot_write_to_etcd
     while not client.output:
         fleet.advance(0.001, 0.001)
     assert client.expect(Connack).reason == 0
-    fleet.etcd.cut("n1")  # before it has registered the will
-    write(fleet, Delete(KEYS + b"1/c"))
+    fleet.hold_owners(0)  # before it has registered the will
+    if fleet.will(b"1/c") is not None:
+        fleet.write_wills(1, (b"1/c", None))
     client.drop()
     fleet.advance(0.1)
     again = ask(fleet, 1, 5, clean, number=2)
     fleet.advance(5.0, 0.1)
     assert not again.output
     assert kept(fleet) == []
-    fleet.etcd.heal("n1", fleet.now)
+    fleet.give_owners()
     fleet.advance(5.0, 0.1)
     assert again.expect(Connack).reason == 0
     again.send(Publish(TOPIC, b"online 2", 1, True, packet_id=2))
@@ -248,9 +243,9 @@ def test_a_will_is_given_up_when_its_node_died_while_it_published_it() -> None:
     watcher = watch(fleet, 2)
     come(fleet, 0, 5, False)
     kill(fleet, 0)
-    (found,) = fleet.etcd.store.get(KEYS + b"1/c")
-    value = decode_will(found.value)
-    write(fleet, Put(found.key, encode_will(RegisteredWill(FIRING, value.id, epoch=value.epoch))))
+    value = fleet.will(b"1/c")
+    assert value is not None
+    fleet.write_wills(1, (b"1/c", RegisteredWill(FIRING, value.id, epoch=value.epoch)))
     fleet.advance(2.5, 0.1)
     again = ask(fleet, 1, 5, False, number=2)
     fleet.advance(3.0)
@@ -263,27 +258,29 @@ def test_a_will_is_given_up_when_its_node_died_while_it_published_it() -> None:
 
 def test_a_will_is_given_up_when_the_node_that_had_taken_it_died() -> None:
     fleet = Fleet(5)
+    fleet.keep_owners_at(1, 2)
     watcher = watch(fleet, 2)
     come(fleet, 0, 5, False)
     kill(fleet, 0)
-    (found,) = fleet.etcd.store.get(KEYS + b"1/c")
-    value = decode_will(found.value)
-    settled = RegisteredWill(SETTLED, value.id, taker=4)
-    write(fleet, Put(found.key, encode_will(settled)), Put(taken_key("test", 4, 1, "c"), found.value))
+    value = fleet.will(b"1/c")
+    assert value is not None
+    copy = b"4/" + taken_name(1, "c").encode()
     fleet.end(2)  # number 4
+    fleet.write_wills(1, (b"1/c", RegisteredWill(SETTLED, value.id, taker=4)), (copy, value))
     fleet.advance(2.5, 0.1)
     again = ask(fleet, 0, 5, False, number=2)
     fleet.advance(3.0)
     assert not again.output
     fleet.advance(0.6)
     assert again.expect(Connack).reason == 0
-    assert fleet.etcd.store.get(taken_key("test", 4, 1, "c")) == ()
+    assert fleet.will(copy) is None
     assert said(watcher) == [b"online 1"]
 
 
 def test_a_node_that_was_given_leave_long_ago_asks_again_before_it_publishes() -> None:
     """Its answer was late: a client that is back elsewhere may have had the will settled meanwhile."""
     fleet = Fleet(2)
+    fleet.slow_owners = True
     watcher = watch(fleet, 1)
     client = come(fleet, 0, 5, False)
     found = fleet[0].cluster.wills.registration
@@ -298,13 +295,15 @@ def test_a_key_of_this_node_stays_as_long_as_it_has_a_will_to_publish() -> None:
     """Others find by it that there is one."""
     fleet = Fleet(2)
     client = come(fleet, 0, 4, True)
-    fleet.etcd.lose_leader(fleet.now, 2.0)
+    fleet.hold_owners()
     ownership = fleet[0].cluster.ownership
     client.drop()
     fleet.advance(0.5)
     assert ownership.idle() and "c" not in fleet[0].state.ctx.sessions
+    assert fleet.owners("c") == [1]
+    fleet.give_owners()
     fleet.advance(5.0)
-    assert fleet.etcd.store.get(ownership.key("c"), prefix=True) == ()
+    assert fleet.owners("c") == []
 
 
 def wills_at_other_nodes_are_not_settled() -> Any:
@@ -350,7 +349,7 @@ SHOWN_BY = (
     (wills_at_this_node_are_due_only_with_the_connack, taken_over_here),
     (
         no_record_is_written_where_none_is,
-        test_a_will_that_etcd_does_not_know_of_is_not_published_after_its_client_is_back,
+        test_a_will_without_a_record_is_not_published_after_its_client_is_back,
     ),
     (a_will_that_is_under_way_is_not_waited_for, test_a_will_is_given_up_when_its_node_died_while_it_published_it),
     (a_copy_is_not_waited_for, test_a_will_is_given_up_when_the_node_that_had_taken_it_died),

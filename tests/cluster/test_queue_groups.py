@@ -209,7 +209,8 @@ def between_primaries(fleet: Fleet) -> list[FakeClient]:
     workers = [member(fleet, place, f"w{place}") for place in range(len(fleet.nodes))]
     for node in fleet.nodes:
         node.cluster.groups.elections.want(SHARE, False)
-    fleet.advance(0.3)
+    while any(node.cluster.groups.elections.primary(SHARE).epoch for node in fleet.nodes):
+        fleet.advance(0.01)
     publisher = fleet.connect(0, "p")
     for number in range(60):
         publisher.send(Publish(b"t", b"%d" % number, 1, packet_id=number + 1))

@@ -515,7 +515,7 @@ async def test_a_node_joins_one_leaves_and_one_is_forgotten(tmp_path: Path) -> N
 
 @pytest.mark.long(kept="tests/cluster/test_real.py::test_a_node_is_killed_and_comes_back")
 async def test_five_nodes(tmp_path: Path) -> None:
-    with Cluster(tmp_path, 5, {"owners": "etcd"}) as cluster:  # shares may lose sessions with two nodes at once
+    with Cluster(tmp_path, 5) as cluster:
         await cluster.whole()
         first, second, third, *others = cluster.nodes
         async with Load(cluster.nodes, authors=1) as load:

@@ -9,17 +9,15 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import pytest
 from tests.cluster.real import Cluster, Node
-from tests.net.etcds import connected
 from tests.patience import within
 from tests.peer import Peer
 
 from starlingmq.client import Client
-from starlingmq.cluster.etcd.etcd_requests import Get, Txn
-from starlingmq.cluster.wills.will_records import all_wills
 from starlingmq.wire.mqtt import Connack, Connect, Will
 
 pytestmark = [
@@ -67,19 +65,15 @@ async def test_clients_of_a_killed_node_are_served_elsewhere_at_once(three: Clus
 
 @pytest.fixture
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Its leases last, and wills are in etcd, where a test can see them; all else is as by default."""
-    with Cluster(tmp_path_factory.mktemp("wills"), 3, {"lease_ttl": 300, "owners": "etcd"}, proxies=False) as cluster:
+    """Its leases last; all else is as by default."""
+    with Cluster(tmp_path_factory.mktemp("wills"), 3, {"lease_ttl": 300}, proxies=False) as cluster:
         asyncio.run(cluster.whole())
         yield cluster
         assert cluster.complaints() == []
 
 
-async def will_is_known(node: Node) -> None:
-    """CONNACK does not wait until etcd has the will."""
-    async with connected(node.etcd_address()) as etcd:
-        wills = Get(all_wills("starling"), prefix=True)
-        while not (await etcd.done(Txn("wills", (), (wills,)))).found[0]:
-            await asyncio.sleep(0.05)
+def told_all(node: Node) -> bool:
+    return not node.is_behind()
 
 
 async def test_wills_of_a_killed_node_do_not_wait_for_its_lease(patient: Cluster) -> None:
@@ -90,7 +84,7 @@ async def test_wills_of_a_killed_node_do_not_wait_for_its_lease(patient: Cluster
         assert (await peer.expect(Connack)).reason == 0
         async with Client(other.url) as watcher:
             await watcher.subscribe(f"will/{killed.name}", 1)
-            await will_is_known(other)
+            await patient.until(partial(told_all, killed), "the leader of the share has the will")
             killed.kill()
             killed_at = time.monotonic()
             async with within(SECONDS):

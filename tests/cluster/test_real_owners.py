@@ -33,7 +33,7 @@ WAITING_SECONDS = 3.0  # a CONNECT waits for its owner for longer, as a rule
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, 3, {"owners": "shares"}, proxies=False) as cluster:
+    with Cluster(tmp_path, 3, proxies=False) as cluster:
         asyncio.run(cluster.whole())
         yield cluster
         assert cluster.complaints() == []

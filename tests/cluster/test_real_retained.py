@@ -10,13 +10,10 @@ from typing import Final
 import pytest
 from tests.cluster.real import Cluster, Node
 from tests.cluster.test_real import retained_at
-from tests.net.etcds import connected
 from tests.patience import within
 from tests.peer import Peer
 
 from starlingmq.client import Client
-from starlingmq.cluster.etcd.etcd_requests import Get, Txn
-from starlingmq.cluster.wills.will_records import REGISTERED, all_wills, decode_will, wills_of
 from starlingmq.wire.mqtt import Connack, Connect, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 
@@ -33,8 +30,7 @@ LARGE: Final = b"x" * 100_000
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """With wills in etcd, where a test can see them."""
-    with Cluster(tmp_path_factory.mktemp("retained"), 3, {"lease_ttl": 3, "owners": "etcd"}) as cluster:
+    with Cluster(tmp_path_factory.mktemp("retained"), 3, {"lease_ttl": 3}) as cluster:
         asyncio.run(cluster.whole())
         yield cluster
         assert cluster.complaints() == []
@@ -67,19 +63,6 @@ async def leave_will(node: Node, name: str, delay: int, version: int) -> Peer:
     peer.send(Connect(version, name, False, will=will, properties=expiry))
     assert (await peer.expect(Connack)).reason == 0
     return peer
-
-
-async def etcd_has_wills(*wanted: tuple[Node, str]) -> None:
-    """Wait until it has the wills of these clients, of these nodes and of no others."""
-    status = wanted[0][0].status()
-    numbers = {member["name"]: member["number"] for member in status["members"]}
-    keys = {wills_of(status["cluster"], numbers[node.name]) + name.encode() for node, name in wanted}
-    prefix = all_wills(status["cluster"])
-    async with connected(wanted[0][0].etcd_address()) as client, within(SECONDS):
-        while True:
-            answer = await client.done(Txn("wills", (), (Get(prefix, prefix=True),)))
-            if {entry.key for entry in answer.found[0] if decode_will(entry.value).state == REGISTERED} == keys:
-                break
 
 
 async def comes(watcher: Client, seconds: float, enough: int = 0) -> list[str]:
@@ -135,8 +118,7 @@ async def test_wills_of_a_killed_node_are_published_unless_their_clients_are_bac
         moved = await leave_will(first, "moved", 60, 5)
         moved.abort()
         again = await leave_will(second, "moved", 60, 5)  # in time: nothing is published of the first connection
-        left = [(first, name) for name in ("killed4", "killed5", "late", "back")]
-        await etcd_has_wills(*left, (second, "moved"))  # CONNACK does not wait for that
+        await three.until(lambda: not (first.is_behind() or second.is_behind()), "the leaders of shares have the wills")
         first.kill()
         async with within(SECONDS):
             while not second.serves():

@@ -14,7 +14,7 @@ from tests.sim.clients import Publisher
 from tests.sim.retained import payload_of, retained_in
 from tests.sim.world import World
 
-from starlingmq.cluster.etcd.etcd_requests import Request, Txn
+from starlingmq.cluster.etcd.etcd_requests import Put, Request, Txn
 from starlingmq.cluster.retained import retained_writer
 from starlingmq.cluster.retained.retained_records import decode_value, prefix
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
@@ -301,7 +301,9 @@ def test_a_copy_is_kept_while_all_is_read_again() -> None:
     retain(fleet.connect(0, "p"), b"big", LARGE)
     fleet.advance(0.5)
     assert etcd_has(fleet, b"big", 1)
-    fleet.etcd.compact()
+    fleet.etcd.session("else").request(Txn("else", (), (Put(b"else", b""),)), fleet.now)
+    fleet.advance(0.1)
+    fleet.etcd.compact()  # n2 was cut off meanwhile: it has to read all again
     fleet.etcd.heal("n2", fleet.now)
     fleet.advance(3.0)
     assert [shown(node) for node in fleet.nodes] == [{b"big": LARGE}] * 2

@@ -30,7 +30,6 @@ def test_a_node_with_copies_that_was_removed_brings_nothing_back(seed: int) -> N
 def test_a_node_that_leaves_loses_nothing_that_waits_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this world messages are acknowledged at the moment at which their node leaves."""
     monkeypatch.setattr(World, "copies", 2)
-    monkeypatch.setattr(World, "owners", "shares")
     assert run(91017).returns
 
 

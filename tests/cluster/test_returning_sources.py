@@ -117,7 +117,7 @@ def test_a_session_that_a_later_claim_has_got_is_asked_for_there(version: int) -
     assert client.expect(Connack).session_present
     fleet.advance(2.0, 0.05)
     assert [place for place in range(3) if fleet[place].cluster.takeovers.has("c")] == [1]
-    owners = fleet.etcd.store.get(fleet[0].cluster.ownership.key("c"), prefix=True)
+    owners = fleet.owners("c")
     assert len(owners) == 1
 
 

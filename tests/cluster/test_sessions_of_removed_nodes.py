@@ -13,9 +13,9 @@ from starlingmq.wire.reasons import Reason
 REMOVED = "node 1 had its session and is no longer a member of the cluster"
 
 
-def forgotten(owners: str) -> Fleet:
+def forgotten() -> Fleet:
     """A session was at a node that has ended and was removed."""
-    fleet = Fleet(4, config={"owners": owners})
+    fleet = Fleet(4)
     client = lasting(fleet, 0)
     subscribe(client, b"t", 1)
     client.drop()
@@ -29,10 +29,9 @@ def forgotten(owners: str) -> Fleet:
     return fleet
 
 
-@pytest.mark.parametrize("owners", ["etcd", "shares"])
 @pytest.mark.parametrize("back", [0, 1])
-def test_a_client_that_may_not_have_read_that_its_session_is_gone_is_told_again(owners: str, back: int) -> None:
-    fleet = forgotten(owners)
+def test_a_client_that_may_not_have_read_that_its_session_is_gone_is_told_again(back: int) -> None:
+    fleet = forgotten()
     client = lasting(fleet, 0)
     assert not client.connack.session_present
     assert fleet[0].notices[-1].detail == REMOVED
@@ -49,9 +48,11 @@ def test_a_client_that_may_not_have_read_that_its_session_is_gone_is_told_again(
 @pytest.mark.parametrize("back", [0, 1])
 def test_a_client_that_disconnects_before_its_connack_is_told_later(back: int) -> None:
     """The owner key of the removed node stays until a session is here that remembers the loss."""
-    fleet = forgotten("etcd")
+    fleet = forgotten()
+    fleet.hold_owners(0)
     first = connecting(fleet, 0)
     first.drop()
+    fleet.give_owners()
     fleet.advance(1.0)
     for _ in range(2):
         client = lasting(fleet, back)
@@ -60,9 +61,8 @@ def test_a_client_that_disconnects_before_its_connack_is_told_later(back: int) -
     assert fleet[back].cluster.takeovers.lost == {"removed": 1, "told_again": 1}
 
 
-@pytest.mark.parametrize("owners", ["etcd", "shares"])
-def test_a_connect_that_waits_for_a_node_when_it_is_removed_is_told(owners: str) -> None:
-    fleet = Fleet(4, config={"owners": owners})
+def test_a_connect_that_waits_for_a_node_when_it_is_removed_is_told() -> None:
+    fleet = Fleet(4)
     client = lasting(fleet, 0)
     subscribe(client, b"t", 1)
     client.drop()

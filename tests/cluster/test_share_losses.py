@@ -11,7 +11,6 @@ from tests.cluster.test_takeover_crashes import made
 from tests.cluster.test_will_worlds import publishing
 from tests.sim.clients import FOREVER
 from tests.sim.node import Node
-from tests.sim.world import World
 
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_books import book_of, copy_of
@@ -49,7 +48,6 @@ class Visitor:
 
 @pytest.fixture
 def shares(monkeypatch: pytest.MonkeyPatch) -> RoamingWorld:
-    monkeypatch.setattr(World, "owners", "shares")
     return made()
 
 

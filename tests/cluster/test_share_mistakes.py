@@ -15,7 +15,6 @@ from tests.cluster.test_share_losses import (
 )
 from tests.cluster.test_takeover_crashes import made
 from tests.few import few
-from tests.sim.world import World
 
 from starlingmq.cluster.shares.held_keys import HeldKeys
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
@@ -181,7 +180,6 @@ def test_each_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_will_that_is_registered_after_the_client_was_served_elsewhere_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(World, "owners", "shares")
     all_nodes_end(made())
     monkeypatch.setattr(OwnerBook, "settled_elsewhere", _believes_any_node)
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Wills with owners in shares: the leaders of shares have their records, so that they need no etcd."""
+"""Wills: the leaders of shares have their records, so that they need no etcd."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.cluster.owner_store import will_keys
 from tests.cluster.test_shares import ShareFleet, share_fleet
-from tests.cluster.test_wills import KEYS, kill, leave_will, published, watch
+from tests.cluster.test_wills import kill, leave_will, published, watch
 from tests.harness import FakeClient
 
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
@@ -55,7 +55,7 @@ AWAY_SECONDS = 20.0
 
 
 def kept(fleet: ShareFleet) -> list[bytes]:
-    return will_keys(fleet.etcd.store, KEYS, [node.cluster for node in fleet.nodes])
+    return will_keys([node.cluster for node in fleet.nodes])
 
 
 def led_and_deputized(fleet: ShareFleet, leader: int, deputy: int) -> str:

@@ -8,12 +8,11 @@ import pytest
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
-from starlingmq.admin.share_views import view_shares
 from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
 from starlingmq.cluster.links.peer_frames import Envelope, ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
 from starlingmq.cluster.shares.share_books import ShareBooks
-from starlingmq.cluster.shares.share_leader import SWEEPS_PER_TURN, LeadState, ShareLeader
+from starlingmq.cluster.shares.share_leader import SWEEPS_PER_TURN, ShareLeader
 from starlingmq.cluster.shares.share_messages import (
     Claim,
     KeyChanged,
@@ -36,25 +35,7 @@ from starlingmq.wire.mqtt import Connect
 
 
 class ShareFleet(Fleet):
-    def __init__(self, count: int) -> None:
-        super().__init__(count, config={"owners": "shares"})
-
-    def settle(self) -> None:
-        """Until all shares are served by a table of all nodes."""
-        for _ in range(1000):
-            if all(self._is_settled(place) for place in range(len(self.nodes))):
-                return
-            self.advance(0.02)
-        raise AssertionError([node.cluster.shares for node in self.nodes])
-
-    def _is_settled(self, place: int) -> bool:
-        shares = self.nodes[place].cluster.shares
-        assert shares is not None
-        if len(shares.table.nodes) != len(self.nodes):
-            return False
-        number = self.nodes[place].cluster.number
-        led = [share for share, pair in enumerate(shares.table.pairs) if pair.leader == number]
-        return all(shares.leader.state(share) is LeadState.SERVING for share in led) and shares.gateway.idle()
+    spread = True
 
     def led_by(self, place: int) -> str:
         """A client id of a share that this node leads."""
@@ -394,50 +375,6 @@ def test_who_loses_leader_and_deputy_at_once_loses_a_session_once_at_most() -> N
     subscribe(first, b"f", 1)
     for place in (2, 0, 1):
         assert lasting(fleet, place, client_id).connack.session_present, "that they cannot have what came since"
-
-
-def test_a_node_with_other_owners_does_not_join_and_says_what_to_do() -> None:
-    fleet = share_fleet(2)
-    fleet.config = {}
-    other = fleet.begin()
-    fleet.advance(20.0)
-    assert not other.cluster.serving and fleet[0].cluster.serving
-    assert [line for line in other.said if "cluster.owners" in line] == [
-        "cluster.owners is etcd here and shares at node n1: give this node cluster.owners: shares, or stop all nodes "
-        "and start them with the same setting"
-    ]
-    assert len(fleet[0].cluster.status()) == 1, "it is not even a joining member"
-
-
-def test_nodes_without_the_setting_have_shares_beside_a_node_that_does() -> None:
-    fleet = share_fleet(1)
-    fleet.config = {"owners": "auto"}
-    for _ in range(2):
-        fleet.begin()
-        fleet.advance(20.0)
-    assert [view_shares(node.cluster, "").owners for node in fleet.nodes] == ["shares"] * 3
-    lasting(fleet, 1, "c").drop()
-    assert lasting(fleet, 2, "c").connack.session_present
-    assert fleet.etcd.store.get(fleet[0].cluster.ownership.prefix, prefix=True) == ()
-
-
-def test_nodes_without_the_setting_keep_owners_in_etcd_beside_a_node_that_does() -> None:
-    fleet = Fleet(1, config={"owners": "etcd"})
-    fleet.config = {"owners": "auto"}
-    for _ in range(2):
-        fleet.begin()
-        fleet.advance(20.0)
-    assert [node.cluster.serving for node in fleet.nodes] == [True] * 3
-    assert [view_shares(node.cluster, "").owners for node in fleet.nodes] == ["etcd"] * 3
-    first = lasting(fleet, 1, "c")
-    subscribe(first, b"t", 1)
-    first.drop()
-    publish(fleet.connect(2, "publisher"), b"t", b"1")
-    again = lasting(fleet, 2, "c")
-    fleet.advance(1.0)
-    assert published(again.receive()) == [b"1"]
-    (key,) = fleet.etcd.store.get(fleet[0].cluster.ownership.key("c"), prefix=True)
-    assert key.key.endswith(b"/3"), "the session is at the third node"
 
 
 def lacking(node: NodeWorld) -> int:

@@ -1,4 +1,4 @@
-"""Worlds of shares, and worlds of whole nodes that keep their owners in shares; mistakes on purpose, each found."""
+"""Worlds of shares, and worlds of whole nodes while etcd is away; mistakes on purpose, each found."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.cluster import (
-    drain_world,
-    handshake_world,
     presence_world,
-    return_world,
     shares_world,
     takeover_world,
     test_share_wills,
@@ -39,28 +36,8 @@ def test_every_claim_names_all_who_hold_something_whatever_fails(seed: int) -> N
     assert shares_world.run(seed).seen["claims"] > 20
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        takeover_world.run,
-        handshake_world.run,
-        pytest.param(drain_world.run, marks=pytest.mark.long),
-        pytest.param(return_world.run, marks=pytest.mark.long),
-        pytest.param(presence_world.run, marks=pytest.mark.long),
-    ],
-    ids=["takeover", "handshake", "drain", "return", "presence"],
-)
-@pytest.mark.parametrize("seed", few(range(3), 0))
-def test_worlds_hold_with_owners_in_shares(
-    run: Callable[[int], World], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(World, "owners", "shares")
-    run(seed)
-
-
 @pytest.mark.parametrize("worlds", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_worlds_hold_while_etcd_is_away(worlds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(World, "owners", "shares")
     monkeypatch.setattr(World, "without_etcd", True)
     takeovers = sum(takeover_world.run(seed).takeovers() for seed in range(2, 2 + worlds))
     assert takeovers > 5 * worlds
@@ -176,7 +153,6 @@ WILL_MISTAKES = {
 @INTERPRETED
 @pytest.mark.parametrize("mistake", WILL_MISTAKES.values(), ids=list(WILL_MISTAKES))
 def test_each_mistake_with_wills_is_found(mistake: PlantedWill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(World, "owners", "shares")
     monkeypatch.setattr(World, "without_etcd", mistake.without_etcd)
     monkeypatch.setattr(mistake.place, mistake.name, mistake.wrong)
     with pytest.raises(AssertionError):
@@ -192,10 +168,8 @@ def test_a_taken_will_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch)
 
 @INTERPRETED
 @pytest.mark.long(kept="tests/cluster/test_share_wills.py")
-@pytest.mark.parametrize("without_etcd", [False, True])
-def test_worlds_of_wills_hold_with_owners_in_shares(without_etcd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(World, "owners", "shares")
-    monkeypatch.setattr(World, "without_etcd", without_etcd)
+def test_worlds_of_wills_hold_while_etcd_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "without_etcd", True)
     assert will_world.run(4).published
     assert presence_world.run(20035).wills
 

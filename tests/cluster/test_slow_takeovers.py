@@ -107,8 +107,10 @@ def test_a_client_lost_before_it_owns_its_client_id_does_not_take_over() -> None
     fleet = Fleet(3)
     client = lasting(fleet, 0)
     subscribe(client, b"t", 1)
+    fleet.hold_owners(1)
     gone = connecting(fleet, 1)
     gone.drop()
+    fleet.give_owners()
     fleet.advance(1.0)
     assert not client.closed
     publish(fleet.connect(2, "p"), b"t", b"one")

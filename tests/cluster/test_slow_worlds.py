@@ -51,9 +51,9 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
         "newly_passed",
         says_too_early_that_all_is_there,
         SlowWorld,
-        1,
+        2,
     ),
-    "a CONNECT gives way that came later": (Connecting, "overtaken", waiting_clients_are_refused, RaceWorld, 2),
+    "a CONNECT gives way that came later": (Connecting, "overtaken", waiting_clients_are_refused, RaceWorld, 5),
 }
 
 

@@ -18,8 +18,6 @@ SOON = 0.4 * HEARTBEATS  # a change is told after a tenth of it: three such step
 class CalmWorld(World):
     """Two nodes without clients, close to each other."""
 
-    owners = "shares"
-
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._set_size(2)

@@ -179,23 +179,24 @@ def come_back(fleet: Fleet) -> FakeClient:
 def test_a_client_waits_at_the_node_of_its_will_for_the_node_that_has_taken_it(published: bool) -> None:
     """Node 3 has taken the will, and is killed. Its last word on it may still be on the way to etcd."""
     fleet = Fleet(3)
+    fleet.keep_owners_at(0, 1)
     client = leave_will(fleet, 0, "c", expiry=600)
     kill(fleet, 2)
-    (record,) = fleet.etcd.store.get(KEYS + b"1/c")
-    copy = taken_key("test", 3, 1, "c")
-    settled = RegisteredWill(SETTLED, decode_will(record.value).id, taker=3)
-    fleet[1].etcd.request(Txn("taken", (), (Put(record.key, encode_will(settled)), Put(copy, record.value))), fleet.now)
+    value = fleet.will(b"1/c")
+    assert value is not None
+    copy = b"3/" + taken_name(1, "c").encode()
+    fleet.write_wills(1, (b"1/c", RegisteredWill(SETTLED, value.id, taker=3)), (copy, value))
     fleet.advance(0.2)
-    assert client.closed and not fleet.etcd.store.get(record.key)
+    assert client.closed and fleet.will(b"1/c") is None
     back = come_back(fleet)
     assert not back.output, "it would publish before its will"
     if published:
-        fleet[1].etcd.request(Txn("published", (), (Delete(copy),)), fleet.now)
+        fleet.write_wills(1, (copy, None))
         fleet.advance(0.2)
     else:
         fleet.advance(1.2 * SECONDS)
     assert back.expect(Connack).reason == 0
-    assert not fleet.etcd.store.get(copy)
+    assert fleet.will(copy) is None
 
 
 def test_wills_are_not_left_again_to_a_node_whose_connection_was_lost_meanwhile() -> None:

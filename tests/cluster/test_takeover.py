@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.fleet import Fleet
+from tests.cluster.owner_store import owner_keys
 from tests.harness import FakeClient
 
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, SubscribeRequest
@@ -126,7 +127,7 @@ def test_clean_start_discards_the_session_wherever_it_is() -> None:
     assert lasting(fleet, 0).connack.session_present
 
 
-def test_a_client_that_comes_back_to_its_own_node_asks_etcd_alone() -> None:
+def test_a_client_that_comes_back_to_its_own_node_claims_once() -> None:
     fleet = Fleet(2)
     lasting(fleet, 0).drop()
     fleet.advance(1.0)
@@ -145,7 +146,7 @@ def test_ended_sessions_leave_no_owner_keys() -> None:
     client.disconnect()
     moved.disconnect(properties={SESSION_EXPIRY_INTERVAL: 0})
     fleet.advance(1.0)
-    assert not fleet.etcd.store.get(b"/starlingmq/test/owners/", prefix=True)
+    assert not owner_keys([node.cluster for node in fleet.nodes])
 
 
 def test_an_unreachable_owner_is_not_waited_for_and_hands_over_its_messages_later() -> None:
@@ -322,12 +323,12 @@ def test_messages_sent_at_qos_2_are_not_resent_when_their_session_is_lost() -> N
 
 
 def test_messages_sent_at_qos_2_by_an_earlier_session_are_not_resent_when_the_later_is_lost() -> None:
-    fleet = Fleet(3)
+    fleet = Fleet(4)
     publisher, client = fleet.connect(2, "p"), lasting(fleet, 0)
     subscribe(client, b"t", 2)
     publish(publisher, b"t", b"one", 2)
     assert published(client.receive()) == [b"one"]
-    home, other, _ = [node.cluster.number for node in fleet.nodes]
+    home, other, *_ = [node.cluster.number for node in fleet.nodes]
     fleet.parted = {(home, other), (other, home)}
     fleet.advance(4.0)
     client = lasting(fleet, 1)
@@ -418,8 +419,8 @@ def test_a_session_that_both_later_owners_have_lost_is_not_on_its_way_any_more()
     for place in (1, 2):
         fleet.restart(place)
     fleet.advance(12.0, 0.05)
-    owners = fleet.etcd.store.get(fleet[0].cluster.ownership.key("c"), prefix=True)
-    assert [entry.key.split(b"/")[-1] for entry in owners] in ([], [b"%d" % first]), "a key of what was lost is left"
+    owners = fleet.owners("c")
+    assert owners in ([], [first]), "a key of what was lost is left"
     fleet.speak()
     fleet.advance(5.0, 0.05)
     session = fleet[0].state.ctx.sessions["c"]

@@ -112,10 +112,9 @@ def a_node_that_owes_messages_is_told_repeatedly() -> None:
 
 def a_session_that_comes_too_late_goes_on_to_the_next_owner() -> None:
     """A client goes from home to another node, which does not get its session in time, and on to a last node, which is
-    told that the node in between only owes it messages. The last node waits for etcd, so its client has no CONNACK
-    yet."""
-    fleet = Fleet(3)
-    home, other, last = numbers(fleet)
+    told that the node in between only owes it messages. No node is told more about owners and wills meanwhile."""
+    fleet = Fleet(5)
+    home, other, last, *_ = numbers(fleet)
     publisher, client = fleet.connect(0, "p"), lasting(fleet, 0)
     subscribe(client, b"t", 1)
     client.drop()
@@ -125,12 +124,13 @@ def a_session_that_comes_too_late_goes_on_to_the_next_owner() -> None:
         client = fleet[place].open(5, "c")
         client.send(Connect(5, "c", False, properties=LASTING))
         fleet.advance(0.2)
-    fleet.etcd.lose_leader(fleet.now, 6.0)
+    fleet.hold_owners()
     fleet.advance(3.0)
     for way in ((last, other), (home, other)):
         fleet.parted.discard(way)
         fleet[way[0] - 1].cluster.connected(other, fleet.now)
         fleet.advance(1.5)
+    fleet.give_owners()
     fleet.advance(2.0)
     assert not client.expect(Connack).session_present
     fleet.advance(1.0)

@@ -12,6 +12,7 @@ from tests.cluster.takeover_rows import TABLES, counting, taken_in
 from tests.cluster.test_takeover import lasting
 from tests.few import few
 
+from starlingmq.cluster.shares.share_table import VERSION_SHIFT
 from starlingmq.cluster.takeover.claim_decisions import CLAIM_TABLE, REQUEST_TABLE, RequestAction, RequestDecision
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_states import (
@@ -55,7 +56,7 @@ from starlingmq.core.session.session_user import REFUSE
 pytestmark = pytest.mark.interpreted_only("compiled code takes no stand-ins")
 
 SourceRow = Row[SourceState, SourceEvent, Any]
-EPOCH, HELD = 50, 40
+EPOCH, HELD = 50 << VERSION_SHIFT, 40 << VERSION_SHIFT
 GRANTED = SubscriptionFrame(b"t", 1, False, False, b"")
 PART = Part(b"t", b"x", b"", "p", (1, False, 0.0), -1.0, 1, False, b"", 0, 0)
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import Mistake, each_mistake
-from tests.cluster.test_shares import share_fleet
 from tests.cluster.test_wills import kill
 from tests.few import few
 from tests.harness import FakeClient, World
@@ -106,9 +105,6 @@ PLACES: dict[str, Callable[[], Place]] = {
     "same node": lambda: cluster(Fleet(3), 0, False),
     "other node": lambda: cluster(Fleet(3), 1, False),
     "other node, the first is killed": lambda: cluster(Fleet(3), 1, True),
-    "shares, same node": lambda: cluster(share_fleet(3), 0, False),
-    "shares, other node": lambda: cluster(share_fleet(3), 1, False),
-    "shares, other node, the first is killed": lambda: cluster(share_fleet(3), 1, True),
 }
 
 
@@ -168,9 +164,7 @@ def check(name: str) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(
-    "name", few(PLACES, "one broker", "other node, the first is killed", "shares, other node, the first is killed")
-)
+@pytest.mark.parametrize("name", few(PLACES, "one broker", "other node, the first is killed"))
 def test_a_will_is_published_as_the_specification_says(name: str) -> None:
     check(name)
 

@@ -22,7 +22,6 @@ from starlingmq.cluster.wills.will_records import (
     all_wills,
     decode_will,
     encode_will,
-    taken_name,
     will_from,
 )
 from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
@@ -57,7 +56,7 @@ def published(watcher: FakeClient, seconds: float = 0.2) -> list[bytes]:
 
 
 def kept(fleet: Fleet) -> list[bytes]:
-    return [entry.key[len(KEYS) :] for entry in fleet.etcd.store.get(KEYS, prefix=True)]
+    return fleet.will_keys()
 
 
 def kill(fleet: Fleet, place: int) -> NodeWorld:
@@ -91,22 +90,22 @@ def test_a_delayed_will_is_told_when_it_is_due_and_published_then() -> None:
     watcher = watch(fleet, 1)
     leave_will(fleet, 0, "a", delay=5, expiry=60).drop()
     assert published(watcher, 4.5) == []
-    (entry,) = fleet.etcd.store.get(KEYS, prefix=True)
-    assert fleet.now < decode_will(entry.value).due_at < fleet.now + 1.0
+    will = fleet.will(b"1/a")
+    assert will is not None and fleet.now < will.due_at < fleet.now + 1.0
     assert published(watcher, 1.0) == [b"will/a"]
 
 
 @pytest.mark.parametrize("clean_start", [False, True])
-def test_a_will_that_was_taken_back_is_not_published_by_a_node_that_still_finds_it_in_etcd(clean_start: bool) -> None:
-    """The node of the DISCONNECT does not reach etcd for a while, so the key of the will is still there."""
+def test_a_will_that_was_taken_back_is_not_published_by_a_node_that_still_finds_its_record(clean_start: bool) -> None:
+    """The node of the DISCONNECT does not reach the leader for a while, so the record of the will is still there."""
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
     client = leave_will(fleet, 0, "a", expiry=60)
-    fleet.etcd.cut("n1")
+    fleet.hold_owners(0)
     client.send(Disconnect())
     fleet.connect(1, "a", clean_start=clean_start)
     assert published(watcher, 1.0) == []
-    fleet.etcd.heal("n1", fleet.now)
+    fleet.give_owners()
     assert published(watcher, 5.0) == []
     assert kept(fleet) == []
 
@@ -204,7 +203,8 @@ def test_the_leader_publishes_the_wills_of_a_dead_node() -> None:
     assert sorted(published(watcher, 16.0)) == [b"will/a", b"will/c"], "c's session ended with its connection"
     assert published(watcher, 20.0) == [b"will/b"]
     assert published(watcher, 20.0) == []
-    assert [decode_will(entry.value).state for entry in fleet.etcd.store.get(KEYS, prefix=True)] == [2, 2, 2]
+    wills = [fleet.will(key) for key in kept(fleet)]
+    assert [will.state for will in wills if will is not None] == [SETTLED] * 3
 
 
 def test_a_client_that_reconnects_after_its_node_died_cancels_its_will() -> None:
@@ -251,13 +251,14 @@ def test_a_new_connection_leaves_a_new_will() -> None:
     assert kept(fleet) == []
 
 
-def test_a_will_waits_while_etcd_is_away() -> None:
+def test_a_will_waits_while_the_leader_of_its_share_does_not_answer() -> None:
     fleet = Fleet(2)
     watcher = watch(fleet, 1)
     client = leave_will(fleet, 0, "a")
-    fleet.etcd.lose_leader(fleet.now, 5.0)
+    fleet.hold_owners()
     client.drop()
     assert published(watcher, 4.0) == []
+    fleet.give_owners()
     assert published(watcher, 8.0) == [b"will/a"]
 
 
@@ -407,20 +408,3 @@ def test_the_time_for_many_wills_can_be_measured() -> None:
     """``python -m tests.cluster.many_wills``, in small."""
     assert many_wills.own(300).node.cluster.wills.fired == 300
     assert not many_wills.of_a_dead_node(300).node.cluster.wills.fired
-
-
-def test_a_check_of_taken_wills_that_etcd_refused_is_repeated_after_a_while() -> None:
-    """Not in the next turn: etcd would be asked as fast as it refuses."""
-    fleet = Fleet(2)
-    wills, now = fleet[0].cluster.wills, fleet.now
-    name = taken_name(2, "c")
-    entry = wills.table.entry(name)
-    entry.known = RegisteredWill(REGISTERED, 7)
-    wills.taken.step(name, entry, now)
-    (check,) = wills.taken.take_requests(now)
-    assert wills.taken.answered(TxnAnswer(check.tag, False, 0, (), "etcd has no leader"), now)
-    assert wills.taken.take_requests(now) == []
-    again_at = wills.taken.wake_at()
-    assert again_at > now
-    (again,) = wills.taken.take_requests(again_at)
-    assert again.success == check.success

@@ -234,7 +234,7 @@ class WillWorld(World):
         return found
 
     def _ever_written(self) -> list[bytes]:
-        return [*self.etcd.model.store.written, *self.in_shares]
+        return list(self.in_shares)
 
     @staticmethod
     def _dies_with_its_node(wish: Wish) -> bool:
@@ -273,7 +273,7 @@ class WillWorld(World):
         processes = [node.process for node in self.members() if node.process is not None]
         numbers = [process.state.ctx.node for process in processes]
         clusters = [process.cluster for process in processes]
-        keys = will_keys(self.etcd.model.store, b"/starlingmq/starling/wills/", clusters)
+        keys = will_keys(clusters)
         return [f"{key!r} is left" for key in keys if int(key.split(b"/")[0]) in numbers]
 
     def why(self) -> str:

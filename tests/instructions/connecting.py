@@ -1,4 +1,4 @@
-"""Cells in which a client connects to a cluster of three nodes with owners in shares, on one event loop.
+"""Cells in which a client connects to a cluster of three nodes, on one event loop.
 
 The instructions are those of all nodes together from CONNECT until nothing is left to do: they are divided by the
 number of CONNECTs. The connection is open before, and the client has disconnected before the count begins.

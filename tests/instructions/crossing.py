@@ -58,7 +58,6 @@ class Worker:
             "listen": "127.0.0.1:0",
             "secret": "s" * 32,
             "one_machine": True,
-            "owners": "shares",
         }
         settings = {"node": {"name": name}, "cluster": cluster | {"socket_dir": sockets}}
         self.time = time

@@ -33,9 +33,7 @@ def main() -> int:
     parser.add_argument("--theme", choices=[*THEMES, ROAMING], default="", help="all worlds are about this")
     parser.add_argument("--copies", type=int, default=1, help="cluster.copies; above 1, disks are lost")
     parser.add_argument("--summaries", action="store_true", help="nodes tell each other summaries of their filters")
-    parser.add_argument("--shares", action="store_true", help="owners in the memory of the nodes, not in etcd")
     arguments = parser.parse_args()
-    World.owners = "shares" if arguments.shares else "etcd"
     World.copies = arguments.copies
     World.summaries = arguments.summaries
     if arguments.seed is not None:
@@ -57,7 +55,6 @@ def main() -> int:
             theme = f" --theme {arguments.theme}" if arguments.theme else ""
             theme += f" --copies {arguments.copies}" if arguments.copies > 1 else ""
             theme += " --summaries" if arguments.summaries else ""
-            theme += " --shares" if arguments.shares else ""
             print(f"FAILED seed {seed}; again, with a trace: python -m tests.sim --seed {seed}{theme}", flush=True)
             failures += 1
             if failures >= arguments.failures:

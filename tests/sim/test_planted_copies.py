@@ -45,7 +45,7 @@ def waits_for_this_disk_alone(self: CopySource, local: Awaitable[None] | None) -
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, tuple[int, ...]]] = {
-    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, (26,)),
+    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, (5,)),
     "a copy begins in the middle": (CatchUp, "_send_store", sends_no_store, (21,)),
     "a takeover loses what was between nodes": (
         CopiedProcess,

@@ -6,6 +6,7 @@ import pytest
 from tests.few import few
 from tests.sim import faults, planted
 from tests.sim.clients import Subscriber
+from tests.sim.node import Node
 from tests.sim.run import run
 from tests.sim.seen import EVERYTHING, Seen
 from tests.sim.world import World
@@ -98,6 +99,13 @@ def test_two_nodes_without_a_connection_continue_through_the_third(ways: list[tu
     assert serving(world) == ["n1", "n2", "n3"] and connected(world) == 6
 
 
+def owned_without(node: Node) -> str:
+    """A client id whose share has neither its leader nor its deputy at that node."""
+    assert node.process is not None
+    cluster = node.process.cluster
+    return next(f"sub{n}" for n in range(10000) if cluster.number not in cluster.shares.table.of(f"sub{n}")[:2])
+
+
 @pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_suback_waits_for_nodes_that_others_reach() -> None:
     """n1 and n2 do not reach each other at all, and both serve with n3: what n2 accepts it would not pass on to n1."""
@@ -106,7 +114,7 @@ def test_a_suback_waits_for_nodes_that_others_reach() -> None:
         end = faults.cut_ways(world, [("n1", "n2"), ("n2", "n1")])
         world.pass_time(10.0)
         assert serving(world) == ["n1", "n2", "n3"] and connected(world) == 4
-        subscriber = Subscriber(world.books, world.random, world.nodes[0], "sub", 5, False)
+        subscriber = Subscriber(world.books, world.random, world.nodes[0], owned_without(world.nodes[1]), 5, False)
         subscriber.come()
         subscriber.subscribe(b"a/1", 1)
         world.pass_time(10.0)

@@ -39,7 +39,6 @@ DOUBT_SECONDS = 2.0  # from a claim to its CONNACK, as a rule
 
 
 class World:
-    owners = "etcd"  # cluster.owners
     one_machine = False  # cluster.one_machine; the proxies of such a world end without looking like ended processes
     without_etcd = False  # etcd is away in the whole safety phase
     copies = 1  # cluster.copies; above 1, disks are lost
@@ -54,7 +53,7 @@ class World:
         self.schedule = Schedule(START)
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
-        self.settings.cluster = structs.replace(self.settings.cluster, owners=self.owners, one_machine=self.one_machine)
+        self.settings.cluster = structs.replace(self.settings.cluster, one_machine=self.one_machine)
         if self.summaries:
             self.settings.cluster = structs.replace(self.settings.cluster, route_summary_min=2)
         self.ports = Ports()
@@ -122,8 +121,8 @@ class World:
         cannot be asked."""
         now = self.schedule.now
         for node in self.nodes:
-            shares = None if node.process is None else node.process.cluster.shares
-            if shares is not None and any(book.unknown for book in shares.books.books.values()):
+            books = {} if node.process is None else node.process.cluster.shares.books.books
+            if any(book.unknown for book in books.values()):
                 self._doubted_at = now
         doubtful = now < self._doubted_at + DOUBT_SECONDS
         self.seen["sessions lost in doubt"] += doubtful

@@ -189,9 +189,7 @@ class Conditions:
             text = f"{one.name} is gone; {left}"
             yield Condition("node", one.name, "warning", text, health.next)
         if not cluster.state.members.available:
-            needed = cluster.state.members.owners == "etcd"
-            text = ETCD_AWAY if needed else "etcd does not answer"
-            yield Condition("etcd", "", "critical" if needed else "warning", text, ETCD_NEXT)
+            yield Condition("etcd", "", "warning", ETCD_AWAY, ETCD_NEXT)
         if not health.quorum or health.status == "unavailable":
             yield Condition("quorum", "", "critical", health.summary, health.next or "start the missing nodes and etcd")
 

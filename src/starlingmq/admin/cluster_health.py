@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DAY: Final = 86_400.0
 COPIES_NEXT: Final = "stop no other node yet; `starlingmq ctl cluster copies` shows how far the copies are"
-ETCD_AWAY: Final = "etcd does not answer, so new connections are refused"
+ETCD_AWAY: Final = "etcd does not answer"
 ETCD_NEXT: Final = "start the members of etcd, of which a majority must run; check their disks and the network"
 
 
@@ -77,7 +77,7 @@ def cluster_health(cluster: Cluster, now: float, unready: tuple[str, ...] = ()) 
     if state.serving or gone:
         parts.append("quorum holds" if quorum else "no quorum")
     if not state.members.available:
-        parts.append(ETCD_AWAY if state.members.owners == "etcd" else "etcd does not answer")
+        parts.append(ETCD_AWAY)
     if not state.serving:
         parts.append(f"this node refuses clients: {cluster.waits_for()}")
         status_word: Literal["healthy", "degraded", "unavailable"] = "unavailable"

@@ -1,4 +1,4 @@
-"""Metrics of the shares of client ids: absent with ``cluster.owners: etcd``."""
+"""Metrics of the shares of client ids."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from starlingmq.cluster.shares.share_figures import figures_of
 
 
 def share_metrics(state: ClusterState) -> Iterator[Metric]:
-    if state.shares is None:
-        return
     found = figures_of(state.shares)
     led = found.led.get(state.number, 0)
     yield GaugeMetricFamily("starlingmq_shares_led", "Shares of client ids that this node leads.", value=led)

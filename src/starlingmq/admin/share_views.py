@@ -39,10 +39,8 @@ class ShareLookup(Struct, frozen=True):
 
 
 class SharesView(Struct, frozen=True):
-    """``owners``: of this cluster; with ``etcd`` there are no shares. ``asking`` and what follows concern the shares
-    that this node leads."""
+    """``asking`` and what follows concern the shares that this node leads."""
 
-    owners: str
     version: Annotated[int, Meta(description="Version of the table of shares.")] = 0
     listed: Annotated[bool, Meta(description="Whether this node takes part in this version.")] = False
     nodes: list[ShareNodeView] = []
@@ -56,8 +54,6 @@ class SharesView(Struct, frozen=True):
 
 def view_shares(state: ClusterState, client: str) -> SharesView:
     shares = state.shares
-    if shares is None:
-        return SharesView(state.members.owners)
     found = figures_of(shares)
     numbers = sorted({*found.led, *found.deputized, *found.behind, *found.unknown} - {0})
     name_of = state.view.name_of
@@ -77,7 +73,6 @@ def view_shares(state: ClusterState, client: str) -> SharesView:
         names = ["" if not number else name_of(number) for number in pair[:2]]
         lookup = ShareLookup(client, share_of(client), names[0], names[1])
     return SharesView(
-        state.members.owners,
         found.version,
         found.listed,
         nodes,

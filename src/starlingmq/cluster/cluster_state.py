@@ -67,7 +67,6 @@ from starlingmq.cluster.membership.member_follower import MemberFollower
 from starlingmq.cluster.membership.members import ENDED, Members
 from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.quorum import Quorum
-from starlingmq.cluster.membership.registry import OWNERS_DEFAULT
 from starlingmq.cluster.membership.serving import ServingDecision
 from starlingmq.cluster.operator_rpc import OperatorRpc
 from starlingmq.cluster.pending_work import PendingWork
@@ -83,7 +82,6 @@ from starlingmq.cluster.routes.suback_wait import SubackWait
 from starlingmq.cluster.shares.holdings import Holdings
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.subsystem import Subsystem, overriding
-from starlingmq.cluster.takeover.owner_key_gc import OwnerKeyGc
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 from starlingmq.cluster.takeover.takeover import Takeovers, first_number
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
@@ -117,9 +115,7 @@ class ClusterState:
         self.name = name
         settle = SETTLE_TIMEOUTS * config.member_timeout
         last, first = last_epoch(facts), first_number(facts)
-        self.members = Members(
-            config.name, name, address, version, settle, last, first, config.owners, CopyMarks(config.name, copied)
-        )
+        self.members = Members(config.name, name, address, version, settle, last, first, CopyMarks(config.name, copied))
         view = self.view = ClusterView(self.members)
         ready = self._ready = ClusterReady()
         self._sender = FrameSender(view, self._ready, config)
@@ -145,7 +141,7 @@ class ClusterState:
             self.groups,
             self.qos2,
             self.operator_rpc,
-            self._shares,
+            self.shares,
             subsystems,
         )
         broker.peers.control = self._hear
@@ -176,12 +172,10 @@ class ClusterState:
         self.isolation = Isolation(broker, config.isolation_timeout, rate)
         refuse_all = self.takeovers.refuse_all
         self._serving = ServingDecision(broker, config, view, self._ready, self.isolation, refuse_all, now)
-        if self._shares is not None:
-            self._serving.is_prepared = self._shares.is_prepared
+        self._serving.is_prepared = self.shares.is_prepared
         self._heartbeats = Heartbeats(broker.ctx, view, self._sender, self.node_directory, self._serving)
         self.qos2 = Qos2Adapter(broker, config, view.is_connected)
-        if self._shares is not None:
-            self._shares.on_begin = (self.qos2.remembers_since, self.wills.taken.begin)
+        self.shares.on_begin = (self.qos2.remembers_since, self.wills.taken.begin)
         self.operator_rpc = OperatorRpc(view.is_connected)
 
     def _make_takeovers(self) -> None:
@@ -216,19 +210,16 @@ class ClusterState:
         timeout, limit = config.takeover_timeout, config.takeover_limit
         self.takeovers = Takeovers(broker, self.ownership, timeout, limit, takeover_ports)
         self._subacks = SubackWait(broker, view, self._publishers, self.takeovers.suback_hold.hold)
-        self.owner_key_gc = OwnerKeyGc(self.ownership, self.takeovers.has)
-        self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership, self.owner_key_gc)
-        self._shares: Shares | None = None
-        if config.owners != OWNERS_DEFAULT:
-            holds, gone = Holdings(self.takeovers, self.ownership, self.wills), self._lost_nodes.is_gone
-            self._shares = Shares(view, config.name, config.takeover_timeout, self.leader, self.ownership, holds, gone)
-            self._shares.answer_to(self._sessions.answered, self.wills.answered)
+        self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership)
+        holds, gone = Holdings(self.takeovers, self.ownership, self.wills), self._lost_nodes.is_gone
+        self.shares = Shares(view, config.name, config.takeover_timeout, self.leader, self.ownership, holds, gone)
+        self.shares.answer_to(self._sessions.answered, self.wills.answered)
 
     def _in_order(self) -> tuple[Subsystem, ...]:
         """The one list of all subsystems; the module's docstring has the reasons for its order."""
         return (
             self._leadership,
-            *(() if self._shares is None else (self._shares,)),
+            self.shares,
             self._connections,
             self._routes,
             self._inbox,
@@ -418,25 +409,24 @@ class ClusterState:
         self._sender.send_data(now)
         ready = self._ready
         if self._quiet:
-            if self._has_claims and self._shares is not None:
-                self._send_owner_frames(self._shares, now)
-                self._due_at = min(self._due_at, self._shares.wake_at(now))
-                self._unfinished = self._shares.is_pending()
+            if self._has_claims:
+                self._send_owner_frames(now)
+                self._due_at = min(self._due_at, self.shares.wake_at(now))
+                self._unfinished = self.shares.is_pending()
             return ready.take() if ready.now else ready
         for each in self._with_requests:
             ready.requests += each.take_requests(now)
-        if self._shares is not None:
-            ready.requests = self._shares.divert(ready.requests)
-            self._send_owner_frames(self._shares, now)
+        ready.requests = self.shares.divert(ready.requests)
+        self._send_owner_frames(now)
         ready.called, ready.outcomes = self.operator_rpc.take_called(), self.operator_rpc.take_outcomes()
         due_at = self.members.wake_at() or inf
         self._due_at = due_at if self.view.quorum is None else min(due_at, self.pending_work.due_at(now))
         self._unfinished = self.view.routes is None or self.pending_work.is_unfinished()
         return ready.take()
 
-    def _send_owner_frames(self, shares: Shares, now: float) -> None:
+    def _send_owner_frames(self, now: float) -> None:
         self._has_claims = False
-        for target, frame in shares.take_owner_frames(now):
+        for target, frame in self.shares.take_owner_frames(now):
             self._sender.send_if_known(target, frame)
 
     def pending(self) -> bool:
@@ -449,11 +439,6 @@ class ClusterState:
         return 0.0 if soonest == inf else soonest
 
     # Status
-
-    @property
-    def shares(self) -> Shares | None:
-        """None: this node is in no cluster that keeps the owners of client ids in shares, or in none yet."""
-        return self._shares if self._shares is not None and self._shares.used else None
 
     def presence(self) -> MemberPresence:
         """For the copies of this process: which members are there."""

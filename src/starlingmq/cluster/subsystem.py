@@ -29,13 +29,11 @@ class NodeLife:
 
     me: MemberInfo
     revision: int  # of the first membership with this incarnation
-    in_shares: bool  # whether this cluster keeps the owners of client ids in shares
     renumbered: bool  # this node has joined under another number than its previous incarnation
 
-    def __init__(self, me: MemberInfo, revision: int, facts: dict[bytes, bytes], in_shares: bool = False) -> None:
+    def __init__(self, me: MemberInfo, revision: int, facts: dict[bytes, bytes]) -> None:
         self.me = me
         self.revision = revision
-        self.in_shares = in_shares
         self.renumbered = False
         self._facts = facts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
@@ -107,6 +107,8 @@ class ClusterTlsConfig(Section, frozen=True):
 
 
 class ClusterConfig(Section, frozen=True):
+    REMOVED: ClassVar = {"owners": "the owners of client ids are always kept in the memory of the nodes"}
+
     enabled: Annotated[bool, Meta(description="Whether this node is a member of a cluster.")] = False
     name: Annotated[
         str,
@@ -190,21 +192,11 @@ class ClusterConfig(Section, frozen=True):
         PositiveDuration,
         Meta(description="How long a SUBSCRIBE waits until the connected nodes have the route before it is refused."),
     ] = 5.0
-    owners: Annotated[
-        Literal["auto", "etcd", "shares"],
-        Meta(
-            description="Where the owner of each client id is kept. shares: in the memory of the nodes, each of which "
-            "leads a part of the client ids; etcd is written when nodes come and go, and clients connect without it. "
-            "etcd: each CONNECT writes to etcd, so no client can connect while etcd is unavailable. auto: as the "
-            "members of the cluster have it, and shares in a new cluster. To change from etcd to shares, stop all "
-            "nodes and start them with shares; do not change back."
-        ),
-    ] = "auto"
     takeover_timeout: Annotated[
         PositiveDuration,
         Meta(
-            description="CONNECT packets are refused when nothing that stores session owners has answered for twice "
-            "this time: etcd; with owners in shares, their leaders, if the one in question is gone."
+            description="CONNECT packets are refused when the node that leads the share of the client id is gone, and "
+            "no such node has answered for twice this time."
         ),
     ] = 3.0
     takeover_limit: Annotated[

@@ -6,7 +6,8 @@ Settings are stored as plain numbers (seconds, bytes), so that no other package 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta, Struct
 
@@ -19,6 +20,9 @@ class ConfigError(Exception):
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every section of the tree: immutable, keyword-only, strict about its keys, and silent about secrets."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {}
+    """Settings that earlier versions had, each with the reason why there is none any more."""
 
     def __repr__(self) -> str:
         return Struct.__repr__(masked(self))

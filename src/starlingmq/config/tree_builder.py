@@ -137,6 +137,8 @@ def _prepare_section(kind: type[Section], value: Tree, path: str, root: type[Sec
     for key, below in value.items():
         key_path = f"{path}.{key}" if path else str(key)
         field = fields.get(key)
+        if key in kind.REMOVED:
+            raise ConfigError(f"{key_path}: no longer a setting, because {kind.REMOVED[key]}; remove it")
         if field is None:
             raise ConfigError(
                 f"{key_path}: unknown key; the nearest is {nearest_key(key_path, path, list(fields), root)}"

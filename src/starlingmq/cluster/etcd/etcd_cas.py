@@ -56,11 +56,6 @@ class EtcdCas:
         self._tags = 0
         self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
 
-    def divide(self, under_way_max: int) -> None:
-        """Each transaction has one update."""
-        self._per_txn = 1
-        self._under_way_max = under_way_max
-
     def __len__(self) -> int:
         return len(self._waiting) + len(self._under_way)
 

@@ -50,7 +50,7 @@ class FrameReceiver:
         groups: QueueGroups,
         qos2: Qos2Adapter,
         operator_rpc: OperatorRpc,
-        shares: Shares | None,
+        shares: Shares,
         subsystems: tuple[Subsystem, ...],
     ) -> None:
         self.frames_relayed = 0
@@ -121,7 +121,7 @@ class FrameReceiver:
             if target == self._view.incarnation:  # a frame for an earlier incarnation must not count for this one
                 self._groups.received(envelope.source, source, body, now)
         elif isinstance(body, ShareFrame):
-            if target == self._view.incarnation and self._shares is not None:
+            if target == self._view.incarnation:
                 return ONLY_CLAIMS if self._shares.received(envelope.source, source, body) else NEEDS_TURN
         elif isinstance(body, Heartbeat) and body.since != 0:
             pass  # it could not be read

@@ -10,7 +10,6 @@ from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import ENDED
 from starlingmq.cluster.membership.quorum import Quorum
-from starlingmq.cluster.membership.registry import OWNERS_SHARES
 from starlingmq.cluster.routes.route_exchange import RouteExchange
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.subsystem import NodeLife, Subsystem, overriding
@@ -112,8 +111,7 @@ class MemberFollower:
         facts = {key: value for key, value in self._facts.items() if not key.startswith(of_others)}
         view.routes = RouteTable(me.number, me.incarnation, facts, config.route_log)
         self._broker.peers.join(me.number, me.incarnation)
-        in_shares = view.members.owners == OWNERS_SHARES
-        life = NodeLife(me, view.members.membership.revision, self._facts, in_shares)
+        life = NodeLife(me, view.members.membership.revision, self._facts)
         self._facts = {}
         for each in self._subsystems:
             each.enter(life, now)

@@ -32,13 +32,10 @@ READ: Final = MemberTransaction("read")
 class MemberTransactions:
     """``registry``: the keys as they were last read; ``name``: of this node; ``marks``: see there."""
 
-    owners: str  # of this node, as its keys tell it
-
-    def __init__(self, registry: Registry, name: str, owners: str, marks: CopyMarks) -> None:
+    def __init__(self, registry: Registry, name: str, marks: CopyMarks) -> None:
         self._registry = registry
         self._keys = registry.keys
         self._name = name
-        self.owners = owners
         self._marks = marks
 
     def enter(self, me: MemberInfo, is_new: bool) -> MemberTransaction:
@@ -52,7 +49,7 @@ class MemberTransactions:
             writes = [self._joining(me)]
         else:
             compares.append(registry.unchanged(keys.changed))
-            writes = [self._change(), Put(keys.registered(name), member_value(me, self.owners)), self._online(me)]
+            writes = [self._change(), Put(keys.registered(name), member_value(me)), self._online(me)]
         return MemberTransaction("enter", tuple(compares), tuple(writes))
 
     def join(self, me: MemberInfo) -> MemberTransaction:
@@ -62,7 +59,7 @@ class MemberTransactions:
         keys, name = self._keys, self._name
         writes = (
             self._change(),
-            Put(keys.registered(name), member_value(me, self.owners)),
+            Put(keys.registered(name), member_value(me)),
             self._online(me),
             Delete(keys.joining(name)),
         )
@@ -113,7 +110,7 @@ class MemberTransactions:
         return Put(self._keys.changed, json.dumps(self._name).encode())
 
     def _joining(self, me: MemberInfo) -> Put:
-        return Put(self._keys.joining(self._name), member_value(me, self.owners), leased=True)
+        return Put(self._keys.joining(self._name), member_value(me), leased=True)
 
     def _online(self, me: MemberInfo) -> Put:
         return Put(self._keys.online(self._name), b"%d" % me.incarnation, leased=True)

@@ -36,7 +36,7 @@ from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
 from starlingmq.cluster.membership.member_changes import MemberChange, Seen, differences
 from starlingmq.cluster.membership.member_transactions import READ, MemberTransaction, MemberTransactions
-from starlingmq.cluster.membership.registry import OWNERS_AUTO, OWNERS_DEFAULT, OWNERS_OF_NEW, Keys, Registry
+from starlingmq.cluster.membership.registry import Keys, Registry
 
 RETRY_SECONDS: Final = 0.25  # after an error of etcd
 RETRY_SECONDS_MAX: Final = 4.0
@@ -61,8 +61,6 @@ class Members:
     membership: Membership
     joining: tuple[MemberInfo, ...]  # by number, without registered ones
     online: dict[int, int]  # number -> incarnation
-    # where this cluster keeps the owners of client ids; "auto": that is not known before this node has a number
-    owners: str
 
     def __init__(
         self,
@@ -73,15 +71,12 @@ class Members:
         settle: float = SETTLE_SECONDS,
         last_incarnation: int = 0,
         first: int = 0,
-        owners: str = OWNERS_DEFAULT,
         marks: CopyMarks | None = None,
-        owners_of_new: str = OWNERS_OF_NEW,
     ) -> None:
         """``settle``: seconds after which no node relies any longer on earlier statements of others; above
         ``member_timeout``. ``last_incarnation``: the previous incarnation of this node, under whatever number, so that
         its message ids continue. ``first``: the first number that its data directory was used with; 0: the directory is
-        new. ``owners``: ``cluster.owners``, which all nodes that run have to have in common; with "auto" this node has
-        what the others have, and in a new cluster ``owners_of_new``. ``marks``: None: this process stores no copies."""
+        new. ``marks``: None: this process stores no copies."""
         self.state = "new"
         self.problem = ""
         self.membership = Membership(0, ())
@@ -93,11 +88,9 @@ class Members:
         self._settle = settle
         self._last = last_incarnation
         self._first = first
-        self.owners, self._follows = owners, owners == OWNERS_AUTO
-        self._owners_of_new = owners_of_new
         self._keys = Keys(cluster)
         self._registry = Registry(self._keys)
-        self._transactions = MemberTransactions(self._registry, name, owners, marks or CopyMarks(cluster, False))
+        self._transactions = MemberTransactions(self._registry, name, marks or CopyMarks(cluster, False))
         self._adopted = Membership(0, ())
         self._me: MemberInfo | None = None
         self._was_registered = False
@@ -269,11 +262,7 @@ class Members:
         for member in self._maybe:
             known = self._registry.parsed.registered if member.registered else self._registry.parsed.joining
             if known.get(self._name) == member:
-                self._use_owners(self._registry.parsed.owners[self._name])  # of the one that has succeeded
                 self._become(member)
-
-    def _use_owners(self, owners: str) -> None:
-        self.owners = self._transactions.owners = owners
 
     def _become(self, me: MemberInfo) -> None:
         self._me = me
@@ -362,8 +351,7 @@ class Members:
         elif self.state == "joining":
             self._join(self._me, now)
         elif self._lease_lost or self.online.get(self._me.number) != self._me.incarnation:
-            if not self._ends_in_conflict():
-                self._come_online(self._me)
+            self._come_online(self._me)
         elif self._forgetting is not None:
             self._do_forget(self._forgetting, now)
 
@@ -384,11 +372,7 @@ class Members:
         if there is not None and there.address != self._address and (name in parsed.online or registered is None):
             self.problem = f"a node named {name} is online at {there.address}; give this node another node.name"
             return  # if that node is dead, its key will expire
-        if self._follows:
-            self._use_owners(self._registry.owners_of_members(name) or self._owners_of_new)
-        self.problem = self._registry.conflict(name, self.owners)
-        if self.problem:
-            return
+        self.problem = ""
         incarnation = max(there.incarnation if there else 0, self._last) + 1
         if there is None:
             first, since = self._first, incarnation if self._first else 0
@@ -408,15 +392,8 @@ class Members:
         ):  # nodes that saw the key missing have forgotten what this node told them
             self._trying = replace(me, incarnation=me.incarnation + 1)
             self._send(self._transactions.join(self._trying))
-        elif self._is_known(now) and not self._ends_in_conflict():
+        elif self._is_known(now):
             self._send(self._transactions.register(me))
-
-    def _ends_in_conflict(self) -> bool:
-        """Whether the other nodes have been started with another ``cluster.owners`` meanwhile; this one ends then."""
-        problem = self._registry.conflict(self._name, self.owners)
-        if problem:
-            self._end("replaced", problem)
-        return problem != ""
 
     def _come_online(self, me: MemberInfo) -> None:
         self._trying = me

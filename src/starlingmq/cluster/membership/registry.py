@@ -5,15 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from starlingmq.cluster.etcd.etcd_requests import Compare, Get, KeyChange, KeyValue
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership
-
-OWNERS_DEFAULT: Final = "etcd"  # of a version whose entries do not tell it
-OWNERS_OF_NEW: Final = "shares"  # of a new cluster
-OWNERS_AUTO: Final = "auto"  # as the other nodes have it
-OWNERS_SHARES: Final = "shares"
 
 
 class Keys:
@@ -34,14 +29,13 @@ class Keys:
         return self.members + b"online/" + name.encode()
 
 
-def member_value(member: MemberInfo, owners: str) -> bytes:
-    """The value of a registered or joining key. ``owners``: the node's ``cluster.owners``."""
+def member_value(member: MemberInfo) -> bytes:
+    """The value of a registered or joining key."""
     facts: dict[str, Any] = {
         "number": member.number,
         "incarnation": member.incarnation,
         "address": member.address,
         "version": member.version,
-        "owners": owners,
     }
     if member.first:
         facts["first"], facts["since"] = member.first, member.since
@@ -60,17 +54,11 @@ def member_from(name: str, value: bytes, registered: bool) -> MemberInfo:
         raise ValueError(f"{error!r} is missing or invalid") from error
 
 
-def owners_of(value: bytes) -> str:
-    """The ``cluster.owners`` of the node that wrote the value; versions without this setting write none."""
-    return str(json.loads(value).get("owners", OWNERS_DEFAULT))
-
-
 @dataclass(slots=True)
 class Parsed:
     registered: dict[str, MemberInfo] = field(default_factory=dict)
     joining: dict[str, MemberInfo] = field(default_factory=dict)
     online: dict[str, int] = field(default_factory=dict)  # name -> incarnation
-    owners: dict[str, str] = field(default_factory=dict)  # name -> cluster.owners
     membership: Membership = field(default_factory=lambda: Membership(0, ()))
 
 
@@ -126,30 +114,6 @@ class Registry:
         """The condition that ``key`` has not changed since."""
         return Compare(key, "mod_revision", "=", self.modified(key))
 
-    def conflict(self, name: str, owners: str) -> str:
-        """Why a node with this ``cluster.owners`` cannot be in one cluster with the nodes that are there; "": it can.
-        Registered nodes that are not online do not count: they are stopped, and say what they have when they start."""
-        for other, theirs in self.parsed.owners.items():
-            here = other in self.parsed.online or other in self.parsed.joining
-            if here and other != name and theirs != owners:
-                return (
-                    f"cluster.owners is {owners} here and {theirs} at node {other}: give this node cluster.owners: "
-                    f"{theirs}, or stop all nodes and start them with the same setting"
-                )
-        return ""
-
-    def owners_of_members(self, name: str) -> str:
-        """The ``cluster.owners`` of the nodes that are there, without the node of that name; if there is none, of the
-        registered nodes; "": there is none either. A change to shares that some of them have made is not taken back."""
-        parsed = self.parsed
-        there = [
-            owners
-            for other, owners in parsed.owners.items()
-            if other != name and (other in parsed.online or other in parsed.joining)
-        ]
-        found = there or [parsed.owners[other] for other in parsed.registered]
-        return OWNERS_SHARES if OWNERS_SHARES in found else found[0] if found else ""
-
     def _parse(self) -> None:
         found = Parsed()
         try:
@@ -158,10 +122,8 @@ class Registry:
                 value = self.there[key][0]
                 if kind == "registered":
                     found.registered[name] = member_from(name, value, registered=True)
-                    found.owners[name] = owners_of(value)
                 elif kind == "joining":
                     found.joining[name] = member_from(name, value, registered=False)
-                    found.owners[name] = owners_of(value)
                 elif kind == "online":
                     found.online[name] = int(value)
         except ValueError as error:

@@ -6,8 +6,6 @@ present incarnations. A node with an earlier version gets the table from the oth
 way in the earlier version are forgotten, and asked again. So no node accepts the answer of a leader that it does not
 count as one.
 
-It does nothing in a cluster that keeps owners in etcd, as a node with ``cluster.owners: auto`` learns when it enters.
-
 ::
 
     table_keeper     the table in etcd              share_leader     the shares that this node leads
@@ -66,8 +64,6 @@ LOOK_SECONDS: Final = 0.25  # between two looks at whether the leaders are conne
 
 
 class Shares(Subsystem):
-    used: bool  # this node is in a cluster that keeps owners in shares
-
     def __init__(
         self,
         view: ClusterView,
@@ -91,7 +87,6 @@ class Shares(Subsystem):
         self.gateway = OwnerGateway(ownership, self.send)
         self.will_gateway = WillGateway(all_wills(cluster), self.send)
         self._held = HeldKeys(holdings)
-        self.used = False
         self._me = 0
         self._incarnation = 0
         self._taking_part = False
@@ -135,10 +130,6 @@ class Shares(Subsystem):
     # Events
 
     def enter(self, life: NodeLife, now: float) -> None:
-        if not life.in_shares:
-            return
-        self.used = True
-        self._ownership.divide()
         self._me, self._incarnation = life.me.number, life.me.incarnation
         self.gateway.newest = self._holdings.newest()
 
@@ -163,8 +154,6 @@ class Shares(Subsystem):
     def received(self, node: int, incarnation: int, frame: ShareFrame) -> bool:
         """A frame for this incarnation. Returns whether ``take_owner_frames`` is all that is left to do about it: it
         brought only requests of other nodes, and changes for their deputy."""
-        if not self.used:
-            return False
         if frame.table:
             table = decode_table(frame.table)
             if table is not None:
@@ -237,7 +226,7 @@ class Shares(Subsystem):
         """Whether this node has the books of all shares that it leads, or whose deputy it is. A node that starts does
         not serve before: then the next node of a rolling restart can go."""
         if not self._taking_part:
-            return not self.used
+            return False
         return not any(self._lacks(share, pair) for share, pair in enumerate(self.table.pairs))
 
     def _lacks(self, share: int, pair: Pair) -> bool:
@@ -291,11 +280,11 @@ class Shares(Subsystem):
     # A turn
 
     def registered(self, now: float) -> None:
-        if self.used and not self._begun:
+        if not self._begun:
             self._begin(NEVER)
 
     def begin_turn(self, now: float) -> None:
-        if not self.used:
+        if not self._me:
             return
         self._give_answers(now)  # before another table: what was granted belongs to what a new leader is told
         self._look_at_nodes()
@@ -355,14 +344,10 @@ class Shares(Subsystem):
 
     def divert(self, requests: list[Request]) -> list[Request]:
         """Takes the requests of this turn about owner keys and wills; returns those to etcd."""
-        if not self.used:
-            return requests
         return self.will_gateway.divert(self.gateway.divert(requests))
 
     def take_owner_frames(self, now: float) -> list[tuple[int, ShareFrame]]:
         """The frames of this turn, after its requests."""
-        if not self.used:
-            return []
         self._pump()
         frames = list(self._words.items())
         self._words = {}

@@ -1,10 +1,9 @@
-"""Owners of client ids: one key in etcd for each node that has, or may have, a session of the client id
-(docs/SESSIONS.md).
+"""Owners of client ids: one key for each node that has, or may have, a session of the client id (docs/SESSIONS.md).
 
-A claim writes this node's key and reads those of all nodes in one transaction, for many client ids at once. The
-revision of the transaction is the *epoch*; the node with the highest epoch of a client id owns it. A node deletes its
-key when it has no state of the client id left. No node's key is ever overwritten by another node, so a claim with an
-unknown outcome is simply repeated.
+A claim writes this node's key and reads those of all nodes in one step, at the leader of the client id's share
+(``cluster.shares``). It has an *epoch*; the node with the highest epoch of a client id owns it. A node deletes its key
+when it has no state of the client id left. No node's key is ever overwritten by another node, so a claim that is not
+answered is simply repeated.
 
 Pure: requests out, answers in.
 """
@@ -14,20 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
-from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
-from starlingmq.cluster.etcd.etcd_retry import EtcdRetry
+from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Put, Txn, TxnAnswer
 
-CLAIMS_PER_TXN: Final = 60  # and releases; two operations each; etcd's default limit is 128
-# full transactions. While two are outstanding, new claims are collected: to etcd, one transaction costs as much as many
-# claims in one
-TXNS_UNDER_WAY: Final = 8
-SMALL_UNDER_WAY: Final = 2
-IN_SHARES_UNDER_WAY: Final = 512  # of a storm of claims, no turn takes so many that heartbeats wait
-RETRY_SECONDS: Final = 0.1  # after an error of etcd
-RETRY_SECONDS_MAX: Final = 2.0
+UNDER_WAY_MAX: Final = 512  # of a storm of claims, no turn takes so many that heartbeats wait
 TAG: Final = "owners-"
 CLEAN: Final = -1
 
@@ -45,12 +35,15 @@ class Owned:
     unconditional: bool = True  # it was claimed for more than a waiting CONNECT
 
 
-@dataclass(slots=True)
-class UnderWay:
-    claims: list[str]
-    releases: list[tuple[str, int, int]]  # client id, node, epoch
-    clean: list[str]  # those of ``claims`` that were written as clean starts
-    newest: int  # the newest epoch that was known when it was requested: these claims get later ones
+class UnderWay(NamedTuple):
+    """A claim, or the release of the key of ``node`` (0: it is a claim) with that epoch. ``clean``: written as a clean
+    start. ``newest``: the newest epoch that was known when it was requested: a claim gets a later one."""
+
+    client_id: str
+    node: int
+    epoch: int
+    clean: bool
+    newest: int
 
 
 class OwnershipPorts:
@@ -73,17 +66,13 @@ class Ownership:
     transactions: int  # requested so far
     claims: int
     prefix: bytes  # of all owner keys
-    answered_at: float  # when etcd last answered a request of this module
-    in_shares: bool  # settled by ``divide``
-    newest: int  # the newest revision that etcd has answered with: no epoch of this node is newer
+    answered_at: float  # when the leader of a share last answered a request of this module
+    newest: int  # the newest epoch of all answers: no epoch of this node is newer
     # (client id, node, epoch) of keys that were to be deleted and have been claimed since
     rewritten: list[tuple[str, int, int]]
 
     def __init__(self, cluster: str, ports: OwnershipPorts) -> None:
         self._ports = ports
-        self.in_shares = False
-        self._per_txn = CLAIMS_PER_TXN
-        self._under_way_max = TXNS_UNDER_WAY
         self.transactions = 0
         self.claims = 0
         self.prefix = f"/starlingmq/{cluster}/owners/".encode()
@@ -103,14 +92,6 @@ class Ownership:
         self._under_way: dict[str, UnderWay] = {}
         self._owned: dict[str, Owned] = {}  # answers that were not taken yet
         self._tags = 0
-        self._retry = EtcdRetry(RETRY_SECONDS, RETRY_SECONDS_MAX)
-
-    def divide(self) -> None:
-        """Before ``enter``: the transactions are answered by the leaders of shares (cluster.shares), so each concerns
-        one client id."""
-        self.in_shares = True
-        self._per_txn = 1
-        self._under_way_max = IN_SHARES_UNDER_WAY
 
     def enter(self, node: int, incarnation: int) -> None:
         """This node's number is known."""
@@ -171,20 +152,22 @@ class Ownership:
         return name.decode().replace("%2F", "/").replace("%25", "%"), int(node)
 
     def take_requests(self, now: float) -> list[Txn]:
-        if self._node == 0 or now < self._retry.at:
+        if self._node == 0:
             return []
         requests: list[Txn] = []
         while self._may_ask():
-            if self._claims and not self._drop_unwanted():
+            if not self._claims:
+                requests.append(self._next_release())
                 continue
-            requests.append(self._next_claims() if self._claims else self._next_releases())
+            client_id = next(iter(self._claims))
+            del self._claims[client_id]
+            if client_id in self._unconditional or client_id in self._written or self._ports.wanted(client_id):
+                requests.append(self._next_claim(client_id))
         self.transactions += len(requests)
         return requests
 
     def _may_ask(self) -> bool:
-        full = len(self._claims) >= self._per_txn or len(self._releases) >= self._per_txn
-        most = self._under_way_max if full else SMALL_UNDER_WAY
-        return bool(self._claims or self._releases) and len(self._under_way) < most
+        return bool(self._claims or self._releases) and len(self._under_way) < UNDER_WAY_MAX
 
     def _tag(self, under_way: UnderWay) -> str:
         self._tags += 1
@@ -192,78 +175,52 @@ class Ownership:
         self._under_way[tag] = under_way
         return tag
 
-    def _drop_unwanted(self) -> bool:
-        """Drops the next claims whose clients have gone. Returns whether any claims are left."""
-        for client_id in list(islice(self._claims, self._per_txn)):
-            if not (client_id in self._unconditional or client_id in self._written or self._ports.wanted(client_id)):
-                del self._claims[client_id]
-        return len(self._claims) != 0
-
-    def _next_claims(self) -> Txn:
-        client_ids = list(islice(self._claims, self._per_txn))
-        for client_id in client_ids:
-            del self._claims[client_id]
-            self._claiming[client_id] = None
-        self.claims += len(client_ids)
-        reads: list[Operation] = [Get(self.key(client_id), prefix=True) for client_id in client_ids]
-        floors = {client_id: self._ports.floor(client_id) for client_id in client_ids}
-        writes: list[Operation] = [Put(self.key(name, self._node), self.value(floors[name])) for name in client_ids]
-        clean = [client_id for client_id in client_ids if floors[client_id] == CLEAN]
-        return Txn(self._tag(UnderWay(client_ids, [], clean, self.newest)), (), (*reads, *writes))
+    def _next_claim(self, client_id: str) -> Txn:
+        self._claiming[client_id] = None
+        self.claims += 1
+        floor = self._ports.floor(client_id)
+        write = Put(self.key(client_id, self._node), self.value(floor))
+        tag = self._tag(UnderWay(client_id, 0, 0, floor == CLEAN, self.newest))
+        return Txn(tag, (), (Get(self.key(client_id), prefix=True), write))
 
     def value(self, floor: int) -> bytes:
         """The content of this node's key."""
         return b"%d" % self._incarnation if floor == 0 else b"%d %d" % (self._incarnation, floor)
 
-    def _next_releases(self) -> Txn:
-        """Deletes all of them if they are unchanged. Otherwise etcd returns the current keys, and the unchanged ones
-        are deleted next."""
-        releases: dict[bytes, tuple[str, int, int]] = {}
-        while self._releases and len(releases) < self._per_txn:
-            key = self.key(self._releases[0][0], self._releases[0][1])
-            if key in releases:
-                break  # of another epoch: one of the two is the current one
-            releases[key] = self._releases.popleft()
-        compares = tuple(Compare(key, "mod_revision", "=", release[2]) for key, release in releases.items())
-        deletes = tuple(Delete(key) for key in releases)
-        gets = tuple(Get(key) for key in releases)
-        return Txn(self._tag(UnderWay([], list(releases.values()), [], self.newest)), compares, deletes, gets)
+    def _next_release(self) -> Txn:
+        """Deletes the key if it is unchanged. Otherwise the answer has the present key."""
+        client_id, node, epoch = self._releases.popleft()
+        key = self.key(client_id, node)
+        compare = Compare(key, "mod_revision", "=", epoch)
+        return Txn(
+            self._tag(UnderWay(client_id, node, epoch, False, self.newest)), (compare,), (Delete(key),), (Get(key),)
+        )
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
         """Takes the answer to one of this module's requests; ignores others."""
         under_way = self._under_way.pop(answer.tag, None)
         if under_way is None:
             return
-        for client_id in under_way.claims:
-            self._claiming.pop(client_id, None)
-        if answer.error:
-            for client_id in under_way.claims:
-                self._again.pop(client_id, None)
-                self._claims[client_id] = self._written[client_id] = None
-            self._releases.extend(under_way.releases)
-            self._retry.failed(now)
-            return
-        self._retry.succeeded()
         self.answered_at = now
         self.newest = max(self.newest, answer.revision)
-        for client_id, found in zip(under_way.claims, answer.found, strict=False):
-            if client_id in self._again:
-                del self._again[client_id]
-                self._claims[client_id] = self._written[client_id] = None
-                continue
-            others, floor = self._others(client_id, found)
-            clean, unconditional = client_id in under_way.clean, client_id in self._unconditional
-            self._unconditional.pop(client_id, None)
-            self._written.pop(client_id, None)
-            self._owned[client_id] = Owned(client_id, answer.revision, others, floor, clean, unconditional)
-        if under_way.releases and not answer.succeeded:
-            there = {entry.key: entry.mod_revision for found in answer.found for entry in found}
-            for client_id, node, epoch in under_way.releases:
-                found_epoch = there.get(self.key(client_id, node), 0)
-                if found_epoch == epoch:
-                    self._releases.append((client_id, node, epoch))
-                elif found_epoch > epoch:
-                    self.rewritten.append((client_id, node, found_epoch))
+        client_id = under_way.client_id
+        if under_way.node:
+            self._released(under_way, answer)
+            return
+        del self._claiming[client_id]
+        if client_id in self._again:
+            del self._again[client_id]
+            self._claims[client_id] = self._written[client_id] = None
+            return
+        others, floor = self._others(client_id, answer.found[0])
+        unconditional = client_id in self._unconditional
+        self._unconditional.pop(client_id, None)
+        self._written.pop(client_id, None)
+        self._owned[client_id] = Owned(client_id, answer.revision, others, floor, under_way.clean, unconditional)
+
+    def _released(self, under_way: UnderWay, answer: TxnAnswer) -> None:
+        for later in () if answer.succeeded else answer.found[0]:
+            self.rewritten.append((under_way.client_id, under_way.node, later.mod_revision))
 
     def _others(self, client_id: str, found: tuple[KeyValue, ...]) -> tuple[dict[int, int], int]:
         others: dict[int, int] = {}
@@ -285,7 +242,7 @@ class Ownership:
 
     def settled_epoch(self) -> int:
         """No epoch above it was answered, and none below it will be."""
-        return min([self.newest, *[each.newest for each in self._under_way.values() if each.claims]])
+        return min([self.newest, *[each.newest for each in self._under_way.values() if not each.node]])
 
     def answered_ids(self) -> list[str]:
         """Client ids whose claims were answered, and not taken yet."""
@@ -299,7 +256,3 @@ class Ownership:
         owned = list(self._owned.values())
         self._owned.clear()
         return owned
-
-    def wake_at(self) -> float:
-        """When ``take_requests`` has to be called without an event; 0.0: never."""
-        return self._retry.at if self._claims or self._releases else 0.0

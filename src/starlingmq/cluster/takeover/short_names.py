@@ -1,8 +1,8 @@
 """Short names of sessions that move: what a cut marker names when the nodes that read it know the session.
 
 A session on its way is known by its new owner, the ownership epoch and the client id. The name has 16 bits of a
-checksum in place of the client id. Few client ids of one owner share an epoch: those that it has claimed in one
-transaction. The new owner knows all of these that are not complete, and uses short names only where no two are equal
+checksum in place of the client id. Few client ids of one owner have the same epoch, all of them in different shares.
+The new owner knows all of these that are not complete, and uses short names only where no two are equal
 (``InboundNames``). A source hands over none that the owner has completed, so no two are equal there either.
 """
 

@@ -8,7 +8,6 @@ from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
-from starlingmq.cluster.takeover.owner_key_gc import OwnerKeyGc
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import FACTS, Takeovers
 from starlingmq.core.cluster_port import ClusterPort
@@ -17,21 +16,16 @@ from starlingmq.core.cluster_port import ClusterPort
 class TakeoverSubsystem(Subsystem):
     fact_prefix = FACTS
 
-    def __init__(
-        self, port: ClusterPort, view: ClusterView, takeovers: Takeovers, ownership: Ownership, owner_key_gc: OwnerKeyGc
-    ) -> None:
+    def __init__(self, port: ClusterPort, view: ClusterView, takeovers: Takeovers, ownership: Ownership) -> None:
         self._port = port
         self._view = view
         self._takeovers = takeovers
         self._ownership = ownership
-        self._owner_key_gc = owner_key_gc
         self._more = False  # work for the next turn
 
     def enter(self, life: NodeLife, now: float) -> None:
         me = life.me
         life.renumbered = self._takeovers.enter(me.number, me.incarnation, life.facts(FACTS), me.first)
-        if not self._ownership.in_shares:  # else the leaders of the shares tell which keys were left
-            self._owner_key_gc.enter(me.number, me.incarnation, now)
 
     def enter_again(self, me: MemberInfo) -> None:
         self._takeovers.enter_again(me.incarnation)
@@ -45,7 +39,6 @@ class TakeoverSubsystem(Subsystem):
     def answered(self, answer: Answer, now: float) -> None:
         if isinstance(answer, TxnAnswer):
             self._ownership.answered(answer, now)
-            self._owner_key_gc.answered(answer, now)
             self._takeovers.orphaned.answered(answer, self._takeovers.migrations.members, now)
 
     def look(self, now: float) -> None:
@@ -60,7 +53,7 @@ class TakeoverSubsystem(Subsystem):
         return self._takeovers.take_notices()
 
     def take_requests(self, now: float) -> list[Request]:
-        requests: list[Request] = [*self._ownership.take_requests(now), *self._owner_key_gc.take_requests(now)]
+        requests: list[Request] = [*self._ownership.take_requests(now)]
         if self._view.is_registered():
             requests += self._takeovers.orphaned.take_requests(now)
         return requests
@@ -79,7 +72,7 @@ class TakeoverSubsystem(Subsystem):
         return self._more
 
     def wake_at(self, now: float) -> float:
-        soonest = min(self._takeovers.wake_at(), self._ownership.wake_at() or inf, self._owner_key_gc.wake_at() or inf)
+        soonest = self._takeovers.wake_at()
         if self._view.is_registered():
             soonest = min(soonest, self._takeovers.orphaned.wake_at() or inf)
         return soonest

@@ -59,7 +59,7 @@ from starlingmq.cluster.wills.will_records import (
     wills_of,
 )
 from starlingmq.cluster.wills.will_registration import WillRegistration
-from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.cluster.wills.will_settlement import UNDER_WAY_MAX, WillSettlements
 from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
@@ -68,7 +68,6 @@ from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
 
 NAMES_PER_TURN: Final = 200  # handled for each of the possible reasons
-IN_SHARES_UNDER_WAY: Final = 512  # changes at the leaders of shares, each of which is one message
 WILL_TAKEN: Final = "the other nodes took this node for gone and published the will of the client"
 
 
@@ -97,7 +96,7 @@ class ClusterWills(Subsystem):
         self._cluster = config.name
         self._wills = self._ctx.cluster.share_wills()
         self.table = WillTable(broker, ownership)
-        self._own = EtcdCas("wills amend")
+        self._own = EtcdCas("wills amend", 1, UNDER_WAY_MAX)
         self.registration = WillRegistration(self.table, self._wills, config.takeover_timeout, self._settled, self._own)
         self.taken = TakenWills(ownership, self.table, self.registration)
         self.foreign = LeaderWills(config.name, gone, leading, config.member_timeout)
@@ -109,7 +108,6 @@ class ClusterWills(Subsystem):
             self.taken.is_published,
         )
         self._taken_away = TakenAway(self.settling)
-        self._in_shares = False
         self._me = 0
         self._members: dict[int, None] = {}
         # client ids of which this node may have taken a will when another node asked for their sessions -> its epoch
@@ -124,10 +122,6 @@ class ClusterWills(Subsystem):
             self.give_up(facts)
             facts = {}
         self._me = me
-        if life.in_shares:
-            self._in_shares = True
-            self._own.divide(IN_SHARES_UNDER_WAY)
-            self.settling.divide(IN_SHARES_UNDER_WAY)
         self.registration.enter(wills_of(self._cluster, me))
         self.taken.enter(me)
         self.foreign.enter(me)
@@ -190,7 +184,7 @@ class ClusterWills(Subsystem):
             self.registration.watch_lost(answer.prefix)
 
     def _done(self, answer: TxnAnswer, now: float) -> None:
-        if self.registration.took_page(answer, now) or self.taken.answered(answer, now):
+        if self.registration.took_page(answer, now) or self.taken.answered(answer):
             return
         settled = self.settling.answered(answer, now)
         if settled is not None:
@@ -273,10 +267,7 @@ class ClusterWills(Subsystem):
         return True, pending
 
     def _may_have_taken(self, client_id: str) -> bool:
-        """Whether this node may have taken a will that the client left at yet another node, and not published it. Only
-        with owners in shares."""
-        if not self._in_shares:
-            return False
+        """Whether this node may have taken a will that the client left at yet another node, and not published it."""
         if self._has_unpublished_copy(client_id):
             return True
         return not self.registration.is_complete() or self.settling.is_settling(client_id, self._members)
@@ -297,9 +288,8 @@ class ClusterWills(Subsystem):
         return cleared
 
     def reports_none(self, client_id: str, node: int) -> None:
-        """That node has answered ``leave`` with False. Without shares, that does not count wills that it has taken."""
-        if self._in_shares:
-            self._taken_away.has_nothing(client_id, node)
+        """That node has answered ``leave`` with False."""
+        self._taken_away.has_nothing(client_id, node)
 
     def node_restarted(self, node: int) -> None:
         """That node was restarted: the wills that it had to settle before the restart are no longer left to it."""
@@ -439,7 +429,7 @@ class ClusterWills(Subsystem):
             self._step(self.table.next_step())
         return [
             *self.registration.take_reads(),
-            *self.taken.take_requests(now),
+            *self.taken.take_requests(),
             *self.registration.take_changes(now),
             *self.settling.take_requests(now),
             *self.foreign.take_requests(now),
@@ -463,8 +453,8 @@ class ClusterWills(Subsystem):
         return self.table.has_steps()
 
     def wake_at(self, now: float) -> float:
-        soonest = sooner(self.registration.wake_at(), self.taken.wake_at())
-        soonest = sooner(sooner(soonest, self.foreign.wake_at()), self.settling.wake_at())
+        soonest = sooner(self.registration.wake_at(), self.foreign.wake_at())
+        soonest = sooner(soonest, self.settling.wake_at())
         for name in self.table.held:
             soonest = sooner(soonest, self.table.entry(name).held_at_most(now))
         return soonest or inf

@@ -29,7 +29,6 @@ from starlingmq.cluster.wills.will_registration import WillRegistration
 from starlingmq.cluster.wills.will_table import WillTable
 
 CHECKS_PER_TXN: Final = 60
-RETRY_SECONDS: Final = 0.5  # after an error of etcd
 
 
 class TakenWills:
@@ -46,7 +45,6 @@ class TakenWills:
         self._to_check: list[str] = []
         self._checking: dict[str, list[str]] = {}  # by tag
         self._checks = 0
-        self._retry_at = 0.0
 
     def enter(self, me: int) -> None:
         self._me = me
@@ -102,10 +100,10 @@ class TakenWills:
 
     # Checks
 
-    def take_requests(self, now: float) -> list[Txn]:
+    def take_requests(self) -> list[Txn]:
         """Wills that were taken, perhaps by an earlier incarnation, and not published in time: checks whether their
         clients have been back since."""
-        if not self._to_check or now < self._retry_at:
+        if not self._to_check:
             return []
         names, self._to_check = self._to_check[:CHECKS_PER_TXN], self._to_check[CHECKS_PER_TXN:]
         self._checks += 1
@@ -114,19 +112,11 @@ class TakenWills:
         keys = [self._ownership.key(client_of(name)) for name in names]
         return [Txn(tag, (), tuple([Get(key, prefix=True) for key in keys]))]
 
-    def wake_at(self) -> float:
-        """When ``take_requests`` has to be called without an event; 0.0: never."""
-        return self._retry_at if self._to_check else 0.0
-
-    def answered(self, answer: TxnAnswer, now: float) -> bool:
+    def answered(self, answer: TxnAnswer) -> bool:
         """Takes the answer to a check; False for another answer."""
         names = self._checking.pop(answer.tag, None)
         if names is None:
             return False
-        if answer.error:
-            self._to_check += names
-            self._retry_at = now + RETRY_SECONDS
-            return True
         for name, found in zip(names, answer.found, strict=True):
             entry = self._table.get(name)
             if entry is None or entry.known is None:

@@ -69,7 +69,7 @@ from starlingmq.cluster.wills.will_records import (
 from starlingmq.core.session.session_user import BY_USER, is_anothers
 from starlingmq.core.session.will_rule import is_cancelled
 
-GETS_PER_TXN: Final = 60
+UNDER_WAY_MAX: Final = 512  # changes at the leaders of shares, each of which is one message
 RETRY_SECONDS: Final = 0.5
 AGAIN_SECONDS: Final = 0.03  # between two reads of a will that another node is publishing
 PATIENCE: Final = 1.1  # clocks of two nodes differ slightly in speed
@@ -159,21 +159,15 @@ class WillSettlements:
         self._concluded: deque[Settlement] = deque()  # in the order in which they are forgotten
         self._to_ask: deque[Settlement] = deque()
         self._again: deque[Settlement] = deque()  # to be read again later, in order of time
-        self._asking: dict[str, list[Settlement]] = {}  # by tag
+        self._asking: dict[str, Settlement] = {}  # by tag
         self._tags = 0
         self._retry_at = 0.0
         self._now = 0.0
-        self._amendments = EtcdCas("wills settle")
-        self._gets_per_txn = GETS_PER_TXN
+        self._amendments = EtcdCas("wills settle", 1, UNDER_WAY_MAX)
         self._notices: list[str] = []
 
     def enter(self, me: int) -> None:
         self._me = me
-
-    def divide(self, under_way_max: int) -> None:
-        """The leaders of shares answer (cluster.shares), so each transaction concerns one client id."""
-        self._gets_per_txn = 1
-        self._amendments.divide(under_way_max)
 
     def settle(
         self, client_id: str, node: int, epoch: int, user: str | None, clean: bool, will: int, since: float
@@ -413,16 +407,13 @@ class WillSettlements:
     def take_requests(self, now: float) -> list[Txn]:
         requests: list[Txn] = []
         while self._to_ask and now >= self._retry_at:
-            asked = [self._to_ask.popleft() for _ in range(min(self._gets_per_txn, len(self._to_ask)))]
-            asked = [settlement for settlement in asked if not settlement.done]
-            if not asked:
+            asked = self._to_ask.popleft()
+            if asked.done:
                 continue
             self._tags += 1
             tag = f"wills ask {self._tags}"
             self._asking[tag] = asked
-            keys = tuple([Get(settlement.key) for settlement in asked])
-            copies = tuple([Get(settlement.copies, prefix=True) for settlement in asked])
-            requests.append(Txn(tag, (), (*keys, *copies)))
+            requests.append(Txn(tag, (), (Get(asked.key), Get(asked.copies, prefix=True))))
         return [*requests, *self._amendments.take_requests(now)]
 
     def answered(self, answer: TxnAnswer, now: float) -> CasResult | None:
@@ -432,12 +423,10 @@ class WillSettlements:
         asked = self._asking.pop(answer.tag, None)
         if asked is not None:
             if answer.error:
-                self._to_ask += asked
+                self._to_ask.append(asked)
                 self._retry_at = now + RETRY_SECONDS
                 return None
-            count = len(asked)
-            for each, found, copies in zip(asked, answer.found[:count], answer.found[count:], strict=True):
-                self._found(each, found, copies)
+            self._found(asked, *answer.found)
             return None
         amended = self._amendments.answered(answer, now)
         if amended is None:

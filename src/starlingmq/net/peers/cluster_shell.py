@@ -252,9 +252,9 @@ class Cluster:
         behind = [status.member.name for status in members if status.behind]
         if behind:
             return f"the routes of {', '.join(behind)} are still being received"
-        if state.shares is not None and not state.shares.is_listed():
+        if not state.shares.is_listed():
             return "the leader of the cluster has not given it shares of the client ids yet"
-        if state.shares is not None and state.shares.lacking():
+        if state.shares.lacking():
             return f"the owners of client ids in {state.shares.lacking()} shares are still being received"
         return "it waits for the other nodes that are online"
 
