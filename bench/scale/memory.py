@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tests.cluster.summary_twin import Twin
 
 from starlingmq.cluster.shares.owner_book import OwnerBook
+from starlingmq.cluster.shares.share_messages import Claim
 from starlingmq.core.routing.peer_summaries import PeerSummaries
 from starlingmq.core.routing.router import Router
 from starlingmq.core.session.session import Session
@@ -35,7 +36,7 @@ def owner_bytes() -> float:
     def make() -> list[OwnerBook]:
         books = [OwnerBook(1, 0, True) for _ in range(BOOKS)]
         for number in range(CLIENTS):
-            books[number % BOOKS].claim(f"device-{number:07d}", 1, b"123456", 1, 0)
+            books[number % BOOKS].claim(1, Claim(1, f"device-{number:07d}", 123456, 0, 0), 1)
         return books
 
     return taken_by(make)

@@ -1,10 +1,29 @@
-"""Claims of one node without the rest of it."""
+"""Claims of one node without the rest of it, and a store that answers when a test says so."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from starlingmq.cluster.takeover.owner_store import Claimed, OwnerKey
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 
 
-def lone_ownership() -> Ownership:
+class LoneStore:
+    def __init__(self) -> None:
+        self.answered_at = 0.0
+        self.claims: list[tuple[str, Callable[[str, Claimed], None]]] = []
+        self.reads: list[tuple[str, Callable[[str, int, tuple[OwnerKey, ...]], None]]] = []
+
+    def claim(self, client_id: str, floor: int, answered: Callable[[str, Claimed], None]) -> None:
+        self.claims.append((client_id, answered))
+
+    def release(self, client_id: str, node: int, epoch: int, answered: Callable[[str, int, int, int], None]) -> None:
+        raise AssertionError("nothing is released")
+
+    def read(self, client_id: str, answered: Callable[[str, int, tuple[OwnerKey, ...]], None]) -> None:
+        self.reads.append((client_id, answered))
+
+
+def lone_ownership(store: LoneStore) -> Ownership:
     """Every claim is wanted, nothing was discarded, and no key has to stay."""
-    return Ownership("test", OwnershipPorts(lambda _: 0, lambda _: True, lambda _: False))
+    return Ownership(store, OwnershipPorts(lambda _: 0, lambda _: True, lambda _: False))

@@ -9,6 +9,7 @@ from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.etcd.etcd_requests import Compare
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership, ShareFrame
+from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.share_messages import WillKey
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.subsystem import NodeLife
@@ -86,16 +87,16 @@ class ShareNode:
         self.lives += 1
         self.alive = True
         ports = OwnershipPorts(lambda _: 0, lambda name: name in self.wanted, lambda _: False)
-        self.ownership = Ownership("test", ports)
+        owners = OwnerRequests()
+        self.ownership = Ownership(owners, ports)
         view: Any = NodeView(self.world, self.number)
         election: Any = Leadership(self.world, self.number, self.lives)
         holdings: Any = self
-        self.shares = Shares(view, "test", 2.0, election, self.ownership, holdings, self.world.gone)
-        self.shares.answer_to(self.ownership.answered)  # type: ignore[arg-type]  # it gets answers to transactions only
+        self.shares = Shares(view, "test", 2.0, election, owners, holdings, self.world.gone)
         self.session = self.world.etcd.session(f"n{self.number}")
         me = MemberInfo(f"n{self.number}", self.number, self.lives, "")
         self.shares.enter(NodeLife(me, 1, {}), self.world.now)
-        self.ownership.enter(self.number, self.lives)
+        self.ownership.enter(self.number)
 
     def crash(self, durable: bool) -> None:
         self._written_before += self.shares.keeper.written
@@ -114,9 +115,9 @@ class ShareNode:
     def client_ids(self) -> Iterable[str]:
         return [*self.held, *self.ownership.answered_ids()]
 
-    def held_key(self, client_id: str) -> tuple[int, bytes]:
+    def held_key(self, client_id: str) -> tuple[int, int]:
         epoch = max(self.held.get(client_id, 0), self.ownership.answered_epoch(client_id))
-        return epoch, self.ownership.value(0)
+        return epoch, 0
 
     def held_wills(self, client_id: str) -> list[WillKey]:
         return []
@@ -126,6 +127,10 @@ class ShareNode:
 
     def has(self, client_id: str) -> bool:
         return client_id in self.held or client_id in self.wanted or self.ownership.claiming(client_id)
+
+    def release(self, client_id: str, epoch: int) -> None:
+        if not self.has(client_id):
+            self.ownership.release(client_id, self.number, epoch)
 
     def newest(self) -> int:
         return max(self.held.values(), default=0)
@@ -144,8 +149,8 @@ class ShareNode:
             other = self.world.node(node)
             if other.alive and not other.has(client_id):
                 self.ownership.release(client_id, node, epoch)
-        requests = [*self.ownership.take_requests(now), *self.shares.take_requests(now)]
-        for request in self.shares.divert(requests):
+        self.ownership.ask()
+        for request in self.shares.divert(self.shares.take_requests(now)):
             self.session.request(request, now)
         for target, frame in self.shares.take_owner_frames(now):
             self.world.carry(self, target, frame)

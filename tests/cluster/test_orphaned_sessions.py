@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.cluster.lone_ownership import lone_ownership
+from tests.cluster.lone_ownership import LoneStore
 from tests.cluster.return_world import run
 from tests.cluster.takeover_world import Roamer, RoamingWorld
 from tests.cluster.test_takeover_crashes import clients_of, got, made, mute
@@ -15,7 +15,6 @@ from tests.sim.network import End, Network
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
 
-from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
 from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.takeover import Takeovers
@@ -278,11 +277,13 @@ def test_worlds(seed: int) -> None:
     run(seed)
 
 
-def test_an_etcd_with_lower_revisions_does_not_end_a_session() -> None:
-    strays = OrphanedSessions(lone_ownership())
+def test_a_store_with_lower_epochs_does_not_end_a_session() -> None:
+    store = LoneStore()
+    strays = OrphanedSessions(store)
     strays.enter((3, 4), {"old": 1000, "new": 5})
-    (request,) = strays.take_requests(1.0)
-    strays.answered(TxnAnswer(request.tag, True, 20, ((), ())), {4: None}, 1.0)
+    strays.ask({4: None})
+    for client_id, answered in store.reads:
+        answered(client_id, 20, ())
     assert strays.take_decided() == [("old", True), ("new", False)] and not strays
 
 

@@ -12,7 +12,7 @@ from starlingmq.cluster.shares.share_messages import Ask, Claim, Hasten, Message
 
 
 def claims(*numbers: int) -> list[Message]:
-    return [Claim(number, "c", b"1", 0) for number in numbers]
+    return [Claim(number, "c", 1, 0, 0) for number in numbers]
 
 
 def test_the_messages_of_a_turn_are_one_frame() -> None:

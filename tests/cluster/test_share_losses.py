@@ -12,9 +12,10 @@ from tests.cluster.test_will_worlds import publishing
 from tests.sim.clients import FOREVER
 from tests.sim.node import Node
 
-from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
+from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import book_of, copy_of
 from starlingmq.cluster.shares.will_gateway import WillGateway
+from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, decode_will, encode_will
 from starlingmq.wire.mqtt import Connect, Will, encode
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
@@ -98,7 +99,7 @@ def firing(epoch: int) -> bytes:
 def test_a_collected_book_tells_that_a_will_was_settled_since() -> None:
     book = OwnerBook(1, 0, True)
     for node in (2, 3):
-        book.put("c", OwnerKey(node, 10 * node, 10 * node, b"1"))
+        book.put("c", OwnerKey(node, 10 * node, 10 * node, 1))
     book.served.add([("c", 3, 30)])
     book.forget_served()
     later = book_of(copy_of(0, book))  # at its deputy
@@ -116,7 +117,7 @@ def test_a_collected_book_tells_that_a_will_was_settled_since() -> None:
 
 def test_a_collected_book_keeps_what_it_needs_of_who_was_served() -> None:
     book = OwnerBook(1, 0, True)
-    book.put("c", OwnerKey(2, 20, 20, b"1"))
+    book.put("c", OwnerKey(2, 20, 20, 1))
     book.served.add([("c", 2, 20)])
     book.unknown = {3: None}
     book.forget_served()
@@ -124,7 +125,7 @@ def test_a_collected_book_keeps_what_it_needs_of_who_was_served() -> None:
     book.unknown = {}
     book.forget_served()
     assert list(book.served.all()) == [], "no other node has anything of the client"
-    book.put("c", OwnerKey(3, 10, 10, b"1"))
+    book.put("c", OwnerKey(3, 10, 10, 1))
     book.served.add([("c", 2, 20)])
     book.drop("c", 2)
     assert book.served.settled_below("c", 3) == 20, "its will may still come"

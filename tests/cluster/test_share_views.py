@@ -56,7 +56,7 @@ def test_a_deputy_is_behind_until_it_has_acknowledged_a_claim() -> None:
     shares = fleet[0].cluster.shares
     assert shares is not None
     client = next(f"x{n}" for n in range(10000) if shares.table.of(f"x{n}")[:2] == (first, second))
-    shares.leader.take(first, Claim(1, client, b"1", 0))
+    shares.leader.take(first, Claim(1, client, 1, 0, 0))
     behind = {each.node: each.behind for each in view(fleet, 0).nodes}
     assert behind == {"n1": 0, "n2": 1, "n3": 0}
     fleet.advance(1.0, 0.05)

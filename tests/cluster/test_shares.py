@@ -8,15 +8,15 @@ import pytest
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
-from starlingmq.cluster.etcd.etcd_requests import TxnAnswer
 from starlingmq.cluster.links.peer_frames import Envelope, ShareFrame
-from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
+from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_leader import SWEEPS_PER_TURN, ShareLeader
 from starlingmq.cluster.shares.share_messages import (
     Claim,
     KeyChanged,
     Message,
+    OwnerAnswer,
     Release,
     WillRead,
 )
@@ -31,6 +31,7 @@ from starlingmq.cluster.shares.share_table import (
     share_of,
 )
 from starlingmq.cluster.shares.shares import Shares
+from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.wire.mqtt import Connect
 
 
@@ -109,18 +110,18 @@ def test_a_table_survives_its_encoding_and_nothing_else_is_one() -> None:
 
 def test_an_epoch_is_above_all_of_the_share_and_above_all_that_the_node_knows() -> None:
     book = OwnerBook(1, 0)
-    first, found = book.claim("c", 1, b"1", 1, 0)
+    first, found = book.claim(1, Claim(1, "c", 1, 0, 0), 1)
     assert first.epoch > 1 << VERSION_SHIFT and found == ()
-    second, found = book.claim("d", 2, b"1", 1, first.epoch + 10)
+    second, found = book.claim(2, Claim(1, "d", 1, 0, first.epoch + 10), 1)
     assert second.epoch == first.epoch + 11 and found == ()
-    third, found = book.claim("c", 2, b"1", 2, 0)
+    third, found = book.claim(2, Claim(1, "c", 1, 0, 0), 2)
     assert third.epoch > 2 << VERSION_SHIFT and found == (first,)
 
 
 def test_a_key_keeps_the_epoch_in_which_it_was_created_and_goes_with_its_release() -> None:
     book = OwnerBook(1, 0)
-    first, _ = book.claim("c", 1, b"1", 1, 0)
-    again, _ = book.claim("c", 1, b"1", 1, 0)
+    first, _ = book.claim(1, Claim(1, "c", 1, 0, 0), 1)
+    again, _ = book.claim(1, Claim(1, "c", 1, 0, 0), 1)
     assert (again.created, again.epoch) == (first.epoch, first.epoch + 1)
     assert book.release("c", 1, first.epoch) == again
     assert book.release("c", 1, again.epoch) is None and not book.keys
@@ -130,15 +131,15 @@ def test_an_unknown_node_is_named_with_all_that_it_can_have_until_it_has_said_wh
     book = OwnerBook(2, 0)
     book.collected, book.unknown = 2, {3: None}
     latest = (2 << VERSION_SHIFT) - 1
-    key, found = book.claim("c", 1, b"1", 2, 0)
-    assert found == (OwnerKey(3, latest, latest, b""),)
-    again, found = book.claim("c", 2, b"1", 2, 0)
-    assert found == (key, OwnerKey(3, latest, latest, b"")) and key.epoch > latest, "what was claimed since is later"
-    third, found = book.claim("c", 3, b"1", 2, 0)
+    key, found = book.claim(1, Claim(1, "c", 1, 0, 0), 2)
+    assert found == (OwnerKey(3, latest, latest),)
+    again, found = book.claim(2, Claim(1, "c", 1, 0, 0), 2)
+    assert found == (key, OwnerKey(3, latest, latest)) and key.epoch > latest, "what was claimed since is later"
+    third, found = book.claim(3, Claim(1, "c", 1, 0, 0), 2)
     assert found == (key, again), "it claims itself"
-    assert book.claim("c", 1, b"1", 2, 0)[1] == (key, again, third), "and has a known key that is later"
-    book.replace_node(3, [("d", 7, b"1")], 2)
-    assert book.claim("d", 1, b"1", 2, 0)[1] == (OwnerKey(3, 7, 7, b"1"),)
+    assert book.claim(1, Claim(1, "c", 1, 0, 0), 2)[1] == (key, again, third), "and has a known key that is later"
+    book.replace_node(3, 1, [("d", 7, 0)], 2)
+    assert book.claim(1, Claim(1, "d", 1, 0, 0), 2)[1] == (OwnerKey(3, 7, 7, 1),)
 
 
 # Fleets
@@ -269,7 +270,7 @@ def test_a_claim_of_another_node_is_answered_by_the_deputy_when_it_has_the_key()
 
 def test_a_node_that_is_not_the_deputy_answers_no_claim() -> None:
     it = Claimed()
-    kept = KeyChanged(share_of(it.client_id), it.client_id, it.other, 1, 1, b"1", 7, ())
+    kept = KeyChanged(share_of(it.client_id), it.client_id, OwnerKey(it.other, 1, 1, 1), 7, ())
     for number, answers in ((it.deputy, 1), (it.other, 0)):
         shares = it.of(number)
         before = sum(shares.behind().values()) + len(shares._local)
@@ -284,8 +285,7 @@ def test_answers_are_given_before_another_table_is_followed() -> None:
     assert shares is not None
     before = shares.table
     versions: list[int] = []
-    shares.answer_to(lambda answer, now: versions.append(shares.table.version))
-    shares.gateway._answers.append(TxnAnswer("a claim", True, 1, ()))
+    shares.owners._answers.append((OwnerAnswer(1, 1, ()), lambda answer: versions.append(shares.table.version)))
     later = Reassignment(before, {node: incarnation + 1 for node, incarnation in before.nodes.items()}).table
     shares.keeper.learn(later)
     shares.begin_turn(100.0)
@@ -299,7 +299,7 @@ def test_a_table_that_comes_from_another_node_is_followed_after_the_answers() ->
     before = shares.table
     later = Reassignment(before, {node: incarnation + 1 for node, incarnation in before.nodes.items()}).table
     word = ShareFrame(later.version, 0, 0, b"", encode_table(later))
-    shares.gateway._answers.append(TxnAnswer("a claim", True, 1, ()))
+    shares.owners._answers.append((OwnerAnswer(1, 1, ()), lambda answer: None))
     assert not shares.received(fleet[1].cluster.number, 1, word), "the turn has work"
     assert shares.table.version == before.version
     shares.begin_turn(100.0)
@@ -328,7 +328,7 @@ def test_an_answer_that_waits_for_the_deputy_hastens_its_acknowledgement() -> No
     leader = it.of(it.leader).leader
     leader._links = links = Silent()
     leader._hastened = {}
-    leader.take(it.other, Claim(7, it.client_id, b"1", 0))
+    leader.take(it.other, Claim(7, it.client_id, 1, 0, 0))
     assert links.sent == [(it.deputy, "KeyChanged")], "the deputy answers"
     for ticket in (8, 9):
         leader.take(it.other, WillRead(ticket, it.client_id))
@@ -350,7 +350,7 @@ def test_a_node_that_comes_back_after_a_table_without_it_is_told_of_the_keys_of_
             if table is tables[0]:
                 pair = table.of(client_id)
                 book = OwnerBook(pair.since, pair.before, True)
-                book.put(client_id, OwnerKey(3, 5, 5, b"1"))
+                book.put(client_id, OwnerKey(3, 5, 5, 1))
                 books.put(share_of(client_id), book)
             share = share_of(client_id)
             leader.set_table(table, 1, {share: table.pairs[share].since})

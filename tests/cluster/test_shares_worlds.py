@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 from tests.cluster import (
     presence_world,
     shares_world,
@@ -17,7 +18,7 @@ from tests.few import few
 from tests.sim.world import World
 
 from starlingmq.cluster.links.peer_frames import ShareFrame
-from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
+from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_channel import ShareChannel
 from starlingmq.cluster.shares.share_leader import LedShare, ShareLeader
@@ -25,6 +26,7 @@ from starlingmq.cluster.shares.share_messages import Claim, KeyChanged, OwnerAns
 from starlingmq.cluster.shares.share_table import Pair
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_gateway import WillGateway
+from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
 INTERPRETED = pytest.mark.interpreted_only("compiled code takes no stand-ins, and is not patched")
@@ -61,9 +63,9 @@ def _answers_before_all_are_asked(self: ShareLeader, led: LedShare) -> None:
 _claim = OwnerBook.claim
 
 
-def _goes_back(self: OwnerBook, client_id: str, node: int, value: bytes, version: int, newest: int) -> Any:
-    self.counter = max([key.epoch for key in self.read(client_id)], default=0)
-    return _claim(self, client_id, node, value, version, 0)
+def _goes_back(self: OwnerBook, node: int, claim: Claim, version: int) -> Any:
+    self.counter = max([key.epoch for key in self.read(claim.client_id)], default=0)
+    return _claim(self, node, structs.replace(claim, newest=0), version)
 
 
 _received = Shares.received
@@ -90,8 +92,8 @@ def _names_no_unknown(self: ShareLeader, book: OwnerBook) -> None:
 _replace_node = OwnerBook.replace_node
 
 
-def _drops_what_was_granted_since(self: OwnerBook, node: int, stated: Any, version: int) -> None:
-    _replace_node(self, node, stated, version + 1)
+def _drops_what_was_granted_since(self: OwnerBook, node: int, incarnation: int, stated: Any, version: int) -> None:
+    _replace_node(self, node, incarnation, stated, version + 1)
 
 
 def _keeps_copies_only(self: ShareBooks, source: int, change: KeyChanged) -> None:

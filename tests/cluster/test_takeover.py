@@ -131,10 +131,10 @@ def test_a_client_that_comes_back_to_its_own_node_claims_once() -> None:
     fleet = Fleet(2)
     lasting(fleet, 0).drop()
     fleet.advance(1.0)
-    asked, told = fleet[0].cluster.ownership.transactions, fleet[0].cluster.data_frames()
+    asked, told = fleet[0].cluster.ownership.claims, fleet[0].cluster.data_frames()
     again = lasting(fleet, 0)
     assert again.connack.session_present
-    assert fleet[0].cluster.ownership.transactions == asked + 1
+    assert fleet[0].cluster.ownership.claims == asked + 1
     assert fleet[0].cluster.data_frames() == told
 
 

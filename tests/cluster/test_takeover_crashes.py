@@ -14,8 +14,8 @@ from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX
 
 from starlingmq.cluster.links.peer_frames import Data, Envelope, ShareFrame
-from starlingmq.cluster.shares.owner_book import OwnerKey
 from starlingmq.cluster.shares.share_table import share_of
+from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_transfer import SessionTransfer
 from starlingmq.wire.reasons import ProtocolError
@@ -212,7 +212,7 @@ def test_a_window_that_was_whole_before_a_crash_is_whole_after_it() -> None:
         book = None if node.process is None else node.process.cluster.shares.books.books.get(share_of("roamer"))
         if book is not None:
             epoch = book.counter + 1
-            book.put("roamer", OwnerKey(third.process.cluster.number, epoch, epoch, b"1"))
+            book.put("roamer", OwnerKey(third.process.cluster.number, epoch, epoch, 1))
     mute(world, [(third, new), (third, home)])
     roamer.ending = True
     roamer.cut()

@@ -80,6 +80,7 @@ from starlingmq.cluster.routes.route_facts import last_epoch
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.routes.suback_wait import SubackWait
 from starlingmq.cluster.shares.holdings import Holdings
+from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.subsystem import Subsystem, overriding
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
@@ -185,11 +186,13 @@ class ClusterState:
             lambda client_id: self.takeovers.is_wanted(client_id),
             lambda client_id: self.wills.is_known(client_id),
         )
-        self.ownership = Ownership(config.name, ports)
+        owners = OwnerRequests()
+        self.ownership = Ownership(owners, ports)
         self.wills = ClusterWills(
             broker,
             config,
             self.ownership,
+            owners,
             lambda number: self._lost_nodes.is_gone(number) and not view.is_copied(number),  # its successor knows them
             view.is_connected,
             self._leadership.is_leading,
@@ -208,12 +211,12 @@ class ClusterState:
             config.link_window,
         )
         timeout, limit = config.takeover_timeout, config.takeover_limit
-        self.takeovers = Takeovers(broker, self.ownership, timeout, limit, takeover_ports)
+        self.takeovers = Takeovers(broker, self.ownership, owners, timeout, limit, takeover_ports)
         self._subacks = SubackWait(broker, view, self._publishers, self.takeovers.suback_hold.hold)
         self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership)
         holds, gone = Holdings(self.takeovers, self.ownership, self.wills), self._lost_nodes.is_gone
-        self.shares = Shares(view, config.name, config.takeover_timeout, self.leader, self.ownership, holds, gone)
-        self.shares.answer_to(self._sessions.answered, self.wills.answered)
+        self.shares = Shares(view, config.name, config.takeover_timeout, self.leader, owners, holds, gone)
+        self.shares.answer_to(self.wills.answered)
 
     def _in_order(self) -> tuple[Subsystem, ...]:
         """The one list of all subsystems; the module's docstring has the reasons for its order."""

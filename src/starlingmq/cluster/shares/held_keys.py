@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
-from starlingmq.cluster.shares.share_messages import WillKey
+from starlingmq.cluster.shares.share_messages import Stated, WillKey
 from starlingmq.cluster.shares.share_table import share_of
 
 NAMES_PER_TURN: Final = 5000
 
 
 class HeldShare(NamedTuple):
-    keys: list[tuple[str, int, bytes]]  # client id, epoch, value
+    keys: list[Stated]
     wills: list[WillKey]
     served: list[tuple[str, int]]  # client id, epoch
 
@@ -29,8 +29,8 @@ class Holder(Protocol):
 
     def client_ids(self) -> Iterable[str]: ...
 
-    def held_key(self, client_id: str) -> tuple[int, bytes]:
-        """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here."""
+    def held_key(self, client_id: str) -> tuple[int, int]:
+        """The newest epoch of what is here, and the floor of its owner key; epoch 0: nothing is here."""
 
     def held_wills(self, client_id: str) -> list[WillKey]:
         """The records of the wills of the client id that this node has."""
@@ -55,9 +55,9 @@ class HeldKeys:
         for client_id in names:
             found = self._found.get(share_of(client_id))
             if found is not None:
-                epoch, value = self._holder.held_key(client_id)
+                epoch, floor = self._holder.held_key(client_id)
                 if epoch:
-                    found.keys.append((client_id, epoch, value))
+                    found.keys.append((client_id, epoch, floor))
                 found.wills.extend(self._holder.held_wills(client_id))
                 served = self._holder.served_epoch(client_id)
                 if served:

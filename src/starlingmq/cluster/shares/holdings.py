@@ -31,11 +31,11 @@ class Holdings:
         yield from self._ownership.answered_ids()
         yield from self._wills.table.client_ids()
 
-    def held_key(self, client_id: str) -> tuple[int, bytes]:
-        """The newest epoch of what is here, and the value of its owner key; epoch 0: nothing is here. An orphaned
+    def held_key(self, client_id: str) -> tuple[int, int]:
+        """The newest epoch of what is here, and the floor of its owner key; epoch 0: nothing is here. An orphaned
         session does not count: the number of this node has no key of it."""
         if client_id in self._takeovers.orphaned:
-            return 0, b""
+            return 0, 0
         migrations = self._takeovers.migrations
         session = migrations.ctx.sessions.get(client_id)
         postponed = migrations.postponed.get(client_id)
@@ -48,7 +48,7 @@ class Holdings:
         )
         if epoch == 0 and self._wills.is_known(client_id):
             epoch = OLDEST
-        return epoch, self._ownership.value(self._takeovers.discarded_below(client_id))
+        return epoch, self._takeovers.discarded_below(client_id)
 
     def held_wills(self, client_id: str) -> list[WillKey]:
         return self._wills.held_wills(client_id)
@@ -67,6 +67,11 @@ class Holdings:
     def has(self, client_id: str) -> bool:
         """Whether this node has any state of the client id."""
         return self._takeovers.has(client_id)
+
+    def release(self, client_id: str, epoch: int) -> None:
+        """An earlier incarnation of this node had that key. It is not needed unless there is state here."""
+        if not self.has(client_id):
+            self._ownership.release(client_id, self._takeovers.migrations.me, epoch)
 
     def newest(self) -> int:
         """The highest epoch of a session here."""

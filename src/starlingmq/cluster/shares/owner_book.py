@@ -13,20 +13,13 @@ Laws, the same that the keys in etcd had (``takeover.ownership``):
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from starlingmq.cluster.shares.served_clients import ServedClients
-from starlingmq.cluster.shares.share_messages import WillChange, WillKey, WillWrite
+from starlingmq.cluster.shares.share_messages import Claim, Stated, WillChange, WillKey, WillWrite
 from starlingmq.cluster.shares.share_table import VERSION_SHIFT
 from starlingmq.cluster.shares.will_book import WillBook, node_of
+from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.wills.will_records import SETTLED, RegisteredWill, decode_will, encode_will, is_taken
-
-
-class OwnerKey(NamedTuple):
-    node: int
-    created: int  # the epoch in which the node had no key before
-    epoch: int
-    value: bytes  # the incarnation of the node, and what a clean start has discarded
 
 
 class OwnerBook:
@@ -54,13 +47,10 @@ class OwnerBook:
         self.wills = WillBook()
         self.served = ServedClients()
 
-    def claim(
-        self, client_id: str, node: int, value: bytes, version: int, newest: int
-    ) -> tuple[OwnerKey, tuple[OwnerKey, ...]]:
-        """The new key, and the keys before. ``version``: of the table; ``newest``: the newest epoch that the node
-        knows."""
-        self.counter = epoch = max(self.counter, version << VERSION_SHIFT, newest) + 1
-        found = self.keys.get(client_id, ())
+    def claim(self, node: int, claim: Claim, version: int) -> tuple[OwnerKey, tuple[OwnerKey, ...]]:
+        """The new key, and the keys before. ``version``: of the table."""
+        self.counter = epoch = max(self.counter, version << VERSION_SHIFT, claim.newest) + 1
+        found = self.keys.get(claim.client_id, ())
         created = epoch
         others: list[OwnerKey] = []
         for key in found:
@@ -68,8 +58,8 @@ class OwnerBook:
                 created = key.created
             else:
                 others.append(key)
-        key = OwnerKey(node, created, epoch, value)
-        self.keys[client_id] = (*others, key)
+        key = OwnerKey(node, created, epoch, claim.incarnation, claim.floor)
+        self.keys[claim.client_id] = (*others, key)
         if self.unknown:
             found = self._with_suspected(found, node)
         return key, found
@@ -78,7 +68,7 @@ class OwnerBook:
         """These keys, and those that unknown nodes may have, apart from the claiming ``node``."""
         latest = (self.collected << VERSION_SHIFT) - 1
         known = {key.node: key for key in found if key.epoch > latest}
-        suspected = [OwnerKey(each, latest, latest, b"") for each in self.unknown if each != node and each not in known]
+        suspected = [OwnerKey(each, latest, latest) for each in self.unknown if each != node and each not in known]
         nodes = {key.node for key in suspected}
         return (*[key for key in found if key.node not in nodes], *suspected)
 
@@ -119,7 +109,7 @@ class OwnerBook:
     def missing_below(self) -> OwnerKey:
         """A key of node 0: keys of lower epochs, of nodes that are not members any more, may be missing."""
         epoch = self.collected << VERSION_SHIFT
-        return OwnerKey(0, epoch, epoch, b"")
+        return OwnerKey(0, epoch, epoch)
 
     def release(self, client_id: str, node: int, epoch: int) -> OwnerKey | None:
         """Deletes the key of the node unless it is of a later epoch: then returns it."""
@@ -148,14 +138,14 @@ class OwnerBook:
             if not any(each.node == key.node and each.epoch >= key.epoch for each in self.read(client_id)):
                 self.put(client_id, key)
 
-    def replace_node(self, node: int, stated: Iterable[tuple[str, int, bytes]], version: int) -> None:
-        """The node has said, in this version of the table, what it has: nothing else of it counts, but for what it was
-        granted in this version."""
+    def replace_node(self, node: int, incarnation: int, stated: Iterable[Stated], version: int) -> None:
+        """This incarnation of the node has said, in this version of the table, what it has: nothing else of it counts,
+        but for what it was granted in this version."""
         granted = version << VERSION_SHIFT
         for client_id, key in [(name, key) for name, key in self.entries() if key.node == node]:
             if key.epoch <= granted:
                 self.drop(client_id, node)
-        self.add_older([(client_id, OwnerKey(node, epoch, epoch, value)) for client_id, epoch, value in stated])
+        self.add_older([(name, OwnerKey(node, epoch, epoch, incarnation, floor)) for name, epoch, floor in stated])
         self.unknown.pop(node, None)
 
     def forget_served(self) -> None:
@@ -171,6 +161,5 @@ class OwnerBook:
     def earlier(self, nodes: dict[int, int]) -> Iterator[tuple[str, OwnerKey]]:
         """Keys that an earlier incarnation of a node has written. ``nodes``: number -> incarnation."""
         for client_id, key in self.entries():
-            written = key.value.partition(b" ")[0]
-            if written.isdigit() and 0 < int(written) < nodes.get(key.node, 0):
+            if 0 < key.incarnation < nodes.get(key.node, 0):
                 yield client_id, key

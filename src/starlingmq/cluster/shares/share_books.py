@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.cluster.shares.held_keys import HeldShare
-from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
+from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement, WillChange, WillsKept
 from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable, share_of
 from starlingmq.cluster.shares.will_book import node_of
@@ -70,10 +70,10 @@ class ShareBooks:
         book = self.books.get(change.share)
         if book is None or not self._is_deputy(source, change.share, book.since):
             return False
-        if change.epoch:
-            book.put(change.client_id, OwnerKey(change.node, change.created, change.epoch, change.value))
+        if change.key.epoch:
+            book.put(change.client_id, change.key)
         else:
-            book.drop(change.client_id, change.node)
+            book.drop(change.client_id, change.key.node)
         return True
 
     def keep_wills(self, source: int, change: WillsKept) -> None:
@@ -119,7 +119,7 @@ class ShareBooks:
 
 
 def copy_of(share: int, book: OwnerBook) -> Copy:
-    entries = tuple([(client_id, *key) for client_id, key in book.entries()])
+    entries = tuple(book.entries())
     wills = tuple(book.wills.all())
     unknown, served = tuple(book.unknown), tuple(book.served.all())
     return Copy(share, book.since, book.before, book.counter, book.collected, unknown, entries, wills, served)
@@ -127,8 +127,8 @@ def copy_of(share: int, book: OwnerBook) -> Copy:
 
 def book_of(copy: Copy) -> OwnerBook:
     book = OwnerBook(copy.since, copy.before, True)
-    for client_id, node, created, epoch, value in copy.entries:
-        book.put(client_id, OwnerKey(node, created, epoch, value))
+    for client_id, key in copy.entries:
+        book.put(client_id, key)
     book.wills.add(copy.wills)
     book.served.add(copy.served)
     book.counter = max(book.counter, copy.counter)

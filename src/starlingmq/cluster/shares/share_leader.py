@@ -27,7 +27,7 @@ from collections.abc import Collection
 from enum import Enum
 from typing import Final, Protocol
 
-from starlingmq.cluster.shares.owner_book import OwnerBook, OwnerKey
+from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import ShareBooks, book_of, copy_of
 from starlingmq.cluster.shares.share_messages import (
     Answer,
@@ -55,6 +55,7 @@ from starlingmq.cluster.shares.share_messages import (
 )
 from starlingmq.cluster.shares.share_table import SHARES, VERSION_SHIFT, Pair, ShareTable
 from starlingmq.cluster.shares.will_book import node_of
+from starlingmq.cluster.takeover.owner_store import OwnerKey
 
 COPIES_PER_TURN: Final = 64
 SWEEPS_PER_TURN: Final = 16  # shares whose keys are searched for those of earlier incarnations
@@ -199,13 +200,11 @@ class ShareLeader:
         assert table is not None
         if isinstance(message, Claim):
             self.granted += 1
-            self._grant(
-                led, message, *book.claim(message.client_id, node, message.value, table.version, message.newest)
-            )
+            self._grant(led, message, *book.claim(node, message, table.version))
         elif isinstance(message, Release):
             later = book.release(message.client_id, message.node, message.epoch)
             if later is None:
-                self._keep(led, message.client_id, OwnerKey(message.node, 0, 0, b""))
+                self._keep(led, message.client_id, OwnerKey(message.node, 0, 0))
             answer = OwnerAnswer(message.ticket, book.counter, () if later is None else (later,))
             self._answer(led, node, answer, is_awaited=False)  # by no client
         elif isinstance(message, WillChange):
@@ -250,7 +249,7 @@ class ShareLeader:
         self, led: LedShare, client_id: str, key: OwnerKey, ticket: int = 0, found: tuple[OwnerKey, ...] = ()
     ) -> None:
         if led.pair.deputy:
-            change = KeyChanged(led.share, client_id, *key, ticket, found)
+            change = KeyChanged(led.share, client_id, key, ticket, found)
             led.position = self._links.send(led.pair.deputy, change)
 
     def _answer(self, led: LedShare, node: int, answer: Answer, is_awaited: bool = True) -> None:
@@ -275,7 +274,7 @@ class ShareLeader:
             led.statements[node] = statement
             self._collect(led)
         elif node in led.book.unknown and self._table is not None:
-            led.book.replace_node(node, statement.own, self._table.version)
+            led.book.replace_node(node, self._table.nodes[node], statement.own, self._table.version)
             led.book.state_wills(node, statement.wills)
             led.book.served.add(_served(node, statement))
             led.book.forget_served()
@@ -304,7 +303,7 @@ class ShareLeader:
             if source is None or node in book.unknown:  # else the book knows better: news may be on their way
                 book.state_wills(node, statement.wills)
                 book.served.add(_served(node, statement))
-            book.replace_node(node, statement.own, table.version)
+            book.replace_node(node, table.nodes[node], statement.own, table.version)
         book.forget_served()
         led.book, led.state, led.statements = book, LeadState.WHOLE, {}
         led.asked = {node: None for node in led.asked if node in book.unknown}

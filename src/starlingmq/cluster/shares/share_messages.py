@@ -20,19 +20,23 @@ from typing import Any
 import msgspec
 
 from starlingmq.cluster.shares.share_table import share_of
+from starlingmq.cluster.takeover.owner_store import OwnerKey
 
-Key = tuple[int, int, int, bytes]  # an OwnerKey
-Entry = tuple[str, int, int, int, bytes]  # client id, and its key
+Entry = tuple[str, OwnerKey]  # client id, and one of its keys
+Stated = tuple[str, int, int]  # client id, epoch and floor of what a node has
 WillKey = tuple[bytes, int, bytes]  # key of a will below ``will_records.all_wills``, its revision, its value
 Served = tuple[str, int, int]  # client id, node, and the newest epoch in which the node has served the client
 WillWrite = tuple[bytes, bytes | None]  # such a key and its new value; None: it is deleted
 
 
 class Claim(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """``newest``: the newest epoch that the node knows."""
+
     ticket: int
     client_id: str
-    value: bytes
-    newest: int  # the newest epoch that the node knows
+    incarnation: int
+    floor: int
+    newest: int
 
 
 class Release(msgspec.Struct, array_like=True, tag=2, frozen=True):
@@ -53,21 +57,18 @@ class OwnerAnswer(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
     ticket: int
     epoch: int
-    keys: tuple[Key, ...]
+    keys: tuple[OwnerKey, ...]
 
 
 class KeyChanged(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """A key is written; ``epoch`` 0: deleted. ``ticket``: of the claim that has written it, which the deputy answers
+    """A key is written; its epoch 0: deleted. ``ticket``: of the claim that has written it, which the deputy answers
     with ``found`` once it has the key; 0: there is none."""
 
     share: int
     client_id: str
-    node: int
-    created: int
-    epoch: int
-    value: bytes
+    key: OwnerKey
     ticket: int = 0
-    found: tuple[Key, ...] = ()
+    found: tuple[OwnerKey, ...] = ()
 
 
 class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):
@@ -89,11 +90,11 @@ class Ask(msgspec.Struct, array_like=True, tag=7, frozen=True):
 
 
 class Statement(msgspec.Struct, array_like=True, tag=8, frozen=True):
-    """``own``: client id, epoch and value of everything that the node has of the share. ``copy``: its whole book of the
+    """``own``: everything that the node has of the share. ``copy``: its whole book of the
     share, if it has one. ``void``: (since, before) of pairs with this node in which it never had a whole book."""
 
     share: int
-    own: tuple[tuple[str, int, bytes], ...]
+    own: tuple[Stated, ...]
     copy: Copy | None
     void: tuple[tuple[int, int], ...]
     wills: tuple[WillKey, ...] = ()  # the keys of the node's own wills, as far as it knows

@@ -9,7 +9,7 @@ count as one.
 ::
 
     table_keeper     the table in etcd              share_leader     the shares that this node leads
-    owner_gateway    claims of this node            share_books      its books, also those of other leaders' shares
+    owner_requests   claims of this node            share_books      its books, also those of other leaders' shares
     will_gateway     wills of this node             held_keys        the state of this node, for new leaders
     share_channel    messages to one node
 """
@@ -27,7 +27,7 @@ from starlingmq.cluster.etcd.etcd_requests import Answer, Request
 from starlingmq.cluster.links.peer_frames import MemberInfo, ShareFrame
 from starlingmq.cluster.shares.held_keys import HeldKeys
 from starlingmq.cluster.shares.holdings import Holdings
-from starlingmq.cluster.shares.owner_gateway import OwnerGateway
+from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_channel import ShareChannel
 from starlingmq.cluster.shares.share_leader import LeadState, ShareLeader
@@ -56,7 +56,6 @@ from starlingmq.cluster.shares.share_table import NO_TABLE, VERSION_SHIFT, Pair,
 from starlingmq.cluster.shares.table_keeper import TableKeeper
 from starlingmq.cluster.shares.will_gateway import WillGateway
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
-from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.wills.will_records import all_wills
 
 NEVER: Final = 1 << 62  # above all epochs
@@ -70,21 +69,20 @@ class Shares(Subsystem):
         cluster: str,
         patience: float,
         election: Election,
-        ownership: Ownership,
+        owners: OwnerRequests,
         holdings: Holdings,
         is_gone: Callable[[int], bool],
     ) -> None:
         """``is_gone``: whether a node that is in the table cannot be a member any more, or does not serve."""
         self._view = view
         self._election = election
-        self._ownership = ownership
+        self.owners = owners
         self._holdings = holdings
         self._is_gone = is_gone
         self.keeper = TableKeeper(cluster, election, patience)
         self.table = NO_TABLE
         self.books = ShareBooks()
         self.leader = ShareLeader(self.books, self)
-        self.gateway = OwnerGateway(ownership, self.send)
         self.will_gateway = WillGateway(all_wills(cluster), self.send)
         self._held = HeldKeys(holdings)
         self._me = 0
@@ -102,7 +100,7 @@ class Shares(Subsystem):
         self._sinks: tuple[Callable[[Answer, float], None], ...] = ()
 
     def answer_to(self, *sinks: Callable[[Answer, float], None]) -> None:
-        """The parts that make transactions about owner keys and wills."""
+        """The parts that make transactions about wills."""
         self._sinks = sinks
 
     # Links
@@ -131,10 +129,11 @@ class Shares(Subsystem):
 
     def enter(self, life: NodeLife, now: float) -> None:
         self._me, self._incarnation = life.me.number, life.me.incarnation
-        self.gateway.newest = self._holdings.newest()
+        self.owners.enter(self._me, self._incarnation, self._holdings.newest())
 
     def enter_again(self, me: MemberInfo) -> None:
         self._incarnation = me.incarnation
+        self.owners.enter_again(me.incarnation)
         self._begun = False
 
     def set_members(self, numbers: dict[int, None]) -> None:
@@ -158,7 +157,7 @@ class Shares(Subsystem):
             table = decode_table(frame.table)
             if table is not None:
                 self.keeper.learn(table)
-                if not (self.gateway.has_answers() or self.will_gateway.has_answers()):  # else in the turn, after them
+                if not (self.owners.has_answers() or self.will_gateway.has_answers()):  # else in the turn, after them
                     self._follow_table()
         version = self.table.version
         if frame.version < version:
@@ -180,7 +179,7 @@ class Shares(Subsystem):
         if isinstance(message, (Claim, Release, Read, WillChange, WillRead, WillsOf)):
             self.leader.take(node, message)
         elif isinstance(message, OwnerAnswer):
-            self.gateway.answered(message)
+            self.owners.answered(message)
         elif isinstance(message, WillAnswer):
             self.will_gateway.answered(message)
         elif isinstance(message, WillNews):
@@ -207,12 +206,11 @@ class Shares(Subsystem):
 
     def _keep(self, leader: int, change: KeyChanged) -> None:
         if self.books.keep(leader, change) and change.ticket:
-            self.send(change.node, OwnerAnswer(change.ticket, change.epoch, change.found))
+            self.send(change.key.node, OwnerAnswer(change.ticket, change.key.epoch, change.found))
 
     def _look_at_earlier(self, message: Earlier) -> None:
         for client_id, epoch in message.keys:
-            if not self._holdings.has(client_id):
-                self._ownership.release(client_id, self._me, epoch)
+            self._holdings.release(client_id, epoch)
 
     def is_listed(self) -> bool:
         """Whether this node takes part in the present version of the table."""
@@ -256,7 +254,7 @@ class Shares(Subsystem):
         me = self._me if taking_part else 0
         self.books.set_table(table, me)
         self.leader.set_table(table, me, copied)
-        self.gateway.set_table(table, taking_part)
+        self.owners.set_table(table, taking_part)
         self.will_gateway.set_table(table, taking_part)
 
     def _look_at_nodes(self) -> None:
@@ -294,14 +292,10 @@ class Shares(Subsystem):
         self._look_at_leaders(now)
 
     def _give_answers(self, now: float) -> None:
-        for answer in self.gateway.take_answers():
-            self._give(answer, now)
-        for each in self.will_gateway.take_answers():
-            self._give(each, now)
-
-    def _give(self, answer: Answer, now: float) -> None:
-        for sink in self._sinks:
-            sink(answer, now)
+        self.owners.give_answers(now)
+        for answer in self.will_gateway.take_answers():
+            for sink in self._sinks:
+                sink(answer, now)
 
     def _look_at_leaders(self, now: float) -> None:
         """A leader that is connected is slow at worst: that refuses no CONNECT."""
@@ -309,12 +303,14 @@ class Shares(Subsystem):
             return
         self._looked_at = now
         self.will_gateway.look()
-        if self.gateway.idle():
+        if self.owners.idle():
             return
-        if all(leader == self._me or self._view.is_connected(leader) for leader in self.gateway.leaders()):
-            self._ownership.answered_at = now
+        if all(leader == self._me or self._view.is_connected(leader) for leader in self.owners.leaders()):
+            self.owners.answered_at = now
 
     def _pump(self) -> None:
+        for node, message in self.owners.take_messages():
+            self.send(node, message)
         self._take_local()
         self.leader.turn()
         self._state()
@@ -343,8 +339,8 @@ class Shares(Subsystem):
         return self.keeper.take_requests(now) if self._me else []
 
     def divert(self, requests: list[Request]) -> list[Request]:
-        """Takes the requests of this turn about owner keys and wills; returns those to etcd."""
-        return self.will_gateway.divert(self.gateway.divert(requests))
+        """Takes the requests of this turn about wills; returns those to etcd."""
+        return self.will_gateway.divert(requests)
 
     def take_owner_frames(self, now: float) -> list[tuple[int, ShareFrame]]:
         """The frames of this turn, after its requests."""
@@ -356,10 +352,10 @@ class Shares(Subsystem):
         return frames
 
     def is_busy(self) -> bool:
-        return not self.gateway.idle() or not self.will_gateway.idle()
+        return not self.owners.idle() or not self.will_gateway.idle()
 
     def is_pending(self) -> bool:
-        waiting = self._local or self._asked or self._answering or self._words or self.gateway.has_answers()
+        waiting = self._local or self._asked or self._answering or self._words or self.owners.has_answers()
         if waiting or self.will_gateway.has_answers():
             return True
         return self.leader.is_pending() or any(each.has_output() for each in self._channels.values())

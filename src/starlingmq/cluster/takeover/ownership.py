@@ -1,9 +1,8 @@
 """Owners of client ids: one key for each node that has, or may have, a session of the client id (docs/SESSIONS.md).
 
-A claim writes this node's key and reads those of all nodes in one step, at the leader of the client id's share
-(``cluster.shares``). It has an *epoch*; the node with the highest epoch of a client id owns it. A node deletes its key
-when it has no state of the client id left. No node's key is ever overwritten by another node, so a claim that is not
-answered is simply repeated.
+A claim writes this node's key and reads those of all nodes in one step (``owner_store``). It has an *epoch*; the node
+with the highest epoch of a client id owns it. A node deletes its key when it has no state of the client id left. No
+node's key is ever overwritten by another node, so a claim that is not answered is simply repeated.
 
 Pure: requests out, answers in.
 """
@@ -15,11 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from starlingmq.cluster.etcd.etcd_requests import Compare, Delete, Get, KeyValue, Put, Txn, TxnAnswer
+from starlingmq.cluster.takeover.owner_store import CLEAN, Claimed, OwnerStore
 
 UNDER_WAY_MAX: Final = 512  # of a storm of claims, no turn takes so many that heartbeats wait
-TAG: Final = "owners-"
-CLEAN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +33,9 @@ class Owned:
 
 
 class UnderWay(NamedTuple):
-    """A claim, or the release of the key of ``node`` (0: it is a claim) with that epoch. ``clean``: written as a clean
-    start. ``newest``: the newest epoch that was known when it was requested: a claim gets a later one."""
+    """A claim. ``clean``: written as a clean start. ``newest``: the newest epoch that was known when it was requested:
+    the claim gets a later one."""
 
-    client_id: str
-    node: int
-    epoch: int
     clean: bool
     newest: int
 
@@ -63,43 +57,41 @@ class OwnershipPorts:
 
 
 class Ownership:
-    transactions: int  # requested so far
-    claims: int
-    prefix: bytes  # of all owner keys
-    answered_at: float  # when the leader of a share last answered a request of this module
+    claims: int  # requested so far
     newest: int  # the newest epoch of all answers: no epoch of this node is newer
     # (client id, node, epoch) of keys that were to be deleted and have been claimed since
     rewritten: list[tuple[str, int, int]]
 
-    def __init__(self, cluster: str, ports: OwnershipPorts) -> None:
+    def __init__(self, store: OwnerStore, ports: OwnershipPorts) -> None:
+        self._store = store
         self._ports = ports
-        self.transactions = 0
         self.claims = 0
-        self.prefix = f"/starlingmq/{cluster}/owners/".encode()
-        self.answered_at = 0.0
         self.newest = 0
         self.rewritten = []
         # client id -> epoch of this node's key, to be deleted once it is not needed any more
         self._needed: dict[str, int] = {}
         self._node = 0
-        self._incarnation = 0
         self._claims: dict[str, None] = {}
-        self._claiming: dict[str, None] = {}  # requested, not answered
+        self._claiming: dict[str, UnderWay] = {}  # requested, not answered
         self._again: dict[str, None] = {}  # of ``_claiming``: claimed again in the meantime
         self._written: dict[str, None] = {}  # to be claimed again: the key is, or may be, written already
         self._unconditional: dict[str, None] = {}  # those of all these that are claimed even if no CONNECT waits
         self._releases: deque[tuple[str, int, int]] = deque()
-        self._under_way: dict[str, UnderWay] = {}
+        self._releasing = 0  # releases that are not answered
         self._owned: dict[str, Owned] = {}  # answers that were not taken yet
-        self._tags = 0
 
-    def enter(self, node: int, incarnation: int) -> None:
+    @property
+    def answered_at(self) -> float:
+        """When a request of this module was last answered, or is sure to be."""
+        return self._store.answered_at
+
+    def enter(self, node: int) -> None:
         """This node's number is known."""
-        self._node, self._incarnation = node, incarnation
+        self._node = node
 
     def claim(self, client_id: str, unconditional: bool = True) -> None:
-        """Claims the client id with the next transaction. The answer to an outstanding transaction does not count for
-        this claim. ``unconditional``: claims it even if no CONNECT waits for it by then."""
+        """Claims the client id with the next request. The answer to an outstanding request does not count for this
+        claim. ``unconditional``: claims it even if no CONNECT waits for it by then."""
         if unconditional:
             self._unconditional[client_id] = None
         if client_id in self._claiming:
@@ -137,112 +129,54 @@ class Ownership:
 
     def idle(self) -> bool:
         """Whether no request is outstanding or pending."""
-        return not (self._claims or self._releases or self._under_way)
+        return not (self._claims or self._releases or self._claiming or self._releasing)
 
-    def key(self, client_id: str, node: int | None = None) -> bytes:
-        """The owner key of one node; without ``node``, the prefix of all owner keys of this client id."""
-        name = client_id.replace("%", "%25").replace("/", "%2F")
-        return self.prefix + f"{name}/{'' if node is None else node}".encode()
-
-    def names(self, key: bytes) -> tuple[str, int] | None:
-        """Client id and node of an owner key; None for any other key."""
-        name, _, node = key[len(self.prefix) :].rpartition(b"/")
-        if not (key.startswith(self.prefix) and name and node.isdigit()):
-            return None
-        return name.decode().replace("%2F", "/").replace("%25", "%"), int(node)
-
-    def take_requests(self, now: float) -> list[Txn]:
-        if self._node == 0:
-            return []
-        requests: list[Txn] = []
-        while self._may_ask():
+    def ask(self) -> None:
+        """Makes the requests of this turn."""
+        while self._node and self._may_ask():
             if not self._claims:
-                requests.append(self._next_release())
+                self._releasing += 1
+                self._store.release(*self._releases.popleft(), self._released)
                 continue
             client_id = next(iter(self._claims))
             del self._claims[client_id]
             if client_id in self._unconditional or client_id in self._written or self._ports.wanted(client_id):
-                requests.append(self._next_claim(client_id))
-        self.transactions += len(requests)
-        return requests
+                self.claims += 1
+                floor = self._ports.floor(client_id)
+                self._claiming[client_id] = UnderWay(floor == CLEAN, self.newest)
+                self._store.claim(client_id, floor, self._claimed)
 
     def _may_ask(self) -> bool:
-        return bool(self._claims or self._releases) and len(self._under_way) < UNDER_WAY_MAX
+        waiting = self._claims or self._releases
+        return bool(waiting) and len(self._claiming) + self._releasing < UNDER_WAY_MAX
 
-    def _tag(self, under_way: UnderWay) -> str:
-        self._tags += 1
-        tag = f"{TAG}{self._tags}"
-        self._under_way[tag] = under_way
-        return tag
-
-    def _next_claim(self, client_id: str) -> Txn:
-        self._claiming[client_id] = None
-        self.claims += 1
-        floor = self._ports.floor(client_id)
-        write = Put(self.key(client_id, self._node), self.value(floor))
-        tag = self._tag(UnderWay(client_id, 0, 0, floor == CLEAN, self.newest))
-        return Txn(tag, (), (Get(self.key(client_id), prefix=True), write))
-
-    def value(self, floor: int) -> bytes:
-        """The content of this node's key."""
-        return b"%d" % self._incarnation if floor == 0 else b"%d %d" % (self._incarnation, floor)
-
-    def _next_release(self) -> Txn:
-        """Deletes the key if it is unchanged. Otherwise the answer has the present key."""
-        client_id, node, epoch = self._releases.popleft()
-        key = self.key(client_id, node)
-        compare = Compare(key, "mod_revision", "=", epoch)
-        return Txn(
-            self._tag(UnderWay(client_id, node, epoch, False, self.newest)), (compare,), (Delete(key),), (Get(key),)
-        )
-
-    def answered(self, answer: TxnAnswer, now: float) -> None:
-        """Takes the answer to one of this module's requests; ignores others."""
-        under_way = self._under_way.pop(answer.tag, None)
-        if under_way is None:
-            return
-        self.answered_at = now
-        self.newest = max(self.newest, answer.revision)
-        client_id = under_way.client_id
-        if under_way.node:
-            self._released(under_way, answer)
-            return
-        del self._claiming[client_id]
+    def _claimed(self, client_id: str, claimed: Claimed) -> None:
+        under_way = self._claiming.pop(client_id)
+        self.newest = max(self.newest, claimed.epoch)
         if client_id in self._again:
             del self._again[client_id]
             self._claims[client_id] = self._written[client_id] = None
             return
-        others, floor = self._others(client_id, answer.found[0])
         unconditional = client_id in self._unconditional
         self._unconditional.pop(client_id, None)
         self._written.pop(client_id, None)
-        self._owned[client_id] = Owned(client_id, answer.revision, others, floor, under_way.clean, unconditional)
+        self._owned[client_id] = Owned(client_id, *claimed, under_way.clean, unconditional)
 
-    def _released(self, under_way: UnderWay, answer: TxnAnswer) -> None:
-        for later in () if answer.succeeded else answer.found[0]:
-            self.rewritten.append((under_way.client_id, under_way.node, later.mod_revision))
-
-    def _others(self, client_id: str, found: tuple[KeyValue, ...]) -> tuple[dict[int, int], int]:
-        others: dict[int, int] = {}
-        highest = 0
-        for entry in found:
-            node = entry.key[len(self.key(client_id)) :]
-            if node.isdigit() and int(node) != self._node:
-                others[int(node)] = entry.mod_revision
-                said = entry.value.partition(b" ")[2]
-                floor = int(said) if said.lstrip(b"-").isdigit() else 0
-                highest = max(highest, entry.mod_revision if floor == CLEAN else floor)
-        return others, highest
+    def _released(self, client_id: str, node: int, newest: int, later: int) -> None:
+        self._releasing -= 1
+        self.newest = max(self.newest, newest)
+        if later:
+            self.rewritten.append((client_id, node, later))
 
     def take_rewritten(self) -> list[tuple[str, int, int]]:
         """Keys that were to be deleted and that a later claim has written. If the node of that claim has died, or never
-        got etcd's answer, no node uses the key."""
+        got the answer, no node uses the key."""
         rewritten, self.rewritten = self.rewritten, []
         return rewritten
 
     def settled_epoch(self) -> int:
         """No epoch above it was answered, and none below it will be."""
-        return min([self.newest, *[each.newest for each in self._under_way.values() if not each.node]])
+        return min([self.newest, *[each.newest for each in self._claiming.values()]])
 
     def answered_ids(self) -> list[str]:
         """Client ids whose claims were answered, and not taken yet."""

@@ -46,7 +46,8 @@ from starlingmq.cluster.takeover.migrations import (
 )
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.outbound import OutboundSession, moved_session
-from starlingmq.cluster.takeover.ownership import CLEAN, Ownership
+from starlingmq.cluster.takeover.owner_store import CLEAN, OwnerStore
+from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.session_handover import SessionHandover
 from starlingmq.cluster.takeover.state_table import NoTransition
 from starlingmq.cluster.takeover.suback_hold import SubackHold
@@ -87,6 +88,7 @@ class Takeovers:
         self,
         broker: BrokerState,
         ownership: Ownership,
+        owners: OwnerStore,
         seconds: float,
         limit: float,
         ports: TakeoverPorts,
@@ -96,7 +98,7 @@ class Takeovers:
         self._ownership = ownership
         self.migrations = Migrations(broker, ownership, limit, ports)
         self.offers = DrainOffers(self._ctx, ownership)
-        self.orphaned = OrphanedSessions(ownership)
+        self.orphaned = OrphanedSessions(owners)
         self._delivery = InboundDelivery(self.migrations)
         self._connects = WaitingConnects(self.migrations, self._delivery)
         self._target = TakeoverTarget(self.migrations, self._delivery, self._connects)
@@ -174,7 +176,7 @@ class Takeovers:
         another number before."""
         migrations = self.migrations
         migrations.me = me
-        self._ownership.enter(me, incarnation)
+        self._ownership.enter(me)
         if FIRST not in facts:
             migrations.fact(FIRST, encode_marks([first or me]))
         known = facts.get(NUMBERS)
@@ -257,7 +259,6 @@ class Takeovers:
     def enter_again(self, incarnation: int) -> None:
         """This node rejoins after it was not counted as a member. Other nodes may have forgotten its requests, so they
         are repeated."""
-        self._ownership.enter(self.migrations.me, incarnation)
         for node in self.migrations.members:
             if node != self.migrations.me:
                 self.node_restarted(node)

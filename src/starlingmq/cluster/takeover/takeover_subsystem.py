@@ -1,11 +1,9 @@
-"""``Takeovers`` and its requests to etcd, as one subsystem."""
+"""``Takeovers`` and its requests about owners, as one subsystem."""
 
 from __future__ import annotations
 
-from math import inf
-
 from starlingmq.cluster.cluster_view import ClusterView
-from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer
+from starlingmq.cluster.etcd.etcd_requests import Request
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
@@ -36,11 +34,6 @@ class TakeoverSubsystem(Subsystem):
     def node_restarted(self, node: int) -> None:
         self._takeovers.node_restarted(node)
 
-    def answered(self, answer: Answer, now: float) -> None:
-        if isinstance(answer, TxnAnswer):
-            self._ownership.answered(answer, now)
-            self._takeovers.orphaned.answered(answer, self._takeovers.migrations.members, now)
-
     def look(self, now: float) -> None:
         self._takeovers.look(now)
 
@@ -53,10 +46,10 @@ class TakeoverSubsystem(Subsystem):
         return self._takeovers.take_notices()
 
     def take_requests(self, now: float) -> list[Request]:
-        requests: list[Request] = [*self._ownership.take_requests(now)]
+        self._ownership.ask()
         if self._view.is_registered():
-            requests += self._takeovers.orphaned.take_requests(now)
-        return requests
+            self._takeovers.orphaned.ask(self._takeovers.migrations.members)
+        return []
 
     def has_input(self) -> bool:
         port = self._port
@@ -72,7 +65,4 @@ class TakeoverSubsystem(Subsystem):
         return self._more
 
     def wake_at(self, now: float) -> float:
-        soonest = self._takeovers.wake_at()
-        if self._view.is_registered():
-            soonest = min(soonest, self._takeovers.orphaned.wake_at() or inf)
-        return soonest
+        return self._takeovers.wake_at()

@@ -43,6 +43,7 @@ from typing import Final
 from starlingmq.cluster.etcd.etcd_cas import EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer, WatchEvent, WatchLost
 from starlingmq.cluster.subsystem import NodeLife, Subsystem, sooner
+from starlingmq.cluster.takeover.owner_store import OwnerStore
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.leader_wills import LeaderWills
@@ -80,6 +81,7 @@ class ClusterWills(Subsystem):
         broker: BrokerState,
         config: ClusterConfig,
         ownership: Ownership,
+        owners: OwnerStore,
         gone: Callable[[int], bool],
         connected: Callable[[int], bool],
         leading: Callable[[], bool],
@@ -98,7 +100,7 @@ class ClusterWills(Subsystem):
         self.table = WillTable(broker, ownership)
         self._own = EtcdCas("wills amend", 1, UNDER_WAY_MAX)
         self.registration = WillRegistration(self.table, self._wills, config.takeover_timeout, self._settled, self._own)
-        self.taken = TakenWills(ownership, self.table, self.registration)
+        self.taken = TakenWills(owners, self.table, self.registration)
         self.foreign = LeaderWills(config.name, gone, leading, config.member_timeout)
         self.settling = WillSettlements(
             config.name,
@@ -184,7 +186,7 @@ class ClusterWills(Subsystem):
             self.registration.watch_lost(answer.prefix)
 
     def _done(self, answer: TxnAnswer, now: float) -> None:
-        if self.registration.took_page(answer, now) or self.taken.answered(answer):
+        if self.registration.took_page(answer, now):
             return
         settled = self.settling.answered(answer, now)
         if settled is not None:
@@ -427,9 +429,9 @@ class ClusterWills(Subsystem):
             if not self.table.has_steps():
                 break
             self._step(self.table.next_step())
+        self.taken.ask()
         return [
             *self.registration.take_reads(),
-            *self.taken.take_requests(),
             *self.registration.take_changes(now),
             *self.settling.take_requests(now),
             *self.foreign.take_requests(now),
@@ -453,8 +455,7 @@ class ClusterWills(Subsystem):
         return self.table.has_steps()
 
     def wake_at(self, now: float) -> float:
-        soonest = sooner(self.registration.wake_at(), self.foreign.wake_at())
-        soonest = sooner(soonest, self.settling.wake_at())
+        soonest = sooner(sooner(self.registration.wake_at(), self.foreign.wake_at()), self.settling.wake_at())
         for name in self.table.held:
             soonest = sooner(soonest, self.table.entry(name).held_at_most(now))
         return soonest or inf

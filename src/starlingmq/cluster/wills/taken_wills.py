@@ -17,34 +17,33 @@ copy, and answered the client.
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate
-from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Txn, TxnAnswer
-from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.takeover.owner_store import OwnerKey, OwnerStore
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import RegisteredWill, client_of, will_from
 from starlingmq.cluster.wills.will_registration import WillRegistration
 from starlingmq.cluster.wills.will_table import WillTable
 
-CHECKS_PER_TXN: Final = 60
+CHECKS_MAX: Final = 60  # under way
 
 
 class TakenWills:
     published: int  # wills of other nodes that this node has published
     lost: int  # not published, because their clients were back before it was known whether they had been published
 
-    def __init__(self, ownership: Ownership, table: WillTable, registration: WillRegistration) -> None:
+    def __init__(self, owners: OwnerStore, table: WillTable, registration: WillRegistration) -> None:
         self.published = self.lost = 0
-        self._ownership = ownership
+        self._owners = owners
         self._table = table
         self._registration = registration
         self._me = 0
         self._since = 0
-        self._to_check: list[str] = []
-        self._checking: dict[str, list[str]] = {}  # by tag
-        self._checks = 0
+        self._to_check: deque[str] = deque()
+        self._checking = 0  # checks that are not answered
 
     def enter(self, me: int) -> None:
         self._me = me
@@ -100,36 +99,27 @@ class TakenWills:
 
     # Checks
 
-    def take_requests(self) -> list[Txn]:
+    def ask(self) -> None:
         """Wills that were taken, perhaps by an earlier incarnation, and not published in time: checks whether their
-        clients have been back since."""
-        if not self._to_check:
-            return []
-        names, self._to_check = self._to_check[:CHECKS_PER_TXN], self._to_check[CHECKS_PER_TXN:]
-        self._checks += 1
-        tag = f"wills check {self._checks}"
-        self._checking[tag] = names
-        keys = [self._ownership.key(client_of(name)) for name in names]
-        return [Txn(tag, (), tuple([Get(key, prefix=True) for key in keys]))]
+        clients have been back since. To be called in each turn."""
+        while self._to_check and self._checking < CHECKS_MAX:
+            self._checking += 1
+            self._check(self._to_check.popleft())
 
-    def answered(self, answer: TxnAnswer) -> bool:
-        """Takes the answer to a check; False for another answer."""
-        names = self._checking.pop(answer.tag, None)
-        if names is None:
-            return False
-        for name, found in zip(names, answer.found, strict=True):
+    def _check(self, name: str) -> None:
+        def answered(client_id: str, newest: int, keys: tuple[OwnerKey, ...]) -> None:
+            self._checking -= 1
             entry = self._table.get(name)
-            if entry is None or entry.known is None:
-                continue
-            entry.checked = True
-            if self._has_been_back(client_of(name), entry.known.epoch, found):
-                self._give_up(entry, entry.known)
-            self._table.look_later(name)
-        return True
+            if entry is not None and entry.known is not None:
+                entry.checked = True
+                if self._has_been_back(entry.known.epoch, keys):
+                    self._give_up(entry, entry.known)
+                self._table.look_later(name)
 
-    def _has_been_back(self, client_id: str, epoch: int, owners: tuple[KeyValue, ...]) -> bool:
+        self._owners.read(client_of(name), answered)
+
+    def _has_been_back(self, epoch: int, owners: tuple[OwnerKey, ...]) -> bool:
         """Whether the client may have had a CONNACK at another node since ``epoch``. A claim that found the owner key
-        of this node gets none as long as the copy in etcd is unchanged."""
-        own = self._ownership.key(client_id, self._me)
-        since = next((kv.create_revision for kv in owners if kv.key == own), inf)
-        return any(kv.key != own and epoch < kv.mod_revision < since for kv in owners)
+        of this node gets none as long as the copy is unchanged."""
+        since = next((key.created for key in owners if key.node == self._me), inf)
+        return any(key.node != self._me and epoch < key.epoch < since for key in owners)
