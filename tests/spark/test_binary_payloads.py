@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringT
 from starlingmq.pipeline.config import DeadLetterConfig, DecodeConfig
 from starlingmq.pipeline.decoding import dead_letters, with_whole
 from starlingmq.spark.binary_payloads import BinaryFormat, decode_binary, decoded_array, decoder, read_format
+from starlingmq.spark.msgpack_keys import decode_once
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED
 from starlingmq.spark.sparkplug import decode_sparkplug, decoded_payloads
@@ -105,6 +106,53 @@ def test_a_key_twice_in_cbor_is_refused_at_any_depth() -> None:
     found = decoded(BinaryFormat(name="cbor", columns=SIMPLE.json()), [twice, below, cbor2.dumps({"id": "a"})])
     assert [row["value"] for row in found] == [None, None, {"id": "a", "value": None}]
     assert ["Duplicate map key" in row[MALFORMED] for row in found[:2]] == [True, True]
+
+
+def test_a_key_twice_in_messagepack_is_refused_at_any_depth() -> None:
+    encode = msgspec.msgpack.encode
+    wide = b"\xde\x00\x10" + b"".join(b"\xa1%c\x01" % (97 + number) for number in range(16))
+    bad = {
+        b"\x82\xa2id\xa1a\xa2id\xa1b": "it has this key twice: id",
+        b"\x82\xa2id\xa1a\xd9\x02id\xa1a": "it has this key twice: id",  # the same value, and a longer form of the name
+        encode({"id": "a", "more": {"x": 1, "y": 2}}).replace(b"\xa1y", b"\xa1x"): "a map in it has a key twice",
+        encode({"more": [[{"x": 1, "y": 2}]]}).replace(b"\xa1y", b"\xa1x"): "a map in it has a key twice",
+        encode({"more": {"x": {"x": 1}, "y": 2}}).replace(b"\xa1y", b"\xa1x"): "a map in it has a key twice",
+        wide.replace(b"\xa1b", b"\xa1a"): "it has this key twice: a",
+        b"\xdf\x00\x00\x00\x02\x01\x01\xcd\x00\x01\x01": "it has this key twice: 1",
+        b"\x82\x92\x01\x02\x01\x92\x01\x02\x01": "it has this key twice: (1, 2)",
+    }
+    good = [encode({"id": "a"}), b"\x82\xa2id\xa1a\xa2iD\xa1b", wide, b"\x81\xa1x\x81\xa1x\xca\x3f\x80\x00\x00"]
+    found = decoded(BinaryFormat(name="msgpack", columns=SIMPLE.json()), [*bad, *good])
+    reasons = [row[MALFORMED] for row in found]
+    assert reasons == [*(f"the payload cannot be decoded: {words}" for words in bad.values()), *[None] * len(good)]
+    assert [row["value"] is None for row in found] == [True] * len(bad) + [False] * len(good)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"\x07", b"\xff", b"\xc0", b"\xc2", b"\xc3", b"\xa3abc", b"\xbf" + b"a" * 31,
+        b"\xc4\x01a", b"\xc5\x00\x01a", b"\xc6\x00\x00\x00\x01a", b"\xd9\x01a", b"\xda\x00\x01a",
+        b"\xdb\x00\x00\x00\x01a",
+        b"\xc7\x01\x05a", b"\xc8\x00\x01\x05a", b"\xc9\x00\x00\x00\x01\x05a",
+        *(bytes([first, 5]) + bytes(size) for first, size in zip(range(0xD4, 0xD9), (1, 2, 4, 8, 16), strict=True)),
+        *(bytes([first]) + bytes(size) for first, size in zip(b"\xca\xcb", (4, 8), strict=True)),
+        *(bytes([first]) + bytes(size) for first, size in zip(range(0xCC, 0xD4), (1, 2, 4, 8) * 2, strict=True)),
+        b"\x90", b"\x91\x01", b"\xdc\x00\x01\x01", b"\xdd\x00\x00\x00\x01\x01",
+        b"\x80", b"\x81\x01\x01", b"\xde\x00\x01\x01\x01", b"\xdf\x00\x00\x00\x01\x01\x01",
+    ],
+)  # fmt: skip
+def test_every_form_of_messagepack_is_stepped_over(token: bytes) -> None:
+    """A map with a key twice is found behind and before it, and a map without one is not taken for such a map."""
+    float32 = b"\xca\x3f\x80\x00\x00"  # no payload is as msgspec would write it
+    for inner, right in ((b"\x82\xa1a\x01\xa1b\x02", True), (b"\x82\xa1a\x01\xa1a\x02", False)):
+        for order in (token + inner, inner + token):
+            payload = b"\x81\xa1v\x93" + order + float32
+            if right:
+                assert decode_once(payload) == msgspec.msgpack.decode(payload)
+            else:
+                with pytest.raises(ValueError, match="a map in it has a key twice"):
+                    decode_once(payload)
 
 
 def test_framed_avro_is_decoded_by_the_schema_of_its_id(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from starlingmq.spark.column_names import check_names, comparison, kept_columns, refuse_other_case
 from starlingmq.spark.framed_payloads import framed_avro, framed_protobuf
+from starlingmq.spark.msgpack_keys import decode_once
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.payloads import MALFORMED, WHOLE
 from starlingmq.spark.protobuf_fields import fields_reader
@@ -190,7 +191,7 @@ def decoder(format: BinaryFormat) -> Decoder:
 
 
 def _msgpack(format: BinaryFormat) -> Decoder:
-    return msgspec.msgpack.Decoder().decode
+    return decode_once
 
 
 def _cbor(format: BinaryFormat) -> Decoder:
