@@ -238,8 +238,10 @@ def test_csv_values_have_the_same_rules(spark: SparkSession) -> None:
         b"a,1,,,\nb,2,,,": "the payload has more than one line",
     }
     good = [b"\xef\xbb\xbfa,1.5,2026-01-01T00:00:00Z,2026-01-01,1.50", b"a,,,,\r\n", b'"a\nb",,,,']
+    good.append(b"a,,2026-01-01T00:00:00.123456789Z,,")  # as Go and Java write times; columns have microseconds
     rows = check(spark, decode, good, bad)
     assert (rows[0].id, rows[0].v, rows[0].at, rows[0].p) == ("a", 1.5, NEW_YEAR, Decimal("1.5"))
+    assert rows[3].at.microsecond == 123_456
 
 
 @pytest.mark.long(kept="tests/spark/test_payload_rules.py::test_csv_values_have_the_same_rules")
