@@ -21,12 +21,13 @@ stored as digests.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal
 
 from starlingmq.auth.banned_networks import NetworkSet, banned_network
+from starlingmq.auth.name_turns import NameTurn, NameTurns
 from starlingmq.config.networks import is_among, parse_address, parse_networks
 from starlingmq.core.limits.address_key import network_key, peer_host
 from starlingmq.wire.digests import blake2b
@@ -83,6 +84,7 @@ class AutomaticBans:
         self._by_hand: OrderedDict[BanKey, Ban] = OrderedDict()
         self._automatic: OrderedDict[BanKey, Ban] = OrderedDict()
         self._networks = NetworkSet()  # those of ``_by_hand``
+        self._turns = NameTurns()
         self.configure(failures, flapping)
 
     def configure(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
@@ -156,6 +158,15 @@ class AutomaticBans:
         if not address or self.exempt(address):
             return "user " + _short(user)
         return network_key(address)
+
+    async def turn(self, user: str, client: str, gone: Callable[[], bool]) -> NameTurn | None:
+        """The turn of a login from an exempt address, by this name; None: it has none in time."""
+        return await self._turns.enter(_short(user), _short(client), gone)
+
+    @property
+    def window(self) -> float:
+        """Seconds for which a failed login counts."""
+        return self._failures.window
 
     def came(self, now: float, client: str) -> Ban | None:
         """A CONNECT with this client id. Returns the ban that results if it was one too many."""

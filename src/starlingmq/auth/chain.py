@@ -14,6 +14,7 @@ from starlingmq.auth.acl import Acl, read_acl
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban
 from starlingmq.auth.delays import Delays
 from starlingmq.auth.method import Method, Verdict
+from starlingmq.auth.name_turns import PATIENCE, NameTurn
 from starlingmq.auth.nats_login import NatsLogin
 from starlingmq.config.auth_section import AuthConfig, methods_of
 from starlingmq.config.nats_section import NatsConfig
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
     from starlingmq.auth.callout import Callout
     from starlingmq.auth.passwords import Hashing
+    from starlingmq.auth.scram import Scram
     from starlingmq.core.limits.access import Rights
     from starlingmq.core.session.session import Client
 
@@ -87,6 +89,7 @@ class Chain:
         self._methods = [] if hook is not None else make_methods(config, bans, hashing, self._lines, called)
         by_name = dict(zip(methods_of(config), self._methods, strict=False))
         self.callout = cast("Callout | None", by_name.get("http"))
+        self._scram = cast("Scram | None", by_name.get("scram"))
         self._by_certificate = any(isinstance(method, Certificate) for method in self._methods)
         self._certificate_first = bool(self._methods) and isinstance(self._methods[0], Certificate)
         self._delays = Delays()
@@ -105,18 +108,30 @@ class Chain:
             self._tell_of(ban, now)
         if ban is not None:
             return AuthResult(Reason.BANNED, detail=f"its {ban.kind} is banned")
+        claimed = "" if proof is not None else self._guessable(request, address)
+        turn = await self.bans.turn(claimed, request.client_id, request.gone) if claimed else None
+        if claimed and turn is None:
+            return await self._unchecked(now)
         if proof is not None:
             verdict, method = proof
         else:
             try:
                 verdict, method = await self._ask(request)
             except asyncio.CancelledError:
-                self._count(address, user)  # a timeout counts as a failure; otherwise being slow would avoid the limit
+                # a timeout counts as a failure; otherwise being slow would avoid the limit
+                self._end(turn, self._count(address, user))
+                raise
+            except BaseException:
+                self._end(turn)
                 raise
         name = user if verdict.username is None else verdict.username
         if verdict.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED):
+            delay = self._count(address, name)
+            self._end(turn, delay)
             left = now + ANSWERED - monotonic()  # the check may have waited for its turn
-            await self._delays.wait(max(0.0, min(self._count(address, name), left)))
+            await self._delays.wait(max(0.0, min(delay, left)))
+        elif turn is not None:
+            turn.end(right=verdict.reason == Reason.SUCCESS)
         if verdict.reason >= 0x80:
             return AuthResult(verdict.reason, verdict.data, verdict.username, detail=verdict.detail)
         if name != user and (ban := self.bans.of(monotonic(), "", name, "")) is not None:
@@ -246,6 +261,25 @@ class Chain:
         if name and not self._methods and request.username == name:
             return self._anonymous(), ANONYMOUS  # the listener has tls.use_identity_as_username
         return None
+
+    def _guessable(self, request: AuthRequest, address: str) -> str:
+        """The name for which the login has to wait for its turn; "": it does not. Only names behind exempt addresses
+        do: from elsewhere guesses get their address banned, and a stranger must not make the user wait."""
+        guess = request.password is not None or request.data is not None
+        if not guess or request.nkey or (address and not self.bans.exempt(address)):
+            return ""
+        if request.method and self._scram is not None:
+            return self._scram.claimed(request)
+        return request.username or ""
+
+    async def _unchecked(self, since: float) -> AuthResult:
+        """The answer for a login without a turn. It comes late, so that guessers do not fill the line at once."""
+        await self._delays.wait(max(0.0, since + PATIENCE - monotonic()))
+        return AuthResult(Reason.SERVER_BUSY, detail="failed logins by this name delay others; try again")
+
+    def _end(self, turn: NameTurn | None, delay: float = 0.0) -> None:
+        if turn is not None:
+            turn.end(delay=delay, window=self.bans.window)
 
     def _count(self, address: str, user: str) -> float:
         """A login failed. Returns the seconds by which to delay the refusal."""

@@ -74,6 +74,13 @@ class Scram:
         except (ScramException, ValueError):  # includes UnicodeDecodeError
             return _refused(begun)
 
+    def claimed(self, request: AuthRequest) -> str:
+        """The name of the exchange that this message ends; "" if it ends none, and so is no guess."""
+        if request.data is None or request.data.startswith(FIRST):
+            return ""
+        exchange = self._open.get(_exchange_key(request))
+        return "" if exchange is None else exchange.name
+
     async def close(self) -> None:
         self._open.clear()
         self._of_one.clear()

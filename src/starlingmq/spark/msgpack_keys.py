@@ -56,7 +56,7 @@ _pairs_decoder = msgspec.msgpack.Decoder(dict[_Key, msgspec.Raw], dec_hook=lambd
 def decode_once(payload: bytes) -> Any:
     """Return the value. Raises ValueError: not one value of MessagePack, or a map in it has a key twice."""
     value = _decode(payload)
-    # What msgspec writes itself has no key twice. Others write numbers and lengths in more or fewer bytes
+    # The output of msgspec has no key twice. Other encoders use more or fewer bytes for numbers and lengths
     if _encode(value) != payload and pairs(payload) != entries(value):
         raise ValueError(_which(payload))
     return value
