@@ -12,7 +12,17 @@ from typing import Final
 
 import pytest
 
-from starlingmq.wire.mqtt import Connack, Connect, Pingreq, Pingresp, Publish, Subscribe, SubscribeRequest, encode
+from starlingmq.wire.mqtt import (
+    Connack,
+    Connect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    encode,
+)
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, USER_PROPERTY, encode_property_bytes
 from tests.core.test_overlaps import every_pattern
 from tests.fuzz.server import PATIENCE, Sane, Server
@@ -71,6 +81,17 @@ def search(server: Server) -> list[tuple[Attacker, bytes]]:
     return list(zip(attackers, data, strict=True))
 
 
+def search_of_forty(server: Server) -> list[tuple[Attacker, bytes]]:
+    """Forty clients whose 512 filters each match every topic of one that publishes: some 20,000 matches a message."""
+    attackers = [Attacker(server) for _ in range(40)]
+    for number, attacker in enumerate(attackers):
+        part = number % 8 * 512
+        attacker.send(Subscribe(2, [SubscribeRequest(filter) for filter in every_pattern(LEVELS)[part : part + 512]]))
+        assert isinstance(attacker.receive(), Suback)
+    messages = b"".join(encode(Publish(b"a/" * LEVELS + b"%d" % number), 5) for number in range(400))
+    return [*((attacker, b"") for attacker in attackers), (Attacker(server), messages)]
+
+
 def many_publishers(server: Server) -> list[tuple[Attacker, bytes]]:
     """Twenty clients whose messages have as many properties as they may have."""
     properties = encode_property_bytes({USER_PROPERTY: [("", "")]}) * 2000
@@ -99,7 +120,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attack", [search, many_publishers, groups, long_topics])
+@pytest.mark.parametrize("attack", [search, search_of_forty, many_publishers, groups, long_topics])
 def test_pings_are_answered_meanwhile(server: Server, attack: Callable[[Server], list[tuple[Attacker, bytes]]]) -> None:
     other = Own(server)
     other.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
