@@ -12,7 +12,7 @@ import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
 import pytest
@@ -22,7 +22,13 @@ from starlingmq.api import http_connection, server
 from starlingmq.api.asgi import RequestRefused
 from starlingmq.api.connection_limit import ConnectionLimit, Slots
 from starlingmq.api.guard import LOG_INS_PER_ADDRESS
-from starlingmq.api.server import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS, CONNECTIONS_WHEN_SHORT, HttpListener
+from starlingmq.api.server import (
+    ACCEPTED_IN_TURN,
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_ADDRESS,
+    CONNECTIONS_WHEN_SHORT,
+    HttpListener,
+)
 from tests.patience import within
 
 from .conftest import TOKEN, Certificates, Serve
@@ -105,6 +111,39 @@ async def test_half_requests_from_many_addresses_keep_nobody_out(serve: Serve) -
             assert await status(open_, broker, "/health/live", from_=address) == 200
             assert await status(open_, broker, "/api/v1/clients", from_=address) == 200
         assert len(listener(broker).connection_limit) <= CONNECTIONS_MAX
+
+
+async def test_connections_that_come_without_pause_leave_turns_to_others(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepted all that waited at once, and the clients of all other listeners waited for 0.3 s."""
+    broker = await serve()
+    host, _, port = listener(broker).address.partition("://")[2].rpartition(":")
+    turn = 0
+    arrivals: list[int] = []
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    arrived = HttpListener._arrived
+
+    def noted(self: HttpListener, sock: socket.socket) -> None:
+        arrivals.append(turn)
+        arrived(self, sock)
+
+    monkeypatch.setattr(HttpListener, "_arrived", noted)
+    counting = asyncio.ensure_future(count())
+    with ExitStack() as stack:
+        for _ in range(100):  # the event loop stands still meanwhile
+            stack.enter_context(socket.create_connection((host, int(port))))
+        async with within(10):
+            while len(arrivals) < 100:
+                await asyncio.sleep(0.01)
+    counting.cancel()
+    assert max(arrivals.count(each) for each in arrivals) <= ACCEPTED_IN_TURN
 
 
 async def test_silent_connections_to_tls_are_counted_and_closed(serve: Serve, certificates: Certificates) -> None:

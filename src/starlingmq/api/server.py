@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 import socket
 import ssl
@@ -37,6 +38,7 @@ CONNECTIONS_MAX: Final = 200
 CONNECTIONS_PER_ADDRESS: Final = 120
 DESCRIPTORS_OF_OTHERS: Final = 192  # reserved for storage and links: a part of the reserve in listeners/descriptors.py
 CONNECTIONS_WHEN_SHORT: Final = 64  # limit while only the reserve is left
+ACCEPTED_IN_TURN: Final = 16  # of the event loop, some 5 ms
 STOP_SECONDS: Final = 1.0  # for replies in progress when the broker stops
 SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_SECONDS: Final = 0.1  # pause in accepting when there are no descriptors
@@ -127,7 +129,9 @@ class HttpListener:
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        for number in itertools.count(1):
+            if number % ACCEPTED_IN_TURN == 0:
+                await asyncio.sleep(0)  # ``sock_accept`` does not wait while connections wait
             try:
                 sock, _ = await loop.sock_accept(listening)
             except OSError as error:
