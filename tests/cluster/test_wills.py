@@ -376,7 +376,7 @@ def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first
     foreign.set_members({1: None, 2: None})
     now = 100.0
     foreign.turn(now)
-    (load,) = foreign.take_requests(now)
+    (load,) = foreign.take_requests()
     foreign.answered(TxnAnswer(load.tag, True, 5, ((),)), now)
     now += 1.0
     foreign.turn(now)
@@ -387,7 +387,7 @@ def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first
         for number in range(20_000)
     ]
     for place in range(0, len(cluster_wills) + 1, PAGE):
-        (load,) = foreign.take_requests(now)
+        (load,) = foreign.take_requests()
         foreign.answered(TxnAnswer(load.tag, True, 5, (tuple(cluster_wills[place : place + PAGE]),)), now)
     taken: list[bytes] = []
     turns = 0

@@ -155,7 +155,7 @@ class ClusterWills(Subsystem):
         return self.table.is_known(client_id)
 
     def registered(self, now: float) -> None:
-        self.registration.read_more(now)
+        self.registration.read_more()
 
     def held_wills(self, client_id: str) -> list[tuple[bytes, int, bytes]]:
         """Key (below ``all_wills``), revision and value of each record of the client id's wills that this node has."""
@@ -186,7 +186,7 @@ class ClusterWills(Subsystem):
             self.registration.watch_lost(answer.prefix)
 
     def _done(self, answer: TxnAnswer, now: float) -> None:
-        if self.registration.took_page(answer, now):
+        if self.registration.took_page(answer):
             return
         settled = self.settling.answered(answer, now)
         if settled is not None:
@@ -434,7 +434,7 @@ class ClusterWills(Subsystem):
             *self.registration.take_reads(),
             *self.registration.take_changes(now),
             *self.settling.take_requests(now),
-            *self.foreign.take_requests(now),
+            *self.foreign.take_requests(),
         ]
 
     def take_notices(self) -> list[str]:

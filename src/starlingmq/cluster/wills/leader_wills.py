@@ -15,7 +15,6 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate
 from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Put, Txn, TxnAnswer
-from starlingmq.cluster.subsystem import sooner
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
@@ -30,7 +29,6 @@ from starlingmq.cluster.wills.will_records import (
 )
 
 PAGE: Final = 500
-RETRY_SECONDS: Final = 0.5
 TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; more in the next turns
 
 
@@ -65,7 +63,6 @@ class LeaderWills:
         self._load = ""  # tag of the outstanding read
         self._after = b""
         self._tags = 0
-        self._retry_at = 0.0
         self._now = 0.0
         self._amendments: list[CasUpdate] = []
         self._notices: list[str] = []
@@ -171,26 +168,19 @@ class LeaderWills:
         amendments, self._amendments = self._amendments, []
         return amendments
 
-    def take_requests(self, now: float) -> list[Txn]:
-        requests: list[Txn] = []
-        if now < self._retry_at:
-            return requests
-        if self._loads and not self._load:
-            self._tags += 1
-            self._load = f"wills load {self._tags}"
-            get = Get(self._loads[0], prefix=True, limit=PAGE, after=self._after)
-            requests.append(Txn(self._load, (), (get,)))
-        return requests
+    def take_requests(self) -> list[Txn]:
+        if not self._loads or self._load:
+            return []
+        self._tags += 1
+        self._load = f"wills load {self._tags}"
+        return [Txn(self._load, (), (Get(self._loads[0], prefix=True, limit=PAGE, after=self._after),))]
 
     def answered(self, answer: TxnAnswer, now: float) -> None:
         """Takes the answer to one of this module's requests; ignores others."""
         self._now = now
         if self._load and answer.tag == self._load:
             self._load = ""
-            if answer.error:
-                self._retry_at = now + RETRY_SECONDS
-            else:
-                self._took_page(answer.found[0], now)
+            self._took_page(answer.found[0], now)
 
     def _took_page(self, found: tuple[KeyValue, ...], now: float) -> None:
         whole = self._loads[0] == self._all
@@ -217,6 +207,4 @@ class LeaderWills:
         for node, since in self._gone_since.items():
             if node not in self._loaded:
                 soonest = min(soonest, since + self._patience)
-        if self._loads and not self._load:
-            soonest = sooner(soonest, self._retry_at)
         return 0.0 if soonest == inf else soonest

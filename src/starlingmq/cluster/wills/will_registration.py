@@ -27,7 +27,6 @@ from typing import Final
 
 from starlingmq.cluster.etcd.etcd_cas import CasResult, CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Request, Txn, TxnAnswer, Watch, WatchEvent
-from starlingmq.cluster.subsystem import sooner
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import SETTLED, RegisteredWill, WillValueError, decode_will, encode_will
 from starlingmq.cluster.wills.will_table import WillTable
@@ -35,7 +34,6 @@ from starlingmq.core.session.will_port import WillPort
 
 PAGE: Final = 500  # keys read at once
 NAMES_PER_CHECK: Final = 200
-RETRY_SECONDS: Final = 0.5
 
 
 class WillRegistration:
@@ -48,7 +46,6 @@ class WillRegistration:
         changes: EtcdCas,
     ) -> None:
         """``settled``: to be called if another node has taken a will of this node, or cancelled it."""
-        self._retry_at = 0.0  # no reads before this time: etcd has answered with an error
         self._table = table
         self._wills = wills
         self._seconds = fire_seconds
@@ -77,20 +74,17 @@ class WillRegistration:
 
     # Reading
 
-    def read_more(self, now: float) -> None:
-        if not self._read and not self._page and not self._unchecked and now >= self._retry_at:
+    def read_more(self) -> None:
+        if not self._read and not self._page and not self._unchecked:
             self._pages += 1
             self._page = f"wills page {self._pages}"
             self._requests.append(Txn(self._page, (), (Get(self._keys, prefix=True, limit=PAGE, after=self._after),)))
 
-    def took_page(self, answer: TxnAnswer, now: float) -> bool:
+    def took_page(self, answer: TxnAnswer) -> bool:
         """Takes the answer to the outstanding read; False for another answer."""
         if not self._page or answer.tag != self._page:
             return False
         self._page = ""
-        if answer.error:
-            self._retry_at = now + RETRY_SECONDS
-            return True
         if not self._after:
             self._requests.append(Watch(self._keys, answer.revision + 1))
         found: tuple[KeyValue, ...] = answer.found[0]
@@ -98,7 +92,7 @@ class WillRegistration:
             self.know(kv.key, kv.value, kv.mod_revision)
         if len(found) == PAGE:
             self._after = found[-1].key
-            self.read_more(now)
+            self.read_more()
             return True
         self._unchecked = deque(self._table.entries)
         self._check()
@@ -205,8 +199,5 @@ class WillRegistration:
         return len(self._unchecked) != 0
 
     def wake_at(self) -> float:
-        """When ``take_changes`` or ``read_more`` has to be called without an event; 0.0: never."""
-        soonest = self._amendments.wake_at()
-        if not self._read and not self._page:
-            soonest = sooner(soonest, self._retry_at)
-        return soonest
+        """When ``take_changes`` has to be called without an event; 0.0: never."""
+        return self._amendments.wake_at()

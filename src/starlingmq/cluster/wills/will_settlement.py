@@ -70,7 +70,6 @@ from starlingmq.core.session.session_user import BY_USER, is_anothers
 from starlingmq.core.session.will_rule import is_cancelled
 
 UNDER_WAY_MAX: Final = 512  # changes at the leaders of shares, each of which is one message
-RETRY_SECONDS: Final = 0.5
 AGAIN_SECONDS: Final = 0.03  # between two reads of a will that another node is publishing
 PATIENCE: Final = 1.1  # clocks of two nodes differ slightly in speed
 KEPT_SECONDS: Final = 60.0  # how long the result is kept for the CONNECT that asks for it
@@ -161,7 +160,6 @@ class WillSettlements:
         self._again: deque[Settlement] = deque()  # to be read again later, in order of time
         self._asking: dict[str, Settlement] = {}  # by tag
         self._tags = 0
-        self._retry_at = 0.0
         self._now = 0.0
         self._amendments = EtcdCas("wills settle", 1, UNDER_WAY_MAX)
         self._notices: list[str] = []
@@ -406,7 +404,7 @@ class WillSettlements:
 
     def take_requests(self, now: float) -> list[Txn]:
         requests: list[Txn] = []
-        while self._to_ask and now >= self._retry_at:
+        while self._to_ask:
             asked = self._to_ask.popleft()
             if asked.done:
                 continue
@@ -422,10 +420,6 @@ class WillSettlements:
         self._now = now
         asked = self._asking.pop(answer.tag, None)
         if asked is not None:
-            if answer.error:
-                self._to_ask.append(asked)
-                self._retry_at = now + RETRY_SECONDS
-                return None
             self._found(asked, *answer.found)
             return None
         amended = self._amendments.answered(answer, now)
@@ -460,8 +454,6 @@ class WillSettlements:
     def wake_at(self) -> float:
         """When ``take_requests`` has to be called without an event; 0.0: never."""
         soonest = self._amendments.wake_at()
-        if self._to_ask:
-            soonest = sooner(soonest, self._retry_at)
         if self._again:
             soonest = sooner(soonest, self._again[0].again_at)
         return soonest
