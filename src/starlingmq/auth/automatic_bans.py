@@ -80,11 +80,13 @@ class Counted:
 
 
 class AutomaticBans:
-    def __init__(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:
+    """``turns`` has a clock of its own."""
+
+    def __init__(self, failures: FailuresConfig, flapping: FlappingConfig, turns: NameTurns | None = None) -> None:
         self._by_hand: OrderedDict[BanKey, Ban] = OrderedDict()
         self._automatic: OrderedDict[BanKey, Ban] = OrderedDict()
         self._networks = NetworkSet()  # those of ``_by_hand``
-        self._turns = NameTurns()
+        self._turns = turns or NameTurns()
         self.configure(failures, flapping)
 
     def configure(self, failures: FailuresConfig, flapping: FlappingConfig) -> None:

@@ -90,6 +90,7 @@ class Chain:
         by_name = dict(zip(methods_of(config), self._methods, strict=False))
         self.callout = cast("Callout | None", by_name.get("http"))
         self._scram = cast("Scram | None", by_name.get("scram"))
+        self._tokens = by_name.get("jwt")
         self._by_certificate = any(isinstance(method, Certificate) for method in self._methods)
         self._certificate_first = bool(self._methods) and isinstance(self._methods[0], Certificate)
         self._delays = Delays()
@@ -119,15 +120,15 @@ class Chain:
                 verdict, method = await self._ask(request)
             except asyncio.CancelledError:
                 # a timeout counts as a failure; otherwise being slow would avoid the limit
-                self._end(turn, self._count(address, user))
+                self._end(turn, request, self._count(address, user))
                 raise
             except BaseException:
-                self._end(turn)
+                self._end(turn, request)
                 raise
         name = user if verdict.username is None else verdict.username
         if verdict.reason in (Reason.BAD_USER_NAME_OR_PASSWORD, Reason.NOT_AUTHORIZED):
             delay = self._count(address, name)
-            self._end(turn, delay)
+            self._end(turn, request, delay, method)
             left = now + ANSWERED - monotonic()  # the check may have waited for its turn
             await self._delays.wait(max(0.0, min(delay, left)))
         elif turn is not None:
@@ -277,9 +278,13 @@ class Chain:
         await self._delays.wait(max(0.0, since + PATIENCE - monotonic()))
         return AuthResult(Reason.SERVER_BUSY, detail="failed logins by this name delay others; try again")
 
-    def _end(self, turn: NameTurn | None, delay: float = 0.0) -> None:
-        if turn is not None:
-            turn.end(delay=delay, window=self.bans.window)
+    def _end(self, turn: NameTurn | None, request: AuthRequest, delay: float = 0.0, method: object = None) -> None:
+        """A login was wrong (``delay``), as ``method`` found, or was not decided. A refused token is no guess."""
+        if turn is None:
+            return
+        if self._tokens is not None and method is type(self._tokens):
+            delay = 0.0
+        turn.end(delay=delay, window=self.bans.window, password=None if request.method else request.password)
 
     def _count(self, address: str, user: str) -> float:
         """A login failed. Returns the seconds by which to delay the refusal."""
