@@ -291,6 +291,6 @@ async def test_guesses_of_one_name_over_many_connections_are_as_slow_as_over_one
 async def test_scram_has_turns_by_the_name_of_the_exchange(serve: Serve, passwd: Passwd, short: None) -> None:
     failures = {"delay": "500ms", "exempt": ["127.0.0.0/8"]}
     broker = await serve(auth={"password": {"file": passwd(ann="right", bob="other")}, "failures": failures})
-    outcomes = await asyncio.gather(*(scram(broker.address(), "ann", "wrong") for _ in range(20)))
+    outcomes = await asyncio.gather(*(scram(broker.address(), "ann", "wrong") for _ in range(40)))
     assert outcomes.count(WRONG) <= GUESSES_FREE + FREE, "the next one would be checked 4 s after these"
     assert await scram(broker.address(), "bob", "other") == 0
