@@ -17,6 +17,7 @@ from tests.sim.world import LIVENESS_MAX
 
 from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
+from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.takeover.takeover import Takeovers
 from starlingmq.core.mqtt.publishing import RETURNED
 from starlingmq.core.routing.peer_receivers import SEQUENCE_SHIFT
@@ -279,12 +280,26 @@ def test_worlds(seed: int) -> None:
 
 def test_a_store_with_lower_epochs_does_not_end_a_session() -> None:
     store = LoneStore()
-    strays = OrphanedSessions(store)
+    strays = OrphanedSessions(store, lambda: {4: None})
     strays.enter((3, 4), {"old": 1000, "new": 5})
-    strays.ask({4: None})
+    strays.ask()
     for client_id, answered in store.reads:
         answered(client_id, 20, ())
     assert strays.take_decided() == [("old", True), ("new", False)] and not strays
+
+
+def test_the_members_count_that_there_are_when_an_answer_comes() -> None:
+    """A node that came since the question has served the client; one that was removed has lost what it had."""
+    store = LoneStore()
+    members = {4: None, 5: None}
+    strays = OrphanedSessions(store, lambda: members)
+    strays.enter((3, 4), {"came": 7, "went": 7})
+    strays.ask()
+    members = {4: None, 6: None}
+    for client_id, answered in store.reads:
+        other = 6 if client_id == "came" else 5
+        answered(client_id, 9, (OwnerKey(3, 7, 7), OwnerKey(other, 9, 9)))
+    assert strays.take_decided() == [("came", False), ("went", True)]
 
 
 MISTAKES: dict[str, tuple[type, str, Callable[..., object], Callable[[Story], None]]] = {

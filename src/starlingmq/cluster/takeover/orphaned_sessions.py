@@ -10,7 +10,7 @@ Pure: requests out, answers in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from starlingmq.cluster.takeover.owner_store import OwnerKey, OwnerStore
@@ -23,10 +23,11 @@ class OrphanedSessions:
 
     decided: list[tuple[str, bool]]
 
-    def __init__(self, store: OwnerStore) -> None:
+    def __init__(self, store: OwnerStore, members: Callable[[], Mapping[int, None]]) -> None:
+        """``members``: the numbers of all members, when an answer comes."""
         self.decided = []
         self._store = store
-        self._members: Mapping[int, None] = {}
+        self._members = members
         self._numbers: tuple[int, ...] = ()
         self._epochs: dict[str, int] = {}
         self._asked: dict[str, None] = {}  # client ids whose owners are being read
@@ -43,9 +44,8 @@ class OrphanedSessions:
     def __len__(self) -> int:
         return len(self._epochs)
 
-    def ask(self, members: Mapping[int, None]) -> None:
-        """To be called in each turn once this node is registered. ``members``: the numbers of all members."""
-        self._members = members
+    def ask(self) -> None:
+        """To be called in each turn once this node is registered."""
         if not self._epochs or len(self._asked) == len(self._epochs):
             return
         for client_id in self._epochs:
@@ -63,13 +63,13 @@ class OrphanedSessions:
         self.decided.append((client_id, younger or self._is_ours(epoch, keys)))
 
     def _is_ours(self, epoch: int, keys: tuple[OwnerKey, ...]) -> bool:
-        ours = False
+        ours, members = False, self._members()
         for key in keys:
             if key.node == 0:  # the leader of the share does not know earlier keys
                 ours = ours or epoch < key.epoch
             elif key.node in self._numbers:
                 ours = ours or key.epoch >= epoch
-            elif key.node in self._members and key.epoch > epoch:
+            elif key.node in members and key.epoch > epoch:
                 return False
         return ours
 

@@ -98,7 +98,7 @@ class Takeovers:
         self._ownership = ownership
         self.migrations = Migrations(broker, ownership, limit, ports)
         self.offers = DrainOffers(self._ctx, ownership)
-        self.orphaned = OrphanedSessions(owners)
+        self.orphaned = OrphanedSessions(owners, lambda: self.migrations.members)
         self._delivery = InboundDelivery(self.migrations)
         self._connects = WaitingConnects(self.migrations, self._delivery)
         self._target = TakeoverTarget(self.migrations, self._delivery, self._connects)

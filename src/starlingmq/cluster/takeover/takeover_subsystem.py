@@ -48,7 +48,7 @@ class TakeoverSubsystem(Subsystem):
     def take_requests(self, now: float) -> list[Request]:
         self._ownership.ask()
         if self._view.is_registered():
-            self._takeovers.orphaned.ask(self._takeovers.migrations.members)
+            self._takeovers.orphaned.ask()
         return []
 
     def has_input(self) -> bool:

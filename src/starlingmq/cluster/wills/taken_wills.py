@@ -17,7 +17,6 @@ copy, and answered the client.
 
 from __future__ import annotations
 
-from collections import deque
 from math import inf
 from typing import Final
 
@@ -42,7 +41,7 @@ class TakenWills:
         self._registration = registration
         self._me = 0
         self._since = 0
-        self._to_check: deque[str] = deque()
+        self._to_check: dict[str, None] = {}  # in their order
         self._checking = 0  # checks that are not answered
 
     def enter(self, me: int) -> None:
@@ -89,8 +88,8 @@ class TakenWills:
         elif entry.checked:
             entry.checked = False
             self._registration.amend(name, entry, known)
-        elif name not in self._to_check:
-            self._to_check.append(name)
+        else:
+            self._to_check[name] = None
 
     def _give_up(self, entry: WillEntry, known: RegisteredWill) -> None:
         self.lost += 1
@@ -104,7 +103,9 @@ class TakenWills:
         clients have been back since. To be called in each turn."""
         while self._to_check and self._checking < CHECKS_MAX:
             self._checking += 1
-            self._check(self._to_check.popleft())
+            name = next(iter(self._to_check))
+            del self._to_check[name]
+            self._check(name)
 
     def _check(self, name: str) -> None:
         def answered(client_id: str, newest: int, keys: tuple[OwnerKey, ...]) -> None:
