@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.cluster.lone_ownership import LoneStore
+from tests.cluster.lone_store import LoneStore
 from tests.cluster.return_world import run
 from tests.cluster.takeover_world import Roamer, RoamingWorld
 from tests.cluster.test_takeover_crashes import clients_of, got, made, mute

@@ -1,24 +1,43 @@
-"""Claims of one node."""
+"""Requests of one node about owners of client ids."""
 
 from __future__ import annotations
 
-from tests.cluster.lone_ownership import LoneStore, lone_ownership
-
+from starlingmq.cluster.shares.owner_requests import OwnerRequests
+from starlingmq.cluster.shares.share_messages import OwnerAnswer
+from starlingmq.cluster.shares.share_table import SHARES, Pair, ShareTable, share_of
 from starlingmq.cluster.takeover.owner_store import Claimed
-from starlingmq.cluster.takeover.ownership import UNDER_WAY_MAX
 
 
-def test_a_storm_of_claims_is_taken_in_parts_that_leave_room_for_heartbeats() -> None:
-    """20,000 clients that came back at once took each other's nodes for gone: one turn executed up to 4,096 claims at
-    each of three nodes, and copied them to deputies."""
-    store = LoneStore()
-    ownership = lone_ownership(store)
-    ownership.enter(1)
-    for number in range(2000):
-        ownership.claim(f"c{number}")
-    ownership.ask()
-    assert len(store.claims) == UNDER_WAY_MAX and UNDER_WAY_MAX <= 512
-    for client_id, answered in store.claims[:100]:
-        answered(client_id, Claimed(7, {}, 0))
-    ownership.ask()
-    assert len(store.claims) == UNDER_WAY_MAX + 100, "the others follow the answers"
+def led_by(node: int, version: int) -> ShareTable:
+    return ShareTable(version, {1: 1, 2: 1}, (Pair(node, 0, version, 0),) * SHARES)
+
+
+def test_of_each_share_one_request_is_under_way_and_the_others_follow_in_order() -> None:
+    """Else requests that wait for a lost node keep those of other shares waiting, and 20,000 clients that come back at
+    once make turns in which no heartbeat is sent."""
+    requests = OwnerRequests()
+    requests.enter(1, 1, 0)
+    requests.set_table(led_by(2, 1), True)
+    granted: list[tuple[str, int]] = []
+
+    def answered(client_id: str, claimed: Claimed) -> None:
+        granted.append((client_id, claimed.epoch))
+
+    first, second, third = [f"c{n}" for n in range(100_000) if share_of(f"c{n}") == share_of("c0")][:3]
+    for client_id in (first, second, "c1", third):
+        requests.claim(client_id, 0, answered)
+    (one, other) = requests.take_messages()
+    assert [each.client_id for _, each in (one, other)] == [first, "c1"]
+    requests.answered(OwnerAnswer(one[1].ticket, 7, ()))
+    ((node, following),) = requests.take_messages()
+    assert (node, following.client_id) == (2, second)
+    requests.set_table(led_by(1, 2), True)
+    assert [(node, each.client_id) for node, each in requests.take_messages()] == [(1, second), (1, "c1")]
+    for ticket in (other[1].ticket, following.ticket):
+        requests.answered(OwnerAnswer(ticket, 8, ()))
+    ((_, last),) = requests.take_messages()
+    requests.answered(OwnerAnswer(last.ticket, 9, ()))
+    requests.answered(OwnerAnswer(last.ticket, 10, ()))
+    assert requests.idle() and requests.take_messages() == [] and requests.leaders() == {}
+    requests.give_answers(1.0)
+    assert granted == [(first, 7), ("c1", 8), (second, 8), (third, 9)]

@@ -132,15 +132,15 @@ class Planted(NamedTuple):
 MISTAKES = {
     "two leaders: one believes that it still leads, and asks no deputy": Planted(
         (Patch(Shares, "_follow_table", _believes_that_it_still_leads), Patch(ShareLeader, "_grant", _grants_alone)),
-        2,
+        0,
     ),
-    "a new leader begins with nothing": Planted((Patch(ShareBooks, "led_before", _begins_with_nothing),), 1),
+    "a new leader begins with nothing": Planted((Patch(ShareBooks, "led_before", _begins_with_nothing),), 0),
     "a claim is answered from memory of an earlier life": Planted(
         (
             Patch(ShareNode, "start", _keeps_the_books_of_its_earlier_life),
             Patch(ShareBooks, "led_before", _any_book),
         ),
-        68,
+        6,
     ),
     "a deputy is passed over": Planted(
         (
@@ -153,7 +153,7 @@ MISTAKES = {
     "a deputy answers a claim and forgets it": Planted((Patch(Shares, "_keep", _answers_before_it_has_the_key),), 1),
     "a leader serves before its deputy has a copy": Planted((Patch(ShareLeader, "_copy", _serves_without_a_copy),), 22),
     "a request is not made again with the next table": Planted((Patch(OwnerRequests, "set_table", _asks_once),), 1),
-    "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 1),
+    "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 3),
     "an unknown node is named with an old session": Planted(
         (Patch(OwnerBook, "_with_suspected", _suspects_nothing_late),), 7
     ),

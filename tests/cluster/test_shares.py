@@ -210,6 +210,24 @@ def test_claims_wait_for_a_deputy_that_is_gone_while_etcd_is_away_and_no_longer(
     assert lasting(fleet, 0, client_id).connack is not None
 
 
+def test_claims_that_wait_for_a_lost_node_do_not_keep_those_of_other_shares_waiting() -> None:
+    """512 claims were under way at a node, of whatever shares: with as many that nothing answered, none was made."""
+    fleet = share_fleet(3)
+    shares, ownership, gone = fleet[0].cluster.shares, fleet[0].cluster.ownership, fleet[2].cluster.number
+    table = shares.table
+    lost = [f"c{n}" for n in range(4000) if gone in table.of(f"c{n}")[:2]][:2000]
+    kept = next(f"c{n}" for n in range(4000) if gone not in table.of(f"c{n}")[:2])
+    fleet.etcd.lose_leader(fleet.now, 20.0)
+    fleet.end(2)
+    for client_id in lost:
+        fleet[0].open().send(Connect(5, client_id, True, 0))
+    fleet.advance(2.0, 0.1)
+    assert lasting(fleet, 0, kept).connack.reason == 0
+    fleet.advance(40.0, 0.1)
+    assert lasting(fleet, 0, lost[-1]).connack.reason == 0
+    assert ownership.idle() and shares.owners.idle()
+
+
 def test_a_node_without_storage_says_that_it_knows_nothing_of_its_earlier_incarnation() -> None:
     fleet = share_fleet(3)
     lasting(fleet, 1, "c")

@@ -117,13 +117,13 @@ class Planted(NamedTuple):
 
 
 MISTAKES = {
-    "two leaders: one answers without its deputy": Planted(ShareLeader, "_grant", _answers_before_the_deputy, 2),
+    "two leaders: one answers without its deputy": Planted(ShareLeader, "_grant", _answers_before_the_deputy, 0),
     "a leader answers before it has asked all": Planted(ShareLeader, "_collect", _answers_before_all_are_asked, 2),
     "an epoch goes back": Planted(OwnerBook, "claim", _goes_back, 1),
     "frames of an earlier version count": Planted(Shares, "received", _hears_earlier_versions, 2),
-    "any older book is taken for a whole one": Planted(ShareBooks, "led_before", _takes_any_book_for_whole, 38),
+    "any older book is taken for a whole one": Planted(ShareBooks, "led_before", _takes_any_book_for_whole, 163),
     "nodes that could not be asked are not named": Planted(ShareLeader, "_forget_strangers", _names_no_unknown, 7),
-    "a statement drops later grants": Planted(OwnerBook, "replace_node", _drops_what_was_granted_since, 400),
+    "a statement drops later grants": Planted(OwnerBook, "replace_node", _drops_what_was_granted_since, 2),
     "a deputy takes no changes": Planted(ShareBooks, "keep", _keeps_copies_only, 1),
     "frames after a gap are taken": Planted(ShareChannel, "received", _takes_frames_after_a_gap, 0),
 }

@@ -1,15 +1,17 @@
 """This node's requests about owners of client ids, to the leaders of their shares.
 
 Law: each request is answered once. It is sent to the leader of its share in each version of the table until then; an
-answer in an earlier version does not count, as the channels do not deliver it.
+answer in an earlier version does not count, as the channels do not deliver it. Of each share one request is under way,
+so those that wait for a lost leader or deputy keep no other share waiting, and a storm comes in parts.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from starlingmq.cluster.shares.share_messages import Claim, OwnerAnswer, Read, Release
-from starlingmq.cluster.shares.share_table import NO_TABLE, ShareTable
+from starlingmq.cluster.shares.share_table import NO_TABLE, ShareTable, share_of
 from starlingmq.cluster.takeover.owner_store import CLEAN, Claimed, OwnerKey
 
 Request = Claim | Release | Read
@@ -30,6 +32,8 @@ class OwnerRequests:
         self._taking_part = False
         self._tickets = 0
         self._asked: dict[int, tuple[Request, Callable[[OwnerAnswer], None]]] = {}  # by ticket
+        self._under_way: dict[int, Request] = {}  # by share
+        self._lines: dict[int, deque[Request]] = {}  # by share: those that wait for the one that is under way
         self._messages: list[tuple[int, Request]] = []  # to leaders
         self._answers: list[tuple[OwnerAnswer, Callable[[OwnerAnswer], None]]] = []
 
@@ -67,11 +71,16 @@ class OwnerRequests:
 
     def _ask(self, message: Request, answered: Callable[[OwnerAnswer], None]) -> None:
         self._asked[message.ticket] = message, answered
-        if self._taking_part:
-            self._ask_leader(message)
+        share = share_of(message.client_id)
+        if share in self._under_way:
+            self._lines.setdefault(share, deque()).append(message)
+        else:
+            self._begin(share, message)
 
-    def _ask_leader(self, message: Request) -> None:
-        self._messages.append((self._table.of(message.client_id).leader, message))
+    def _begin(self, share: int, message: Request) -> None:
+        self._under_way[share] = message
+        if self._taking_part:
+            self._messages.append((self._table.pairs[share].leader, message))
 
     # For the shares
 
@@ -90,14 +99,14 @@ class OwnerRequests:
 
     def leaders(self) -> dict[int, None]:
         """The nodes from which answers are missing; 0: a share has no leader."""
-        return {self._table.of(message.client_id).leader: None for message, _ in self._asked.values()}
+        return {self._table.pairs[share].leader: None for share in self._under_way}
 
     def set_table(self, table: ShareTable, taking_part: bool) -> None:
         self._table, self._taking_part = table, taking_part
         self._messages = []
         if taking_part:
-            for message, _ in self._asked.values():
-                self._ask_leader(message)
+            for share, message in self._under_way.items():
+                self._begin(share, message)
 
     def take_messages(self) -> list[tuple[int, Request]]:
         """(leader, message): to be sent."""
@@ -106,6 +115,15 @@ class OwnerRequests:
 
     def answered(self, answer: OwnerAnswer) -> None:
         asked = self._asked.pop(answer.ticket, None)
-        if asked is not None:
-            self.newest = max(self.newest, answer.epoch)
-            self._answers.append((answer, asked[1]))
+        if asked is None:
+            return
+        self.newest = max(self.newest, answer.epoch)
+        self._answers.append((answer, asked[1]))
+        share = share_of(asked[0].client_id)
+        line = self._lines.get(share)
+        if line is None:
+            del self._under_way[share]
+            return
+        self._begin(share, line.popleft())
+        if not line:
+            del self._lines[share]

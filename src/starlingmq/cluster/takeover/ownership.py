@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from starlingmq.cluster.takeover.owner_store import CLEAN, Claimed, OwnerStore
-
-UNDER_WAY_MAX: Final = 512  # of a storm of claims, no turn takes so many that heartbeats wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +131,18 @@ class Ownership:
 
     def ask(self) -> None:
         """Makes the requests of this turn."""
-        while self._node and self._may_ask():
-            if not self._claims:
-                self._releasing += 1
-                self._store.release(*self._releases.popleft(), self._released)
-                continue
-            client_id = next(iter(self._claims))
-            del self._claims[client_id]
+        if not self._node:
+            return
+        claims, self._claims = self._claims, {}
+        for client_id in claims:
             if client_id in self._unconditional or client_id in self._written or self._ports.wanted(client_id):
                 self.claims += 1
                 floor = self._ports.floor(client_id)
                 self._claiming[client_id] = UnderWay(floor == CLEAN, self.newest)
                 self._store.claim(client_id, floor, self._claimed)
-
-    def _may_ask(self) -> bool:
-        waiting = self._claims or self._releases
-        return bool(waiting) and len(self._claiming) + self._releasing < UNDER_WAY_MAX
+        while self._releases:
+            self._releasing += 1
+            self._store.release(*self._releases.popleft(), self._released)
 
     def _claimed(self, client_id: str, claimed: Claimed) -> None:
         under_way = self._claiming.pop(client_id)

@@ -1,11 +1,10 @@
-"""Claims of one node without the rest of it, and a store that answers when a test says so."""
+"""A store of owners that answers when a test says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from starlingmq.cluster.takeover.owner_store import Claimed, OwnerKey
-from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 
 
 class LoneStore:
@@ -22,8 +21,3 @@ class LoneStore:
 
     def read(self, client_id: str, answered: Callable[[str, int, tuple[OwnerKey, ...]], None]) -> None:
         self.reads.append((client_id, answered))
-
-
-def lone_ownership(store: LoneStore) -> Ownership:
-    """Every claim is wanted, nothing was discarded, and no key has to stay."""
-    return Ownership(store, OwnershipPorts(lambda _: 0, lambda _: True, lambda _: False))
