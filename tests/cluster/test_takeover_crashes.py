@@ -11,7 +11,7 @@ from tests.few import few
 from tests.sim.clients import Publisher
 from tests.sim.network import End, Network
 from tests.sim.node import Node
-from tests.sim.world import LIVENESS_MAX
+from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.cluster.links.peer_frames import Data, Envelope, ShareFrame
 from starlingmq.cluster.shares.share_table import share_of
@@ -54,7 +54,7 @@ def clients_of(world: RoamingWorld, home: Node, other: Node, messages: int) -> t
 Way = tuple[Node, Node]  # source, target
 
 
-def mute(world: RoamingWorld, messages: Sequence[Way] = (), everything: Sequence[Way] = ()) -> None:
+def mute(world: World, messages: Sequence[Way] = (), everything: Sequence[Way] = ()) -> None:
     """From now on messages are lost on some ways, and everything is on others, by whichever nodes it goes, but what
     concerns owners of client ids; then no node says that it hears another one, as if more ways were cut."""
     network = world.network
@@ -70,7 +70,7 @@ def mute(world: RoamingWorld, messages: Sequence[Way] = (), everything: Sequence
     network.send = send  # type: ignore[method-assign]
 
 
-def say_nothing(world: RoamingWorld, nothing: bool) -> None:
+def say_nothing(world: World, nothing: bool) -> None:
     """Whether the nodes that run now do not hear from the others which nodes these hear."""
     for node in world.nodes:
         if node.process is not None:

@@ -142,10 +142,14 @@ class World:
             self._safety()
             self._liveness()
         finally:
-            for node in self.nodes:
-                if isinstance(node, CopiedNode) and node.life is not None:
-                    node.life.die()
-            none_runs()
+            self.close()
+
+    def close(self) -> None:
+        """No node runs any more."""
+        for node in self.nodes:
+            if isinstance(node, CopiedNode) and node.life is not None:
+                node.life.die()
+        none_runs()
 
     def form(self) -> None:
         """Until all nodes serve."""
