@@ -325,17 +325,18 @@ def test_a_table_that_comes_from_another_node_is_followed_after_the_answers() ->
 
 
 class Silent:
-    """Links to nodes that acknowledge nothing."""
+    """Links to nodes that acknowledge nothing, unless a test says so of node 3."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, str]] = []
+        self.taken_by_3 = 0
 
     def send(self, node: int, message: Message) -> int:
         self.sent.append((node, type(message).__name__))
         return len(self.sent)
 
     def taken(self, node: int) -> int:
-        return 0
+        return self.taken_by_3 if node == 3 else 0
 
     def is_full(self, node: int) -> bool:
         return False
@@ -375,6 +376,31 @@ def test_a_node_that_comes_back_after_a_table_without_it_is_told_of_the_keys_of_
             for _ in range(SHARES // SWEEPS_PER_TURN + 1):
                 leader.turn()
             assert ((3, "Earlier") in links.sent) == (table is back)
+
+
+def test_a_node_that_was_not_told_of_the_keys_of_its_earlier_life_is_told_in_the_next_table() -> None:
+    """A message that is under way is lost with a table, here because another node has gone."""
+    listed = Reassignment(NO_TABLE, {1: 1, 2: 1, 3: 1, 4: 1}).table
+    back = Reassignment(listed, {1: 1, 2: 1, 3: 9, 4: 1}).table
+    after = Reassignment(back, {1: 1, 2: 1, 3: 9}).table
+    client_id = next(f"c{n}" for n in range(10000) if listed.of(f"c{n}") == back.of(f"c{n}") == after.of(f"c{n}"))
+    share = share_of(client_id)
+    for taken in (0, 1 << 40):
+        books, links = ShareBooks(), Silent()
+        leader = ShareLeader(books, links)
+        me = listed.pairs[share].leader
+        for table in (listed, back, after):
+            books.set_table(table, me)
+            if table is listed:
+                book = OwnerBook(table.pairs[share].since, table.pairs[share].before, True)
+                book.put(client_id, OwnerKey(3, 5, 5, 1))
+                books.put(share, book)
+            leader.set_table(table, me, {share: table.pairs[share].since})
+            if table is back:
+                links.taken_by_3 = taken
+            for _ in range(SHARES // SWEEPS_PER_TURN + 1):
+                leader.turn()
+        assert links.sent.count((3, "Earlier")) == (1 if taken else 2)
 
 
 def test_who_loses_leader_and_deputy_at_once_loses_a_session_once_at_most() -> None:

@@ -115,6 +115,8 @@ class ShareLeader:
         self._held: dict[int, deque[tuple[int, int, Answer]]] = {}  # deputy -> (number, node, answer)
         self._hastened: dict[int, int] = {}  # deputy -> number of the last ``Hasten`` to it
         self._to_sweep: deque[int] = deque()
+        # node -> (number, shares) of each message ``Earlier`` that it has not taken
+        self._told: dict[int, deque[tuple[int, list[int]]]] = {}
         self._to_settle = False
 
     def copied(self) -> dict[int, int]:
@@ -134,7 +136,8 @@ class ShareLeader:
         self._table = table
         self._led, self._held, self._hastened, self._to_copy = {}, {}, {}, {}
         self._to_settle = me != 0
-        unswept, self._to_sweep = self._to_sweep, deque()
+        unswept = {*self._to_sweep, *[share for told in self._told.values() for _, shares in told for share in shares]}
+        self._to_sweep, self._told = deque(), {}
         asks: dict[int, list[int]] = {}
         for share, pair in enumerate(table.pairs):
             if not me or pair.leader != me:
@@ -342,7 +345,13 @@ class ShareLeader:
 
     def _sweep(self) -> None:
         """Tells nodes that have restarted which keys their earlier incarnations have written."""
+        for node, told in list(self._told.items()):
+            while told and told[0][0] <= self._links.taken(node):
+                told.popleft()
+            if not told:
+                del self._told[node]
         found: dict[int, list[tuple[str, int]]] = {}
+        shares: dict[int, dict[int, None]] = {}
         for _ in range(min(len(self._to_sweep), SWEEPS_PER_TURN)):
             led = self._led[self._to_sweep.popleft()]
             if led.state is not LeadState.SERVING:
@@ -351,8 +360,10 @@ class ShareLeader:
             assert self._table is not None
             for client_id, key in led.book.earlier(self._table.nodes):
                 found.setdefault(key.node, []).append((client_id, key.epoch))
+                shares.setdefault(key.node, {})[led.share] = None
         for node, keys in found.items():
-            self._links.send(node, Earlier(tuple(keys)))
+            number = self._links.send(node, Earlier(tuple(keys)))
+            self._told.setdefault(node, deque()).append((number, list(shares[node])))
 
     def _settle(self) -> None:
         """Once, when all shares here serve and their deputies have everything: older books can go."""
