@@ -70,3 +70,11 @@ def test_metrics_say_what_this_node_leads() -> None:
     assert sum(each["starlingmq_share_client_ids"] for each in found) == CLIENTS
     assert sum(each["starlingmq_share_claims_total"] for each in found) == CLIENTS
     assert all(each["starlingmq_shares_not_serving"] == each["starlingmq_share_unknown_nodes"] == 0 for each in found)
+
+
+def test_a_node_that_is_no_member_yet_leads_nothing() -> None:
+    fleet = Fleet(1)
+    node = fleet.begin()
+    assert node.cluster.number == 0
+    assert values(list(share_metrics(node.cluster)))["starlingmq_shares_led"] == 0
+    assert view_shares(node.cluster, "c").nodes == []

@@ -13,7 +13,7 @@ from starlingmq.cluster.shares.share_figures import figures_of
 
 def share_metrics(state: ClusterState) -> Iterator[Metric]:
     found = figures_of(state.shares)
-    led = found.led.get(state.number, 0)
+    led = found.led.get(state.number, 0) if state.number else 0  # 0 leads the shares that no node leads
     yield GaugeMetricFamily("starlingmq_shares_led", "Shares of client ids that this node leads.", value=led)
     yield GaugeMetricFamily(
         "starlingmq_shares_not_serving",
