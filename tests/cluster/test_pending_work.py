@@ -19,7 +19,6 @@ from starlingmq.cluster.groups.queue_groups import QueueGroups
 from starlingmq.cluster.pending_work import PendingWork
 from starlingmq.cluster.retained.retained_sync import RetainedSync
 from starlingmq.cluster.routes.route_exchange import RouteExchange
-from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.takeover.takeover_subsystem import TakeoverSubsystem
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
@@ -58,7 +57,8 @@ def quiet_turns_are_taken() -> Iterator[Left]:
             told: list[object] = [*ready.requests, *(ready.peers or ()), *ready.notices, *ready.news]
             allowed = ("Data", "DataAck", "ShareFrame") if claims else ("Data", "DataAck")
             told += [type(envelope.body) for _, envelope in ready.now if type(envelope.body).__name__ not in allowed]
-            if told or written or self.pending_work.is_pending():
+            # with frames about owners come answers, which the turn after a quiet one gives (``Shares.is_pending``)
+            if told or (written and not claims) or self.pending_work.is_pending():
                 left.missed.append(f"{self.name}: {told} {written} {self.pending_work.is_pending()}")
         return ready
 
@@ -117,15 +117,14 @@ BLIND: Final[dict[str, tuple[str, type, str]]] = {
 """For each kind of overlooked work: the world, and the method that wrongly reports nothing to do."""
 
 
-FOUND_BY: Final = {"due wills": 816}
-"""Seeds that find it, where an early one does not, with nodes that ask for lost routes again only after a second."""
+FOUND_BY: Final = {"due wills": 55}
+"""Seeds that find it, where an early one does not."""
 
 
 @pytest.mark.parametrize("name", few(BLIND, "nothing is seen", "sessions", "wills"))
 def test_work_that_is_never_looked_at_is_found(name: str) -> None:
     world, kind, method = BLIND[name]
     with (
-        patch.object(RouteTable, "connected", lambda self, number, now: None),
         patch.object(kind, method, lambda self: False),
         quiet_turns_are_taken() as left,
     ):
