@@ -285,7 +285,6 @@ class Shares(Subsystem):
         if not self._me:
             return
         self._give_answers(now)  # before another table: what was granted belongs to what a new leader is told
-        self._look_at_nodes()
         self._follow_table()
         self._pump()
         self._give_answers(now)
@@ -336,7 +335,10 @@ class Shares(Subsystem):
                 self.send(node, self.books.statement(share, found[share]))
 
     def take_requests(self, now: float) -> list[Request]:
-        return self.keeper.take_requests(now) if self._me else []
+        if not self._me:
+            return []
+        self._look_at_nodes()  # as they are at the end of the turn: none may follow soon
+        return self.keeper.take_requests(now)
 
     def divert(self, requests: list[Request]) -> list[Request]:
         """Takes the requests of this turn about wills; returns those to etcd."""
