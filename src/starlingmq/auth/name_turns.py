@@ -43,7 +43,7 @@ as digests under a key of this process, never the passwords, in 50 MB at most. N
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
@@ -128,7 +128,7 @@ class NameTurns:
         self._known: OrderedDict[tuple[str, str], int] = OrderedDict()  # failures since it was right
         self._own: set[tuple[str, str]] = set()  # known clients that are checked
         self._waiting = 0
-        self._secret = secrets.token_bytes(32)
+        self._secret = os.urandom(32)
 
     async def enter(self, name: str, client: str, gone: Callable[[], bool]) -> NameTurn | None:
         """Wait for the turn of a login. ``gone``: whether its connection is closed. None: it has none in time."""
