@@ -48,7 +48,7 @@ def waits_for_this_disk_alone(self: CopySource, local: Awaitable[None] | None) -
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, tuple[int, ...]]] = {
-    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, (5,)),
+    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, (5, *range(20))),
     "a copy begins in the middle": (CatchUp, "_send_store", sends_no_store, (21,)),
     "no successor without a broker": (ProcessPresence, "_is_leading", lambda self: False, (1,)),
     "a node leaves with the only copy": (CopyRoles, "has_left", lambda self: True, (125,)),
