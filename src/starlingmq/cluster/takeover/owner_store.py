@@ -34,7 +34,7 @@ class Claimed(NamedTuple):
 
 
 class OwnerStore(Protocol):
-    answered_at: float  # when a claim or a release was last answered, or is sure to be
+    answered_at: float  # when a request was last answered, or is sure to be
 
     def claim(self, client_id: str, floor: int, answered: Callable[[str, Claimed], None]) -> None:
         """Writes the key of this node, and reads those of the others in the same step."""
