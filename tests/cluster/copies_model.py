@@ -53,8 +53,7 @@ class Proposals:
 
     def of(self, process: CopyProcess) -> list[CopyRecord]:
         cas, registry = process.copies._cas, process.copies.registry
-        under_way = [update for batch in cas._batches.values() for update in batch]
-        updates = [*cas._waiting.values(), *under_way]
+        updates = [*cas._waiting.values(), *cas._batch.values()]
         return [record_from(registry.origin_of(each.key), each.value) for each in updates if each.value is not None]
 
     def about(self, origin: str) -> list[CopyRecord]:

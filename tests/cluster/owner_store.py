@@ -38,7 +38,7 @@ def at_rest(cluster: ClusterState, nodes: int, version: int = 0) -> bool:
     shares = cluster.shares
     if len(shares.table.nodes) != nodes or shares.table.version < version:
         return False
-    return all(led.state is LeadState.SERVING for led in shares.leader.led()) and shares.owners.idle()
+    return all(led.state is LeadState.SERVING for led in shares.leader.led()) and shares.owners.lines.idle()
 
 
 def _led(clusters: Iterable[ClusterState]) -> Iterator[OwnerBook]:

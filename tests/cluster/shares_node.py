@@ -12,6 +12,7 @@ from starlingmq.cluster.links.peer_frames import MemberInfo, Membership, ShareFr
 from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.share_messages import WillKey
 from starlingmq.cluster.shares.shares import Shares
+from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.subsystem import NodeLife
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 
@@ -92,7 +93,7 @@ class ShareNode:
         view: Any = NodeView(self.world, self.number)
         election: Any = Leadership(self.world, self.number, self.lives)
         holdings: Any = self
-        self.shares = Shares(view, "test", 2.0, election, owners, holdings, self.world.gone)
+        self.shares = Shares(view, "test", 2.0, election, owners, WillRequests(), holdings, self.world.gone)
         self.session = self.world.etcd.session(f"n{self.number}")
         me = MemberInfo(f"n{self.number}", self.number, self.lives, "")
         self.shares.enter(NodeLife(me, 1, {}), self.world.now)
@@ -150,7 +151,7 @@ class ShareNode:
             if other.alive and not other.has(client_id):
                 self.ownership.release(client_id, node, epoch)
         self.ownership.ask()
-        for request in self.shares.divert(self.shares.take_requests(now)):
+        for request in self.shares.take_requests(now):
             self.session.request(request, now)
         for target, frame in self.shares.take_owner_frames(now):
             self.world.carry(self, target, frame)

@@ -14,7 +14,7 @@ from tests.sim.node import Node
 
 from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import book_of, copy_of
-from starlingmq.cluster.shares.will_gateway import WillGateway
+from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, decode_will, encode_will
 from starlingmq.wire.mqtt import Connect, Will, encode
@@ -68,7 +68,7 @@ def test_a_will_that_was_settled_is_not_published_when_all_nodes_have_ended(shar
     with publishing() as published:
         Visitor(home, b"first")
         shares.pass_time(1.0)
-        with patch.object(WillGateway, "news", lambda self, news: None):
+        with patch.object(WillRequests, "news", lambda self, news: None):
             second = Visitor(there, b"second")
             shares.pass_time(1.0)
             assert second.heard and published == [b"first"]

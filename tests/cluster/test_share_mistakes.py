@@ -18,9 +18,9 @@ from tests.few import few
 
 from starlingmq.cluster.shares.held_keys import HeldKeys
 from starlingmq.cluster.shares.owner_book import OwnerBook
-from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_leader import LeadState, LedShare, ShareLeader
+from starlingmq.cluster.shares.share_lines import ShareLines
 from starlingmq.cluster.shares.share_messages import Claim, KeyChanged, OwnerAnswer
 from starlingmq.cluster.shares.share_table import Pair, Reassignment, ShareTable
 from starlingmq.cluster.shares.shares import Shares
@@ -96,7 +96,7 @@ def _serves_without_a_copy(self: ShareLeader) -> None:
             self._execute(led, node, message)
 
 
-def _asks_once(self: OwnerRequests, table: ShareTable, taking_part: bool) -> None:
+def _asks_once(self: ShareLines[Any, Any], table: ShareTable, taking_part: bool) -> None:
     self._table, self._taking_part = table, taking_part
 
 
@@ -152,7 +152,7 @@ MISTAKES = {
     "a deputy hears of no claim": Planted((Patch(ShareLeader, "_grant", _tells_no_deputy),), 0),
     "a deputy answers a claim and forgets it": Planted((Patch(Shares, "_keep", _answers_before_it_has_the_key),), 1),
     "a leader serves before its deputy has a copy": Planted((Patch(ShareLeader, "_copy", _serves_without_a_copy),), 22),
-    "a request is not made again with the next table": Planted((Patch(OwnerRequests, "set_table", _asks_once),), 1),
+    "a request is not made again with the next table": Planted((Patch(ShareLines, "set_table", _asks_once),), 1),
     "a node states only some of what it has": Planted((Patch(HeldKeys, "begin", _states_only_some),), 3),
     "an unknown node is named with an old session": Planted(
         (Patch(OwnerBook, "_with_suspected", _suspects_nothing_late),), 7

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from tests.cluster.owner_store import will_keys
 from tests.cluster.test_shares import ShareFleet, share_fleet
 from tests.cluster.test_wills import kill, leave_will, published, watch
+from tests.cluster.will_records import WillRecords
 from tests.harness import FakeClient
 
-from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
-from starlingmq.cluster.etcd.etcd_requests import (
-    Compare,
-    Delete,
-    Get,
-    KeyValue,
-    Put,
-    Txn,
-    TxnAnswer,
-    Watch,
-    WatchEvent,
-    WatchLost,
-)
 from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import HINTS_MAX, ShareBooks
 from starlingmq.cluster.shares.share_messages import (
+    Message,
     WillAnswer,
     WillChange,
     WillHint,
@@ -36,18 +23,19 @@ from starlingmq.cluster.shares.share_messages import (
 )
 from starlingmq.cluster.shares.share_table import NO_TABLE, SHARES, Reassignment, share_of
 from starlingmq.cluster.shares.will_book import WillBook
-from starlingmq.cluster.shares.will_gateway import WillGateway
+from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.takeover.transfer_frames import UNREPORTED
 from starlingmq.cluster.wills.will_records import (
     FIRING,
     REGISTERED,
     SETTLED,
     RegisteredWill,
-    all_wills,
     client_of_key,
+    decode_will,
     encode_will,
 )
 from starlingmq.cluster.wills.will_settlement import AGAIN_SECONDS, WillSettlements
+from starlingmq.cluster.wills.will_store import PAGE, WillChanged, WillRecord, WillUpdate
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
@@ -211,26 +199,27 @@ def test_a_client_waits_for_its_will_that_yet_another_node_has_taken_and_not_pub
 
 def test_an_earlier_settlement_does_not_count_for_a_will_that_its_node_has_not_written_yet() -> None:
     """The node was granted the client id again, and the record still has the settlement of an earlier will."""
-    earlier = KeyValue(all_wills("test") + b"2/c", encode_will(RegisteredWill(SETTLED, 7, epoch=3)), 1, 10)
     for will in (8, UNREPORTED):
-        found = settlements()
+        store, found = settlements()
         assert not found.settle("c", 2, 5, None, False, will, 0.0)
-        (request,) = found.take_requests(1.0)
-        found.answered(TxnAnswer(request.tag, True, 20, ((earlier,), ())), 1.0)
+        store.answer()
         assert not found.settle("c", 2, 5, None, False, will, 0.0), "will 8 would be published after the CONNACK"
         found.turn(1.0 + 2 * AGAIN_SECONDS)
-        assert found.take_requests(1.0 + 2 * AGAIN_SECONDS), "it looks again"
-    done = settlements()
+        assert store.answer(), "it looks again"
+    store, done = settlements()
     assert not done.settle("c", 2, 5, None, False, 7, 0.0)
-    (request,) = done.take_requests(1.0)
-    done.answered(TxnAnswer(request.tag, True, 20, ((earlier,), ())), 1.0)
+    store.answer()
     assert done.settle("c", 2, 5, None, False, 7, 0.0), "that will is settled"
 
 
-def settlements() -> WillSettlements:
-    found = WillSettlements("test", 3.0, lambda node: True, lambda name: False, lambda name, will: False)
+def settlements() -> tuple[WillRecords, WillSettlements]:
+    store = WillRecords()
+    store.put(b"2/c", RegisteredWill(SETTLED, 7, epoch=3))
+    found = WillSettlements(
+        store, 3.0, lambda node: True, lambda name: False, lambda name, will: False, lambda changed: None
+    )
     found.enter(1)
-    return found
+    return store, found
 
 
 # The book
@@ -264,107 +253,140 @@ def test_a_key_of_a_taken_will_is_in_the_share_of_its_client() -> None:
     assert client_of_key(b"3/a/b") == client_of_key(b"7/\0a/b/3") == "a/b"
 
 
-# The gateway
+# Requests
 
-PREFIX = all_wills("test")
+WILL = RegisteredWill(REGISTERED, 7)
 
 
-class Gateway:
-    """With what it has sent."""
+class Requests:
+    """Those of node 1, with what it has heard of its own records."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[int, WillChange | WillRead | WillsOf | WillHint]] = []
-        self.gateway = WillGateway(PREFIX, self._send)
+        self.found = WillRequests()
         self.table = Reassignment(NO_TABLE, {1: 1, 2: 1}).table
-        self.gateway.set_table(self.table, True)
+        self.heard: list[object] = []
+        self.found.follow(1, self)
+        self.found.set_table(self.table, True)
+        self.found.give_answers()
+        self.heard.clear()
 
-    def _send(self, node: int, message: WillChange | WillRead | WillsOf | WillHint) -> int:
-        self.sent.append((node, message))
-        return 0
+    # The follower
 
-    def ask(self, request: Txn) -> list[tuple[int, WillChange | WillRead | WillsOf | WillHint]]:
-        assert self.gateway.divert([request]) == []
-        sent, self.sent = self.sent, []
-        return sent
+    def reading_begins(self) -> None:
+        self.heard.append("begins")
 
-    def page(self, after: bytes = b"") -> list[WillsOf]:
-        get = Get(PREFIX + b"1/", prefix=True, limit=2, after=after)
-        return [message for _, message in self.ask(Txn("page", (), (get,))) if isinstance(message, WillsOf)]
+    def took(self, records: list[WillRecord], is_last: bool) -> None:
+        self.heard += [*records, *(["last"] if is_last else [])]
+
+    def news(self, record: WillRecord, revision: int) -> None:
+        self.heard.append((record, revision))
+
+    # Answers
+
+    def sent(self) -> list[Message]:
+        return [message for _, message in self.found.take_messages()]
+
+    def parts(self) -> list[WillsOf]:
+        return [message for message in self.sent() if isinstance(message, WillsOf)]
+
+    def asked(self) -> list[WillChange | WillRead]:
+        return [message for message in self.sent() if isinstance(message, (WillChange, WillRead))]
+
+    def answer(self, part: WillsOf, *wills: tuple[bytes, int, bytes]) -> None:
+        self.found.answered(WillAnswer(part.ticket, False, 0, wills))
+        self.found.give_answers()
 
 
-def test_a_page_is_told_by_the_leaders_of_all_shares() -> None:
-    world = Gateway()
-    asked = world.page()
+def test_the_records_of_a_node_are_told_by_the_leaders_of_all_shares() -> None:
+    world = Requests()
+    asked = world.parts()
     assert [each.share for each in asked] == list(range(SHARES)) and {each.node for each in asked} == {1}
-    for each in asked[:-1]:
-        wills = ((b"1/c%d" % each.share, 7, b"value"),) if each.share < 3 else ()
-        world.gateway.answered(WillAnswer(each.ticket, False, 0, wills))
-    (first,) = world.gateway.take_answers()
-    assert isinstance(first, TxnAnswer) and [kv.key for kv in first.found[0]] == [PREFIX + b"1/c0", PREFIX + b"1/c1"]
-    assert world.page(PREFIX + b"1/c1") == []
-    assert not world.gateway.has_answers(), "the last share may have more"
-    world.gateway.answered(WillAnswer(asked[-1].ticket, False, 0, ()))
-    (last,) = world.gateway.take_answers()
-    assert isinstance(last, TxnAnswer) and [kv.key for kv in last.found[0]] == [PREFIX + b"1/c2"]
+    many = tuple([(b"1/c%d" % number, 7, encode_will(WILL)) for number in range(PAGE + 1)])
+    world.answer(asked[0], *many)
+    assert world.heard == [WillRecord(key, 7, WILL) for key, _, _ in many[:PAGE]], "a turn takes no more"
+    assert world.found.has_answers()
+    world.found.give_answers()
+    assert world.heard[PAGE:] == [WillRecord(many[PAGE][0], 7, WILL)] and not world.found.has_answers()
+    for each in asked[1:]:
+        assert world.heard[-1] != "last"
+        world.answer(each)
+    assert world.heard[-1] == "last" and world.found.idle() and not world.found.has_answers()
 
 
-def test_a_new_table_loses_the_watch_and_asks_again() -> None:
-    world = Gateway()
-    for each in world.page():
-        world.gateway.answered(WillAnswer(each.ticket, False, 0, ()))
-    world.gateway.take_answers()
-    world.gateway.divert([Watch(PREFIX + b"1/", 1)])
-    (asked,) = world.ask(Txn("read", (), (Get(PREFIX + b"2/c"), Get(PREFIX + b"2/\0c/", prefix=True))))
-    world.gateway.set_table(Reassignment(world.table, {2: 1}).table, True)
-    assert world.sent == [(2, asked[1])]
-    assert world.gateway.take_answers() == [WatchLost(PREFIX + b"1/", 0)]
+def test_a_record_of_an_unknown_form_is_told_and_has_no_value() -> None:
+    world = Requests()
+    world.answer(world.parts()[0], (b"1/c", 7, b"\xc1"))
+    assert world.heard == [WillRecord(b"1/c", 7, None)]
+    (notice,) = world.found.take_notices()
+    assert "b'1/c': the record of a will is malformed" in notice and world.found.take_notices() == []
 
 
-def test_news_of_a_key_that_is_being_read_is_told_once() -> None:
-    world = Gateway()
-    asked = world.page()
-    share = share_of("c")
-    world.gateway.answered(WillAnswer(asked[share].ticket, False, 0, ((b"1/c", 7, b"registered"),)))
-    world.gateway.news(WillNews(8, ((b"1/c", b"settled"),)))
-    for each in asked:
-        if each.share != share:
-            world.gateway.answered(WillAnswer(each.ticket, False, 0, ()))
-    news, page = world.gateway.take_answers()
-    assert isinstance(news, WatchEvent) and news.changes[0].value == b"settled"
-    assert isinstance(page, TxnAnswer) and page.found == ((),), "the page would undo the news"
+def test_a_new_table_begins_a_reading_again_and_asks_again() -> None:
+    world = Requests()
+    first = world.parts()
+    for each in first:
+        world.answer(each)
+    world.heard.clear()
+    world.found.read("c", lambda records: None)
+    (asked,) = world.asked()
+    world.found.set_table(Reassignment(world.table, {2: 1}).table, True)
+    messages = world.found.take_messages()
+    assert [message for _, message in messages if isinstance(message, WillRead)] == [asked]
+    assert len(messages) == SHARES + 1 and {node for node, _ in messages} == {2}
+    world.found.give_answers()
+    assert world.heard == ["begins"]
+    for ticket in (first[0].ticket, asked.ticket):
+        world.found.answered(WillAnswer(ticket, False, 0, ((b"1/c", 7, encode_will(WILL)),)))
+    world.found.give_answers()
+    assert world.heard == ["begins"], "an answer to what was asked before tells nothing"
+
+
+def test_news_of_a_record_that_is_being_read_is_told_once() -> None:
+    world = Requests()
+    asked = world.parts()
+    settled = RegisteredWill(SETTLED, 7)
+    world.found.answered(WillAnswer(asked[0].ticket, False, 0, ((b"1/c", 7, encode_will(WILL)),)))
+    world.found.news(WillNews(8, ((b"1/c", encode_will(settled)),)))
+    world.found.give_answers()
+    assert world.heard == [(WillRecord(b"1/c", 8, settled), 8)], "the reading would undo the news"
+    world.found.news(WillNews(9, ((b"1/c", None),)))
+    world.found.give_answers()
+    assert world.heard[1:] == [(WillRecord(b"1/c", 0, None), 9)]
 
 
 def test_a_reading_that_begins_again_takes_no_answers_of_the_earlier_one() -> None:
-    world = Gateway()
-    first = world.page()
-    second = world.page()
-    world.gateway.answered(WillAnswer(first[0].ticket, False, 0, ((b"1/c", 7, b"value"),)))
+    world = Requests()
+    first = world.parts()
+    world.found.follow(1, world)
+    second = world.parts()
+    world.answer(first[0], (b"1/c", 7, encode_will(WILL)))
     for each in second:
-        world.gateway.answered(WillAnswer(each.ticket, False, 0, ()))
-    (page,) = world.gateway.take_answers()
-    assert isinstance(page, TxnAnswer) and page.found == ((),)
+        world.answer(each)
+    assert world.heard == ["last"]
 
 
 def test_a_deputy_is_told_of_a_change_that_waits_and_only_of_one_that_any_later_write_makes_void() -> None:
-    world = Gateway()
-    world.gateway.divert([Watch(PREFIX + b"1/", 1)])
-    fires = encode_will(RegisteredWill(FIRING, 7))
-    key, another = PREFIX + b"1/c", PREFIX + b"2/c"
-    for compare, write in (
-        (Compare(key, "mod_revision", "=", 5), Delete(key)),
-        (Compare(key, "mod_revision", "=", 0), Put(key, encode_will(RegisteredWill(REGISTERED, 7)))),
-        (Compare(key, "mod_revision", "=", 5), Put(key, fires)),
-        (Compare(another, "mod_revision", "=", 5), Delete(another)),
+    world = Requests()
+    for update in (
+        WillUpdate(b"1/c", 5, None),
+        WillUpdate(b"1/c", 0, WILL),
+        WillUpdate(b"1/c", 5, RegisteredWill(FIRING, 7)),
+        WillUpdate(b"2/c", 5, None),
     ):
-        world.ask(Txn("change", (compare,), (write,), (Get(key),)))
-    world.gateway.look()
-    assert world.sent == [], "the leader has had no time"
-    world.gateway.look()
-    ((node, hint),) = world.sent
+        world.found.change(update, world.heard.append)
+    world.sent()
+    world.found.look()
+    assert world.sent() == [], "the leader has had no time"
+    world.found.look()
+    ((node, hint),) = world.found.take_messages()
     assert node == world.table.of("c").deputy
     assert isinstance(hint, WillHint) and (hint.change.revision, hint.change.writes) == (5, ((b"1/c", None),))
-    world.gateway.look()
-    assert len(world.sent) == 1, "once in each table"
+    world.found.look()
+    assert world.sent() == [], "once in each table"
+    world.found.set_table(world.table, True)
+    world.sent()
+    world.found.look()
+    assert world.sent() == [hint]
 
 
 def test_a_deputy_makes_a_change_that_it_was_told_of_unless_the_key_has_changed_since() -> None:
@@ -392,40 +414,53 @@ def test_a_deputy_makes_a_change_that_it_was_told_of_unless_the_key_has_changed_
 # Changes
 
 
-def test_changes_of_different_keys_do_not_wait_for_each_other_and_those_of_one_key_do() -> None:
-    changes = EtcdCas("t", 1, 10)
-    for key in (b"a", b"b"):
-        changes.add(CasUpdate(key, 0, b"1"))
-    first, second = changes.take_requests(1.0)
-    changes.add(CasUpdate(b"a", 5, b"2"))
-    assert changes.take_requests(1.0) == [] and len(changes) == 3
-    result = changes.answered(TxnAnswer(second.tag, True, 6), 1.0)
-    assert result is not None and [each.key for each in result.done] == [b"b"]
-    changes.answered(TxnAnswer(first.tag, True, 5), 1.0)
-    (again,) = changes.take_requests(1.0)
-    assert again.compares[0].operand == 5
+def test_changes_that_wait_for_a_lost_leader_keep_no_other_share_waiting() -> None:
+    """With etcd away, the shares of a node that is gone have no other leader for as long."""
+    world = Requests()
+    world.sent()
+    changed: list[WillChanged] = []
+    lost, other = [f"c{n}" for n in range(100_000) if share_of(f"c{n}") == share_of("c0")], "c1"
+    assert len(lost) > 90
+    for name in (*lost, other):
+        world.found.change(WillUpdate(b"1/" + name.encode(), 0, WILL), changed.append)
+    first, answered = world.asked()
+    assert isinstance(first, WillChange) and isinstance(answered, WillChange)
+    assert (first.client_id, answered.client_id) == (lost[0], other)
+    world.found.answered(WillAnswer(answered.ticket, True, 9, ()))
+    world.found.give_answers()
+    assert [each.record for each in changed] == [WillRecord(b"1/c1", 9, WILL)] and world.sent() == []
+    world.found.answered(WillAnswer(first.ticket, True, 5, ()))
+    (second,) = world.asked()
+    assert isinstance(second, WillChange) and second.client_id == lost[1]
 
 
-class Counted(dict[bytes, CasUpdate]):
-    """Counts the keys that it has shown."""
+def test_a_change_that_does_not_match_tells_the_record_and_each_tells_when_it_was_requested() -> None:
+    world = Requests()
+    world.sent()
+    changed: list[WillChanged] = []
+    update, again = WillUpdate(b"1/c", 5, RegisteredWill(FIRING, 7)), WillUpdate(b"1/c", 8, None)
+    world.found.lines.now = 3.0
+    for each in (update, again):
+        world.found.change(each, changed.append)
+    (message,) = world.asked()
+    world.found.lines.now = 4.0
+    world.found.answered(WillAnswer(message.ticket, False, 9, ((b"1/c", 8, encode_will(WILL)), (b"2/c", 9, b""))))
+    (message,) = world.asked()
+    world.found.answered(WillAnswer(message.ticket, True, 10, ()))
+    world.found.give_answers()
+    assert changed == [
+        WillChanged(update, False, WillRecord(b"1/c", 8, WILL), 3.0),
+        WillChanged(again, True, WillRecord(b"1/c", 0, None), 4.0),
+    ]
 
-    shown = 0
 
-    def __iter__(self) -> Iterator[bytes]:
-        for key in super().__iter__():
-            self.shown += 1
-            yield key
-
-
-@pytest.mark.interpreted_only("compiled code reads a dict without asking it")
-def test_the_next_changes_are_found_without_looking_at_all_that_wait() -> None:
-    """With 100,000 wills that are due at once, each turn would take seconds."""
-    changes = EtcdCas("t", 1, 10)
-    waiting = changes._waiting = Counted()
-    for number in range(1000):
-        changes.add(CasUpdate(b"%d" % number, 0, b"1"))
-    first = changes.take_requests(1.0)
-    assert len(first) == 10
-    changes.answered(TxnAnswer(first[0].tag, True, 5), 1.0)
-    assert len(changes.take_requests(1.0)) == 1
-    assert waiting.shown <= 20
+def test_a_will_that_is_taken_is_written_with_its_copy() -> None:
+    world = Requests()
+    world.sent()
+    world.found.change(WillUpdate(b"2/c", 5, RegisteredWill(SETTLED, 7, taker=1), (b"1/\0c/2", WILL)), lambda _: None)
+    (message,) = world.asked()
+    assert isinstance(message, WillChange)
+    assert [(key, decode_will(value or b"").state) for key, value in message.writes] == [
+        (b"2/c", SETTLED),
+        (b"1/\0c/2", REGISTERED),
+    ]

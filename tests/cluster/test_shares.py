@@ -225,7 +225,7 @@ def test_claims_that_wait_for_a_lost_node_do_not_keep_those_of_other_shares_wait
     assert lasting(fleet, 0, kept).connack.reason == 0
     fleet.advance(40.0, 0.1)
     assert lasting(fleet, 0, lost[-1]).connack.reason == 0
-    assert ownership.idle() and shares.owners.idle()
+    assert ownership.idle() and shares.owners.lines.idle()
 
 
 def test_a_node_without_storage_says_that_it_knows_nothing_of_its_earlier_incarnation() -> None:

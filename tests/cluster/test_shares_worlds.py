@@ -25,7 +25,7 @@ from starlingmq.cluster.shares.share_leader import LedShare, ShareLeader
 from starlingmq.cluster.shares.share_messages import Claim, KeyChanged, OwnerAnswer, WillNews
 from starlingmq.cluster.shares.share_table import Pair
 from starlingmq.cluster.shares.shares import Shares
-from starlingmq.cluster.shares.will_gateway import WillGateway
+from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
@@ -129,7 +129,7 @@ MISTAKES = {
 }
 
 
-def _is_deaf(self: WillGateway, news: WillNews) -> None:
+def _is_deaf(self: WillRequests, news: WillNews) -> None:
     """A node that does not hear of what others do with its wills."""
 
 
@@ -148,7 +148,7 @@ class PlantedWill(NamedTuple):
 
 
 WILL_MISTAKES = {
-    "a node hears nothing of its wills": PlantedWill(WillGateway, "news", _is_deaf, will_world, 7, False, True),
+    "a node hears nothing of its wills": PlantedWill(WillRequests, "news", _is_deaf, will_world, 7, False, True),
 }
 
 

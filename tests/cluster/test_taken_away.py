@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 from tests.cluster.fleet import Fleet
-from tests.cluster.test_wills import KEYS, kill, leave_will
+from tests.cluster.test_wills import kill, leave_will
+from tests.cluster.will_records import WillRecords
 from tests.harness import FakeClient
 
-from starlingmq.cluster.etcd.etcd_requests import Delete, Get, KeyValue, Operation, Put, Txn, TxnAnswer
+from starlingmq.cluster.shares.share_messages import WillChange
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.taken_away import KEPT_SECONDS, TakenAway
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
     RegisteredWill,
-    decode_will,
-    encode_will,
     taken_key,
     taken_name,
     will_from,
@@ -29,57 +28,33 @@ WILL = RegisteredWill(REGISTERED, 7, epoch=4)
 
 
 class Settling:
-    """The settlements of node 1, and etcd as they see it."""
+    """The settlements of node 1, and the records as they see them."""
 
     def __init__(self, *connected: int) -> None:
         self.now = 1.0
         self.unpublished = False  # node 1 has heard of its copy, and has not published it
         self.published = 0  # the id of the will that it has published
+        self.store = WillRecords()
         self.found = WillSettlements(
-            "test", SECONDS, lambda node: node in connected, lambda name: self.unpublished, self._is_published
+            self.store,
+            SECONDS,
+            lambda node: node in connected,
+            lambda name: self.unpublished,
+            self._is_published,
+            lambda changed: None,
         )
         self.found.enter(1)
-        self.keys: dict[bytes, tuple[int, RegisteredWill]] = {}
-        self.revision = 10
+        self.put = self.store.put
 
     def _is_published(self, name: str, will: int) -> bool:
         return will == self.published
-
-    def put(self, key: bytes, value: RegisteredWill) -> None:
-        self.revision += 1
-        self.keys[key] = self.revision, value
-
-    def get(self, operation: Operation) -> tuple[KeyValue, ...]:
-        assert isinstance(operation, Get)
-        found = self.keys.items()
-        return tuple(
-            [
-                KeyValue(key, encode_will(value), revision, revision)
-                for key, (revision, value) in found
-                if (key.startswith(operation.key) if operation.prefix else key == operation.key)
-            ]
-        )
 
     def pass_time(self, seconds: float) -> None:
         """Requests are answered at once."""
         for _ in range(int(seconds / AGAIN_SECONDS)):
             self.now += AGAIN_SECONDS
             self.found.turn(self.now)
-            while requests := self.found.take_requests(self.now):
-                for request in requests:
-                    self._answer(request)
-
-    def _answer(self, request: Txn) -> None:
-        self.revision += 1
-        for compare in request.compares:
-            assert compare.operand == self.keys[compare.key][0]
-        for write in request.success:
-            if isinstance(write, Delete):
-                del self.keys[write.key]
-            elif isinstance(write, Put):
-                self.put(write.key, decode_will(write.value))
-        found = () if request.compares else tuple([self.get(each) for each in request.success])
-        self.found.answered(TxnAnswer(request.tag, True, self.revision, found), self.now)
+            self.store.answer()
 
     def is_settled(self, will: int) -> bool:
         return self.found.settle("c", 2, 5, None, False, will, 0.0)
@@ -89,8 +64,8 @@ def test_a_settlement_waits_for_the_copy_that_this_node_took_before_this_node_he
     """The answer to the change was lost, and the node finds in the other node's key that it has taken the will."""
     for heard in (False, True):
         world = Settling(2)
-        copy = taken_key("test", 1, 2, "c")
-        world.put(KEYS + b"2/c", RegisteredWill(SETTLED, 7, epoch=5, taker=1))
+        copy = taken_key(1, 2, "c")
+        world.put(b"2/c", RegisteredWill(SETTLED, 7, epoch=5, taker=1))
         world.put(copy, WILL)
         assert not world.is_settled(7)
         world.pass_time(2 * SECONDS)
@@ -98,7 +73,7 @@ def test_a_settlement_waits_for_the_copy_that_this_node_took_before_this_node_he
         if heard:
             world.published = 7  # and the retained message may not be in etcd yet
         else:
-            del world.keys[copy]
+            world.put(copy, None)
         world.pass_time(0.1)
         assert world.is_settled(7)
 
@@ -106,22 +81,22 @@ def test_a_settlement_waits_for_the_copy_that_this_node_took_before_this_node_he
 def test_the_end_of_a_copy_does_not_settle_a_later_will_of_the_same_node() -> None:
     """Node 3 has published an earlier will of node 2. The next one is due there, and not written."""
     world = Settling(2, 3)
-    world.put(KEYS + b"2/c", RegisteredWill(SETTLED, 7, epoch=3, taker=3))
-    world.put(taken_key("test", 3, 2, "c"), WILL)
+    world.put(b"2/c", RegisteredWill(SETTLED, 7, epoch=3, taker=3))
+    world.put(taken_key(3, 2, "c"), WILL)
     assert not world.is_settled(8)
     world.pass_time(0.1)
-    del world.keys[taken_key("test", 3, 2, "c")]
+    world.put(taken_key(3, 2, "c"), None)
     world.pass_time(2 * SECONDS)
     assert not world.is_settled(8), "will 8 would be published after the CONNACK"
-    world.put(KEYS + b"2/c", RegisteredWill(REGISTERED, 8, epoch=4))
+    world.put(b"2/c", RegisteredWill(REGISTERED, 8, epoch=4))
     world.pass_time(0.1)
-    assert world.keys[KEYS + b"2/c"][1] == RegisteredWill(SETTLED, 8, epoch=5, taker=1)
+    assert world.store.get(b"2/c").value == RegisteredWill(SETTLED, 8, epoch=5, taker=1)
 
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_taken_will_is_waited_for_as_long_as_its_taker_may_publish_it(connected: bool) -> None:
     world = Settling(*([2] if connected else []))
-    copy = taken_key("test", 2, 1, "c")
+    copy = taken_key(2, 1, "c")
     taken = TakenAway(world.found)
     taken.note("c", 2, 7, world.now)
     world.put(copy, WILL)
@@ -132,7 +107,9 @@ def test_a_taken_will_is_waited_for_as_long_as_its_taker_may_publish_it(connecte
     assert taken.is_unpublished("c")
     world.pass_time(1.5)
     assert not taken.is_unpublished("c")
-    assert (copy in world.keys) == connected, "a copy of a node that is gone would be published when it is back"
+    assert (copy in world.store.records) == connected, (
+        "a copy of a node that is gone would be published when it is back"
+    )
 
 
 def test_a_taken_will_ends_with_its_copy_or_the_word_of_its_taker_or_is_forgotten() -> None:
@@ -142,7 +119,7 @@ def test_a_taken_will_ends_with_its_copy_or_the_word_of_its_taker_or_is_forgotte
     assert taken.is_unpublished("gone")
     world.pass_time(0.1)
     assert not taken.is_unpublished("gone")
-    world.put(taken_key("test", 2, 1, "c"), WILL)
+    world.put(taken_key(2, 1, "c"), WILL)
     taken.note("c", 2, 7, world.now)
     taken.has_nothing("c", 3)
     assert taken.is_unpublished("c")
@@ -162,7 +139,7 @@ def test_each_will_that_a_node_takes_is_waited_for() -> None:
     assert taken.is_unpublished("c")
     world.pass_time(0.1)
     taken.note("c", 2, 8, world.now)
-    world.put(taken_key("test", 2, 1, "c"), RegisteredWill(REGISTERED, 8, epoch=5))
+    world.put(taken_key(2, 1, "c"), RegisteredWill(REGISTERED, 8, epoch=5))
     assert taken.is_unpublished("c"), "that will 7 is gone says nothing of will 8"
     world.pass_time(0.1)
     assert taken.is_unpublished("c")
@@ -241,5 +218,5 @@ def test_a_copy_that_is_given_up_is_deleted() -> None:
     entry = wills.table.entry(name)
     entry.known, entry.revision = WILL, 99
     wills.taken.step(name, entry, node.now)
-    (change,) = wills.registration.take_changes(node.now)
-    assert change.success == (Delete(taken_key("test", 1, 2, "c")),)
+    ((_, change),) = node.cluster.shares.wills.take_messages()
+    assert isinstance(change, WillChange) and change.writes == ((taken_key(1, 2, "c"), None),)

@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 from tests.cluster import many_wills
 from tests.cluster.fleet import Fleet, NodeWorld
+from tests.cluster.will_records import WillRecords
 from tests.harness import FakeClient
 
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
-from starlingmq.cluster.etcd.etcd_requests import KeyValue, Put, TxnAnswer, WatchLost
+from starlingmq.cluster.etcd.etcd_requests import KeyValue, TxnAnswer
 from starlingmq.cluster.wills import cluster_wills, will_registration
-from starlingmq.cluster.wills.leader_wills import PAGE, TAKEN_PER_TURN, LeaderWills
+from starlingmq.cluster.wills.leader_wills import TAKEN_PER_TURN, LeaderWills
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
     RegisteredWill,
-    all_wills,
-    decode_will,
-    encode_will,
     will_from,
 )
 from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
@@ -29,8 +27,6 @@ from starlingmq.cluster.wills.will_table import DUE
 from starlingmq.core.ready import FACT_DELETE
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
-
-KEYS = all_wills("test")
 
 
 def watch(fleet: Fleet, place: int) -> FakeClient:
@@ -187,7 +183,10 @@ def test_more_wills_than_a_turn_looks_at(monkeypatch: pytest.MonkeyPatch) -> Non
     fleet = Fleet(2)
     watcher = watch(fleet, 1)
     clients = [leave_will(fleet, 0, f"w{number}") for number in range(5)]
-    fleet[0].cluster.answered(WatchLost(KEYS + b"1/", 1), fleet.now)
+    store = fleet[0].cluster.shares.wills
+    fleet[0].cluster.wills.registration.reading_begins()
+    store.follow(1, fleet[0].cluster.wills.registration)
+    fleet[0].cluster._has_events = True
     for client in clients:
         client.drop()
     assert len(published(watcher, 1.0)) == 5
@@ -262,9 +261,11 @@ def test_a_will_waits_while_the_leader_of_its_share_does_not_answer() -> None:
     assert published(watcher, 8.0) == [b"will/a"]
 
 
-def settling() -> WillSettlements:
+def settling(store: WillRecords) -> WillSettlements:
     """The settlements of node 1; node 2 cannot be reached."""
-    found = WillSettlements("test", 3.0, lambda node: False, lambda name: False, lambda name, will: False)
+    found = WillSettlements(
+        store, 3.0, lambda node: False, lambda name: False, lambda name, will: False, lambda changed: None
+    )
     found.enter(1)
     return found
 
@@ -273,59 +274,50 @@ def settle(found: WillSettlements, epoch: int, client_id: str = "c") -> bool:
     return found.settle(client_id, 2, epoch, None, False, 0, 0.0)
 
 
-def asks(found: WillSettlements, epoch: int, there: RegisteredWill | None) -> list[Put]:
-    """A client is back at node 1 in that epoch, and node 1 finds ``there`` registered at node 2; returns the changes to
-    make.
-    """
-    assert not settle(found, epoch)
-    (request,) = found.take_requests(1.0)
-    values = () if there is None else (KeyValue(KEYS + b"2/c", encode_will(there), 1, 10),)
-    found.answered(TxnAnswer(request.tag, True, 20, (values, ())), 1.0)
-    return changes(found)
-
-
-def changes(found: WillSettlements) -> list[Put]:
-    requests = found.take_requests(1.0)
-    return [write for request in requests for write in request.success if isinstance(write, Put)]
-
-
 def test_a_will_that_its_client_has_left_since_is_not_cancelled() -> None:
-    """It was back here, went to where it had been, and etcd was slow."""
-    found = settling()
+    """It was back here, went to where it had been, and the leader was slow."""
+    store = WillRecords()
+    found = settling(store)
+    store.put(b"2/c", RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=3))
     assert not settle(found, 5)
-    (request,) = found.take_requests(1.0)
-    earlier = KeyValue(KEYS + b"2/c", encode_will(RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=3)), 1, 10)
-    found.answered(TxnAnswer(request.tag, True, 20, ((earlier,), ())), 1.0)
-    (change,) = found.take_requests(1.0)
-    assert change.compares[0].operand == 10 and not settle(found, 5)
-    later = KeyValue(KEYS + b"2/c", encode_will(RegisteredWill(REGISTERED, 8, delay=3, seconds=3, epoch=6)), 1, 12)
-    found.answered(TxnAnswer(change.tag, False, 21, ((later,),)), 1.0)
-    assert changes(found) == [] and settle(found, 5)
+    store.answer(1)
+    (change,) = store.changes
+    assert change.revision == store.get(b"2/c").revision and not settle(found, 5)
+    store.put(b"2/c", RegisteredWill(REGISTERED, 8, delay=3, seconds=3, epoch=6))
+    store.answer()
+    assert store.changes == [change] and settle(found, 5)
 
 
 def test_the_settlement_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:
-    found = settling()
-    assert (
-        asks(found, 5, RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=6)) == []
-    )  # no connection waits for it any more
-    assert len(asks(found, 9, RegisteredWill(REGISTERED, 8, delay=3, seconds=3, epoch=6))) == 1
+    store = WillRecords()
+    found = settling(store)
+    store.put(b"2/c", RegisteredWill(REGISTERED, 7, delay=3, seconds=3, epoch=6))
+    assert not settle(found, 5)
+    store.answer()
+    assert store.changes == []  # no connection waits for it any more
+    assert not settle(found, 9)
+    store.answer()
+    assert len(store.changes) == 1
 
 
-def test_an_unreachable_node_learns_from_etcd_that_its_client_is_back() -> None:
-    """It may have a will that etcd does not know of yet."""
-    (put,) = asks(settling(), 5, None)
-    value = decode_will(put.value)
-    assert put.key == KEYS + b"2/c" and (value.state, value.epoch) == (SETTLED, 5)
+def test_an_unreachable_node_learns_from_its_record_that_its_client_is_back() -> None:
+    """It may have a will that is not registered yet."""
+    store = WillRecords()
+    assert not settle(settling(store), 5)
+    store.answer()
+    (change,) = store.changes
+    assert change.value is not None
+    assert (change.key, change.value.state, change.value.epoch) == (b"2/c", SETTLED, 5)
 
 
 def test_settlements_that_no_connect_asks_for_are_forgotten() -> None:
     """The session of who was back has come after all, or its client is gone again."""
-    found = settling()
+    store = WillRecords()
+    found = settling(store)
     for number in range(100):
         assert not settle(found, 5, f"c{number}")
-    while requests := found.take_requests(2.0):
-        for request in requests:
-            found.answered(TxnAnswer(request.tag, True, 20, ((),) * len(request.success)), 2.0)
+    found.turn(2.0)
+    store.answer()
     found.turn(30.0)
     assert found.pending() == 100
     found.turn(2.0 + KEPT_SECONDS)
@@ -371,37 +363,29 @@ def test_one_of_two_nodes_gets_a_key_and_the_other_is_told() -> None:
 
 def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first() -> None:
     """A turn's work is proportional to the due wills, not to all: 20,000 wait, most of them for long."""
-    foreign = LeaderWills("test", lambda node: node == 2, lambda: True, 1.0)
+    store = WillRecords()
+    foreign = LeaderWills(store, lambda node: node == 2, lambda: True, 1.0, lambda changed: None)
     foreign.enter(1)
     foreign.set_members({1: None, 2: None})
     now = 100.0
     foreign.turn(now)
-    (load,) = foreign.take_requests()
-    foreign.answered(TxnAnswer(load.tag, True, 5, ((),)), now)
+    assert store.answer() == 1
     now += 1.0
+    for number in range(20_000):
+        store.put(b"2/%05d" % number, RegisteredWill(REGISTERED, number, due_at=now + number % 100))
+    wills = list(store.records.values())
     foreign.turn(now)
-    cluster_wills = [
-        KeyValue(
-            KEYS + b"2/%05d" % number, encode_will(RegisteredWill(REGISTERED, number, due_at=now + number % 100)), 1, 1
-        )
-        for number in range(20_000)
-    ]
-    for place in range(0, len(cluster_wills) + 1, PAGE):
-        (load,) = foreign.take_requests()
-        foreign.answered(TxnAnswer(load.tag, True, 5, (tuple(cluster_wills[place : place + PAGE]),)), now)
-    taken: list[bytes] = []
+    assert store.answer() == 1
     turns = 0
-    while len(taken) < len(cluster_wills):
+    while len(store.changes) < len(wills):
+        before = len(store.changes)
         now = max(now, foreign.wake_at())
         foreign.turn(now)
-        came = foreign.take_amendments()
-        assert 0 < len(came) <= TAKEN_PER_TURN
-        taken += [amendment.key for amendment in came]
+        assert 0 < len(store.changes) - before <= TAKEN_PER_TURN
         turns += 1
-    assert turns == len(cluster_wills) / TAKEN_PER_TURN and foreign.wake_at() == 0.0
-    assert taken == [
-        will.key for will in sorted(cluster_wills, key=lambda will: (decode_will(will.value).due_at, will.key))
-    ]
+    assert turns == len(wills) / TAKEN_PER_TURN and foreign.wake_at() == 0.0
+    taken = [change.key for change in store.changes]
+    assert taken == [each.key for each in sorted(wills, key=lambda each: (each.value and each.value.due_at, each.key))]
 
 
 def test_the_time_for_many_wills_can_be_measured() -> None:

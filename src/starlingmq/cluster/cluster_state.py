@@ -82,6 +82,7 @@ from starlingmq.cluster.routes.suback_wait import SubackWait
 from starlingmq.cluster.shares.holdings import Holdings
 from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.shares import Shares
+from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.subsystem import Subsystem, overriding
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 from starlingmq.cluster.takeover.takeover import Takeovers, first_number
@@ -186,13 +187,14 @@ class ClusterState:
             lambda client_id: self.takeovers.is_wanted(client_id),
             lambda client_id: self.wills.is_known(client_id),
         )
-        owners = OwnerRequests()
+        owners, will_store = OwnerRequests(), WillRequests()
         self.ownership = Ownership(owners, ports)
         self.wills = ClusterWills(
             broker,
             config,
             self.ownership,
             owners,
+            will_store,
             lambda number: self._lost_nodes.is_gone(number) and not view.is_copied(number),  # its successor knows them
             view.is_connected,
             self._leadership.is_leading,
@@ -215,8 +217,8 @@ class ClusterState:
         self._subacks = SubackWait(broker, view, self._publishers, self.takeovers.suback_hold.hold)
         self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership)
         holds, gone = Holdings(self.takeovers, self.ownership, self.wills), self._lost_nodes.is_gone
-        self.shares = Shares(view, config.name, config.takeover_timeout, self.leader, owners, holds, gone)
-        self.shares.answer_to(self.wills.answered)
+        patience = config.takeover_timeout
+        self.shares = Shares(view, config.name, patience, self.leader, owners, will_store, holds, gone)
 
     def _in_order(self) -> tuple[Subsystem, ...]:
         """The one list of all subsystems; the module's docstring has the reasons for its order."""
@@ -419,7 +421,6 @@ class ClusterState:
             return ready.take() if ready.now else ready
         for each in self._with_requests:
             ready.requests += each.take_requests(now)
-        ready.requests = self.shares.divert(ready.requests)
         self._send_owner_frames(now)
         ready.called, ready.outcomes = self.operator_rpc.take_called(), self.operator_rpc.take_outcomes()
         due_at = self.members.wake_at() or inf

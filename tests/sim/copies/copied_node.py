@@ -21,8 +21,7 @@ QUIET_SECONDS = 3.0  # in which a change that a dead process had under way is ma
 def proposals(life: Life) -> list[CopyRecord]:
     """The changes of records that it has under way."""
     cas, registry = life.roles._cas, life.roles.registry
-    under_way = [update for batch in cas._batches.values() for update in batch]
-    updates = [*cas._waiting.values(), *under_way]
+    updates = [*cas._waiting.values(), *cas._batch.values()]
     return [record_from(registry.origin_of(each.key), each.value) for each in updates if each.value is not None]
 
 

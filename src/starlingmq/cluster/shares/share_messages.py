@@ -24,7 +24,7 @@ from starlingmq.cluster.takeover.owner_store import OwnerKey
 
 Entry = tuple[str, OwnerKey]  # client id, and one of its keys
 Stated = tuple[str, int, int]  # client id, epoch and floor of what a node has
-WillKey = tuple[bytes, int, bytes]  # key of a will below ``will_records.all_wills``, its revision, its value
+WillKey = tuple[bytes, int, bytes]  # key of a will (``will_records``), its revision, its value
 Served = tuple[str, int, int]  # client id, node, and the newest epoch in which the node has served the client
 WillWrite = tuple[bytes, bytes | None]  # such a key and its new value; None: it is deleted
 

@@ -10,8 +10,8 @@ count as one.
 
     table_keeper     the table in etcd              share_leader     the shares that this node leads
     owner_requests   claims of this node            share_books      its books, also those of other leaders' shares
-    will_gateway     wills of this node             held_keys        the state of this node, for new leaders
-    share_channel    messages to one node
+    will_requests    wills of this node             held_keys        the state of this node, for new leaders
+    share_lines      requests, one by one           share_channel    messages to one node
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ from starlingmq.cluster.shares.share_messages import (
 )
 from starlingmq.cluster.shares.share_table import NO_TABLE, VERSION_SHIFT, Pair, decode_table, encode_table
 from starlingmq.cluster.shares.table_keeper import TableKeeper
-from starlingmq.cluster.shares.will_gateway import WillGateway
+from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.subsystem import NodeLife, Subsystem
-from starlingmq.cluster.wills.will_records import all_wills
 
 NEVER: Final = 1 << 62  # above all epochs
 LOOK_SECONDS: Final = 0.25  # between two looks at whether the leaders are connected that have to answer
@@ -70,6 +69,7 @@ class Shares(Subsystem):
         patience: float,
         election: Election,
         owners: OwnerRequests,
+        wills: WillRequests,
         holdings: Holdings,
         is_gone: Callable[[int], bool],
     ) -> None:
@@ -77,13 +77,13 @@ class Shares(Subsystem):
         self._view = view
         self._election = election
         self.owners = owners
+        self.wills = wills
         self._holdings = holdings
         self._is_gone = is_gone
         self.keeper = TableKeeper(cluster, election, patience)
         self.table = NO_TABLE
         self.books = ShareBooks()
         self.leader = ShareLeader(self.books, self)
-        self.will_gateway = WillGateway(all_wills(cluster), self.send)
         self._held = HeldKeys(holdings)
         self._me = 0
         self._incarnation = 0
@@ -97,11 +97,6 @@ class Shares(Subsystem):
         self._begun = False  # this incarnation has been in a table
         # get an epoch below all that this incarnation can be granted
         self.on_begin: tuple[Callable[[int], None], ...] = ()
-        self._sinks: tuple[Callable[[Answer, float], None], ...] = ()
-
-    def answer_to(self, *sinks: Callable[[Answer, float], None]) -> None:
-        """The parts that make transactions about wills."""
-        self._sinks = sinks
 
     # Links
 
@@ -157,7 +152,7 @@ class Shares(Subsystem):
             table = decode_table(frame.table)
             if table is not None:
                 self.keeper.learn(table)
-                if not (self.owners.has_answers() or self.will_gateway.has_answers()):  # else in the turn, after them
+                if not (self.owners.has_answers() or self.wills.has_answers()):  # else in the turn, after them
                     self._follow_table()
         version = self.table.version
         if frame.version < version:
@@ -179,11 +174,11 @@ class Shares(Subsystem):
         if isinstance(message, (Claim, Release, Read, WillChange, WillRead, WillsOf)):
             self.leader.take(node, message)
         elif isinstance(message, OwnerAnswer):
-            self.owners.answered(message)
+            self.owners.lines.answered(message)
         elif isinstance(message, WillAnswer):
-            self.will_gateway.answered(message)
+            self.wills.answered(message)
         elif isinstance(message, WillNews):
-            self.will_gateway.news(message)
+            self.wills.news(message)
         elif isinstance(message, KeyChanged):
             self._keep(node, message)
         elif isinstance(message, WillsKept):
@@ -254,8 +249,8 @@ class Shares(Subsystem):
         me = self._me if taking_part else 0
         self.books.set_table(table, me)
         self.leader.set_table(table, me, copied)
-        self.owners.set_table(table, taking_part)
-        self.will_gateway.set_table(table, taking_part)
+        self.owners.lines.set_table(table, taking_part)
+        self.wills.set_table(table, taking_part)
 
     def _look_at_nodes(self) -> None:
         if not self._election.leading:
@@ -284,6 +279,7 @@ class Shares(Subsystem):
     def begin_turn(self, now: float) -> None:
         if not self._me:
             return
+        self.owners.lines.now = self.wills.lines.now = now
         self._give_answers(now)  # before another table: what was granted belongs to what a new leader is told
         self._follow_table()
         self._pump()
@@ -292,23 +288,21 @@ class Shares(Subsystem):
 
     def _give_answers(self, now: float) -> None:
         self.owners.give_answers(now)
-        for answer in self.will_gateway.take_answers():
-            for sink in self._sinks:
-                sink(answer, now)
+        self.wills.give_answers()
 
     def _look_at_leaders(self, now: float) -> None:
         """A leader that is connected is slow at worst: that refuses no CONNECT."""
         if now < self._looked_at + LOOK_SECONDS or not self.is_busy():
             return
         self._looked_at = now
-        self.will_gateway.look()
-        if self.owners.idle():
+        self.wills.look()
+        if self.owners.lines.idle():
             return
-        if all(leader == self._me or self._view.is_connected(leader) for leader in self.owners.leaders()):
+        if all(leader == self._me or self._view.is_connected(leader) for leader in self.owners.lines.leaders()):
             self.owners.answered_at = now
 
     def _pump(self) -> None:
-        for node, message in self.owners.take_messages():
+        for node, message in (*self.owners.lines.take_messages(), *self.wills.take_messages()):
             self.send(node, message)
         self._take_local()
         self.leader.turn()
@@ -340,9 +334,8 @@ class Shares(Subsystem):
         self._look_at_nodes()  # as they are at the end of the turn: none may follow soon
         return self.keeper.take_requests(now)
 
-    def divert(self, requests: list[Request]) -> list[Request]:
-        """Takes the requests of this turn about wills; returns those to etcd."""
-        return self.will_gateway.divert(requests)
+    def take_notices(self) -> list[str]:
+        return self.wills.take_notices()
 
     def take_owner_frames(self, now: float) -> list[tuple[int, ShareFrame]]:
         """The frames of this turn, after its requests."""
@@ -354,11 +347,11 @@ class Shares(Subsystem):
         return frames
 
     def is_busy(self) -> bool:
-        return not self.owners.idle() or not self.will_gateway.idle()
+        return not self.owners.lines.idle() or not self.wills.idle()
 
     def is_pending(self) -> bool:
         waiting = self._local or self._asked or self._answering or self._words or self.owners.has_answers()
-        if waiting or self.will_gateway.has_answers():
+        if waiting or self.wills.has_answers():
             return True
         return self.leader.is_pending() or any(each.has_output() for each in self._channels.values())
 

@@ -1,4 +1,4 @@
-"""The keys of wills of one share, which would be in etcd otherwise (``wills.will_records``).
+"""The records of wills of one share (``wills.will_records``).
 
 Law: a key is written if it has the revision that the writer has seen; its new revision is above all of the share.
 """

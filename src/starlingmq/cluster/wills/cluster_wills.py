@@ -2,12 +2,12 @@
 
 ::
 
-    own node     nothing <--> REGISTERED --due--> FIRING --confirmed by etcd--> published, stored, deleted
+    own node     nothing <--> REGISTERED --due--> FIRING --confirmed by the leader of the share--> published, stored, deleted
                                    |
     others                         '--> SETTLED: taken by the leader, because its node is gone and it is due;
                                         or taken or cancelled by the node where its client is back (will_settlement)
 
-Every step is a change of one key, and succeeds only if the key is unchanged: of two nodes that want the same will, one
+Every step is a change of one record, and succeeds only if the record is unchanged: of two nodes that want the same will, one
 gets it. That node writes so before it publishes, and stores in the same turn that it has published.
 
 Invariants:
@@ -24,13 +24,13 @@ Invariants:
 The parts, each of which reports to this module:
 
 - ``will_table``: the wills, by name, and the names that have work.
-- ``will_registration``: this node's keys in etcd.
+- ``will_registration``: the records of this node's wills.
 - ``taken_wills``: wills of other nodes that this node has taken.
 - ``will_settlement``: wills that a client which is back has left at other nodes.
 - ``taken_away``: wills of this node that other nodes have taken.
 - ``leader_wills``: wills of nodes that are gone.
 
-Pure: the core's wills and answers of etcd in; requests, and calls of ``core.session.ending``, out.
+Pure: the core's wills and answers of a ``WillStore`` in; requests to it, and calls of ``core.session.ending``, out.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.etcd.etcd_cas import EtcdCas
-from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer, WatchEvent, WatchLost
+from starlingmq.cluster.etcd.etcd_requests import Request
 from starlingmq.cluster.subsystem import NodeLife, Subsystem, sooner
 from starlingmq.cluster.takeover.owner_store import OwnerStore
 from starlingmq.cluster.takeover.ownership import Ownership
@@ -57,10 +56,10 @@ from starlingmq.cluster.wills.will_records import (
     RegisteredWill,
     encode_will,
     registered,
-    wills_of,
 )
 from starlingmq.cluster.wills.will_registration import WillRegistration
-from starlingmq.cluster.wills.will_settlement import UNDER_WAY_MAX, WillSettlements
+from starlingmq.cluster.wills.will_settlement import WillSettlements
+from starlingmq.cluster.wills.will_store import WillStore
 from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
@@ -82,6 +81,7 @@ class ClusterWills(Subsystem):
         config: ClusterConfig,
         ownership: Ownership,
         owners: OwnerStore,
+        store: WillStore,
         gone: Callable[[int], bool],
         connected: Callable[[int], bool],
         leading: Callable[[], bool],
@@ -95,19 +95,14 @@ class ClusterWills(Subsystem):
         self._seconds = config.takeover_timeout
         self._broker = broker
         self._ctx = broker.ctx
-        self._cluster = config.name
         self._wills = self._ctx.cluster.share_wills()
         self.table = WillTable(broker, ownership)
-        self._own = EtcdCas("wills amend", 1, UNDER_WAY_MAX)
-        self.registration = WillRegistration(self.table, self._wills, config.takeover_timeout, self._settled, self._own)
+        seconds = config.takeover_timeout
+        self.registration = WillRegistration(self.table, self._wills, seconds, self._settled, store)
         self.taken = TakenWills(owners, self.table, self.registration)
-        self.foreign = LeaderWills(config.name, gone, leading, config.member_timeout)
+        self.foreign = LeaderWills(store, gone, leading, config.member_timeout, self.taken.take)
         self.settling = WillSettlements(
-            config.name,
-            config.takeover_timeout,
-            connected,
-            self.taken.is_unpublished,
-            self.taken.is_published,
+            store, seconds, connected, self.taken.is_unpublished, self.taken.is_published, self.taken.take
         )
         self._taken_away = TakenAway(self.settling)
         self._me = 0
@@ -124,7 +119,7 @@ class ClusterWills(Subsystem):
             self.give_up(facts)
             facts = {}
         self._me = me
-        self.registration.enter(wills_of(self._cluster, me))
+        self.registration.enter(me)
         self.taken.enter(me)
         self.foreign.enter(me)
         self.settling.enter(me)
@@ -154,11 +149,8 @@ class ClusterWills(Subsystem):
         """Whether this node has, or has taken, a will of the client id."""
         return self.table.is_known(client_id)
 
-    def registered(self, now: float) -> None:
-        self.registration.read_more()
-
     def held_wills(self, client_id: str) -> list[tuple[bytes, int, bytes]]:
-        """Key (below ``all_wills``), revision and value of each record of the client id's wills that this node has."""
+        """Key, revision and value of each record of the client id's wills that this node has."""
         found: list[tuple[bytes, int, bytes]] = []
         for name in self.table.names_of(client_id):
             entry = self.table.entry(name)
@@ -175,35 +167,7 @@ class ClusterWills(Subsystem):
             wills.append(session.will)
         return max([will.epoch for will in wills], default=0)
 
-    # Answers of etcd
-
-    def answered(self, answer: Answer, now: float) -> None:
-        if isinstance(answer, TxnAnswer):
-            self._done(answer, now)
-        elif isinstance(answer, WatchEvent):
-            self.registration.watched(answer)
-        elif isinstance(answer, WatchLost):
-            self.registration.watch_lost(answer.prefix)
-
-    def _done(self, answer: TxnAnswer, now: float) -> None:
-        if self.registration.took_page(answer):
-            return
-        settled = self.settling.answered(answer, now)
-        if settled is not None:
-            for done in settled.done:
-                self.taken.take(done, settled.revision)
-            return
-        amended = self.registration.answered(answer, now)
-        if amended is None:
-            self.foreign.answered(answer, now)
-            return
-        for done in amended.done:
-            if done.value is not None and not self.registration.has(done.key):
-                self.foreign.settled(done.key, amended.revision)
-                self.taken.take(done, amended.revision)
-        for void, revision, value in amended.void:
-            if not self.registration.has(void.key):
-                self.foreign.know(void.key, value or None, revision)
+    # Records
 
     def _settled(self, name: str, entry: WillEntry, settled: RegisteredWill) -> None:
         """Another node has taken this will, or cancelled it."""
@@ -301,7 +265,7 @@ class ClusterWills(Subsystem):
                 entry.held_by = 0
 
     def pending_of(self, client_id: str) -> int:
-        """The id of the last due will, or of the one that this node is publishing according to etcd; 0: none."""
+        """The id of the last due will, or of the one that this node is publishing according to its record; 0: none."""
         self._remember(self._ctx.now)
         entry = self.table.get(client_id)
         if entry is None:
@@ -328,8 +292,6 @@ class ClusterWills(Subsystem):
         self._taken_away.turn(now)
         self.settling.turn(now)
         self.foreign.turn(now)
-        for amendment in self.foreign.take_amendments():
-            self.registration.amend_foreign(amendment)
 
     def _look_at_due(self, name: str, now: float) -> None:
         entry = self.table.get(name)
@@ -360,7 +322,7 @@ class ClusterWills(Subsystem):
         return known.state == FIRING and known.id == entry.due[0].id and not entry.is_held(now, self._connected)
 
     def _publish(self, name: str, entry: WillEntry) -> None:
-        """Publishes the will, which etcd has assigned to this node. The facts stored in the same turn say that it is
+        """Publishes the will, which its record has assigned to this node. The facts stored in the same turn say that it is
         done."""
         will = entry.due.pop(0)
         if name.startswith(TAKEN):
@@ -378,7 +340,7 @@ class ClusterWills(Subsystem):
     # Steps
 
     def _step(self, name: str) -> None:
-        """Brings etcd from its current record to the intended one, by one change."""
+        """Brings the record to what it should be, by one change."""
         entry = self.table.get(name)
         session = self._ctx.sessions.get(name)
         if entry is None:
@@ -430,15 +392,7 @@ class ClusterWills(Subsystem):
                 break
             self._step(self.table.next_step())
         self.taken.ask()
-        return [
-            *self.registration.take_reads(),
-            *self.registration.take_changes(now),
-            *self.settling.take_requests(now),
-            *self.foreign.take_requests(),
-        ]
-
-    def take_notices(self) -> list[str]:
-        return [*self.registration.take_notices(), *self.settling.take_notices(), *self.foreign.take_notices()]
+        return []
 
     def has_input(self) -> bool:
         return bool(self._wills.changed or self._wills.due)
@@ -455,7 +409,7 @@ class ClusterWills(Subsystem):
         return self.table.has_steps()
 
     def wake_at(self, now: float) -> float:
-        soonest = sooner(sooner(self.registration.wake_at(), self.foreign.wake_at()), self.settling.wake_at())
+        soonest = sooner(self.foreign.wake_at(), self.settling.wake_at())
         for name in self.table.held:
             soonest = sooner(soonest, self.table.entry(name).held_at_most(now))
         return soonest or inf

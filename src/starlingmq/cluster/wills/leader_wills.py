@@ -13,22 +13,9 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.etcd.etcd_cas import CasUpdate
-from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Put, Txn, TxnAnswer
-from starlingmq.cluster.wills.will_records import (
-    REGISTERED,
-    SETTLED,
-    TAKEN,
-    RegisteredWill,
-    WillValueError,
-    all_wills,
-    decode_will,
-    encode_will,
-    taken_key,
-    wills_of,
-)
+from starlingmq.cluster.wills.will_records import REGISTERED, SETTLED, TAKEN, RegisteredWill, taken_key, wills_of
+from starlingmq.cluster.wills.will_store import ALL, WillChanged, WillRecord, WillStore, WillUpdate
 
-PAGE: Final = 500
 TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; more in the next turns
 
 
@@ -46,12 +33,20 @@ class Plan:
 
 
 class LeaderWills:
-    def __init__(self, cluster: str, gone: Callable[[int], bool], leading: Callable[[], bool], patience: float) -> None:
-        self._cluster = cluster
-        self._all = all_wills(cluster)
+    def __init__(
+        self,
+        store: WillStore,
+        gone: Callable[[int], bool],
+        leading: Callable[[], bool],
+        patience: float,
+        took: Callable[[WillChanged], None],
+    ) -> None:
+        """``took``: to be called when this node has settled a will, and perhaps taken it."""
+        self._store = store
         self._gone = gone
         self._leading = leading
         self._patience = patience
+        self._took = took
         self._me = 0
         self._led = False
         self._members: dict[int, None] = {}
@@ -59,13 +54,7 @@ class LeaderWills:
         self._plans: dict[bytes, Plan] = {}
         self._due: list[tuple[float, bytes]] = []  # a heap of (time, key) of plans; some of these plans are void
         self._loaded: dict[int, None] = {}  # nodes whose wills are among the plans
-        self._loads: list[bytes] = []  # prefixes to read
-        self._load = ""  # tag of the outstanding read
-        self._after = b""
-        self._tags = 0
         self._now = 0.0
-        self._amendments: list[CasUpdate] = []
-        self._notices: list[str] = []
 
     def enter(self, me: int) -> None:
         self._me = me
@@ -84,13 +73,11 @@ class LeaderWills:
         if not leading:
             if self._led:
                 self._led = False
-                self._plans, self._loaded, self._loads, self._load, self._after = {}, {}, [], "", b""
-                self._due = []
-                self._gone_since = {}
+                self._plans, self._loaded, self._due, self._gone_since = {}, {}, [], {}
             return
         if not self._led:
             self._led = True
-            self._loads.append(self._all)  # also those of nodes that are no longer known
+            self._store.read_node(ALL, self._took_part_of_all)  # also those of nodes that are no longer known
         for node in self._members:
             if node != self._me:
                 self._look_at(node, now)
@@ -118,93 +105,73 @@ class LeaderWills:
         if not self._gone(node):
             if self._gone_since.pop(node, None) is not None:
                 self._loaded.pop(node, None)
-                prefix = wills_of(self._cluster, node)
+                prefix = wills_of(node)
                 for key in [key for key in self._plans if key.startswith(prefix)]:
                     del self._plans[key]
             return
         since = self._gone_since.setdefault(node, now)
         if node not in self._loaded and now >= since + self._patience:
             self._loaded[node] = None
-            self._loads.append(wills_of(self._cluster, node))
+            self._store.read_node(node, self._took_part)
 
     def _take(self, plan: Plan) -> None:
-        node, client_id = self._owner(plan.key)
-        settled = encode_will(RegisteredWill(SETTLED, plan.value.id, taker=self._me))
-        copy = Put(taken_key(self._cluster, self._me, node, client_id), encode_will(plan.value))
-        self._amendments.append(CasUpdate(plan.key, plan.revision, settled, (copy,)))
+        node, client_id = _owner(plan.key)
+        settled = RegisteredWill(SETTLED, plan.value.id, taker=self._me)
+        copy = taken_key(self._me, node, client_id), plan.value
+        self._store.change(WillUpdate(plan.key, plan.revision, settled, copy), self._changed)
 
-    def _owner(self, key: bytes) -> tuple[int, str]:
-        node, _, name = key[len(self._all) :].partition(b"/")
-        return int(node), name.decode()
+    def _changed(self, changed: WillChanged) -> None:
+        record = changed.record
+        if not changed.done:
+            self.know(record)
+        elif record.value is not None:
+            self._plans.pop(record.key, None)
+            self._took(changed)
+            if _owner(record.key)[0] not in self._members:
+                self._delete(record)
 
-    def know(self, key: bytes, data: bytes | None, revision: int) -> None:
-        """Takes the record that etcd has of another node's will."""
-        self._plans.pop(key, None)
-        try:
-            value = None if data is None else decode_will(data)
-        except WillValueError as error:
-            self._notices.append(str(error))
-            value = None
-        node, name = self._owner(key)
+    def _delete(self, record: WillRecord) -> None:
+        self._store.change(WillUpdate(record.key, record.revision, None), self._changed)
+
+    def know(self, record: WillRecord) -> None:
+        """Takes the record of another node's will."""
+        self._plans.pop(record.key, None)
+        node, name = _owner(record.key)
+        value = record.value
         if value is None or name.startswith(TAKEN):
             return
         if value.state == REGISTERED and node in self._loaded:
             since = self._gone_since.get(node, 0.0)
-            plan = self._plans[key] = Plan(key, revision, value, value.due_at or since + value.seconds)
-            heappush(self._due, (plan.due_at, key))
+            plan = Plan(record.key, record.revision, value, value.due_at or since + value.seconds)
+            self._plans[record.key] = plan
+            heappush(self._due, (plan.due_at, record.key))
         elif node not in self._members:
-            self._amendments.append(CasUpdate(key, revision, None))
+            self._delete(record)
 
-    def settled(self, key: bytes, revision: int) -> None:
-        """This node has settled the will, as of ``revision``."""
-        self._plans.pop(key, None)
-        node, _ = self._owner(key)
-        if node not in self._members and revision:
-            self._amendments.append(CasUpdate(key, revision, None))
+    # Readings
 
-    # Requests and answers
+    def _took_part_of_all(self, records: list[WillRecord], is_last: bool) -> None:
+        """Which nodes have wills. Those of a node are read again once it has been gone for long enough."""
+        if self._led:
+            for node in {_owner(record.key)[0]: None for record in records}:
+                if node != self._me and self._gone(node):
+                    self._gone_since.setdefault(node, self._now)
 
-    def take_amendments(self) -> list[CasUpdate]:
-        amendments, self._amendments = self._amendments, []
-        return amendments
-
-    def take_requests(self) -> list[Txn]:
-        if not self._loads or self._load:
-            return []
-        self._tags += 1
-        self._load = f"wills load {self._tags}"
-        return [Txn(self._load, (), (Get(self._loads[0], prefix=True, limit=PAGE, after=self._after),))]
-
-    def answered(self, answer: TxnAnswer, now: float) -> None:
-        """Takes the answer to one of this module's requests; ignores others."""
-        self._now = now
-        if self._load and answer.tag == self._load:
-            self._load = ""
-            self._took_page(answer.found[0], now)
-
-    def _took_page(self, found: tuple[KeyValue, ...], now: float) -> None:
-        whole = self._loads[0] == self._all
-        for kv in found:
-            node, _ = self._owner(kv.key)
-            if node == self._me:
-                continue
-            if whole:
-                if self._gone(node):
-                    self._gone_since.setdefault(node, now)
-                continue  # it is read again once the node has been gone for long enough
-            self.know(kv.key, kv.value, kv.mod_revision)
-        self._after = found[-1].key if len(found) == PAGE else b""
-        if len(found) < PAGE:
-            del self._loads[0]
-
-    def take_notices(self) -> list[str]:
-        notices, self._notices = self._notices, []
-        return notices
+    def _took_part(self, records: list[WillRecord], is_last: bool) -> None:
+        if self._led:
+            for record in records:
+                self.know(record)
 
     def wake_at(self) -> float:
-        """When ``take_requests`` has to be called without an event; 0.0: never."""
+        """When ``turn`` has to be called without an event; 0.0: never."""
         soonest = self._next_due()
         for node, since in self._gone_since.items():
             if node not in self._loaded:
                 soonest = min(soonest, since + self._patience)
         return 0.0 if soonest == inf else soonest
+
+
+def _owner(key: bytes) -> tuple[int, str]:
+    """The node of a record, and its name there."""
+    node, _, name = key.partition(b"/")
+    return int(node), name.decode()

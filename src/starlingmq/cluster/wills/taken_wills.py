@@ -20,11 +20,11 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.etcd.etcd_cas import CasUpdate
 from starlingmq.cluster.takeover.owner_store import OwnerKey, OwnerStore
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import RegisteredWill, client_of, will_from
 from starlingmq.cluster.wills.will_registration import WillRegistration
+from starlingmq.cluster.wills.will_store import WillChanged, WillRecord
 from starlingmq.cluster.wills.will_table import WillTable
 
 CHECKS_MAX: Final = 60  # under way
@@ -51,12 +51,12 @@ class TakenWills:
         """All changes that this incarnation makes have higher revisions."""
         self._since = revision
 
-    def take(self, done: CasUpdate, revision: int) -> None:
+    def take(self, changed: WillChanged) -> None:
         """Another node's will is settled now. If it has to be published, this node does that."""
-        for put in done.also:
-            entry = self._table.entry(self._registration.name_of(put.key))
-            entry.due.clear()  # an earlier one, if there is any
-            self._registration.know(put.key, put.value, revision, done.sent_at)
+        if changed.update.copy is not None:
+            key, will = changed.update.copy
+            self._table.entry(self._registration.name_of(key)).due.clear()  # an earlier one, if there is any
+            self._registration.know(WillRecord(key, changed.record.revision, will), changed.sent_at)
 
     def is_unpublished(self, name: str) -> bool:
         """Whether this node has taken the will of that name and not published it yet."""
@@ -65,12 +65,12 @@ class TakenWills:
 
     def is_published(self, name: str, will: int) -> bool:
         """Whether this node has taken the will of that name with that id, and published it or given it up. False as
-        well once nothing of it is left here or in etcd."""
+        well once nothing of it is left, here or in the share."""
         entry = self._table.get(name)
         return entry is not None and entry.published == will
 
     def step(self, name: str, entry: WillEntry, now: float) -> None:
-        """Brings etcd from its current record to the intended one, by one change."""
+        """Brings the record to what it should be, by one change."""
         known = entry.known
         if known is None:
             if entry.published:

@@ -30,7 +30,7 @@ class WillEntry:
 
     def __init__(self) -> None:
         self.due: list[Will] = []  # to be published, the oldest first
-        self.known: RegisteredWill | None = None  # the record in etcd, as of ``revision`` (0: none)
+        self.known: RegisteredWill | None = None  # the record, as of ``revision`` (0: none)
         self.revision = 0
         self.lived = False  # a session here had the will since this node started, so it is known when it is cancelled
         self.allowed_until = 0.0  # latest time at which due wills may be published, by the last change of the key

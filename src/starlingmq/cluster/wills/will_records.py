@@ -1,6 +1,6 @@
-"""Records of wills in etcd, or at the leaders of shares (``cluster.shares``), as values and as bytes (MessagePack).
+"""Records of wills at the leaders of shares (``cluster.shares``), as values and as bytes (MessagePack).
 
-``/starlingmq/<cluster>/wills/<node>/<client id>``: the will of a client of that node, from CONNECT until it is
+The key ``<node>/<client id>``: the will of a client of that node, from CONNECT until it is
 cancelled or published. Only that node creates and deletes its keys (others once it is no longer a member); others write
 into them that the will is settled. So no other node knows of a will without a key. Below the node's number are also the
 wills that the node has taken from others, to publish them, after a zero byte, which no client id contains
@@ -25,7 +25,7 @@ TAKEN: Final = "\0"  # then client id, "/", node number: a will taken from that 
 
 
 class WillValueError(ValueError):
-    """The record in etcd is not one of any version that this node knows."""
+    """The record is not one of any version that this node knows."""
 
 
 class RegisteredWill(msgspec.Struct, array_like=True):
@@ -57,22 +57,19 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(RegisteredWill)
 
 
-def all_wills(cluster: str) -> bytes:
-    return f"/starlingmq/{cluster}/wills/".encode()
+def wills_of(node: int) -> bytes:
+    """The prefix of the keys of a node."""
+    return b"%d/" % node
 
 
-def wills_of(cluster: str, node: int) -> bytes:
-    return all_wills(cluster) + b"%d/" % node
-
-
-def taken_key(cluster: str, taker: int, node: int, client_id: str) -> bytes:
+def taken_key(taker: int, node: int, client_id: str) -> bytes:
     """The key of a will that ``taker`` has taken from ``node``."""
-    return wills_of(cluster, taker) + taken_name(node, client_id).encode()
+    return wills_of(taker) + taken_name(node, client_id).encode()
 
 
-def taken_prefix(cluster: str, taker: int, client_id: str) -> bytes:
+def taken_prefix(taker: int, client_id: str) -> bytes:
     """The prefix of all wills that ``taker`` has taken of one client id, and of client ids that continue with "/"."""
-    return wills_of(cluster, taker) + f"{TAKEN}{client_id}/".encode()
+    return wills_of(taker) + f"{TAKEN}{client_id}/".encode()
 
 
 def taken_name(node: int, client_id: str) -> str:
@@ -85,12 +82,12 @@ def client_of(taken: str) -> str:
 
 
 def is_taken(key: bytes) -> bool:
-    """Whether a key, without the prefix ``all_wills``, is that of a will that was taken from another node."""
+    """Whether a key is that of a will that was taken from another node."""
     return key.partition(b"/")[2].startswith(TAKEN.encode())
 
 
 def client_of_key(key: bytes) -> str:
-    """The client id of a key, without the prefix ``all_wills``."""
+    """The client id of the will of a key."""
     name = key.partition(b"/")[2].decode()
     return client_of(name) if name.startswith(TAKEN) else name
 
@@ -104,7 +101,7 @@ def decode_will(data: bytes) -> RegisteredWill:
     try:
         value: RegisteredWill = _decoder.decode(data)
     except msgspec.MsgspecError as error:
-        raise WillValueError(f"the record of a will in etcd is malformed: {error}") from error
+        raise WillValueError(f"the record of a will is malformed: {error}") from error
     return value
 
 

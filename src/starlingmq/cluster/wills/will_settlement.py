@@ -1,18 +1,17 @@
 """Settles wills that a client left at other nodes, or at this one before: none may follow the client's new messages.
 
 A CONNECT that finds other nodes' keys of its client id waits until their wills of earlier epochs are settled. For each
-of them, the key of that node in etcd (``will_records``) is read in one transaction, and changed only if it is unchanged
-since:
+of them, the record of that node (``will_records``) is read, and changed only if it is unchanged since:
 
     ======================================  ========================================================================
-    in etcd                                 this node
+    the record                              this node
     ======================================  ========================================================================
-    nothing, and the node is connected      reads again, if the node has reported a due will (it writes the key as
-                                            soon as it reaches etcd), or for a while if it has not answered yet
+    nothing, and the node is connected      reads again, if the node has reported a due will (it registers it as
+                                            soon as it can), or for a while if it has not answered yet
     nothing, and the will was taken here,   is done
     or was FIRING before
     nothing                                 writes SETTLED with its own epoch: the other node may have a will that
-                                            is not in etcd yet
+                                            is not registered yet
     REGISTERED, of a later epoch            does nothing: the client has been there since
     REGISTERED, not reported yet            reads again: DISCONNECT may have cancelled it a moment ago
     REGISTERED, reported as cancelled       writes SETTLED
@@ -50,26 +49,20 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.etcd.etcd_cas import CasResult, CasUpdate, EtcdCas
-from starlingmq.cluster.etcd.etcd_requests import Get, KeyValue, Put, Txn, TxnAnswer
-from starlingmq.cluster.subsystem import sooner
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED, UNREPORTED
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
     RegisteredWill,
-    WillValueError,
-    decode_will,
-    encode_will,
     taken_key,
     taken_name,
     taken_prefix,
     wills_of,
 )
+from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillStore, WillUpdate
 from starlingmq.core.session.session_user import BY_USER, is_anothers
 from starlingmq.core.session.will_rule import is_cancelled
 
-UNDER_WAY_MAX: Final = 512  # changes at the leaders of shares, each of which is one message
 AGAIN_SECONDS: Final = 0.03  # between two reads of a will that another node is publishing
 PATIENCE: Final = 1.1  # clocks of two nodes differ slightly in speed
 KEPT_SECONDS: Final = 60.0  # how long the result is kept for the CONNECT that asks for it
@@ -137,32 +130,30 @@ class WillSettlements:
 
     def __init__(
         self,
-        cluster: str,
+        store: WillStore,
         fire_seconds: float,
         connected: Callable[[int], bool],
         unpublished: Callable[[str], bool],
         published: Callable[[str, int], bool],
+        took: Callable[[WillChanged], None],
     ) -> None:
-        """Of the wills that this node has taken, by name (``taken_name``): ``unpublished``, whether this node still has
-        to publish one; ``published``, whether it has published the one with that id. Neither holds for a copy of which
-        this node has not heard yet."""
+        """``took``: to be called when this node has settled a will, and perhaps taken it. Of the wills that this node
+        has taken, by name (``taken_name``): ``unpublished``, whether this node still has to publish one; ``published``,
+        whether it has published the one with that id. Neither holds for a copy of which this node has not heard yet.
+        """
         self.settled = self.published = self.lost = 0
-        self._cluster = cluster
+        self._store = store
         self._fire_seconds = fire_seconds
         self._connected = connected
         self._unpublished = unpublished
         self._published = published
+        self._took = took
         self._me = 0
         self._settlements: dict[bytes, Settlement] = {}  # by the key of the node where the client was
         self._looked_at: dict[bytes, Settlement] = {}  # by ``Settlement.key``
         self._concluded: deque[Settlement] = deque()  # in the order in which they are forgotten
-        self._to_ask: deque[Settlement] = deque()
         self._again: deque[Settlement] = deque()  # to be read again later, in order of time
-        self._asking: dict[str, Settlement] = {}  # by tag
-        self._tags = 0
         self._now = 0.0
-        self._amendments = EtcdCas("wills settle", 1, UNDER_WAY_MAX)
-        self._notices: list[str] = []
 
     def enter(self, me: int) -> None:
         self._me = me
@@ -173,7 +164,7 @@ class WillSettlements:
         """Whether nothing that the client left at ``node`` before ``epoch`` will be published from now on. To be called
         until it returns True. ``user``: the user who connected (None: users share sessions), at the time ``since``.
         ``clean``: the client continues without a session."""
-        key = wills_of(self._cluster, node) + client_id.encode()
+        key = wills_of(node) + client_id.encode()
         found = self._settlements.get(key)
         if found is not None and found.epoch >= epoch:
             found.will = will
@@ -182,19 +173,17 @@ class WillSettlements:
             return found.done
         if found is not None:
             self._forget(found)
-        found = self._settlements[key] = Settlement(
-            key, taken_prefix(self._cluster, node, client_id), node, client_id, epoch
-        )
+        found = self._settlements[key] = Settlement(key, taken_prefix(node, client_id), node, client_id, epoch)
         found.user, found.clean, found.will, found.since = user, clean, will, since
         self._looked_at[key] = found
-        self._to_ask.append(found)
+        self._read(found)
         return False
 
     def is_published(self, client_id: str, taker: int, will: int) -> bool:
         """Whether ``taker`` has published the will with that id, which it has taken from this node, or does not do so
         any more: the client's claim is here, so it gives up a copy that it has not published in time. To be called
         until it returns True."""
-        own = wills_of(self._cluster, self._me) + client_id.encode()
+        own = wills_of(self._me) + client_id.encode()
         found = self._settlements.get(own)
         if found is not None and (found.holder, found.seen) == (taker, will):
             if found.done:
@@ -202,18 +191,18 @@ class WillSettlements:
             return found.done
         if found is not None:
             self._forget(found)
-        key = taken_key(self._cluster, taker, self._me, client_id)
-        copies = taken_prefix(self._cluster, self._me, client_id)
+        key = taken_key(taker, self._me, client_id)
+        copies = taken_prefix(self._me, client_id)
         found = self._settlements[own] = self._looked_at[key] = Settlement(key, copies, self._me, client_id, 0)
         found.holder, found.seen = taker, will
-        self._to_ask.append(found)
+        self._read(found)
         return False
 
     def is_settling(self, client_id: str, nodes: Iterable[int]) -> bool:
         """Whether a will of the client that was left at one of the nodes, but this one, is not settled yet."""
         if not self._settlements:
             return False
-        keys = [wills_of(self._cluster, node) + client_id.encode() for node in nodes if node != self._me]
+        keys = [wills_of(node) + client_id.encode() for node in nodes if node != self._me]
         return any(key in self._settlements and not self._settlements[key].done for key in keys)
 
     def pending(self) -> int:
@@ -225,11 +214,11 @@ class WillSettlements:
         while self._concluded and now >= self._concluded[0].forget_at:
             self._forget(self._concluded.popleft())
         while self._again and now >= self._again[0].again_at:
-            self._to_ask.append(self._again.popleft())
+            self._read(self._again.popleft())
 
     def _forget(self, settlement: Settlement) -> None:
         settlement.done = True
-        key = wills_of(self._cluster, settlement.node) + settlement.client_id.encode()
+        key = wills_of(settlement.node) + settlement.client_id.encode()
         if self._settlements.get(key) is settlement:
             del self._settlements[key]
         if self._looked_at.get(settlement.key) is settlement:
@@ -250,36 +239,37 @@ class WillSettlements:
         settlement.again_at = self._now + AGAIN_SECONDS
         self._again.append(settlement)
 
-    # Records in etcd
+    # Records
 
-    def _found(self, settlement: Settlement, answer: tuple[KeyValue, ...], copies: tuple[KeyValue, ...]) -> None:
-        data, revision = (answer[0].value, answer[0].mod_revision) if answer else (None, 0)
+    def _read(self, settlement: Settlement) -> None:
+        if not settlement.done:
+            self._store.read(settlement.client_id, lambda records: self._found(settlement, records))
+
+    def _found(self, settlement: Settlement, records: list[WillRecord]) -> None:
         if settlement.holder == settlement.node:
-            copies = tuple([kv for kv in copies if kv.key[len(settlement.copies) :].isdigit()])
+            place = len(settlement.copies)
+            copies = [each for each in records if each.key.startswith(settlement.copies) and each.key[place:].isdigit()]
             if copies and not settlement.done:
                 self._look_at_copies(settlement, copies)
                 return
-        self._know(settlement, data, revision)
+        found = [each for each in records if each.key == settlement.key]
+        self._know(settlement, found[0] if found else WillRecord(settlement.key, 0, None))
 
-    def _look_at_copies(self, settlement: Settlement, copies: tuple[KeyValue, ...]) -> None:
+    def _look_at_copies(self, settlement: Settlement, copies: list[WillRecord]) -> None:
         """The other node has taken a will that the client had left at yet another node before."""
-        newest = max([kv.mod_revision for kv in copies])
+        newest = max([each.revision for each in copies])
         if settlement.revision != newest:
             settlement.revision, settlement.seen_at = newest, self._now
         if not self._connected(settlement.node) and not self._is_patient(settlement):
-            for kv in copies:
+            for each in copies:
                 self.lost += 1
-                self._amendments.add(CasUpdate(kv.key, kv.mod_revision, None))
+                self._change(WillUpdate(each.key, each.revision, None))
         self._look_again(settlement)
 
-    def _know(self, settlement: Settlement, data: bytes | None, revision: int) -> None:
+    def _know(self, settlement: Settlement, record: WillRecord) -> None:
         if settlement.done:
             return
-        try:
-            value = None if data is None else decode_will(data)
-        except WillValueError as error:
-            self._notices.append(str(error))
-            value = None
+        value, revision = record.value, record.revision
         if settlement.revision != revision:
             settlement.revision, settlement.seen_at = revision, self._now
         if value is not None and settlement.holder == settlement.node:
@@ -328,15 +318,15 @@ class WillSettlements:
             self._amend(settlement, revision, mine)
         else:
             mine.taker = self._me
-            copy = taken_key(self._cluster, self._me, settlement.node, settlement.client_id)
-            self._amend(settlement, revision, mine, Put(copy, encode_will(value)))
+            copy = taken_key(self._me, settlement.node, settlement.client_id)
+            self._amend(settlement, revision, mine, (copy, value))
 
     def _look_at_settled(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
         if value.taker and not (value.taker == self._me and self._is_published_here(settlement, value)):
             settlement.pointer = value, revision, settlement.seen_at
             self._turn_to(settlement, value.taker)
             settlement.revision = -1
-            self._to_ask.append(settlement)
+            self._read(settlement)
         else:
             self._look_at_published(settlement, value, revision)
 
@@ -346,9 +336,9 @@ class WillSettlements:
             del self._looked_at[settlement.key]
         node, client_id = settlement.node, settlement.client_id
         settlement.holder = holder
-        settlement.key = wills_of(self._cluster, node) + client_id.encode()
+        settlement.key = wills_of(node) + client_id.encode()
         if holder != node:
-            settlement.key = taken_key(self._cluster, holder, node, client_id)
+            settlement.key = taken_key(holder, node, client_id)
         self._looked_at[settlement.key] = settlement
 
     def _is_published_here(self, settlement: Settlement, value: RegisteredWill) -> bool:
@@ -379,7 +369,7 @@ class WillSettlements:
             self._conclude(settlement)
         else:
             self.lost += 1
-            self._amendments.add(CasUpdate(settlement.key, revision, None))
+            self._change(WillUpdate(settlement.key, revision, None))
 
     def _copy_is_gone(self, settlement: Settlement) -> None:
         if settlement.pointer is None:
@@ -397,63 +387,39 @@ class WillSettlements:
             self.lost += 1
             self._amend(settlement, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
 
-    def _amend(self, settlement: Settlement, revision: int, value: RegisteredWill, *also: Put) -> None:
-        self._amendments.add(CasUpdate(settlement.key, revision, encode_will(value), also))
+    # Changes
 
-    # Requests and answers
+    def _amend(
+        self,
+        settlement: Settlement,
+        revision: int,
+        value: RegisteredWill,
+        copy: tuple[bytes, RegisteredWill] | None = None,
+    ) -> None:
+        self._change(WillUpdate(settlement.key, revision, value, copy))
 
-    def take_requests(self, now: float) -> list[Txn]:
-        requests: list[Txn] = []
-        while self._to_ask:
-            asked = self._to_ask.popleft()
-            if asked.done:
-                continue
-            self._tags += 1
-            tag = f"wills ask {self._tags}"
-            self._asking[tag] = asked
-            requests.append(Txn(tag, (), (Get(asked.key), Get(asked.copies, prefix=True))))
-        return [*requests, *self._amendments.take_requests(now)]
+    def _change(self, update: WillUpdate) -> None:
+        self._store.change(update, self._changed)
 
-    def answered(self, answer: TxnAnswer, now: float) -> CasResult | None:
-        """Takes the answer to one of this module's requests; ignores others. Returns the updates that were done: taken
-        wills have to be published by this node."""
-        self._now = now
-        asked = self._asking.pop(answer.tag, None)
-        if asked is not None:
-            self._found(asked, *answer.found)
-            return None
-        amended = self._amendments.answered(answer, now)
-        if amended is None:
-            return None
-        for done in amended.done:
-            self._amended(done)
-        for void, revision, data in amended.void:
-            settlement = self._looked_at.get(void.key)
+    def _changed(self, changed: WillChanged) -> None:
+        settlement = self._looked_at.get(changed.update.key)
+        if not changed.done:
             if settlement is not None:
-                self._know(settlement, data or None, revision)
-        return amended
-
-    def _amended(self, done: CasUpdate) -> None:
-        settlement = self._looked_at.get(done.key)
-        if done.also:
+                self._know(settlement, changed.record)
+            return
+        if changed.update.copy is not None:
             self.published += 1
             if settlement is not None:
                 settlement.final = True
                 self._look_again(settlement)  # until it is published
         else:
-            self.settled += done.value is not None and decode_will(done.value).id != 0
+            self.settled += changed.record.value is not None and changed.record.value.id != 0
             if settlement is not None and settlement.holder != settlement.node:
                 self._copy_is_gone(settlement)
             elif settlement is not None:
                 self._conclude(settlement)
-
-    def take_notices(self) -> list[str]:
-        notices, self._notices = self._notices, []
-        return notices
+        self._took(changed)
 
     def wake_at(self) -> float:
-        """When ``take_requests`` has to be called without an event; 0.0: never."""
-        soonest = self._amendments.wake_at()
-        if self._again:
-            soonest = sooner(soonest, self._again[0].again_at)
-        return soonest
+        """When ``turn`` has to be called without an event; 0.0: never."""
+        return self._again[0].again_at if self._again else 0.0

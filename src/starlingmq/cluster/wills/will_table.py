@@ -5,11 +5,11 @@ A name is a client id, for the will of a client of this node; or that of a will 
 
 Invariants:
 
-- A name has an entry from its first event until nothing of it is left, here or in etcd. As long as a client id has an
+- A name has an entry from its first event until nothing of it is left, here or at the leader. As long as a client id has an
   entry, other nodes find the owner key of this node (``Ownership.release_needed``).
 - A due will, and the publication of a taken one, is a stored fact: written in the turn in which it happens.
-- A name is processed (``next_step``) only once everything is stored that was written before ``look_later``. So etcd
-  never hears of anything that a crash could undo.
+- A name is processed (``next_step``) only once everything is stored that was written before ``look_later``. So others
+  never hear of anything that a crash could undo.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class WillTable:
         return client_id in self.entries or client_id in self._taken_of
 
     def forget(self, name: str) -> None:
-        """Nothing of the name is left, here or in etcd."""
+        """Nothing of the name is left, here or at the leader."""
         del self.entries[name]
         self.held.pop(name, None)
         client_id = name

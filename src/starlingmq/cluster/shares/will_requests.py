@@ -1,0 +1,242 @@
+"""This node's requests about records of wills, to the leaders of their shares.
+
+Laws:
+
+- What comes from leaders is told in the order in which it came, at the beginning of a turn.
+- A change of this node's record that the leader does not answer at once is told to the deputy, which makes it if it is
+  the next leader.
+- What others write into records of this node is lost with a leader. So each new table begins all readings again.
+- What others write into a record during a reading is told, and not in later parts of the reading.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from starlingmq.cluster.shares.share_lines import ShareLines
+from starlingmq.cluster.shares.share_messages import (
+    Message,
+    WillAnswer,
+    WillChange,
+    WillHint,
+    WillKey,
+    WillNews,
+    WillRead,
+    WillsOf,
+    WillWrite,
+)
+from starlingmq.cluster.shares.share_table import NO_TABLE, SHARES, ShareTable
+from starlingmq.cluster.shares.will_book import node_of
+from starlingmq.cluster.wills.will_records import (
+    REGISTERED,
+    RegisteredWill,
+    WillValueError,
+    client_of_key,
+    decode_will,
+    encode_will,
+)
+from starlingmq.cluster.wills.will_store import PAGE, WillChanged, WillFollower, WillRecord, WillUpdate
+
+
+class WillReading:
+    """All records of a node, share by share."""
+
+    missing: dict[int, WillsOf]  # by ticket
+    found: dict[bytes, WillKey]  # and not told yet
+
+    def __init__(self, node: int, took: Callable[[list[WillRecord], bool], None]) -> None:
+        self.node = node
+        self.took = took
+        self.missing = {}
+        self.found = {}
+        self.ended = False
+
+
+class WillRequests:
+    """A ``WillStore``."""
+
+    lines: ShareLines[WillChange | WillRead, WillAnswer]
+
+    def __init__(self) -> None:
+        self.lines = ShareLines()
+        self._messages: list[tuple[int, WillsOf | WillHint]] = []  # to leaders, and deputies
+        self._table = NO_TABLE
+        self._taking_part = False
+        self._me = 0
+        self._follower: WillFollower | None = None
+        self._answers: list[Callable[[], None]] = []
+        self._readings: dict[int, WillReading] = {}  # by node
+        self._parts: dict[int, WillReading] = {}  # by ticket
+        self._looked_until = 0  # the last ticket at the last look
+        self._unhinted: deque[int] = deque()  # tickets of changes of which the deputy may have to be told
+        self._notices: list[str] = []
+
+    # The store
+
+    def change(self, update: WillUpdate, answered: Callable[[WillChanged], None]) -> None:
+        if self.lines.idle():
+            self._unhinted.clear()
+        writes: list[WillWrite] = [(update.key, None if update.value is None else encode_will(update.value))]
+        if update.copy is not None:
+            writes.append((update.copy[0], encode_will(update.copy[1])))
+        change = WillChange(self.lines.ticket(), client_of_key(update.key), update.key, update.revision, tuple(writes))
+        if self._is_told_to_deputy(change):
+            self._unhinted.append(change.ticket)
+
+        def came(answer: WillAnswer, sent_at: float) -> None:
+            self._answers.append(lambda: answered(self._changed(update, answer, sent_at)))
+            if answer.done:
+                self._leave_out([key for key, _ in writes])
+
+        self.lines.ask(change, came)
+
+    def _changed(self, update: WillUpdate, answer: WillAnswer, sent_at: float) -> WillChanged:
+        if answer.done:
+            revision = 0 if update.value is None else answer.revision
+            return WillChanged(update, True, WillRecord(update.key, revision, update.value), sent_at)
+        found = [will for will in answer.wills if will[0] == update.key]
+        record = self._record(found[0]) if found else WillRecord(update.key, 0, None)
+        return WillChanged(update, False, record, sent_at)
+
+    def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
+        def came(answer: WillAnswer, sent_at: float) -> None:
+            self._answers.append(lambda: answered([self._record(will) for will in answer.wills]))
+
+        self.lines.ask(WillRead(self.lines.ticket(), client_id), came)
+
+    def read_node(self, node: int, took: Callable[[list[WillRecord], bool], None]) -> None:
+        if node in self._readings:
+            self._forget_parts(self._readings[node])
+        reading = self._readings[node] = WillReading(node, took)
+        if self._taking_part:
+            self._begin(reading)
+
+    def follow(self, node: int, follower: WillFollower) -> None:
+        self._me, self._follower = node, follower
+        self.read_node(node, follower.took)
+
+    def _record(self, will: WillKey) -> WillRecord:
+        key, revision, data = will
+        try:
+            value: RegisteredWill | None = decode_will(data)
+        except WillValueError as error:
+            self._notices.append(f"{key!r}: {error}")
+            value = None
+        return WillRecord(key, revision, value)
+
+    # Readings
+
+    def _begin(self, reading: WillReading) -> None:
+        self._forget_parts(reading)
+        reading.found, reading.ended = {}, False
+        for share in range(SHARES):
+            message = WillsOf(self.lines.ticket(), share, reading.node)
+            reading.missing[message.ticket] = message
+            self._parts[message.ticket] = reading
+            self._messages.append((self._table.pairs[share].leader, message))
+
+    def _forget_parts(self, reading: WillReading) -> None:
+        for ticket in reading.missing:
+            del self._parts[ticket]
+        reading.missing = {}
+
+    def _leave_out(self, keys: list[bytes]) -> None:
+        """They were written since they were read."""
+        for reading in self._readings.values():
+            for key in keys:
+                reading.found.pop(key, None)
+
+    def _tell(self, reading: WillReading) -> None:
+        if reading.ended or not (reading.found or self._is_complete(reading)):
+            return
+        keys = list(islice(reading.found, PAGE))
+        records = [self._record(reading.found.pop(key)) for key in keys]
+        reading.ended = not reading.found and self._is_complete(reading)
+        if reading.ended and reading.node != self._me:
+            del self._readings[reading.node]
+        reading.took(records, reading.ended)
+
+    def _is_complete(self, reading: WillReading) -> bool:
+        return self._taking_part and not reading.missing
+
+    # For the shares
+
+    def idle(self) -> bool:
+        return self.lines.idle() and not self._parts
+
+    def has_answers(self) -> bool:
+        return bool(self._answers) or any(
+            reading.found or (self._is_complete(reading) and not reading.ended) for reading in self._readings.values()
+        )
+
+    def give_answers(self) -> None:
+        """Tells those who have asked."""
+        answers, self._answers = self._answers, []
+        for tell in answers:
+            tell()
+        for reading in list(self._readings.values()):
+            self._tell(reading)
+
+    def set_table(self, table: ShareTable, taking_part: bool) -> None:
+        self._table, self._taking_part, self._messages = table, taking_part, []
+        self.lines.set_table(table, taking_part)
+        self._unhinted = deque(
+            [ticket for ticket, asked in self.lines.asked.items() if self._is_told_to_deputy(asked.message)]
+        )
+        if not taking_part:
+            return
+        for reading in self._readings.values():
+            if reading.node == self._me and self._follower is not None:
+                self._answers.append(self._follower.reading_begins)
+            self._begin(reading)
+
+    def take_messages(self) -> Sequence[tuple[int, Message]]:
+        """(node, message): to be sent."""
+        messages, self._messages = self._messages, []
+        return [*messages, *self.lines.take_messages()]
+
+    def look(self) -> None:
+        """Now and then: tells deputies of changes of this node's wills that their leaders have not answered since the
+        last look. A leader that is gone is replaced by its deputy, perhaps once this node has died as well: a will that
+        its client has cancelled must not be published then."""
+        looked_until, self._looked_until = self._looked_until, self.lines.last_ticket
+        while self._taking_part and self._unhinted and self._unhinted[0] <= looked_until:
+            asked = self.lines.asked.get(self._unhinted.popleft())
+            if asked is not None and isinstance(asked.message, WillChange):
+                deputy = self._table.of(asked.message.client_id).deputy
+                if deputy:
+                    self._messages.append((deputy, WillHint(asked.message)))
+
+    def _is_told_to_deputy(self, message: object) -> bool:
+        """Whether it is a change that deletes a record of this node, or replaces it by that of another will. It counts
+        only as long as the record has that revision, however late the deputy makes the change. Not FIRING: that is for
+        a node that lives."""
+        if not isinstance(message, WillChange) or message.revision == 0 or node_of(message.key) != self._me:
+            return False
+        values = [value for _, value in message.writes if value is not None]
+        return all(decode_will(value).state == REGISTERED for value in values)
+
+    def answered(self, answer: WillAnswer) -> None:
+        reading = self._parts.pop(answer.ticket, None)
+        if reading is None:
+            self.lines.answered(answer)
+            return
+        del reading.missing[answer.ticket]
+        reading.found.update({will[0]: will for will in answer.wills})
+
+    def news(self, news: WillNews) -> None:
+        """Another node has written records of this node."""
+        self._leave_out([key for key, _ in news.writes])
+        self._answers.append(lambda: self._tell_news(news))
+
+    def _tell_news(self, news: WillNews) -> None:
+        for key, data in news.writes:
+            record = WillRecord(key, 0, None) if data is None else self._record((key, news.revision, data))
+            if self._follower is not None:
+                self._follower.news(record, news.revision)
+
+    def take_notices(self) -> list[str]:
+        notices, self._notices = self._notices, []
+        return notices

@@ -1,0 +1,74 @@
+"""The questions of a node about records of wills, and their answers (docs/CLUSTER.md, Wills).
+
+Laws:
+
+- A record is changed if it has the revision that the writer has seen; its new revision is above all of its share.
+- Each question is answered once. The changes of one record are made in the order in which a node asks for them.
+- A follower is told what others write into the records of its node. As that can be lost, all of them are read again
+  now and then.
+
+``cluster.shares`` is the one implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from starlingmq.cluster.wills.will_records import RegisteredWill
+
+ALL: Final = 0  # in place of a node: all nodes
+PAGE: Final = 500  # records that a turn takes of a reading
+
+
+class WillRecord(NamedTuple):
+    """``revision`` 0: there is no such record. ``value`` None: neither, or this version does not know its form."""
+
+    key: bytes
+    revision: int
+    value: RegisteredWill | None
+
+
+class WillUpdate(NamedTuple):
+    """Sets the record to ``value`` (None: deletes it) if it has that revision (0: if there is none), and writes
+    ``copy`` with it, a record of the same client id."""
+
+    key: bytes
+    revision: int
+    value: RegisteredWill | None
+    copy: tuple[bytes, RegisteredWill] | None = None
+
+
+class WillChanged(NamedTuple):
+    """``done``: it was made; that is the record since. Otherwise the record is another one than the writer has seen.
+    ``sent_at``: when the change was requested of a leader."""
+
+    update: WillUpdate
+    done: bool
+    record: WillRecord
+    sent_at: float
+
+
+class WillFollower(Protocol):
+    def reading_begins(self) -> None:
+        """From now on, all records of the node are told again."""
+
+    def took(self, records: list[WillRecord], is_last: bool) -> None: ...
+
+    def news(self, record: WillRecord, revision: int) -> None:
+        """Another node has written a record of this node, or deleted it, in that revision; perhaps before what this
+        node has heard since."""
+
+
+class WillStore(Protocol):
+    def change(self, update: WillUpdate, answered: Callable[[WillChanged], None]) -> None: ...
+
+    def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
+        """All records of the client id's wills."""
+
+    def read_node(self, node: int, took: Callable[[list[WillRecord], bool], None]) -> None:
+        """The records of the node's wills (``ALL``: of all wills), in parts; with the last one True. Some may be told
+        twice."""
+
+    def follow(self, node: int, follower: WillFollower) -> None:
+        """This node has that number."""

@@ -1,0 +1,70 @@
+"""Records of wills in memory, in place of those at the leaders of shares, for tests of one part of a node."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from starlingmq.cluster.wills.will_records import RegisteredWill, client_of_key
+from starlingmq.cluster.wills.will_store import ALL, PAGE, WillChanged, WillFollower, WillRecord, WillUpdate
+
+
+class WillRecords:
+    """A ``WillStore``. What it is asked waits for ``answer``."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+        self.revision = 10
+        self.records: dict[bytes, WillRecord] = {}
+        self.changes: list[WillUpdate] = []  # that were asked for
+        self._asked: deque[Callable[[], None]] = deque()
+
+    def put(self, key: bytes, value: RegisteredWill | None) -> None:
+        self.revision += 1
+        if value is None:
+            del self.records[key]
+        else:
+            self.records[key] = WillRecord(key, self.revision, value)
+
+    def get(self, key: bytes) -> WillRecord:
+        return self.records.get(key, WillRecord(key, 0, None))
+
+    def answer(self, most: int = 1 << 30) -> int:
+        """Answers up to so many questions; returns how many there were."""
+        count = 0
+        while self._asked and count < most:
+            self._asked.popleft()()
+            count += 1
+        return count
+
+    # The store
+
+    def change(self, update: WillUpdate, answered: Callable[[WillChanged], None]) -> None:
+        self.changes.append(update)
+        sent_at = self.now
+        self._asked.append(lambda: answered(self._change(update, sent_at)))
+
+    def _change(self, update: WillUpdate, sent_at: float) -> WillChanged:
+        done = self.get(update.key).revision == update.revision
+        if done:
+            self.put(update.key, update.value)
+            if update.copy is not None:
+                self.put(*update.copy)
+        return WillChanged(update, done, self.get(update.key), sent_at)
+
+    def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
+        self._asked.append(
+            lambda: answered([each for key, each in self.records.items() if client_of_key(key) == client_id])
+        )
+
+    def read_node(self, node: int, took: Callable[[list[WillRecord], bool], None]) -> None:
+        def tell() -> None:
+            found = [each for key, each in self.records.items() if node == ALL or key.startswith(b"%d/" % node)]
+            for place in range(0, len(found), PAGE):
+                took(found[place : place + PAGE], False)
+            took([], True)
+
+        self._asked.append(tell)
+
+    def follow(self, node: int, follower: WillFollower) -> None:
+        self.read_node(node, follower.took)
