@@ -302,6 +302,18 @@ def test_the_members_count_that_there_are_when_an_answer_comes() -> None:
     assert strays.take_decided() == [("came", False), ("went", True)]
 
 
+def test_a_session_that_an_earlier_incarnation_has_claimed_is_not_lost_by_a_later_claim() -> None:
+    """The node crashed before it had stored its claim; the client came elsewhere, where its key was found."""
+    store = LoneStore()
+    strays = OrphanedSessions(store, lambda: {4: None, 5: None})
+    strays.enter((3, 4), {"claimed": 7, "found": 7})
+    strays.ask()
+    for client_id, answered in store.reads:
+        ours = OwnerKey(4 if client_id == "claimed" else 3, 8, 8, 2)
+        answered(client_id, 9, (ours, OwnerKey(5, 9, 9)))
+    assert strays.take_decided() == [("claimed", True), ("found", False)]
+
+
 MISTAKES: dict[str, tuple[type, str, Callable[..., object], Callable[[Story], None]]] = {
     "all of it is its own": (
         OrphanedSessions,

@@ -64,6 +64,8 @@ class OrphanedSessions:
 
     def _is_ours(self, epoch: int, keys: tuple[OwnerKey, ...]) -> bool:
         ours, members = False, self._members()
+        if any(key.node in self._numbers and key.node in members and key.epoch >= epoch for key in keys):
+            return True  # an earlier incarnation has claimed it: later claims have found that key
         for key in keys:
             if key.node == 0:  # the leader of the share does not know earlier keys
                 ours = ours or epoch < key.epoch
