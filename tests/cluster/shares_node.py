@@ -10,6 +10,7 @@ from tests.sim.etcd_model import EtcdModel
 from starlingmq.cluster.etcd.etcd_requests import Compare
 from starlingmq.cluster.links.peer_frames import MemberInfo, Membership, ShareFrame
 from starlingmq.cluster.shares.owner_requests import OwnerRequests
+from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_messages import WillKey
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_requests import WillRequests
@@ -88,12 +89,12 @@ class ShareNode:
         self.lives += 1
         self.alive = True
         ports = OwnershipPorts(lambda _: 0, lambda name: name in self.wanted, lambda _: False)
-        owners = OwnerRequests()
+        owners, books = OwnerRequests(), ShareBooks()
         self.ownership = Ownership(owners, ports)
         view: Any = NodeView(self.world, self.number)
         election: Any = Leadership(self.world, self.number, self.lives)
         holdings: Any = self
-        self.shares = Shares(view, "test", 2.0, election, owners, WillRequests(), holdings, self.world.gone)
+        self.shares = Shares(view, "test", 2.0, election, owners, WillRequests(books), books, holdings, self.world.gone)
         self.session = self.world.etcd.session(f"n{self.number}")
         me = MemberInfo(f"n{self.number}", self.number, self.lives, "")
         self.shares.enter(NodeLife(me, 1, {}), self.world.now)

@@ -98,6 +98,18 @@ def test_the_wills_of_a_killed_node_are_published_by_another_one(delay: int) -> 
     assert published(watcher, 30.0) == [b"will/c"]
 
 
+def test_wills_of_a_killed_node_are_published_while_etcd_is_away_if_their_share_has_its_leader_and_deputy() -> None:
+    fleet = share_fleet(4)
+    watcher = watch(fleet, 2)
+    name, waits = led_and_deputized(fleet, 0, 1), led_and_deputized(fleet, 3, 1)
+    leave_will(fleet, 3, name, expiry=3600)
+    leave_will(fleet, 3, waits, expiry=3600)
+    fleet.etcd.lose_leader(fleet.now, AWAY_SECONDS)
+    kill(fleet, 3)
+    assert published(watcher, AWAY_SECONDS / 2) == [b"will/" + name.encode()]
+    assert published(watcher, 2 * AWAY_SECONDS) == [b"will/" + waits.encode()]
+
+
 def test_the_record_of_a_will_survives_the_leader_of_its_share() -> None:
     fleet = share_fleet(3)
     watcher = watch(fleet, 2)
@@ -262,7 +274,7 @@ class Requests:
     """Those of node 1, with what it has heard of its own records."""
 
     def __init__(self) -> None:
-        self.found = WillRequests()
+        self.found = WillRequests(ShareBooks())
         self.table = Reassignment(NO_TABLE, {1: 1, 2: 1}).table
         self.heard: list[object] = []
         self.found.follow(1, self)

@@ -14,15 +14,18 @@ from tests.harness import FakeClient
 
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import KeyValue, TxnAnswer
+from starlingmq.cluster.shares.share_table import SHARES, share_of
 from starlingmq.cluster.wills import cluster_wills, will_registration
-from starlingmq.cluster.wills.leader_wills import TAKEN_PER_TURN, LeaderWills
+from starlingmq.cluster.wills.lost_wills import SHARES_PER_TURN, TAKEN_PER_TURN, LostWills
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
     RegisteredWill,
+    client_of_key,
     will_from,
 )
 from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
+from starlingmq.cluster.wills.will_store import WillRecord
 from starlingmq.cluster.wills.will_table import DUE
 from starlingmq.core.ready import FACT_DELETE
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish, Subscribe, SubscribeRequest, Will
@@ -361,31 +364,37 @@ def test_one_of_two_nodes_gets_a_key_and_the_other_is_told() -> None:
     assert len(changes.take_requests(2.0)) == 1
 
 
-def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first() -> None:
+def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A turn's work is proportional to the due wills, not to all: 20,000 wait, most of them for long."""
     store = WillRecords()
-    foreign = LeaderWills(store, lambda node: node == 2, lambda: True, 1.0, lambda changed: None)
-    foreign.enter(1)
-    foreign.set_members({1: None, 2: None})
-    now = 100.0
-    foreign.turn(now)
-    assert store.answer() == 1
-    now += 1.0
     for number in range(20_000):
-        store.put(b"2/%05d" % number, RegisteredWill(REGISTERED, number, due_at=now + number % 100))
-    wills = list(store.records.values())
-    foreign.turn(now)
-    assert store.answer() == 1
-    turns = 0
-    while len(store.changes) < len(wills):
+        store.put(b"2/%05d" % number, RegisteredWill(REGISTERED, number, due_at=101.0 + number % 100))
+    by_share: dict[int, list[WillRecord]] = {}
+    for record in store.records.values():
+        by_share.setdefault(share_of(client_of_key(record.key)), []).append(record)
+    monkeypatch.setattr(store, "_in", lambda share: by_share.get(share, []))
+    lost = LostWills(store, lambda node: node == 2, 1.0, lambda changed: None)
+    lost.enter(1)
+    lost.set_members({1: None, 2: None})
+    lost.turn(100.0)
+    while lost.is_pending():
+        lost.turn(100.5)
+    assert store.changes == [], "it may be back"
+    now, turns = 100.0, 0
+    while lost.wake_at() or lost.is_pending():
         before = len(store.changes)
-        now = max(now, foreign.wake_at())
-        foreign.turn(now)
-        assert 0 < len(store.changes) - before <= TAKEN_PER_TURN
+        now = now if lost.is_pending() else max(now, lost.wake_at())
+        lost.turn(now)
+        assert len(store.changes) - before <= TAKEN_PER_TURN
         turns += 1
-    assert turns == len(wills) / TAKEN_PER_TURN and foreign.wake_at() == 0.0
+    assert turns <= SHARES / SHARES_PER_TURN + len(store.records) / TAKEN_PER_TURN
+    due_at = {key: each.value.due_at for key, each in store.records.items() if each.value is not None}
     taken = [change.key for change in store.changes]
-    assert taken == [each.key for each in sorted(wills, key=lambda each: (each.value and each.value.due_at, each.key))]
+    assert sorted(taken) == sorted(due_at), "each once"
+    late = taken[2 * TAKEN_PER_TURN :]
+    assert [due_at[key] for key in late] == sorted([due_at[key] for key in late])
 
 
 def test_the_time_for_many_wills_can_be_measured() -> None:

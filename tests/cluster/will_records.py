@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from starlingmq.cluster.shares.share_table import SHARES, share_of
+from starlingmq.cluster.shares.will_book import node_of
 from starlingmq.cluster.wills.will_records import RegisteredWill, client_of_key
-from starlingmq.cluster.wills.will_store import ALL, PAGE, WillChanged, WillFollower, WillRecord, WillUpdate
+from starlingmq.cluster.wills.will_store import WillChanged, WillFollower, WillRecord, WillUpdate
 
 
 class WillRecords:
@@ -57,14 +59,23 @@ class WillRecords:
             lambda: answered([each for key, each in self.records.items() if client_of_key(key) == client_id])
         )
 
-    def read_node(self, node: int, took: Callable[[list[WillRecord], bool], None]) -> None:
-        def tell() -> None:
-            found = [each for key, each in self.records.items() if node == ALL or key.startswith(b"%d/" % node)]
-            for place in range(0, len(found), PAGE):
-                took(found[place : place + PAGE], False)
-            took([], True)
-
-        self._asked.append(tell)
-
     def follow(self, node: int, follower: WillFollower) -> None:
-        self.read_node(node, follower.took)
+        """There is nothing to tell."""
+
+    # As the leader of all shares
+
+    @property
+    def led_changes(self) -> int:
+        return 1
+
+    def led_shares(self) -> list[int]:
+        return list(range(SHARES))
+
+    def nodes_with_wills(self, share: int) -> list[int]:
+        return list({node_of(each.key): None for each in self._in(share)})
+
+    def wills_of(self, share: int, node: int) -> list[WillRecord]:
+        return [each for each in self._in(share) if node_of(each.key) == node]
+
+    def _in(self, share: int) -> list[WillRecord]:
+        return [each for key, each in self.records.items() if share_of(client_of_key(key)) == share]

@@ -81,6 +81,7 @@ from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.routes.suback_wait import SubackWait
 from starlingmq.cluster.shares.holdings import Holdings
 from starlingmq.cluster.shares.owner_requests import OwnerRequests
+from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.subsystem import Subsystem, overriding
@@ -187,7 +188,8 @@ class ClusterState:
             lambda client_id: self.takeovers.is_wanted(client_id),
             lambda client_id: self.wills.is_known(client_id),
         )
-        owners, will_store = OwnerRequests(), WillRequests()
+        owners, books = OwnerRequests(), ShareBooks()
+        will_store = WillRequests(books)
         self.ownership = Ownership(owners, ports)
         self.wills = ClusterWills(
             broker,
@@ -197,7 +199,6 @@ class ClusterState:
             will_store,
             lambda number: self._lost_nodes.is_gone(number) and not view.is_copied(number),  # its successor knows them
             view.is_connected,
-            self._leadership.is_leading,
             self.retained.written_up_to,
         )
         takeover_ports = TakeoverPorts(
@@ -218,7 +219,7 @@ class ClusterState:
         self._sessions = TakeoverSubsystem(broker.ctx.cluster, view, self.takeovers, self.ownership)
         holds, gone = Holdings(self.takeovers, self.ownership, self.wills), self._lost_nodes.is_gone
         patience = config.takeover_timeout
-        self.shares = Shares(view, config.name, patience, self.leader, owners, will_store, holds, gone)
+        self.shares = Shares(view, config.name, patience, self.leader, owners, will_store, books, holds, gone)
 
     def _in_order(self) -> tuple[Subsystem, ...]:
         """The one list of all subsystems; the module's docstring has the reasons for its order."""

@@ -27,9 +27,11 @@ VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
 
 class ShareBooks:
     books: dict[int, OwnerBook]  # by share
+    changes: int  # tables, and whole books that came at once
 
     def __init__(self) -> None:
         self.books = {}
+        self.changes = 0
         self._void: dict[int, list[tuple[int, int]]] = {}
         self._hints: dict[int, dict[bytes, WillChange]] = {}  # share -> key of a will -> the change that is asked for
         self._table = NO_TABLE
@@ -37,6 +39,7 @@ class ShareBooks:
 
     def set_table(self, table: ShareTable, me: int) -> None:
         """``me``: this node; 0: it does not take part."""
+        self.changes += 1
         for share, (before, now) in enumerate(zip(self._table.pairs, table.pairs, strict=True)):
             if self._me and self._me in before[:2] and now.since != before.since:
                 book = self.books.get(share)
@@ -57,7 +60,13 @@ class ShareBooks:
         book = self.books.get(share)
         return book is not None and book.whole and book.since == pair.since
 
+    def led(self) -> list[int]:
+        """The shares that this node leads, and has whole books of."""
+        pairs = enumerate(self._table.pairs) if self._me else ()
+        return [share for share, pair in pairs if pair.leader == self._me and self.has(share, pair)]
+
     def put(self, share: int, book: OwnerBook) -> None:
+        self.changes += 1
         self.books[share] = book
         self._void.pop(share, None)
 

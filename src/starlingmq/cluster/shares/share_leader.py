@@ -282,6 +282,7 @@ class ShareLeader:
             led.book.served.add(_served(node, statement))
             led.book.forget_served()
             led.state = LeadState.WHOLE
+            self._books.put(led.share, led.book)
             self._to_copy[led.share] = None
 
     def _collect(self, led: LedShare) -> None:

@@ -129,7 +129,7 @@ class WillRead(msgspec.Struct, array_like=True, tag=12, frozen=True):
 
 
 class WillsOf(msgspec.Struct, array_like=True, tag=13, frozen=True):
-    """Reads all wills of a node (0: of all nodes) in a share."""
+    """Reads all wills of a node in a share."""
 
     ticket: int
     share: int

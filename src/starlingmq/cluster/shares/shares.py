@@ -70,6 +70,7 @@ class Shares(Subsystem):
         election: Election,
         owners: OwnerRequests,
         wills: WillRequests,
+        books: ShareBooks,
         holdings: Holdings,
         is_gone: Callable[[int], bool],
     ) -> None:
@@ -82,7 +83,7 @@ class Shares(Subsystem):
         self._is_gone = is_gone
         self.keeper = TableKeeper(cluster, election, patience)
         self.table = NO_TABLE
-        self.books = ShareBooks()
+        self.books = books
         self.leader = ShareLeader(self.books, self)
         self._held = HeldKeys(holdings)
         self._me = 0

@@ -37,8 +37,10 @@ class WillBook:
         return tuple([(key, *record) for key, record in self._records.get(client_id, {}).items()])
 
     def of_node(self, node: int) -> tuple[WillKey, ...]:
-        """``node`` 0: of all nodes."""
-        return tuple([each for each in self.all() if node in (0, node_of(each[0]))])
+        return tuple([each for each in self.all() if node_of(each[0]) == node])
+
+    def nodes(self) -> list[int]:
+        return list({node_of(key): None for key, _, _ in self.all()})
 
     def all(self) -> Iterator[WillKey]:
         for records in self._records.values():

@@ -5,8 +5,8 @@ Laws:
 - What comes from leaders is told in the order in which it came, at the beginning of a turn.
 - A change of this node's record that the leader does not answer at once is told to the deputy, which makes it if it is
   the next leader.
-- What others write into records of this node is lost with a leader. So each new table begins all readings again.
-- What others write into a record during a reading is told, and not in later parts of the reading.
+- What others write into records of this node is lost with a leader. So each new table begins their reading again.
+- What is written into a record during the reading is told, and not in later parts of the reading.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_lines import ShareLines
 from starlingmq.cluster.shares.share_messages import (
     Message,
@@ -27,7 +28,7 @@ from starlingmq.cluster.shares.share_messages import (
     WillsOf,
     WillWrite,
 )
-from starlingmq.cluster.shares.share_table import NO_TABLE, SHARES, ShareTable
+from starlingmq.cluster.shares.share_table import NO_TABLE, ShareTable
 from starlingmq.cluster.shares.will_book import node_of
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
@@ -40,35 +41,23 @@ from starlingmq.cluster.wills.will_records import (
 from starlingmq.cluster.wills.will_store import PAGE, WillChanged, WillFollower, WillRecord, WillUpdate
 
 
-class WillReading:
-    """All records of a node, share by share."""
-
-    missing: dict[int, WillsOf]  # by ticket
-    found: dict[bytes, WillKey]  # and not told yet
-
-    def __init__(self, node: int, took: Callable[[list[WillRecord], bool], None]) -> None:
-        self.node = node
-        self.took = took
-        self.missing = {}
-        self.found = {}
-        self.ended = False
-
-
 class WillRequests:
-    """A ``WillStore``."""
+    """A ``WillStore``; its records of shares that this node leads are those of ``books``."""
 
     lines: ShareLines[WillChange | WillRead, WillAnswer]
 
-    def __init__(self) -> None:
+    def __init__(self, books: ShareBooks) -> None:
         self.lines = ShareLines()
+        self._books = books
         self._messages: list[tuple[int, WillsOf | WillHint]] = []  # to leaders, and deputies
         self._table = NO_TABLE
         self._taking_part = False
         self._me = 0
         self._follower: WillFollower | None = None
         self._answers: list[Callable[[], None]] = []
-        self._readings: dict[int, WillReading] = {}  # by node
-        self._parts: dict[int, WillReading] = {}  # by ticket
+        self._missing: dict[int, None] = {}  # tickets of the parts of the reading, one for each share
+        self._found: dict[bytes, WillKey] = {}  # by the reading, and not told yet
+        self._is_reading = False
         self._looked_until = 0  # the last ticket at the last look
         self._unhinted: deque[int] = deque()  # tickets of changes of which the deputy may have to be told
         self._notices: list[str] = []
@@ -106,16 +95,9 @@ class WillRequests:
 
         self.lines.ask(WillRead(self.lines.ticket(), client_id), came)
 
-    def read_node(self, node: int, took: Callable[[list[WillRecord], bool], None]) -> None:
-        if node in self._readings:
-            self._forget_parts(self._readings[node])
-        reading = self._readings[node] = WillReading(node, took)
-        if self._taking_part:
-            self._begin(reading)
-
     def follow(self, node: int, follower: WillFollower) -> None:
         self._me, self._follower = node, follower
-        self.read_node(node, follower.took)
+        self._begin_reading()
 
     def _record(self, will: WillKey) -> WillRecord:
         key, revision, data = will
@@ -126,58 +108,61 @@ class WillRequests:
             value = None
         return WillRecord(key, revision, value)
 
-    # Readings
+    # All records of this node, share by share
 
-    def _begin(self, reading: WillReading) -> None:
-        self._forget_parts(reading)
-        reading.found, reading.ended = {}, False
-        for share in range(SHARES):
-            message = WillsOf(self.lines.ticket(), share, reading.node)
-            reading.missing[message.ticket] = message
-            self._parts[message.ticket] = reading
-            self._messages.append((self._table.pairs[share].leader, message))
-
-    def _forget_parts(self, reading: WillReading) -> None:
-        for ticket in reading.missing:
-            del self._parts[ticket]
-        reading.missing = {}
+    def _begin_reading(self) -> None:
+        self._found, self._missing = {}, {}
+        self._is_reading = self._taking_part and self._follower is not None
+        if self._is_reading:
+            for share, pair in enumerate(self._table.pairs):
+                message = WillsOf(self.lines.ticket(), share, self._me)
+                self._missing[message.ticket] = None
+                self._messages.append((pair.leader, message))
 
     def _leave_out(self, keys: list[bytes]) -> None:
         """They were written since they were read."""
-        for reading in self._readings.values():
-            for key in keys:
-                reading.found.pop(key, None)
+        for key in keys:
+            self._found.pop(key, None)
 
-    def _tell(self, reading: WillReading) -> None:
-        if reading.ended or not (reading.found or self._is_complete(reading)):
-            return
-        keys = list(islice(reading.found, PAGE))
-        records = [self._record(reading.found.pop(key)) for key in keys]
-        reading.ended = not reading.found and self._is_complete(reading)
-        if reading.ended and reading.node != self._me:
-            del self._readings[reading.node]
-        reading.took(records, reading.ended)
+    def _has_part(self) -> bool:
+        return self._is_reading and (bool(self._found) or not self._missing)
 
-    def _is_complete(self, reading: WillReading) -> bool:
-        return self._taking_part and not reading.missing
+    def _tell_part(self, follower: WillFollower) -> None:
+        keys = list(islice(self._found, PAGE))
+        records = [self._record(self._found.pop(key)) for key in keys]
+        self._is_reading = bool(self._found or self._missing)
+        follower.took(records, not self._is_reading)
+
+    # The records of the shares that this node leads
+
+    @property
+    def led_changes(self) -> int:
+        return self._books.changes
+
+    def led_shares(self) -> list[int]:
+        return self._books.led()
+
+    def nodes_with_wills(self, share: int) -> list[int]:
+        return self._books.books[share].wills.nodes()
+
+    def wills_of(self, share: int, node: int) -> list[WillRecord]:
+        return [self._record(will) for will in self._books.books[share].wills.of_node(node)]
 
     # For the shares
 
     def idle(self) -> bool:
-        return self.lines.idle() and not self._parts
+        return self.lines.idle() and not self._missing
 
     def has_answers(self) -> bool:
-        return bool(self._answers) or any(
-            reading.found or (self._is_complete(reading) and not reading.ended) for reading in self._readings.values()
-        )
+        return bool(self._answers) or self._has_part()
 
     def give_answers(self) -> None:
         """Tells those who have asked."""
         answers, self._answers = self._answers, []
         for tell in answers:
             tell()
-        for reading in list(self._readings.values()):
-            self._tell(reading)
+        if self._follower is not None and self._has_part():
+            self._tell_part(self._follower)
 
     def set_table(self, table: ShareTable, taking_part: bool) -> None:
         self._table, self._taking_part, self._messages = table, taking_part, []
@@ -185,12 +170,9 @@ class WillRequests:
         self._unhinted = deque(
             [ticket for ticket, asked in self.lines.asked.items() if self._is_told_to_deputy(asked.message)]
         )
-        if not taking_part:
-            return
-        for reading in self._readings.values():
-            if reading.node == self._me and self._follower is not None:
-                self._answers.append(self._follower.reading_begins)
-            self._begin(reading)
+        if taking_part and self._follower is not None:
+            self._answers.append(self._follower.reading_begins)
+        self._begin_reading()
 
     def take_messages(self) -> Sequence[tuple[int, Message]]:
         """(node, message): to be sent."""
@@ -219,12 +201,11 @@ class WillRequests:
         return all(decode_will(value).state == REGISTERED for value in values)
 
     def answered(self, answer: WillAnswer) -> None:
-        reading = self._parts.pop(answer.ticket, None)
-        if reading is None:
+        if answer.ticket not in self._missing:
             self.lines.answered(answer)
             return
-        del reading.missing[answer.ticket]
-        reading.found.update({will[0]: will for will in answer.wills})
+        del self._missing[answer.ticket]
+        self._found.update({will[0]: will for will in answer.wills})
 
     def news(self, news: WillNews) -> None:
         """Another node has written records of this node."""

@@ -2,13 +2,14 @@
 
 ::
 
-    own node     nothing <--> REGISTERED --due--> FIRING --confirmed by the leader of the share--> published, stored, deleted
+    own node     nothing <--> REGISTERED --due--> FIRING --confirmed by the leader--> published, stored, deleted
                                    |
     others                         '--> SETTLED: taken by the leader, because its node is gone and it is due;
                                         or taken or cancelled by the node where its client is back (will_settlement)
 
-Every step is a change of one record, and succeeds only if the record is unchanged: of two nodes that want the same will, one
-gets it. That node writes so before it publishes, and stores in the same turn that it has published.
+The leader is that of the share of the client id. Every step is a change of one record, and succeeds only if the record
+is unchanged: of two nodes that want the same will, one gets it. That node writes so before it publishes, and stores in
+the same turn that it has published.
 
 Invariants:
 
@@ -28,7 +29,7 @@ The parts, each of which reports to this module:
 - ``taken_wills``: wills of other nodes that this node has taken.
 - ``will_settlement``: wills that a client which is back has left at other nodes.
 - ``taken_away``: wills of this node that other nodes have taken.
-- ``leader_wills``: wills of nodes that are gone.
+- ``lost_wills``: wills of nodes that are gone.
 
 Pure: the core's wills and answers of a ``WillStore`` in; requests to it, and calls of ``core.session.ending``, out.
 """
@@ -45,7 +46,7 @@ from starlingmq.cluster.subsystem import NodeLife, Subsystem, sooner
 from starlingmq.cluster.takeover.owner_store import OwnerStore
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
-from starlingmq.cluster.wills.leader_wills import LeaderWills
+from starlingmq.cluster.wills.lost_wills import LostWills
 from starlingmq.cluster.wills.taken_away import TakenAway
 from starlingmq.cluster.wills.taken_wills import TakenWills
 from starlingmq.cluster.wills.will_entry import WillEntry
@@ -84,7 +85,6 @@ class ClusterWills(Subsystem):
         store: WillStore,
         gone: Callable[[int], bool],
         connected: Callable[[int], bool],
-        leading: Callable[[], bool],
         written: Callable[[], int],
     ) -> None:
         """``gone``: whether a node's clients count as gone. ``written``: the sequence up to which this node's retained
@@ -100,7 +100,7 @@ class ClusterWills(Subsystem):
         seconds = config.takeover_timeout
         self.registration = WillRegistration(self.table, self._wills, seconds, self._settled, store)
         self.taken = TakenWills(owners, self.table, self.registration)
-        self.foreign = LeaderWills(store, gone, leading, config.member_timeout, self.taken.take)
+        self.lost = LostWills(store, gone, config.member_timeout, self.taken.take)
         self.settling = WillSettlements(
             store, seconds, connected, self.taken.is_unpublished, self.taken.is_published, self.taken.take
         )
@@ -121,7 +121,7 @@ class ClusterWills(Subsystem):
         self._me = me
         self.registration.enter(me)
         self.taken.enter(me)
-        self.foreign.enter(me)
+        self.lost.enter(me)
         self.settling.enter(me)
         for session in self._ctx.sessions.values():
             if session.will is not None:
@@ -139,7 +139,7 @@ class ClusterWills(Subsystem):
 
     def set_members(self, numbers: dict[int, None]) -> None:
         self._members = numbers
-        self.foreign.set_members(numbers)
+        self.lost.set_members(numbers)
 
     def give_up(self, facts: dict[bytes, bytes]) -> None:
         """This node was removed from the cluster: the leader has published its wills."""
@@ -291,7 +291,7 @@ class ClusterWills(Subsystem):
             self._look_at_written()
         self._taken_away.turn(now)
         self.settling.turn(now)
-        self.foreign.turn(now)
+        self.lost.turn(now)
 
     def _look_at_due(self, name: str, now: float) -> None:
         entry = self.table.get(name)
@@ -322,7 +322,7 @@ class ClusterWills(Subsystem):
         return known.state == FIRING and known.id == entry.due[0].id and not entry.is_held(now, self._connected)
 
     def _publish(self, name: str, entry: WillEntry) -> None:
-        """Publishes the will, which its record has assigned to this node. The facts stored in the same turn say that it is
+        """Publishes the will, which its record assigns to this node. The facts stored in the same turn say that it is
         done."""
         will = entry.due.pop(0)
         if name.startswith(TAKEN):
@@ -404,12 +404,12 @@ class ClusterWills(Subsystem):
     def is_pending(self) -> bool:
         if self._me == 0:
             return False
-        if self.table.is_ready() or self.registration.is_pending() or self._wills.changed:
+        if self.table.is_ready() or self.registration.is_pending() or self.lost.is_pending() or self._wills.changed:
             return True
         return self.table.has_steps()
 
     def wake_at(self, now: float) -> float:
-        soonest = sooner(self.foreign.wake_at(), self.settling.wake_at())
+        soonest = sooner(self.lost.wake_at(), self.settling.wake_at())
         for name in self.table.held:
             soonest = sooner(soonest, self.table.entry(name).held_at_most(now))
         return soonest or inf

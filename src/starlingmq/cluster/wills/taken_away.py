@@ -1,5 +1,5 @@
-"""Wills of this node that other nodes have taken, to publish them: the leader, as it took this node for gone, or a node
-to which the client had gone before it came back here.
+"""Wills of this node that other nodes have taken, to publish them: the leader of the share, which took this node for
+gone, or a node to which the client had gone before it came back here.
 
 Law: a client that is back here is not answered while such a will may still be published. This node deletes its key as
 soon as it has seen that the will is taken; so this is remembered here. It ends with the other node's copy, or with its

@@ -1,5 +1,5 @@
-"""Wills that this node has taken from other nodes, to publish them: as the leader, because their node is gone
-(``leader_wills``), or because their clients are back here (``will_settlement``).
+"""Wills that this node has taken from other nodes, to publish them: as the leader of their share, because their node is
+gone (``lost_wills``), or because their clients are back here (``will_settlement``).
 
 ::
 

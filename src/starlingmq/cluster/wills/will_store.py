@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, Protocol
 
 from starlingmq.cluster.wills.will_records import RegisteredWill
 
-ALL: Final = 0  # in place of a node: all nodes
 PAGE: Final = 500  # records that a turn takes of a reading
 
 
@@ -66,9 +65,17 @@ class WillStore(Protocol):
     def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
         """All records of the client id's wills."""
 
-    def read_node(self, node: int, took: Callable[[list[WillRecord], bool], None]) -> None:
-        """The records of the node's wills (``ALL``: of all wills), in parts; with the last one True. Some may be told
-        twice."""
-
     def follow(self, node: int, follower: WillFollower) -> None:
         """This node has that number."""
+
+    # The records of the shares that this node leads
+
+    @property
+    def led_changes(self) -> int:
+        """It grows when these are other shares, or have other records than by changes that were asked for."""
+
+    def led_shares(self) -> list[int]: ...
+
+    def nodes_with_wills(self, share: int) -> list[int]: ...
+
+    def wills_of(self, share: int, node: int) -> list[WillRecord]: ...

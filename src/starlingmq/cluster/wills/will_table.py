@@ -5,8 +5,8 @@ A name is a client id, for the will of a client of this node; or that of a will 
 
 Invariants:
 
-- A name has an entry from its first event until nothing of it is left, here or at the leader. As long as a client id has an
-  entry, other nodes find the owner key of this node (``Ownership.release_needed``).
+- A name has an entry from its first event until nothing of it is left, here or at the leader. As long as a client id
+  has an entry, other nodes find the owner key of this node (``Ownership.release_needed``).
 - A due will, and the publication of a taken one, is a stored fact: written in the turn in which it happens.
 - A name is processed (``next_step``) only once everything is stored that was written before ``look_later``. So others
   never hear of anything that a crash could undo.

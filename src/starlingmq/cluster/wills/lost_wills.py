@@ -1,9 +1,14 @@
-"""Wills of clients of other nodes: the leader publishes those whose node is gone. (The wills of a client that is back
-at another node are settled there: ``will_settlement``.)
+"""Wills of clients of nodes that are gone: the leader of the share of each client id publishes them. (The wills of a
+client that is back at another node are settled there: ``will_settlement``.)
 
 A node is gone when its lease has expired and no node here has been connected to it for ``patience`` seconds; or when it
 is no longer a member. The connections of its clients count as lost from then on. If another node has a copy of its
 data, it will serve that data, and publish the wills that are due then.
+
+::
+
+    a node is gone for long enough, or the members or the table are others --> the records of all shares that this node
+    leads are searched, some in each turn --> those of nodes that are gone are planned --due--> settled, and taken here
 """
 
 from __future__ import annotations
@@ -13,10 +18,11 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.wills.will_records import REGISTERED, SETTLED, TAKEN, RegisteredWill, taken_key, wills_of
-from starlingmq.cluster.wills.will_store import ALL, WillChanged, WillRecord, WillStore, WillUpdate
+from starlingmq.cluster.wills.will_records import REGISTERED, SETTLED, TAKEN, RegisteredWill, taken_key
+from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillStore, WillUpdate
 
 TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; more in the next turns
+SHARES_PER_TURN: Final = 16
 
 
 class Plan:
@@ -32,64 +38,73 @@ class Plan:
         self.sent = False
 
 
-class LeaderWills:
+class LostWills:
     def __init__(
         self,
         store: WillStore,
         gone: Callable[[int], bool],
-        leading: Callable[[], bool],
         patience: float,
         took: Callable[[WillChanged], None],
     ) -> None:
         """``took``: to be called when this node has settled a will, and perhaps taken it."""
         self._store = store
         self._gone = gone
-        self._leading = leading
         self._patience = patience
         self._took = took
         self._me = 0
-        self._led = False
+        self._changes = 0  # of the led shares, at the last turn
         self._members: dict[int, None] = {}
-        self._gone_since: dict[int, float] = {}  # node with wills, or possibly with wills -> since when it is gone
+        self._gone_since: dict[int, float] = {}  # nodes that are gone -> since when
+        self._lost: dict[int, None] = {}  # those of them that have been gone for long enough
+        self._unsearched: list[int] = []  # shares
         self._plans: dict[bytes, Plan] = {}
         self._due: list[tuple[float, bytes]] = []  # a heap of (time, key) of plans; some of these plans are void
-        self._loaded: dict[int, None] = {}  # nodes whose wills are among the plans
-        self._now = 0.0
 
     def enter(self, me: int) -> None:
         self._me = me
 
     def set_members(self, members: dict[int, None]) -> None:
-        for node in self._members:
-            if node not in members:
-                self._loaded.pop(node, None)  # wills settled since then have to be deleted
         self._members = members
+        self._begin()
 
-    # Leadership
+    def _begin(self) -> None:
+        self._unsearched = list(self._store.led_shares())
 
     def turn(self, now: float) -> None:
-        self._now = now
-        leading = self._leading()
-        if not leading:
-            if self._led:
-                self._led = False
-                self._plans, self._loaded, self._due, self._gone_since = {}, {}, [], {}
-            return
-        if not self._led:
-            self._led = True
-            self._store.read_node(ALL, self._took_part_of_all)  # also those of nodes that are no longer known
-        for node in self._members:
+        if self._store.led_changes != self._changes:
+            self._changes = self._store.led_changes
+            self._plans, self._due = {}, []
+            self._begin()
+        for node in [*self._members, *[node for node in self._gone_since if node not in self._members]]:
             if node != self._me:
                 self._look_at(node, now)
-        for node in list(self._gone_since):
-            if node not in self._members:
-                self._look_at(node, now)
+        self._search(now)
         for _ in range(TAKEN_PER_TURN):
             if self._next_due() > now:
                 break
             plan = self._plans[heappop(self._due)[1]]
             plan.sent = True
             self._take(plan)
+
+    def _look_at(self, node: int, now: float) -> None:
+        if not self._gone(node):
+            if self._gone_since.pop(node, None) is not None:
+                self._lost.pop(node, None)
+                for key in [key for key in self._plans if _owner(key)[0] == node]:
+                    del self._plans[key]
+        elif node not in self._lost and now >= self._gone_since.setdefault(node, now) + self._patience:
+            self._lost[node] = None
+            self._begin()
+
+    def _search(self, now: float) -> None:
+        shares, self._unsearched = self._unsearched[:SHARES_PER_TURN], self._unsearched[SHARES_PER_TURN:]
+        for share in shares:
+            for node in self._store.nodes_with_wills(share):
+                if node in self._lost:
+                    for record in self._store.wills_of(share, node):
+                        self._know(record)
+                elif node not in self._members:
+                    self._gone_since.setdefault(node, now)
 
     def _next_due(self) -> float:
         """When the next plan is due; drops void entries of the heap."""
@@ -101,19 +116,6 @@ class LeaderWills:
             heappop(self._due)
         return inf
 
-    def _look_at(self, node: int, now: float) -> None:
-        if not self._gone(node):
-            if self._gone_since.pop(node, None) is not None:
-                self._loaded.pop(node, None)
-                prefix = wills_of(node)
-                for key in [key for key in self._plans if key.startswith(prefix)]:
-                    del self._plans[key]
-            return
-        since = self._gone_since.setdefault(node, now)
-        if node not in self._loaded and now >= since + self._patience:
-            self._loaded[node] = None
-            self._store.read_node(node, self._took_part)
-
     def _take(self, plan: Plan) -> None:
         node, client_id = _owner(plan.key)
         settled = RegisteredWill(SETTLED, plan.value.id, taker=self._me)
@@ -123,7 +125,7 @@ class LeaderWills:
     def _changed(self, changed: WillChanged) -> None:
         record = changed.record
         if not changed.done:
-            self.know(record)
+            self._know(record)
         elif record.value is not None:
             self._plans.pop(record.key, None)
             self._took(changed)
@@ -133,14 +135,14 @@ class LeaderWills:
     def _delete(self, record: WillRecord) -> None:
         self._store.change(WillUpdate(record.key, record.revision, None), self._changed)
 
-    def know(self, record: WillRecord) -> None:
+    def _know(self, record: WillRecord) -> None:
         """Takes the record of another node's will."""
         self._plans.pop(record.key, None)
         node, name = _owner(record.key)
         value = record.value
         if value is None or name.startswith(TAKEN):
             return
-        if value.state == REGISTERED and node in self._loaded:
+        if value.state == REGISTERED and node in self._lost:
             since = self._gone_since.get(node, 0.0)
             plan = Plan(record.key, record.revision, value, value.due_at or since + value.seconds)
             self._plans[record.key] = plan
@@ -148,25 +150,14 @@ class LeaderWills:
         elif node not in self._members:
             self._delete(record)
 
-    # Readings
-
-    def _took_part_of_all(self, records: list[WillRecord], is_last: bool) -> None:
-        """Which nodes have wills. Those of a node are read again once it has been gone for long enough."""
-        if self._led:
-            for node in {_owner(record.key)[0]: None for record in records}:
-                if node != self._me and self._gone(node):
-                    self._gone_since.setdefault(node, self._now)
-
-    def _took_part(self, records: list[WillRecord], is_last: bool) -> None:
-        if self._led:
-            for record in records:
-                self.know(record)
+    def is_pending(self) -> bool:
+        return len(self._unsearched) != 0
 
     def wake_at(self) -> float:
         """When ``turn`` has to be called without an event; 0.0: never."""
         soonest = self._next_due()
         for node, since in self._gone_since.items():
-            if node not in self._loaded:
+            if node not in self._lost:
                 soonest = min(soonest, since + self._patience)
         return 0.0 if soonest == inf else soonest
 
