@@ -45,7 +45,7 @@ def waiting_clients_are_refused(self: Connecting, client_id: str, epoch: int) ->
 
 
 MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]] = {
-    "a slow owner is given up": (TakeoverTarget, "look_at", gives_up_a_slow_owner, SlowWorld, 2),
+    "a slow owner is given up": (TakeoverTarget, "look_at", gives_up_a_slow_owner, SlowWorld, 0),
     "what is held is forgotten by the next owner": (
         OutboundSession,
         "newly_passed",
