@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 TOKEN = "a-token-of-the-test-0123456789"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 Ask = Callable[..., Awaitable[httpx.Response]]
 

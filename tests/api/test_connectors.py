@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.auth.test_methods import response, service
 from tests.otel.collector import Collector
 
 from .browser import BROWSER, Chromium
-from .conftest import Ask, Join, Serve
+from .conftest import BEARER, Ask, Join, Serve
 from .test_alarms import hook
 
 CONNECTORS = "/api/v1/connectors"
@@ -35,15 +36,22 @@ async def checked(ask: Ask, broker: Any, name: str) -> dict[str, Any]:
 
 
 async def test_logins_that_a_service_decides_are_counted_and_their_counts_outlive_a_reload(
-    serve: Serve, ask: Ask
+    serve: Serve, ask: Ask, token_file: str
 ) -> None:
+    ask = partial(ask, headers=BEARER)
     statuses = [200, 500, 200, 503]
 
     def answer(question: dict[str, Any]) -> bytes:
         return response({"result": "deny" if question["username"] == "bob" else "allow"}, statuses.pop(0))
 
     async with service(answer) as (url, asked):
-        broker = await serve(auth={"http": {"url": url + "?key=secret", "cache": "0s"}, "failures": {"delay": "0s"}})
+        broker = await serve(
+            auth={
+                "http": {"url": url + "?key=secret", "cache": "0s"},
+                "failures": {"delay": "0s"},
+                "api": {"token_file": token_file},
+            }
+        )
         await knock(broker.address(), "bob", b"p")
         await knock(broker.address(), "ann", b"p")
         one = (await by_name(ask, broker))["auth.http"]
@@ -98,11 +106,12 @@ async def test_the_collector_of_traces_gets_a_span(serve: Serve, ask: Ask) -> No
 
 
 async def test_a_service_that_does_not_answer_ends_the_test_and_not_the_request(
-    serve: Serve, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, ask: Ask, token_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ask = partial(ask, headers=BEARER)
     monkeypatch.setattr("starlingmq.admin.connectors.TEST_SECONDS", 0.3)
     async with service(lambda question: None) as (url, _):
-        broker = await serve(auth={"http": {"url": url, "timeout": "60s"}})
+        broker = await serve(auth={"http": {"url": url, "timeout": "60s"}, "api": {"token_file": token_file}})
         refused = await checked(ask, broker, "auth.http")
         assert not refused["accepted"] and refused["problem"] == "no answer within 0.3 s"
         assert (await by_name(ask, broker))["auth.http"]["failing"] == 1

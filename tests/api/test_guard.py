@@ -7,6 +7,7 @@ import json
 import logging
 import ssl
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +23,9 @@ from starlingmq.config.auth_section import AuthConfig
 from starlingmq.config.settings import ConfigError, load_config, refuse_open_listeners
 from tests.patience import within
 
-from .conftest import TOKEN, Ask, Certificates, Passwd, Serve
+from .conftest import BEARER, TOKEN, Ask, Certificates, Passwd, Serve
 
 PUBLISH = {"topic": "a", "payload": "x"}
-BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
 async def raw(address: str, request: bytes) -> bytes:
@@ -128,6 +128,45 @@ async def test_a_page_at_another_port_of_a_configured_host_changes_nothing(serve
         headers = {"origin": origin, "host": host}
         answer = await ask(broker, "POST", "/api/v1/publish", json=PUBLISH, headers=headers)
         assert answer.status_code == status, (origin, host)
+
+
+LOGINS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
+    "passwords": lambda file: {"auth": {"password": {"file": file}}},
+    "a service": lambda file: {"auth": {"http": {"url": "http://127.0.0.1:1/"}}},
+    "signed tokens": lambda file: {"auth": {"jwt": {"secret_file": file}}},
+    "tokens of NATS": lambda file: {"nats": {"token_file": file}},
+}
+
+
+@pytest.mark.parametrize("kind", LOGINS)
+async def test_once_clients_log_in_nobody_administers_without_a_login(
+    serve: Serve, ask: Ask, passwd: Passwd, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = passwd(ann="right") if kind == "passwords" else str(tmp_path / "secret")
+    if kind != "passwords":
+        Path(file).write_text("a-secret-of-the-test-0123456789ab\n", encoding="utf-8")
+    broker = await serve(**LOGINS[kind](file))
+    assert "auth.api.users" in caplog.text, "the log says so at the start"
+    for method, path in (("GET", "/api/v1/overview"), ("GET", "/metrics"), ("POST", "/api/v1/publish")):
+        answer = await ask(broker, method, path, headers=BEARER)
+        assert answer.status_code == 401 and "auth.api.users" in answer.json()["error"]
+    assert (await ask(broker, "GET", "/health/ready")).status_code == 200
+    assert (await ask(broker, "GET", "/")).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"])
+async def test_what_comes_through_a_proxy_needs_a_login(
+    serve: Serve, ask: Ask, token_file: str, header: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The proxy is on this machine, and its clients are not."""
+    broker = await serve()
+    through = {header: "192.0.2.7"}
+    answer = await ask(broker, "GET", "/api/v1/overview", headers=through)
+    assert answer.status_code == 403 and header.lower() in answer.json()["error"]
+    assert "auth.api.users" in answer.json()["error"] and header.lower() in caplog.text
+    assert (await ask(broker, "GET", "/health/ready", headers=through)).status_code == 200
+    guarded = await serve(auth={"api": {"token_file": token_file}})
+    assert (await ask(guarded, "GET", "/api/v1/overview", headers={**through, **BEARER})).status_code == 200
 
 
 NO_TOKENS: Final[list[dict[str, str]]] = [

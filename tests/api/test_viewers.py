@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Ask, Join, Passwd, Serve
+from .conftest import BEARER, Ask, Join, Passwd, Serve
 
 
 async def test_messages_that_wait_can_be_looked_into(serve: Serve, join: Join, ask: Ask, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_users_of_the_file_and_of_clients_are_listed_with_their_rights(
 
 
 async def test_names_that_nobody_checked_are_listed_and_a_broken_file_is_an_answer(
-    serve: Serve, join: Join, ask: Ask, passwd: Passwd
+    serve: Serve, join: Join, ask: Ask, passwd: Passwd, token_file: str
 ) -> None:
     broker = await serve()
     await join(broker, "c1", username="pump")
@@ -110,7 +110,7 @@ async def test_names_that_nobody_checked_are_listed_and_a_broken_file_is_an_answ
     assert (told["methods"], told["file"]) == ([], "")
     assert told["users"] == [{"name": "pump", "stored": [], "clients": 1, "api": ""}]
     file = Path(passwd(anna="secret"))
-    checked = await serve(auth={"password": {"file": str(file)}})
+    checked = await serve(auth={"password": {"file": str(file)}, "api": {"token_file": token_file}})
     file.write_text("nonsense\n", encoding="utf-8")
-    refused = await ask(checked, "GET", "/api/v1/users")
+    refused = await ask(checked, "GET", "/api/v1/users", headers=BEARER)
     assert refused.status_code == 409 and str(file) in refused.json()["error"]

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,6 +28,7 @@ from starlingmq.hooks import AuthRequest
 from starlingmq.node import Broker
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.reasons import Reason
+from tests.api.conftest import BEARER, TOKEN
 from tests.auth.conftest import Passwd, Serve
 from tests.patience import slowness, within
 from tests.peer import Peer
@@ -293,16 +295,22 @@ async def test_a_process_that_ends_at_once_keeps_no_broker_from_starting(monkeyp
 
 
 async def test_outcomes_of_password_checks_are_counted(
-    serve: Serve, passwd: Passwd, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, passwd: Passwd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasher = Hasher(monkeypatch)
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN, encoding="utf-8")
     broker = await serve(
         listeners=["mqtt://127.0.0.1:0", "http://127.0.0.1:0"],
-        auth={"password": {"file": passwd(ann="right"), "waiting_per_address": 1}, **NO_BANS},
+        auth={
+            "password": {"file": passwd(ann="right"), "waiting_per_address": 1},
+            "api": {"token_file": str(tokens)},
+            **NO_BANS,
+        },
     )
     peers = [await knock_from(broker, STRANGER, b"wrong", f"c{n}") for n in range(threads() + 3)]
     await until(lambda: checks_of(broker).figures.refused == 2)
-    async with httpx.AsyncClient(base_url=broker.address("http"), trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=broker.address("http"), trust_env=False, headers=BEARER) as client:
         text = (await client.get("/metrics")).text
     assert 'starlingmq_login_checks_total{outcome="refused"} 2.0' in text
     assert f'starlingmq_login_checks_total{{outcome="checked"}} {float(threads())}' in text

@@ -1,4 +1,8 @@
-"""Authorization for the HTTP API: by a token of the token file, or by name and password of a listed user."""
+"""Authorization for the HTTP API: by a token of the token file, or by name and password of a listed user.
+
+Without either, all who reach a loopback listener may administer the broker; but not once clients have to log in, and
+not through a proxy (``guard``), which may serve others.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from starlingmq.auth.token_file import is_known, read_tokens
 from starlingmq.config.api_section import guarded
 from starlingmq.config.auth_section import AuthConfig
 from starlingmq.config.section_types import ConfigError
+from starlingmq.config.settings import Config, has_logins
 from starlingmq.hooks import AuthRequest
 from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import Reason
@@ -27,8 +32,13 @@ class Busy(Exception):
 class HttpAuthorization:
     """``hashing`` is that of the broker. Raises ConfigError for unusable files. Call ``close`` at the end."""
 
-    def __init__(self, auth: AuthConfig, hashing: Hashing | None) -> None:
-        self.asks = guarded(auth.api)
+    asks: bool  # for a login
+    has_login: bool  # with which a client can be admitted
+
+    def __init__(self, config: Config, hashing: Hashing | None) -> None:
+        auth = config.auth
+        self.has_login = guarded(auth.api)
+        self.asks = self.has_login or has_logins(config)
         self._tokens = read_tokens(auth.api.token_file, "auth.api.token_file") if auth.api.token_file else []
         self._viewers = frozenset(auth.api.viewers) - frozenset(auth.api.users)
         self._users = frozenset(auth.api.users) | self._viewers

@@ -5,10 +5,13 @@ text of a path.
 
 | ``opt`` of the handler | served to |
 |---|---|
-| none | clients with a token or a password; all clients if no login is required, which only loopback listeners allow |
+| none | clients with a token or a password; all clients if no login is required (see below) |
 | ``PAGE`` | all: the files of the dashboard, which hold nothing about the broker |
 | ``HEALTH`` | all, under any host name, since probes use addresses |
 | ``CONTENT`` | as none, but not to ``auth.api.viewers``: it shows what messages contain |
+
+No login is required at loopback listeners alone, while clients of MQTT and NATS need none either. A request that came
+through a proxy is refused then: the proxy may serve a network.
 
 The operator's browser may act for others. A page of another site may make it send requests with remembered credentials,
 and may use a host name that resolves to this machine (DNS rebinding). So a listener without logins answers only to
@@ -33,6 +36,7 @@ from starlingmq.api.authorization import Busy, HttpAuthorization
 from starlingmq.api.body import read_body, replay
 from starlingmq.api.connection_limit import Slots
 from starlingmq.auth.automatic_bans import AutomaticBans
+from starlingmq.config.api_section import NO_LOGIN_YET, SET_LOGIN
 from starlingmq.core.limits.address_key import network_key
 from starlingmq.log import SparingLog
 from starlingmq.net.own_origin import is_own, is_plain
@@ -47,6 +51,7 @@ CONTENT: Final = {SHOWS_CONTENT: True}
 PAGE: Final = {OPEN: "page"}
 HEALTH: Final = {OPEN: "health"}
 
+PROXIED: Final = frozenset((b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip"))  # headers of a proxy
 REQUESTS_MAX: Final = 64
 LOG_IN: Final = "a token or a password is required"
 ONLY_VIEWS: Final = "this user may look, but change nothing and not see messages (auth.api.viewers)"
@@ -100,6 +105,8 @@ class Guard:
         if open_to is None and _from_another_site(scope):
             raise RequestRefused(403, "requests by pages of another site are not answered")
         host = header(scope, b"host")
+        if open_to is None and not self.access.asks:
+            self._refuse_proxied(scope)
         if not self.access.asks and not is_own(host, self.hosts):
             raise RequestRefused(421, "this host name is not allowed; use localhost, or add the name to auth.api.hosts")
         if open_to is None and self.access.asks:
@@ -111,6 +118,15 @@ class Guard:
             scope["state"][GOES_ON] = partial(self._goes_on, authorization, access.proof_of(authorization), content)
         if scope["method"] in CHANGING:
             self._check_origin(scope, host)
+
+    def _refuse_proxied(self, scope: Scope) -> None:
+        """A proxy on this machine comes from loopback; its clients may not. Raises RequestRefused."""
+        through = [name.decode() for name, _ in scope["headers"] if name in PROXIED]
+        if through:
+            self.refused["proxied"] += 1
+            why = f"it came through a proxy (it has {through[0]}), whose clients need a login"
+            self.lines.warning("request to the HTTP API refused: %s", why)
+            raise RequestRefused(403, f"the request is refused: {why}; {SET_LOGIN}")
 
     def _goes_on(self, authorization: str, proof: object, content: bool) -> bool:
         """Whether a client that was admitted would be admitted now, by the present tokens and users: for long-running
@@ -138,6 +154,8 @@ class Guard:
         who = self.access.by_token(authorization)
         if who is not None:
             return who
+        if not self.access.has_login:
+            raise RequestRefused(401, NO_LOGIN_YET)
         if not authorization:
             raise RequestRefused(401, LOG_IN, [WHO])
         with self._log_ins.taken(network_key(scope["client"][0])):

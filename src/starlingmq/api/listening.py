@@ -11,7 +11,7 @@ from starlingmq.api.guard import Guard
 from starlingmq.api.http_app import make_app
 from starlingmq.api.served import Served
 from starlingmq.api.server import HttpListener
-from starlingmq.config.api_section import API_SCHEMES
+from starlingmq.config.api_section import API_SCHEMES, NO_LOGIN_YET
 from starlingmq.config.settings import Config, ListenerConfig
 from starlingmq.log import SparingLog
 from starlingmq.net.listeners.listeners import tls_context
@@ -36,7 +36,7 @@ class HttpSide:
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
         self._guard = Guard(
-            HttpAuthorization(config.auth, served.local_node.hashing()),
+            HttpAuthorization(config, served.local_node.hashing()),
             served.local_node.bans,
             config.auth.api.hosts,
             served.local_node.http_refusals,
@@ -49,18 +49,25 @@ class HttpSide:
         return [listener.address for listener in self._listeners if listener.address]
 
     async def open(self) -> None:
+        self._warn()
         timeout = self.served.local_node.config().mqtt.connect_timeout
         for listener in self._listeners:
             await listener.open(self._app, timeout)
 
+    def _warn(self) -> None:
+        access = self._guard.access
+        if self._listeners and access.asks and not access.has_login:
+            log.warning("the dashboard and the HTTP API refuse all requests of operators: %s", NO_LOGIN_YET)
+
     def prepare(self, config: Config, hashing: Hashing | None) -> HttpAuthorization:
         """Prepare a reload. Raises ConfigError, and then nothing has changed."""
-        return HttpAuthorization(config.auth, hashing)
+        return HttpAuthorization(config, hashing)
 
     def reload(self, config: Config, access: HttpAuthorization) -> None:
         earlier, self._guard.access = self._guard.access, access
         self._guard.hosts = frozenset(host.lower() for host in config.auth.api.hosts)
         self._guard.lines.rate = config.limits.log_rate
+        self._warn()
         for listener in self._listeners:
             listener.reload_tls()
         self._closing = asyncio.ensure_future(earlier.close())

@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from starlingmq.auth.access_control import AccessControl
+from starlingmq.config.api_section import NO_LOGIN_YET, guarded
 from starlingmq.config.auth_section import methods_of
-from starlingmq.config.settings import Config, refuse_open_listeners
+from starlingmq.config.settings import Config, has_logins, refuse_open_listeners, serves_http
 from starlingmq.config.tracing_section import tracing_headers
 from starlingmq.hooks import Hooks
 from starlingmq.log import SparingLog
@@ -44,8 +45,10 @@ def _check_auth(config: Config) -> list[str]:
     if config.auth.api.token_file or config.auth.api.users or config.auth.api.viewers:
         from starlingmq.api.authorization import HttpAuthorization
 
-        HttpAuthorization(config.auth, hashing)
+        HttpAuthorization(config, hashing)
     warnings = []
+    if serves_http(config) and has_logins(config) and not guarded(config.auth.api):
+        warnings.append(f"the dashboard and the HTTP API refuse all requests of operators: {NO_LOGIN_YET}")
     if chain is not None and config.auth.acl.file:
         from starlingmq.auth.ambiguous_patterns import warnings_of
 

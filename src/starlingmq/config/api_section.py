@@ -9,6 +9,8 @@ from msgspec import Meta
 from starlingmq.config.section_types import ConfigError, Section
 
 API_SCHEMES: Final = ("http", "https")
+SET_LOGIN: Final = "name users in auth.api.users, or a file of tokens in auth.api.token_file"
+NO_LOGIN_YET: Final = f"clients have to log in, and no login is set for operators; {SET_LOGIN}"
 
 
 class ApiConfig(Section, frozen=True):

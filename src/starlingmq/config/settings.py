@@ -269,6 +269,16 @@ def refuse_open_listeners(config: Config, authenticated: bool) -> None:
             )
 
 
+def has_logins(config: Config) -> bool:
+    """Whether clients of MQTT or NATS have to log in, or may."""
+    certificates = any(each.tls is not None and each.tls.require_client_cert for each in config.listeners)
+    return bool(certificates or methods_of(config.auth) or config.nats.nkeys or config.nats.token_file)
+
+
+def serves_http(config: Config) -> bool:
+    return any(each.url.partition("://")[0] in API_SCHEMES for each in config.listeners)
+
+
 def _refuse_open_api(config: Config) -> None:
     """A client that may publish is not meant to administer: only a token or a user opens the API to a network."""
     for index, listener in enumerate(config.listeners):

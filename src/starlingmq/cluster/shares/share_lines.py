@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Request)
 A = TypeVar("A", OwnerAnswer, WillAnswer)
 
 
-class Asked(Generic[R, A]):
+class AskedRequest(Generic[R, A]):
     """``answered`` gets the answer, and when the request was first sent."""
 
     __slots__ = ("answered", "message", "sent_at")
@@ -32,7 +32,7 @@ class Asked(Generic[R, A]):
 
 class ShareLines(Generic[R, A]):
     now: float  # of this turn
-    asked: dict[int, Asked[R, A]]  # by ticket, in their order
+    asked: dict[int, AskedRequest[R, A]]  # by ticket, in their order
     last_ticket: int
 
     def __init__(self) -> None:
@@ -41,8 +41,10 @@ class ShareLines(Generic[R, A]):
         self.last_ticket = 0
         self._table = NO_TABLE
         self._taking_part = False
-        self._under_way: dict[int, Asked[R, A]] = {}  # by share
-        self._waiting: dict[int, deque[Asked[R, A]]] = {}  # by share: those that wait for the one that is under way
+        self._under_way: dict[int, AskedRequest[R, A]] = {}  # by share
+        self._waiting: dict[
+            int, deque[AskedRequest[R, A]]
+        ] = {}  # by share: those that wait for that one
         self._messages: list[tuple[int, R]] = []  # to leaders
 
     def ticket(self) -> int:
@@ -51,19 +53,19 @@ class ShareLines(Generic[R, A]):
 
     def ask(self, message: R, answered: Callable[[A, float], None]) -> None:
         """``message`` has a ticket of this object."""
-        asked = self.asked[message.ticket] = Asked(message, answered)
+        asked = self.asked[message.ticket] = AskedRequest(message, answered)
         share = share_asked(message)
         if share in self._under_way:
             self._waiting.setdefault(share, deque()).append(asked)
         else:
             self._begin(share, asked)
 
-    def _begin(self, share: int, asked: Asked[R, A]) -> None:
+    def _begin(self, share: int, asked: AskedRequest[R, A]) -> None:
         self._under_way[share] = asked
         asked.sent_at = self.now
         self._send(share, asked)
 
-    def _send(self, share: int, asked: Asked[R, A]) -> None:
+    def _send(self, share: int, asked: AskedRequest[R, A]) -> None:
         if self._taking_part:
             self._messages.append((self._table.pairs[share].leader, asked.message))
 
