@@ -42,9 +42,7 @@ class ShareLines(Generic[R, A]):
         self._table = NO_TABLE
         self._taking_part = False
         self._under_way: dict[int, AskedRequest[R, A]] = {}  # by share
-        self._waiting: dict[
-            int, deque[AskedRequest[R, A]]
-        ] = {}  # by share: those that wait for that one
+        self._waiting: dict[int, deque[AskedRequest[R, A]]] = {}  # by share: those that wait for that one
         self._messages: list[tuple[int, R]] = []  # to leaders
 
     def ticket(self) -> int:
