@@ -11,8 +11,10 @@ such answer unasked when it begins to serve.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
+from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BufferedReader
@@ -24,6 +26,10 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHash
 
 BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
+PBKDF2: Final = "$7$"
+PBKDF2_HASH: Final = re.compile(r"\$7\$([1-9]\d{0,6})\$([A-Za-z0-9+/]{16,88}={0,2})\$([A-Za-z0-9+/]{86}==)")
+"""Of mosquitto: iterations, salt, and 64 bytes of PBKDF2 with HMAC-SHA-512 (RFC 8018). More iterations than these digits
+hold would take minutes per login, so they are refused as a mistake."""
 NICENESS: Final = 10
 THREADS_MAX: Final = 4
 PING: Final = 0
@@ -44,10 +50,23 @@ def fits(known: str, password: bytes) -> bool:
             return bcrypt.checkpw(password, known.encode())
         except ValueError:  # bcrypt refuses passwords of more than 72 bytes
             return False
+    if known.startswith(PBKDF2):
+        return _fits_pbkdf2(known, password)
     try:
         return HASHER.verify(known, password)
     except (Argon2Error, InvalidHash):
         return False
+
+
+def _fits_pbkdf2(known: str, password: bytes) -> bool:
+    from hashlib import pbkdf2_hmac  # loads OpenSSL, which a broker does without at its start
+    from hmac import compare_digest
+
+    parts = PBKDF2_HASH.fullmatch(known)
+    if parts is None:
+        return False
+    salt, digest = b64decode(parts[2]), b64decode(parts[3])
+    return compare_digest(pbkdf2_hmac("sha512", password, salt, int(parts[1])), digest)
 
 
 def serve(sock: socket.socket, questions: BufferedReader) -> None:

@@ -1,7 +1,7 @@
 """The password file: one line per name and kind, ``name:$argon2id$...`` or ``name:$scram-sha-256$...``.
 
-A line ends with a line feed only, and what ``PasswordFile.set`` accepts reads back the same. A bcrypt hash (``$2a$``,
-``$2b$``, ``$2y$``), as from nats-server or htpasswd, is accepted in place of an Argon2 hash.
+A line ends with a line feed only, and what ``PasswordFile.set`` accepts reads back the same. In place of an Argon2 hash
+are accepted: a bcrypt hash (``$2a$``, ``$2b$``, ``$2y$``), as from nats-server or htpasswd, and ``$7$`` of mosquitto.
 
 A reader of the file can only try passwords one by one. The second kind is for MQTT 5 clients that prove their password
 without sending it (RFC 7677).
@@ -23,7 +23,7 @@ from argon2.exceptions import InvalidHash
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
 from scramp.utils import saslprep  # type: ignore[import-untyped]
 
-from starlingmq.auth.hashing import BCRYPT
+from starlingmq.auth.hashing import BCRYPT, PBKDF2, PBKDF2_HASH
 from starlingmq.auth.text_lines import read_lines
 from starlingmq.config.section_types import ConfigError
 
@@ -129,7 +129,7 @@ def read_passwords(path: str | Path) -> PasswordFile:
             raise ConfigError(f"{path}:{number}: expected name:hash; set the password with starlingmq passwd")
         if not _fits(name):
             raise ConfigError(f"{path}:{number}: remove the white space before the user name")
-        if secret.startswith((ARGON2, *BCRYPT)):
+        if secret.startswith((ARGON2, *BCRYPT, PBKDF2)):
             _check_hash(secret, f"{path}:{number}")
             kind: dict[str, str] | dict[str, ScramKeys] = found.hashes
             known = name in kind
@@ -158,6 +158,10 @@ def _check_hash(secret: str, where: str) -> None:
     if secret.startswith(BCRYPT):
         if BCRYPT_HASH.fullmatch(secret) is None:
             raise ConfigError(f"{where}: this bcrypt hash is damaged; set a new password with starlingmq passwd")
+        return
+    if secret.startswith(PBKDF2):
+        if PBKDF2_HASH.fullmatch(secret) is None:
+            raise ConfigError(f"{where}: this hash of mosquitto is damaged; set a new password with starlingmq passwd")
         return
     try:
         extract_parameters(secret)

@@ -1,4 +1,4 @@
-"""User names and passwords, checked against a file of Argon2 (or bcrypt) hashes.
+"""User names and passwords, checked against a file of Argon2 hashes (or bcrypt, or PBKDF2).
 
 Hashing takes tens of milliseconds of several cores on purpose. A separate process does it, a few at a time and fairly
 between addresses (``Hashing``). A successful login is remembered for a while, so that a fleet that reconnects does not
@@ -19,7 +19,7 @@ import bcrypt
 from argon2 import extract_parameters
 
 from starlingmq.auth.checks import Checks, ChecksBusy
-from starlingmq.auth.hashing import BCRYPT, threads
+from starlingmq.auth.hashing import BCRYPT, PBKDF2, threads
 from starlingmq.auth.method import BUSY, REFUSED, Verdict
 from starlingmq.auth.password_file import HASHER, PasswordFile
 from starlingmq.auth.verifier import Verifier
@@ -126,6 +126,8 @@ def made_up(like: str) -> str:
     made in the event loop."""
     if like.startswith(BCRYPT):
         return bcrypt.gensalt(int(like[4:6])).decode() + secrets.token_hex(16)[:31]
+    if like.startswith(PBKDF2):
+        return "$".join([*like.split("$")[:3], *[b64encode(secrets.token_bytes(size)).decode() for size in (12, 64)]])
     if like:
         costs = extract_parameters(like)
         memory, rounds, lanes = costs.memory_cost, costs.time_cost, costs.parallelism
