@@ -13,6 +13,7 @@ from starlingmq import Broker
 from starlingmq.cli.control import ask_broker
 from starlingmq.cli.declare import CommandError
 from starlingmq.client import Client
+from starlingmq.client.options import QOS
 from starlingmq.config.settings import load_config
 from starlingmq.storage.records import decode_message
 from starlingmq.storage.segment.segment_journal import SegmentJournal
@@ -95,7 +96,7 @@ async def test_acknowledged_messages_survive_a_kill(tmp_path: Path) -> None:
     broker = Serving(tmp_path, "--set", "streams.define=[{name: all, topics: ['#']}]")
     async with Client(broker.url, clean_start=True) as client:
         for number in range(50):
-            await client.publish("a", b"%d" % number, qos=1 + number % 2)
+            await client.publish("a", b"%d" % number, qos=QOS[1 + number % 2])
         broker.kill()
     with serving(tmp_path):
         assert ends(tmp_path) == {"all": (0, 50)}, "a stream stays though the settings do not name it any more"

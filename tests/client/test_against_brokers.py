@@ -22,7 +22,7 @@ from starlingmq.client import (
     Will,
 )
 from starlingmq.client.client import UNREAD_MAX, acknowledged
-from starlingmq.client.options import ConnectFields, ConnectOptions
+from starlingmq.client.options import QOS, ConnectFields, ConnectOptions
 from starlingmq.wire.properties import CONTENT_TYPE, CORRELATION_DATA, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
 from tests.patience import within
@@ -55,7 +55,7 @@ async def take(client: Client, count: int) -> list[Message]:
 async def test_a_message_comes_back(broker: Broker, topic: str, version: int, qos: int) -> None:
     async with Client(broker.url, client_id=f"back-{version}-{qos}", version=version) as client:
         assert await client.subscribe(f"{topic}/#", qos=2) == [2]
-        assert await client.publish(f"{topic}/a", "payload", qos=qos) == Reason.SUCCESS
+        assert await client.publish(f"{topic}/a", "payload", qos=QOS[qos]) == Reason.SUCCESS
         (message,) = await take(client, 1)
     assert (message.topic, message.payload, message.qos, message.retain) == (f"{topic}/a", b"payload", qos, False)
 

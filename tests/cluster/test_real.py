@@ -25,6 +25,7 @@ from tests.patience import slowness, within
 from tests.peer import Peer
 
 from starlingmq.client import Client, ConnectRefused
+from starlingmq.client.options import QOS
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Disconnect, Publish, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, Properties
@@ -93,10 +94,10 @@ async def with_ours(cluster: Cluster, version: int, qos: int, topic: str) -> lis
         Client(second.url, version=version) as one,
         Client(third.url, version=version) as two,
     ):
-        assert await reader.subscribe(topic, qos) == [qos]
+        assert await reader.subscribe(topic, QOS[qos]) == [qos]
         for author, node in ((one, second), (two, third)):
             for line in lines(node):
-                await author.publish(topic, line, qos)
+                await author.publish(topic, line, QOS[qos])
         got = []
         async with within(SECONDS):
             async for message in reader.messages():

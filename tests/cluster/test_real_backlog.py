@@ -13,6 +13,7 @@ from tests.cluster.real import Cluster, Node
 from tests.patience import within
 
 from starlingmq.client import Client
+from starlingmq.client.options import QOS
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,7 +47,7 @@ def lasting(url: str, client_id: str) -> Client:
 
 async def leave_session(url: str, client_id: str, topic: str, qos: int) -> None:
     async with lasting(url, client_id) as client:
-        await client.subscribe(topic, qos)
+        await client.subscribe(topic, QOS[qos])
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -60,7 +61,7 @@ async def test_all_that_waited_for_a_killed_node_comes_in_order_and_none_is_drop
     said = other.said_bytes()
     async with Client(other.url) as publisher, within(SECONDS):
         for payload in payloads:
-            publisher.publish_soon(topic, payload, qos)
+            publisher.publish_soon(topic, payload, QOS[qos])
         await publisher.flush()
         killed.start()
         await three.until(killed.is_ready, "it is back")

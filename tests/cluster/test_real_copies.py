@@ -15,6 +15,7 @@ from tests.cluster.real import AwayError, Cluster, Node
 from tests.patience import slowness, within
 
 from starlingmq.client import Client, ClientError
+from starlingmq.client.options import QOS
 
 SECONDS = 30.0
 pytestmark = [
@@ -30,7 +31,7 @@ def session(node: Node) -> Client:
 
 async def subscribe(node: Node, topic: str, qos: int) -> None:
     async with session(node) as client, within(SECONDS):
-        assert await client.subscribe(topic, qos) == [qos]
+        assert await client.subscribe(topic, QOS[qos]) == [qos]
 
 
 async def found(node: Node, count: int) -> list[int]:
@@ -87,7 +88,7 @@ async def test_what_waits_for_a_client_survives_the_disk_of_its_node(tmp_path: P
         await subscribe(three, "to/sleeper", qos)
         async with Client(three.url) as client, within(SECONDS):
             for number in range(50):
-                await client.publish("to/sleeper", b"%d" % number, qos=qos)
+                await client.publish("to/sleeper", b"%d" % number, qos=QOS[qos])
         three.kill()
         shutil.rmtree(three.data_dir)
         async with session(
@@ -99,7 +100,7 @@ async def test_what_waits_for_a_client_survives_the_disk_of_its_node(tmp_path: P
         three.start()
         await cluster.whole()
         async with Client(three.url) as client, within(SECONDS):
-            await client.publish("to/sleeper", b"50", qos=qos)
+            await client.publish("to/sleeper", b"50", qos=QOS[qos])
         assert await found(three, 1) == [50]
         assert not cluster.complaints()
 

@@ -13,6 +13,7 @@ from tests.few import few
 from tests.patience import within
 
 from starlingmq.client import Client
+from starlingmq.client.options import QOS
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,7 +58,7 @@ async def test_a_client_finds_its_queue_at_the_node_it_goes_to(two: Cluster, ver
     payloads = [b"%d" % number for number in range(QUEUED)]
     async with Client(there.url) as publisher:
         for number, payload in enumerate(payloads):
-            await publisher.publish(topic, payload, 1 + number % 2)
+            await publisher.publish(topic, payload, QOS[1 + number % 2])
         client = lasting(there.url, version)
         began = time.perf_counter()
         await client.connect()

@@ -15,6 +15,7 @@ from tests.cluster.roaming import RoamingLoad
 from tests.patience import within
 
 from starlingmq.client import Client
+from starlingmq.client.options import QOS
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +41,7 @@ async def test_a_rolling_restart_loses_nothing_and_keeps_every_session(tmp_path:
         for number in range(AWAY):
             client = lasting(cluster.nodes[number % 3].url, number)
             await client.connect()
-            await client.subscribe("away/#", 1 + number // 2 % 2)
+            await client.subscribe("away/#", QOS[1 + number // 2 % 2])
             await client.disconnect()
         said: list[bytes] = []
         async with RoamingLoad(cluster.nodes, 400, hop_seconds=3.0, retained=True, wills=True) as load:
@@ -49,7 +50,7 @@ async def test_a_rolling_restart_loses_nothing_and_keeps_every_session(tmp_path:
                 async with Client(cluster.nodes[place - 1].url) as publisher:
                     for turn in range(EACH):
                         said.append(b"%d/%d" % (place, turn))
-                        await publisher.publish("away/x", said[-1], 1 + turn % 2)
+                        await publisher.publish("away/x", said[-1], QOS[1 + turn % 2])
                 assert await asyncio.to_thread(node.stop) == 0
                 await load.more(300)
                 node.start()

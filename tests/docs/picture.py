@@ -13,6 +13,7 @@ from typing import Final
 
 import starlingmq
 from starlingmq.client import Client
+from starlingmq.client.options import QOS
 from starlingmq.config.settings import from_tree
 from tests.api.browser import browser
 from tests.docs.blocks import ROOT
@@ -33,7 +34,7 @@ async def device(url: str, number: int) -> None:
             tasks.create_task(read(client))
         for step in range(1 << 30):
             degrees = f"{20 + 3 * math.sin(step / 50):.2f}".encode()
-            await client.publish(f"{site}/sensor/{number}/temperature", degrees, qos=number % 2)
+            await client.publish(f"{site}/sensor/{number}/temperature", degrees, qos=QOS[number % 2])
             await asyncio.sleep(0.05 + 0.04 * math.sin(step * 0.02) + random.random() * 0.03)
 
 

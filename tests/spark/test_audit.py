@@ -14,6 +14,7 @@ from rich.console import Console
 
 from starlingmq.cli.pipeline_jobs import show
 from starlingmq.client import Client
+from starlingmq.client.options import QOS
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.pipeline.delivery_audit import DeliveryAudit, audit, events_of
 from starlingmq.wire.mqtt import PUBREL, Ack, Publish
@@ -125,7 +126,7 @@ def test_a_real_broker_with_reconnections_and_a_crash_does_nothing_wrong(spark: 
         await here.subscribe("a/#", qos=2)
         async with Client(broker.url, client_id="author") as author:
             for number in range(first, first + 60):
-                await author.publish(f"a/{number % 3}", b"%d" % number, qos=number % 3)
+                await author.publish(f"a/{number % 3}", b"%d" % number, qos=QOS[number % 3])
         async with within(60):
             count = 0
             async for _ in here.messages():

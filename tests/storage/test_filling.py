@@ -16,6 +16,7 @@ from tests.storage.small_disk import SmallDisk, small_disk
 from tests.storage.test_full_disk import MEGABYTES
 
 from starlingmq.client import Client, ClientError, PublishFailed
+from starlingmq.client.options import QOS
 
 ROUNDS = 3
 PATIENCE = 60.0
@@ -54,7 +55,7 @@ class Filling:
             payload = b"%s %d " % (name.encode(), number) + bytes(self.random.choice((10, 2000)))
             while True:
                 try:
-                    await client.publish(f"t/{name}", payload, qos)
+                    await client.publish(f"t/{name}", payload, QOS[qos])
                 except PublishFailed as error:
                     assert error.reason == 0x97
                     self.refusals += 1
@@ -73,7 +74,7 @@ class Filling:
     async def run(self) -> None:
         readers = [await connect(self.url, f"reader{qos}") for qos in (1, 2)]
         for qos, client in enumerate(readers, 1):
-            await client.subscribe("#", qos)
+            await client.subscribe("#", QOS[qos])
         got = [Counter[bytes](), Counter[bytes]()]
         complete = [asyncio.Event(), asyncio.Event()]
         async with asyncio.TaskGroup() as group:

@@ -24,6 +24,7 @@ from tests.storage.killing import Server
 from tests.storage.small_disk import SmallDisk, small_disk
 
 from starlingmq.client import Client, ConnectionLost, ConnectRefused, PublishFailed, SubscribeFailed, Subscription
+from starlingmq.client.options import QOS
 from starlingmq.wire.mqtt import Ack, Pingreq, Pingresp, Publish
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
@@ -90,7 +91,7 @@ class Trial:
         """Publish, record and return the reason code. The answer comes soon, whatever it is."""
         async with within(PROMPT):
             try:
-                reason = await client.publish("t/x", payload, qos)
+                reason = await client.publish("t/x", payload, QOS[qos])
             except PublishFailed as error:
                 self.refused[payload] = qos
                 return error.reason

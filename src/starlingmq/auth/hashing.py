@@ -28,8 +28,8 @@ from argon2.exceptions import Argon2Error, InvalidHash
 BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 PBKDF2: Final = "$7$"
 PBKDF2_HASH: Final = re.compile(r"\$7\$([1-9]\d{0,6})\$([A-Za-z0-9+/]{16,88}={0,2})\$([A-Za-z0-9+/]{86}==)")
-"""Of mosquitto: iterations, salt, and 64 bytes of PBKDF2 with HMAC-SHA-512 (RFC 8018). More iterations than these digits
-hold would take minutes per login, so they are refused as a mistake."""
+"""Of mosquitto: iterations, salt, and 64 bytes of PBKDF2 with HMAC-SHA-512 (RFC 8018). Iterations of more digits
+would take minutes per login, so they are refused as a mistake."""
 NICENESS: Final = 10
 THREADS_MAX: Final = 4
 PING: Final = 0

@@ -31,7 +31,7 @@ from starlingmq.client.errors import (
 )
 from starlingmq.client.events import Completed, Connected, Ended, Event, Refused
 from starlingmq.client.link import Link
-from starlingmq.client.options import ConnectOptions, Subscription
+from starlingmq.client.options import QOS, ConnectOptions, Subscription
 from starlingmq.client.state import ClientState
 from starlingmq.wire.mqtt import frame_length, publish_frame
 from starlingmq.wire.primitives import decode_varint
@@ -97,7 +97,7 @@ class Peer:
             self.link = await open_link(parse_url(load.url), load.tls, self)
             self._state.connection_made(loop.time())
             if filter:
-                self._state.subscribe([Subscription(filter=filter, qos=load.qos)])
+                self._state.subscribe([Subscription(filter=filter, qos=QOS[load.qos])])
             self.link.write(self._state.take(loop.time()))
             await self._opening
         self._opening = None

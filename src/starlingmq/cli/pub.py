@@ -20,6 +20,7 @@ from starlingmq.cli.declare import CommandError, command_of
 from starlingmq.client import Client, ClientError
 from starlingmq.client.client import acknowledged
 from starlingmq.client.events import Completed
+from starlingmq.client.options import QOS
 
 READ_SIZE: Final = 64 * 1024  # bytes of stdin per read
 BATCHES_AHEAD: Final = 4  # reads whose lines are not yet published
@@ -133,7 +134,7 @@ class Sender:
         while self._unanswered and (self._unanswered[0].done() or len(self._unanswered) >= UNANSWERED_MAX):
             acknowledged(self._topic, await self._unanswered.popleft())
         self._unanswered.append(
-            self._client.publish_soon(self._topic, payload, self._qos, self._retain, self._properties)
+            self._client.publish_soon(self._topic, payload, QOS[self._qos], self._retain, self._properties)
         )
 
     async def finish(self) -> None:

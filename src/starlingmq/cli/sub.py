@@ -18,6 +18,7 @@ from starlingmq.cli.client_args import ClientArgs, Qos
 from starlingmq.cli.declare import CommandError, command_of
 from starlingmq.cli.output import NotJson, Printer, as_json, formatted, plain, verbose
 from starlingmq.client import Client, ClientError, Message, Subscription
+from starlingmq.client.options import QOS
 from starlingmq.core.routing.topics import matches, valid_filter
 
 TIMED_OUT: Final = 27
@@ -84,7 +85,7 @@ class SubArgs(ClientArgs):
         return [
             Subscription(
                 filter=each,
-                qos=self.qos,
+                qos=QOS[self.qos],
                 no_local=self.no_local,
                 retain_as_published=self.retain_as_published,
                 retain_handling=self.retain_handling,

@@ -14,10 +14,11 @@ import math
 import random
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from starlingmq.client.client_topics import check_filter, levels_of, matches
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Tls, parse_url, referred
 from starlingmq.client.errors import (
@@ -30,11 +31,12 @@ from starlingmq.client.errors import (
     explain,
 )
 from starlingmq.client.events import Challenged, Completed, Connected, Ended, Event, Message, Refused
+from starlingmq.client.inquiries import Inquiries
 from starlingmq.client.link import Link
-from starlingmq.client.options import V31, ConnectFields, ConnectOptions, Subscription
+from starlingmq.client.options import V5, V31, ConnectFields, ConnectOptions, Qos, Subscription
 from starlingmq.client.requests import RENEWED
 from starlingmq.client.state import CONNECTED, ClientState
-from starlingmq.wire.properties import SERVER_REFERENCE, Properties
+from starlingmq.wire.properties import CORRELATION_DATA, RESPONSE_TOPIC, SERVER_REFERENCE, Properties
 from starlingmq.wire.reasons import Reason
 
 log = logging.getLogger("starlingmq.client")
@@ -63,20 +65,30 @@ Watch = Callable[[bool, bytes], None]
 Authenticator = Callable[[int, Properties], Properties]
 
 
+class MessageReader:
+    """One generator of ``messages``. ``levels``: of its filter."""
+
+    def __init__(self, levels: list[str]) -> None:
+        self.levels = levels
+        self.unread: deque[Message] = deque()
+        self.arrived = asyncio.Event()
+
+
 class Client:
     """An MQTT client: ``async with Client("mqtt://localhost", client_id="me") as client: ...``.
 
-    ``url`` is mqtt://, mqtts://, ws://, wss:// or unix://, with ``user:password@`` if need be; the other arguments
-    are the fields of ``ConnectOptions``. ``reconnect``: reconnect after a lost connection, resend everything unanswered
-    and renew all subscriptions; when a node does not answer, try the next of ``others`` (URLs of nodes of the same
-    cluster; user and password are those of ``url``). ``watch(sent, data)`` sees every byte; ``authenticator(reason,
-    properties)`` answers the challenges of an enhanced authentication with the properties to send back. Entering raises
-    ConnectFailed.
+    ``url`` is mqtt://, mqtts://, ws://, wss:// or unix://, with ``user:password@`` if need be; or a host, with its
+    ``port``: ``Client("localhost", 1883)``. The other arguments are the fields of ``ConnectOptions``. ``reconnect``:
+    reconnect after a lost connection, resend everything unanswered and renew all subscriptions; when a node does not
+    answer, try the next of ``others`` (URLs of nodes of the same cluster; user and password are those of ``url``).
+    ``watch(sent, data)`` sees every byte; ``authenticator(reason, properties)`` answers the challenges of an enhanced
+    authentication with the properties to send back. Entering raises ConnectFailed.
     """
 
     def __init__(
         self,
         url: str = "mqtt://localhost",
+        port: int | None = None,
         *,
         tls: Tls | None = None,
         reconnect: bool = False,
@@ -85,7 +97,7 @@ class Client:
         authenticator: Authenticator | None = None,
         **fields: Unpack[ConnectFields],
     ) -> None:
-        self._home = self.endpoint = parse_url(url)
+        self._home = self.endpoint = parse_url(url, port)
         self._others = deque(map(parse_url, others))
         if fields.get("username") is None and self.endpoint.username is not None:
             fields["username"] = self.endpoint.username
@@ -102,8 +114,10 @@ class Client:
         self._link: Link | None = None
         self._accepted: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[Completed]] = {}
-        self._unread: deque[Message] = deque()
-        self._arrived = asyncio.Event()
+        self._main = MessageReader([])
+        self._readers: list[MessageReader] = []  # of ``messages`` with a filter, in the order in which they began
+        self._unread = 0
+        self._inquiries = Inquiries()
         self._reading = True
         self._leaving = False
         self._over: ClientError | None = None  # set when the client has ended
@@ -173,7 +187,7 @@ class Client:
     @property
     def unread(self) -> int:
         """Messages that have arrived and were not read from ``messages()``."""
-        return len(self._unread)
+        return self._unread
 
     @property
     def connected(self) -> bool:
@@ -185,7 +199,7 @@ class Client:
         self,
         topic: str,
         payload: bytes | str = b"",
-        qos: int = 0,
+        qos: Qos = 0,
         retain: bool = False,
         properties: Properties | None = None,
     ) -> int:
@@ -205,7 +219,7 @@ class Client:
         self,
         topic: str,
         payload: bytes | str = b"",
-        qos: int = 0,
+        qos: Qos = 0,
         retain: bool = False,
         properties: Properties | None = None,
     ) -> asyncio.Future[Completed]:
@@ -220,7 +234,7 @@ class Client:
     async def subscribe(
         self,
         filters: str | Subscription | Sequence[str | Subscription],
-        qos: int = 0,
+        qos: Qos = 0,
         properties: Properties | None = None,
     ) -> list[int]:
         """Subscribe, wait for SUBACK and return the granted QoS per filter. ``qos`` applies to plain strings.
@@ -263,29 +277,85 @@ class Client:
 
     # Receiving
 
-    async def messages(self) -> AsyncIterator[Message]:
+    def messages(self, topic_filter: str = "") -> AsyncGenerator[Message, None]:
         """Yield messages until ``disconnect``; each is acknowledged when it is yielded.
 
-        Raises ConnectionLost when the connection ends otherwise and ``reconnect`` is off.
+        With a filter, those that it matches, from this call on: each message goes to the first such generator that
+        matches it, and all others to the one without a filter. What a generator has not yielded when it ends goes
+        there, too. This subscribes to nothing. Raises ValueError for a filter that is none, and ConnectionLost when the
+        connection ends in another way and ``reconnect`` is off.
         """
-        while True:
-            while self._unread:
-                yield self._take()
-            if self._over is not None:
-                if not self._leaving:
-                    raise self._over
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
+        if not topic_filter:
+            return self._read(self._main)
+        check_filter(topic_filter)
+        reader = MessageReader(levels_of(topic_filter))
+        self._readers.append(reader)
+        return self._read(reader)
 
-    def _take(self) -> Message:
-        message = self._unread.popleft()
+    async def _read(self, reader: MessageReader) -> AsyncGenerator[Message, None]:
+        try:
+            while True:
+                while reader.unread:
+                    self._unread -= 1
+                    yield self._taken(reader.unread.popleft())
+                if self._over is not None:
+                    if not self._leaving:
+                        raise self._over
+                    return
+                reader.arrived.clear()
+                await reader.arrived.wait()
+        finally:
+            if reader is not self._main:
+                self._readers.remove(reader)
+                self._main.unread += reader.unread
+                self._main.arrived.set()
+
+    def _taken(self, message: Message) -> Message:
         self.state.taken(message)
         self._set_reading()
         if self.state.unwritten and not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
         return message
+
+    # Requests and replies
+
+    async def request(
+        self,
+        topic: str,
+        payload: bytes | str = b"",
+        timeout: float = 10.0,
+        qos: Qos = 1,
+        properties: Properties | None = None,
+    ) -> Message:
+        """Publish a request and wait for its reply (MQTT 5, 4.10): the one that its receiver publishes to the Response
+        Topic, with the same Correlation Data. ``timeout`` in seconds. The client subscribes once to a topic of its own
+        for all replies, ``replies/`` and random characters, which rules have to allow. As any message, a reply waits while
+        ``receive_maximum`` messages are not read.
+
+        Raises TimeoutError, PublishFailed (also if the server knows of no subscriber), SubscribeFailed, ConnectionLost,
+        ValueError.
+        """
+        if self.state.options.version != V5:
+            raise ValueError("requests with a reply need MQTT 5")
+        async with asyncio.timeout(timeout):
+            async with self._inquiries.beginning:
+                if not self._inquiries.subscribed:
+                    await self.subscribe(self._inquiries.topic, qos=1)
+                    self._inquiries.subscribed = True
+            correlation, reply = self._inquiries.begin()
+            try:
+                asked: Properties = {
+                    **(properties or {}),
+                    RESPONSE_TOPIC: self._inquiries.topic,
+                    CORRELATION_DATA: correlation,
+                }
+                reason = await self.publish(topic, payload, qos, properties=asked)
+                if reason == Reason.NO_MATCHING_SUBSCRIBERS:
+                    raise PublishFailed(f"there is no subscriber of {topic} to answer a request", reason)
+                return await reply
+            finally:
+                self._inquiries.end(correlation)
 
     # Calls from the link
 
@@ -349,7 +419,9 @@ class Client:
                 future.set_exception(why)
                 future.exception()  # marks it as retrieved: a caller need not await it
         self._answers.clear()
-        self._arrived.set()
+        self._inquiries.fail(why)
+        for reader in (self._main, *self._readers):
+            reader.arrived.set()
 
     def _check_open(self) -> None:
         if self._over is not None:
@@ -382,11 +454,16 @@ class Client:
             self.endpoint = referred(self._home, reference) or self.endpoint
 
     def _on_message(self, message: Message) -> None:
-        if message.qos == 0 and len(self._unread) >= UNREAD_LIMIT:
+        if self._inquiries.subscribed and message.topic == self._inquiries.topic:
+            self._inquiries.came(self._taken(message))
+            return
+        if message.qos == 0 and self._unread >= UNREAD_LIMIT:
             self.dropped += 1
             return
-        self._unread.append(message)
-        self._arrived.set()
+        reader = next((each for each in self._readers if matches(each.levels, message.topic)), self._main)
+        reader.unread.append(message)
+        reader.arrived.set()
+        self._unread += 1
         self._set_reading()
 
     def _on_completed(self, completed: Completed) -> None:
@@ -427,7 +504,7 @@ class Client:
             self._accepted.set_result(None)
 
     def _set_reading(self) -> None:
-        reading = len(self._unread) < UNREAD_MAX or bool(self._answers)
+        reading = self._unread < UNREAD_MAX or bool(self._answers) or self._inquiries.waits()
         if reading != self._reading and self._link is not None:
             self._reading = reading
             self._link.set_reading(reading)

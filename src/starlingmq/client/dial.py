@@ -52,10 +52,7 @@ async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner
 def _sentence(endpoint: Endpoint, error: OSError) -> str:
     """Describe the error and its remedy, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"the certificate of {endpoint} is not trusted: {error.verify_message} (give its CA certificate "
-            "with --cafile)"
-        )
+        return f"the certificate of {endpoint} is not trusted: {error.verify_message}; name its CA certificate"
     if isinstance(error, ssl.SSLError):
         return f"TLS handshake with {endpoint} failed: {error.reason or error}"
     if isinstance(error, socket.gaierror):

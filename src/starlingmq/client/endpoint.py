@@ -37,9 +37,9 @@ class Endpoint:
         return f"{self.scheme}://{host}:{self.port}{self.path if self.web else ''}"
 
 
-def parse_url(url: str) -> Endpoint:
-    """Parse ``mqtt://user:password@host:port``, also mqtts, ws, wss, ``unix:///path``. Raises ValueError with a
-    sentence.
+def parse_url(url: str, port: int | None = None) -> Endpoint:
+    """Parse ``mqtt://user:password@host:port``, also mqtts, ws, wss, ``unix:///path``; or a host. ``port``: in place of
+    that of the URL. Raises ValueError with a sentence.
     """
     parts = urlsplit(url if "://" in url else f"mqtt://{url}")
     scheme = ALIASES.get(parts.scheme, parts.scheme)
@@ -51,9 +51,11 @@ def parse_url(url: str) -> Endpoint:
     if scheme not in DEFAULT_PORTS:
         raise ValueError(f"{url}: the scheme must be mqtt, mqtts, ws, wss or unix, not {parts.scheme!r}")
     try:
-        port = parts.port or DEFAULT_PORTS[scheme]
+        port = port or parts.port or DEFAULT_PORTS[scheme]
     except ValueError:
         raise ValueError(f"{url}: the port must be a number between 1 and 65535") from None
+    if not 1 <= port <= 65_535:
+        raise ValueError(f"{url}: the port must be a number between 1 and 65535, not {port}")
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     if scheme in ("ws", "wss"):
         path = path if path not in ("", "/") else "/mqtt"

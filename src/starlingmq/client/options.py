@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from typing import Final, Literal, TypedDict
 
 from starlingmq.wire.packets import Connect, Will
 from starlingmq.wire.properties import (
@@ -13,6 +13,9 @@ from starlingmq.wire.properties import (
     TOPIC_ALIAS_MAXIMUM,
     Properties,
 )
+
+Qos = Literal[0, 1, 2]
+QOS: Final[tuple[Qos, Qos, Qos]] = (0, 1, 2)  # by number, for a QoS that is not known to the type checker
 
 V31: Final = 3
 V311: Final = 4
@@ -27,7 +30,7 @@ class Subscription:
     """One topic filter with its MQTT 5 options; 3.x servers see the filter and the QoS only."""
 
     filter: str
-    qos: int = 0
+    qos: Qos = 0
     no_local: bool = False
     retain_as_published: bool = False
     retain_handling: int = 0

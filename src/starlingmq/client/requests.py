@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from starlingmq.client.client_topics import check_filter
 from starlingmq.client.options import Subscription
 from starlingmq.client.window import PacketIds
 from starlingmq.wire.packets import Packet, Subscribe, SubscribeRequest, Unsubscribe
@@ -56,11 +57,17 @@ class Requests:
     def subscribe(self, token: int, subscriptions: list[Subscription], properties: Properties) -> None:
         if not subscriptions:
             raise ValueError("subscribe needs at least one filter")  # [MQTT-3.8.3-2]
+        for each in subscriptions:
+            check_filter(each.filter)
+            if each.qos not in (0, 1, 2):
+                raise ValueError(f"the QoS of a subscription is 0, 1 or 2, not {each.qos!r}")
         self._waiting.append(Request(token, subscriptions, [each.filter for each in subscriptions], properties))
 
     def unsubscribe(self, token: int, filters: list[str], properties: Properties) -> None:
         if not filters:
             raise ValueError("unsubscribe needs at least one filter")  # [MQTT-3.10.3-2]
+        for each in filters:
+            check_filter(each)
         self._waiting.append(Request(token, [], filters, properties))
 
     def disconnected(self) -> None:

@@ -26,7 +26,7 @@ from starlingmq.client import Client, ClientError, ConnectFailed, PublishFailed,
 from starlingmq.client.client import acknowledged
 from starlingmq.client.events import Completed
 from starlingmq.client.link import Link
-from starlingmq.client.options import V5, V311
+from starlingmq.client.options import QOS, V5, V311
 from starlingmq.demo.tally import Tally
 from starlingmq.wire.properties import RESPONSE_TOPIC, WILL_DELAY_INTERVAL, Properties
 
@@ -198,7 +198,7 @@ class Device(Client):
                 if hot:
                     self.hot_readings.add(number)
 
-        self.publish_soon(f"{self.topic_prefix}/{what}", payload, self.qos).add_done_callback(done)
+        self.publish_soon(f"{self.topic_prefix}/{what}", payload, QOS[self.qos]).add_done_callback(done)
 
     def _ask(self, question: int) -> None:
         """Request a route from the NATS service, which receives a request with a reply subject."""
