@@ -375,7 +375,7 @@ def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first
     for record in store.records.values():
         by_share.setdefault(share_of(client_of_key(record.key)), []).append(record)
     monkeypatch.setattr(store, "_in", lambda share: by_share.get(share, []))
-    lost = LostWills(store, lambda node: node == 2, 1.0, lambda changed: None)
+    lost = LostWills(store, lambda node: node == 2, lambda node: False, 1.0, lambda changed: None)
     lost.enter(1)
     lost.set_members({1: None, 2: None})
     lost.turn(100.0)

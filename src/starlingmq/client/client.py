@@ -330,8 +330,8 @@ class Client:
     ) -> Message:
         """Publish a request and wait for its reply (MQTT 5, 4.10): the one that its receiver publishes to the Response
         Topic, with the same Correlation Data. ``timeout`` in seconds. The client subscribes once to a topic of its own
-        for all replies, ``replies/`` and random characters, which rules have to allow. As any message, a reply waits while
-        ``receive_maximum`` messages are not read.
+        for all replies, ``replies/`` and random characters, which rules have to allow. As any message, a reply waits
+        while ``receive_maximum`` messages are not read.
 
         Raises TimeoutError, PublishFailed (also if the server knows of no subscriber), SubscribeFailed, ConnectionLost,
         ValueError.

@@ -100,7 +100,7 @@ class ClusterWills(Subsystem):
         seconds = config.takeover_timeout
         self.registration = WillRegistration(self.table, self._wills, seconds, self._settled, store)
         self.taken = TakenWills(owners, self.table, self.registration)
-        self.lost = LostWills(store, gone, config.member_timeout, self.taken.take)
+        self.lost = LostWills(store, gone, connected, config.member_timeout, self.taken.take)
         self.settling = WillSettlements(
             store, seconds, connected, self.taken.is_unpublished, self.taken.is_published, self.taken.take
         )

@@ -43,12 +43,14 @@ class LostWills:
         self,
         store: WillStore,
         gone: Callable[[int], bool],
+        connected: Callable[[int], bool],
         patience: float,
         took: Callable[[WillChanged], None],
     ) -> None:
         """``took``: to be called when this node has settled a will, and perhaps taken it."""
         self._store = store
         self._gone = gone
+        self._connected = connected
         self._patience = patience
         self._took = took
         self._me = 0
@@ -75,9 +77,11 @@ class LostWills:
             self._changes = self._store.led_changes
             self._plans, self._due = {}, []
             self._begin()
-        for node in [*self._members, *[node for node in self._gone_since if node not in self._members]]:
-            if node != self._me:
+        for node in self._members:
+            if node != self._me and not self._connected(node):
                 self._look_at(node, now)
+        for node in [node for node in self._gone_since if node not in self._members or self._connected(node)]:
+            self._look_at(node, now)
         self._search(now)
         for _ in range(TAKEN_PER_TURN):
             if self._next_due() > now:
