@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from starlingmq.cli.announce import RunningBroker, announced, running
 from starlingmq.cli.main import main
+from tests.net.conftest import Certificates, certificates
+from tests.patience import slowness
 
 from .clusters import running as serving
 from .commands import run, start
+
+__all__ = ["certificates"]
 
 LOOKS = ("alarms", "certificates", "may reader publish site/1 --qos 1")
 
@@ -56,6 +62,28 @@ def test_the_one_running_broker_is_found_and_of_several_a_list_is_printed(tmp_pa
             assert len(list(announcement.parent.iterdir())) == 2, "it could not remove its announcement"
             assert run("ctl", "status")[1].startswith(b"HEALTHY: one accepts clients")
     assert not announcement.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("critical", [False, True])
+def test_status_names_the_alarms_and_ends_with_the_exit_code_of_the_worst(
+    tmp_path: Path, alone: Path, certificates: Certificates, critical: bool
+) -> None:
+    """The disk is not empty; and a certificate ends within hours."""
+    log, words = broker(tmp_path, "one", "--set", "alarms.disk_free=0.99")
+    if critical:
+        cert, key = certificates.issue("ends", ended=datetime.now(UTC) + timedelta(hours=2))
+        words = (*words[:5], "--set", "alarms.disk_free=0.99")  # without its listener
+        words += ("--set", f"listeners=[{{url: 'mqtts://127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}]")
+    state = b"HEALTHY, 2 alarms, 1 critical" if critical else b"HEALTHY, 1 alarm"
+    line = state + b" (starlingmq ctl alarms): one accepts clients"
+    with serving(log, *words):
+        until = monotonic() + 30 * slowness()
+        while not (told := run("ctl", "status"))[1].startswith(line) and monotonic() < until:
+            pass
+        assert told[:2] == ((4 if critical else 5), told[1]) and told[1].startswith(line)
+        counted = json.loads(run("ctl", "status", "--json")[1])["alarms"]
+        assert counted == {"critical": int(critical), "other": 1}
 
 
 def test_an_announcement_is_believed_only_if_nobody_else_can_have_written_it(tmp_path: Path, alone: Path) -> None:

@@ -14,23 +14,28 @@ from starlingmq.cli.tables import WideOption, duration, table
 from starlingmq.cli.version import version_line
 
 NOT_READY: Final = 1  # exit code
+CRITICAL: Final = 4  # exit code: all is well but for a critical alarm ...
+WARNED: Final = 5  # ... or for other alarms
 
 
 def status(
     wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> int:
-    """Show the health of the broker and its cluster, and an overview of each node.
+    """Show the health of the broker and its cluster, its alarms, and an overview of each node.
 
-    The exit code is 0 if all nodes are reachable, 3 if a node is gone, and 1 if this node does not accept clients.
+    The exit code is 1 if this node does not accept clients, 3 if a node is gone, 4 if an alarm is critical, 5 if
+    another alarm is active, and 0 otherwise.
     """
     found = ask("overviews", data_dir, config)
+    active = ask("alarms.all", data_dir, config)["alarms"]
+    critical = sum(alarm["severity"] == "critical" for alarm in active)
     if json_:
-        print(json.dumps(found))
+        print(json.dumps(found | {"alarms": {"critical": critical, "other": len(active) - critical}}))
     else:
-        print(_first_line(_own(found)))
+        print(_first_line(_own(found), len(active), critical))
         print(table(NODES, node_rows(found), wide))
         warn_of(found)
-    return _exit_code(_own(found))
+    return _exit_code(_own(found)) or (CRITICAL if critical else WARNED if active else 0)
 
 
 def version(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
@@ -60,12 +65,19 @@ def _own(found: dict[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _first_line(own: dict[str, Any]) -> str:
+def _first_line(own: dict[str, Any], alarms: int, critical: int) -> str:
+    """The state, the number of alarms and how to see them, and the reason of the state."""
     if own["cluster"] is not None:
-        return health_line(own["cluster"])
-    if own["ready"]["reasons"]:
-        return f"UNAVAILABLE: {'; '.join(own['ready']['reasons'])}."
-    return f"HEALTHY: {own['node']} accepts clients; running for {duration(own['uptime'])}."
+        line = health_line(own["cluster"])
+    elif own["ready"]["reasons"]:
+        line = f"UNAVAILABLE: {'; '.join(own['ready']['reasons'])}."
+    else:
+        line = f"HEALTHY: {own['node']} accepts clients; running for {duration(own['uptime'])}."
+    if not alarms:
+        return line
+    state, _, reason = line.partition(": ")
+    worst = f", {critical:,} critical" if critical else ""
+    return f"{state}, {alarms:,} alarm{'s' if alarms > 1 else ''}{worst} (starlingmq ctl alarms): {reason}"
 
 
 def _exit_code(own: dict[str, Any]) -> int:
