@@ -1,4 +1,4 @@
-"""Rules for the sources, beside those of ruff's S rules and bandit (``make style`` runs both)."""
+"""Rules for the sources, beside those of ruff's S rules (``make style``) and bandit (``make security``)."""
 
 from __future__ import annotations
 
