@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.factory import chart, day
+from examples.factory import day
 from pyspark.sql import SparkSession
 
 from starlingmq.pipeline.config import read_pipeline
@@ -74,5 +74,7 @@ def test_the_pipeline_makes_clean_quarters_of_the_day(
     figures = ("readings", "out_of_range", "missing", "mean", "low", "high")
     assert {(row["machine"], row["quarter"]): tuple(row[name] for name in figures) for row in rows} == expected
     assert len(rows) == len(expected) > 350 and sum(row["out_of_range"] for row in rows) > 5
+    from examples.factory import chart  # it needs matplotlib, which takes a second to load
+
     chart.chart(rows, tmp_path / "factory.png")
     assert (tmp_path / "factory.png").read_bytes().startswith(PNG)
