@@ -92,11 +92,11 @@ def lot(file: str) -> str:
 
 
 def sort_longest_first(items: list[pytest.Item]) -> None:
-    """So that no long lot is left at the end."""
+    """So that no long lot is left at the end. The order in which files were collected does not matter."""
     lots: dict[str, float] = {}
     for file in {file_of(item) for item in items}:
         lots[lot(file)] = lots.get(lot(file), 0.0) + expected().get(file, average())
-    items.sort(key=lambda item: -lots[lot(file_of(item))])
+    items.sort(key=lambda item: (-lots[lot(file_of(item))], file_of(item)))
 
 
 def quickest(items: list[pytest.Item], seconds: float) -> tuple[list[pytest.Item], list[pytest.Item]]:
