@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 
 from starlingmq.spark import register
 
-# A process that runs for seconds does not need optimized machine code.
-JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.stream.error.file=/dev/null"
+# A process that runs for seconds does not need optimized machine code, nor proof that Spark's classes are well-formed.
+UNVERIFIED = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+JAVA = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {UNVERIFIED} -Dderby.stream.error.file=/dev/null"
 
 
 def begin(master: str, directory: Path) -> SparkSession:
