@@ -64,9 +64,16 @@ except AttributeError:
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STARLINGMQ_", "_STARLINGMQ"))}
+    """That of a user: without settings of tests, and without coverage, which loads a hundred modules of its own."""
+    left_out = ("STARLINGMQ_", "_STARLINGMQ", "COVERAGE_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     pure = {name: value for name, value in os.environ.items() if name == "STARLINGMQ_PURE"}
-    return {**kept, **pure, "PYTHONPROFILEIMPORTTIME": "1"}
+    return {**kept, **pure}
+
+
+def reporting() -> dict[str, str]:
+    """With which Python says on stderr what it imports."""
+    return {**environment(), "PYTHONPROFILEIMPORTTIME": "1"}
 
 
 def imported(report: str) -> list[str]:
@@ -81,7 +88,7 @@ def packages(modules: Sequence[str]) -> set[str]:
 
 def test_the_list_of_commands_loads_no_command() -> None:
     command = [sys.executable, "-m", "starlingmq", "--help"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=reporting(), capture_output=True, text=True, check=True, timeout=60)
     loaded = imported(done.stderr)
     assert all(name in done.stdout for name in COMMANDS)
     assert packages(loaded) & OF_A_BROKER == set()
@@ -94,7 +101,7 @@ def test_the_list_of_commands_loads_no_command() -> None:
 def test_a_broker_with_its_defaults_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]
     with open(tmp_path / "report", "w+", encoding="utf-8") as report:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=report, env=environment()) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=report, env=reporting()) as process:
             assert process.stdout is not None
             said = process.stdout.readline()
             process.terminate()
@@ -121,7 +128,7 @@ main(["serve"])
 def test_a_node_of_a_cluster_loads_nothing_that_it_does_not_use() -> None:
     """Half of the time from its start until it has joined is the time of its imports."""
     command = [sys.executable, "-c", OF_A_START]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=reporting(), capture_output=True, text=True, check=True, timeout=60)
     loaded = imported(done.stderr)
     assert packages(loaded) & (OF_OPTIONS - {"google", "grpc"}) == set()
     assert "starlingmq.cluster.cluster_state" in loaded
@@ -134,8 +141,7 @@ def test_openssl_is_loaded_for_a_tls_listener_only(tmp_path: Path) -> None:
         """Whether OpenSSL is there once an MQTT and a NATS client have been served."""
         listeners = ", ".join(["{url: 'mqtt://127.0.0.1:0'}", "{url: 'nats://127.0.0.1:0'}", *more])
         command = [sys.executable, "-m", "starlingmq", "serve", "--set", f"listeners=[{listeners}]"]
-        settings = {name: value for name, value in environment().items() if name != "PYTHONPROFILEIMPORTTIME"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=settings, text=True) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True) as process:
             assert process.stdout is not None
             try:
                 mqtt, nats = [int(url.rsplit(":", 1)[1]) for url in process.stdout.readline().split()[1:3]]
@@ -174,7 +180,7 @@ asyncio.run(main())
 
 def test_an_http_listener_is_loaded_before_clients_wait() -> None:
     command = [sys.executable, "-c", LOADED_LATE]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert len(done.stdout.split()) <= 5, done.stdout  # 2, of uvicorn
 
 
@@ -199,12 +205,13 @@ main(["serve", "--listen", "mqtt://127.0.0.1:0"])
 def test_a_start_looks_for_no_reference_cycles() -> None:
     """In what the imports have made, some 40,000 objects."""
     command = [sys.executable, "-c", WITHOUT_COLLECTIONS]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=False, timeout=60)
     assert done.stdout == "ready []\n"
 
 
 def test_a_late_module_is_loaded_once_by_whoever_uses_it_first() -> None:
-    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, "-c", LATE]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
 
 
@@ -225,15 +232,15 @@ main(["serve"])
 
 
 def test_a_node_does_not_load_the_messages_of_protobuf_in_python() -> None:
-    done = subprocess.run([sys.executable, "-c", OF_MEMBERS], capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, "-c", OF_MEMBERS]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.stderr) == ("7 False\n", "")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_an_empty_broker_takes_little_memory() -> None:
     command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]
-    settings = {name: value for name, value in environment().items() if name != "PYTHONPROFILEIMPORTTIME"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=settings) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"ready mqtt://127.0.0.1:")
         status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
