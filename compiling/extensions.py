@@ -52,6 +52,7 @@ def extensions(c_directory: str = "build/c") -> list[Extension]:
     made = [extension for extension in found if isinstance(extension, Extension)]
     if os.name == "posix":
         for extension in made:
-            extension.extra_compile_args += COMPILER_FLAGS
-            extension.extra_link_args += LINKER_FLAGS
+            # Lists of their own: mypyc gives all extensions the same one.
+            extension.extra_compile_args = [*extension.extra_compile_args, *COMPILER_FLAGS]
+            extension.extra_link_args = [*extension.extra_link_args, *LINKER_FLAGS]
     return made
