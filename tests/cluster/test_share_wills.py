@@ -23,7 +23,7 @@ from starlingmq.cluster.shares.share_messages import (
 )
 from starlingmq.cluster.shares.share_table import NO_TABLE, SHARES, Reassignment, share_of
 from starlingmq.cluster.shares.will_book import WillBook
-from starlingmq.cluster.shares.will_requests import WillRequests
+from starlingmq.cluster.shares.will_requests import HINTS_PER_LOOK, WillRequests
 from starlingmq.cluster.takeover.transfer_frames import UNREPORTED
 from starlingmq.cluster.wills.will_records import (
     FIRING,
@@ -444,6 +444,51 @@ def test_changes_that_wait_for_a_lost_leader_keep_no_other_share_waiting() -> No
     world.found.answered(WillAnswer(first.ticket, True, 5, ()))
     (second,) = world.asked()
     assert isinstance(second, WillChange) and second.client_id == lost[1]
+
+
+def test_a_read_goes_past_changes_that_wait_in_its_share() -> None:
+    """A client waits for it. A hundred wills of a node that is gone are taken at the same time."""
+    world = Requests()
+    world.sent()
+    for number in range(100):
+        world.found.change(WillUpdate(b"1/c", number, WILL), lambda _: None)
+    world.asked()
+    told: list[list[WillRecord]] = []
+    world.found.read("c", told.append)
+    (read,) = world.asked()
+    world.found.set_table(Reassignment(world.table, {2: 1}).table, True)
+    assert read in world.asked(), "the next leader is asked"
+    world.found.answered(WillAnswer(read.ticket, False, 9, ((b"1/c", 8, encode_will(WILL)),)))
+    world.found.give_answers()
+    assert told == [[WillRecord(b"1/c", 8, WILL)]] and not world.found.idle()
+
+
+def test_what_is_told_to_deputies_comes_in_parts() -> None:
+    world = Requests()
+    world.sent()
+    for number in range(HINTS_PER_LOOK + 5):
+        world.found.change(WillUpdate(b"1/c%d" % number, 5, None), lambda _: None)
+    world.found.look()
+    world.sent()
+    told: list[bytes] = []
+    for expected in (HINTS_PER_LOOK, 5, 0):
+        world.found.look()
+        hints = [message for message in world.sent() if isinstance(message, WillHint)]
+        assert len(hints) == expected
+        told += [hint.change.key for hint in hints]
+    assert told == [b"1/c%d" % number for number in range(HINTS_PER_LOOK + 5)], "the oldest first, each once"
+
+
+def test_a_refused_change_tells_more_than_what_was_read_before() -> None:
+    world = Requests()
+    parts = world.parts()
+    settled = RegisteredWill(SETTLED, 7)
+    world.found.answered(WillAnswer(parts[0].ticket, False, 0, ((b"1/c", 5, encode_will(WILL)),)))
+    world.found.change(WillUpdate(b"1/c", 5, None), world.heard.append)
+    (change,) = world.asked()
+    world.found.answered(WillAnswer(change.ticket, False, 8, ((b"1/c", 8, encode_will(settled)),)))
+    world.found.give_answers()
+    assert len(world.heard) == 1, "the reading would undo it"
 
 
 def test_a_change_that_does_not_match_tells_the_record_and_each_tells_when_it_was_requested() -> None:

@@ -16,7 +16,7 @@ from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import KeyValue, TxnAnswer
 from starlingmq.cluster.shares.share_table import SHARES, share_of
 from starlingmq.cluster.wills import cluster_wills, will_registration
-from starlingmq.cluster.wills.lost_wills import SHARES_PER_TURN, TAKEN_PER_TURN, LostWills
+from starlingmq.cluster.wills.lost_wills import RECORDS_PER_TURN, SHARES_PER_TURN, TAKEN_PER_TURN, LostWills
 from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
@@ -389,12 +389,25 @@ def test_the_wills_of_a_large_node_are_taken_over_some_turns_the_first_due_first
         lost.turn(now)
         assert len(store.changes) - before <= TAKEN_PER_TURN
         turns += 1
-    assert turns <= SHARES / SHARES_PER_TURN + len(store.records) / TAKEN_PER_TURN
+    searches = SHARES / SHARES_PER_TURN + len(store.records) / RECORDS_PER_TURN
+    assert turns <= 2 * searches + len(store.records) / TAKEN_PER_TURN
     due_at = {key: each.value.due_at for key, each in store.records.items() if each.value is not None}
     taken = [change.key for change in store.changes]
     assert sorted(taken) == sorted(due_at), "each once"
     late = taken[2 * TAKEN_PER_TURN :]
     assert [due_at[key] for key in late] == sorted([due_at[key] for key in late])
+
+
+def test_nodes_that_left_with_nothing_are_forgotten() -> None:
+    store = WillRecords()
+    lost = LostWills(store, lambda node: node > 1, lambda node: False, 1.0, lambda changed: None)
+    lost.enter(1)
+    for node in range(2, 50):
+        lost.set_members({1: None, node: None})
+        lost.turn(float(node))
+        while lost.is_pending():
+            lost.turn(float(node))
+    assert len(lost._gone_since) <= 2
 
 
 def test_the_time_for_many_wills_can_be_measured() -> None:

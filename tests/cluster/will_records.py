@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from starlingmq.cluster.shares.share_table import SHARES, share_of
 from starlingmq.cluster.shares.will_book import node_of
 from starlingmq.cluster.wills.will_records import RegisteredWill, client_of_key
-from starlingmq.cluster.wills.will_store import WillChanged, WillFollower, WillRecord, WillUpdate
+from starlingmq.cluster.wills.will_store import LedWills, WillChanged, WillFollower, WillRecord, WillUpdate
 
 
 class WillRecords:
@@ -71,11 +71,11 @@ class WillRecords:
     def led_shares(self) -> list[int]:
         return list(range(SHARES))
 
-    def nodes_with_wills(self, share: int) -> list[int]:
-        return list({node_of(each.key): None for each in self._in(share)})
-
-    def wills_of(self, share: int, node: int) -> list[WillRecord]:
-        return [each for each in self._in(share) if node_of(each.key) == node]
+    def led_wills(self, share: int, nodes: Container[int]) -> LedWills:
+        found = self._in(share)
+        records = [each for each in found if node_of(each.key) in nodes]
+        others = {node_of(each.key): None for each in found if node_of(each.key) not in nodes}
+        return LedWills(records, others, len(found))
 
     def _in(self, share: int) -> list[WillRecord]:
         return [each for key, each in self.records.items() if share_of(client_of_key(key)) == share]

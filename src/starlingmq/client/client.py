@@ -65,7 +65,7 @@ Watch = Callable[[bool, bytes], None]
 Authenticator = Callable[[int, Properties], Properties]
 
 
-class MessageReader:
+class UnreadMessages:
     """One generator of ``messages``. ``levels``: of its filter."""
 
     def __init__(self, levels: list[str]) -> None:
@@ -114,8 +114,8 @@ class Client:
         self._link: Link | None = None
         self._accepted: asyncio.Future[None] | None = None
         self._answers: dict[int, asyncio.Future[Completed]] = {}
-        self._main = MessageReader([])
-        self._readers: list[MessageReader] = []  # of ``messages`` with a filter, in the order in which they began
+        self._main = UnreadMessages([])
+        self._readers: list[UnreadMessages] = []  # of ``messages`` with a filter, in the order in which they began
         self._unread = 0
         self._inquiries = Inquiries()
         self._reading = True
@@ -288,11 +288,11 @@ class Client:
         if not topic_filter:
             return self._read(self._main)
         check_filter(topic_filter)
-        reader = MessageReader(levels_of(topic_filter))
+        reader = UnreadMessages(levels_of(topic_filter))
         self._readers.append(reader)
         return self._read(reader)
 
-    async def _read(self, reader: MessageReader) -> AsyncGenerator[Message, None]:
+    async def _read(self, reader: UnreadMessages) -> AsyncGenerator[Message, None]:
         try:
             while True:
                 while reader.unread:

@@ -53,11 +53,12 @@ class OwnerRequests:
         self._ask(read, lambda answer: answered(client_id, answer.epoch, answer.keys))
 
     def _ask(self, message: Claim | Release | Read, answered: Callable[[OwnerAnswer], None]) -> None:
-        def came(answer: OwnerAnswer, sent_at: float) -> None:
-            self.newest = max(self.newest, answer.epoch)
-            self._answers.append((answer, answered))
+        self.lines.ask(message, lambda answer, sent_at: self._came(answer, answered))
 
-        self.lines.ask(message, came)
+    def _came(self, answer: OwnerAnswer, answered: Callable[[OwnerAnswer], None]) -> None:
+        if answer.epoch > self.newest:
+            self.newest = answer.epoch
+        self._answers.append((answer, answered))
 
     # For the shares
 
@@ -66,7 +67,8 @@ class OwnerRequests:
 
     def give_answers(self, now: float) -> None:
         """Tells those who have asked."""
-        answers, self._answers = self._answers, []
-        for answer, answered in answers:
+        if self._answers:
             self.answered_at = now
-            answered(answer)
+            answers, self._answers = self._answers, []
+            for answer, answered in answers:
+                answered(answer)

@@ -27,7 +27,7 @@ VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
 
 class ShareBooks:
     books: dict[int, OwnerBook]  # by share
-    changes: int  # tables, and whole books that came at once
+    changes: int  # tables, and whole books of shares that this node leads
 
     def __init__(self) -> None:
         self.books = {}
@@ -66,7 +66,8 @@ class ShareBooks:
         return [share for share, pair in pairs if pair.leader == self._me and self.has(share, pair)]
 
     def put(self, share: int, book: OwnerBook) -> None:
-        self.changes += 1
+        if self._me and self._table.pairs[share].leader == self._me:
+            self.changes += 1
         self.books[share] = book
         self._void.pop(share, None)
 

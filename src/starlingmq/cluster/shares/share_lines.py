@@ -2,13 +2,14 @@
 
 Law: each request is answered once. It is sent to the leader of its share in each version of the table until then; an
 answer in an earlier version does not count, as the channels do not deliver it. Of each share one request is under way,
-so those that wait for a lost leader or deputy keep no other share waiting, and a storm comes in parts.
+so those that wait for a lost leader or deputy keep no other share waiting, and a storm comes in parts. What changes
+nothing, and is awaited by a client, may go past them (``ask_at_once``).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from starlingmq.cluster.shares.share_messages import OwnerAnswer, Request, WillAnswer, share_asked
@@ -43,6 +44,7 @@ class ShareLines(Generic[R, A]):
         self._taking_part = False
         self._under_way: dict[int, AskedRequest[R, A]] = {}  # by share
         self._waiting: dict[int, deque[AskedRequest[R, A]]] = {}  # by share: those that wait for that one
+        self._past: dict[int, AskedRequest[R, A]] = {}  # by ticket: those that have gone past the others
         self._messages: list[tuple[int, R]] = []  # to leaders
 
     def ticket(self) -> int:
@@ -57,6 +59,11 @@ class ShareLines(Generic[R, A]):
             self._waiting.setdefault(share, deque()).append(asked)
         else:
             self._begin(share, asked)
+
+    def ask_at_once(self, message: R, answered: Callable[[A, float], None]) -> None:
+        asked = self.asked[message.ticket] = self._past[message.ticket] = AskedRequest(message, answered)
+        asked.sent_at = self.now
+        self._send(share_asked(message), asked)
 
     def _begin(self, share: int, asked: AskedRequest[R, A]) -> None:
         self._under_way[share] = asked
@@ -79,9 +86,13 @@ class ShareLines(Generic[R, A]):
         self._messages = []
         for share, asked in self._under_way.items():
             self._send(share, asked)
+        for asked in self._past.values():
+            self._send(share_asked(asked.message), asked)
 
-    def take_messages(self) -> list[tuple[int, R]]:
+    def take_messages(self) -> Sequence[tuple[int, R]]:
         """(leader, message): to be sent."""
+        if not self._messages:
+            return ()
         messages, self._messages = self._messages, []
         return messages
 
@@ -89,6 +100,12 @@ class ShareLines(Generic[R, A]):
         asked = self.asked.pop(answer.ticket, None)
         if asked is None:
             return
+        if self._past.pop(answer.ticket, None) is None:
+            self._go_on(asked)
+        asked.answered(answer, asked.sent_at)
+
+    def _go_on(self, asked: AskedRequest[R, A]) -> None:
+        """The one that was under way in its share is answered."""
         share = share_asked(asked.message)
         waiting = self._waiting.get(share)
         if waiting is None:
@@ -97,4 +114,3 @@ class ShareLines(Generic[R, A]):
             self._begin(share, waiting.popleft())
             if not waiting:
                 del self._waiting[share]
-        asked.answered(answer, asked.sent_at)

@@ -303,7 +303,9 @@ class Shares(Subsystem):
             self.owners.answered_at = now
 
     def _pump(self) -> None:
-        for node, message in (*self.owners.lines.take_messages(), *self.wills.take_messages()):
+        for leader, request in self.owners.lines.take_messages():
+            self.send(leader, request)
+        for node, message in self.wills.take_messages():
             self.send(node, message)
         self._take_local()
         self.leader.turn()

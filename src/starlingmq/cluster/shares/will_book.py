@@ -39,9 +39,6 @@ class WillBook:
     def of_node(self, node: int) -> tuple[WillKey, ...]:
         return tuple([each for each in self.all() if node_of(each[0]) == node])
 
-    def nodes(self) -> list[int]:
-        return list({node_of(key): None for key, _, _ in self.all()})
-
     def all(self) -> Iterator[WillKey]:
         for records in self._records.values():
             for key, (revision, value) in records.items():

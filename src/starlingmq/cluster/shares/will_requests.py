@@ -12,8 +12,9 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import islice
+from typing import Final
 
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_lines import ShareLines
@@ -38,7 +39,9 @@ from starlingmq.cluster.wills.will_records import (
     decode_will,
     encode_will,
 )
-from starlingmq.cluster.wills.will_store import PAGE, WillChanged, WillFollower, WillRecord, WillUpdate
+from starlingmq.cluster.wills.will_store import PAGE, LedWills, WillChanged, WillFollower, WillRecord, WillUpdate
+
+HINTS_PER_LOOK: Final = 256
 
 
 class WillRequests:
@@ -54,7 +57,7 @@ class WillRequests:
         self._taking_part = False
         self._me = 0
         self._follower: WillFollower | None = None
-        self._answers: list[Callable[[], None]] = []
+        self._answers: deque[Callable[[], None]] = deque()
         self._missing: dict[int, None] = {}  # tickets of the parts of the reading, one for each share
         self._found: dict[bytes, WillKey] = {}  # by the reading, and not told yet
         self._is_reading = False
@@ -76,8 +79,7 @@ class WillRequests:
 
         def came(answer: WillAnswer, sent_at: float) -> None:
             self._answers.append(lambda: answered(self._changed(update, answer, sent_at)))
-            if answer.done:
-                self._leave_out([key for key, _ in writes])
+            self._leave_out([key for key, _ in writes])
 
         self.lines.ask(change, came)
 
@@ -93,7 +95,7 @@ class WillRequests:
         def came(answer: WillAnswer, sent_at: float) -> None:
             self._answers.append(lambda: answered([self._record(will) for will in answer.wills]))
 
-        self.lines.ask(WillRead(self.lines.ticket(), client_id), came)
+        self.lines.ask_at_once(WillRead(self.lines.ticket(), client_id), came)
 
     def follow(self, node: int, follower: WillFollower) -> None:
         self._me, self._follower = node, follower
@@ -120,7 +122,7 @@ class WillRequests:
                 self._messages.append((pair.leader, message))
 
     def _leave_out(self, keys: list[bytes]) -> None:
-        """They were written since they were read."""
+        """Their records are newer than those that were read."""
         for key in keys:
             self._found.pop(key, None)
 
@@ -142,11 +144,18 @@ class WillRequests:
     def led_shares(self) -> list[int]:
         return self._books.led()
 
-    def nodes_with_wills(self, share: int) -> list[int]:
-        return self._books.books[share].wills.nodes()
-
-    def wills_of(self, share: int, node: int) -> list[WillRecord]:
-        return [self._record(will) for will in self._books.books[share].wills.of_node(node)]
+    def led_wills(self, share: int, nodes: Container[int]) -> LedWills:
+        others: dict[int, None] = {}
+        records: list[WillRecord] = []
+        count = 0
+        for will in self._books.books[share].wills.all():
+            count += 1
+            node = node_of(will[0])
+            if node in nodes:
+                records.append(self._record(will))
+            else:
+                others[node] = None
+        return LedWills(records, others, count)
 
     # For the shares
 
@@ -158,9 +167,8 @@ class WillRequests:
 
     def give_answers(self) -> None:
         """Tells those who have asked."""
-        answers, self._answers = self._answers, []
-        for tell in answers:
-            tell()
+        for _ in range(len(self._answers)):
+            self._answers.popleft()()
         if self._follower is not None and self._has_part():
             self._tell_part(self._follower)
 
@@ -176,6 +184,8 @@ class WillRequests:
 
     def take_messages(self) -> Sequence[tuple[int, Message]]:
         """(node, message): to be sent."""
+        if not self._messages:
+            return self.lines.take_messages()
         messages, self._messages = self._messages, []
         return [*messages, *self.lines.take_messages()]
 
@@ -184,7 +194,9 @@ class WillRequests:
         last look. A leader that is gone is replaced by its deputy, perhaps once this node has died as well: a will that
         its client has cancelled must not be published then."""
         looked_until, self._looked_until = self._looked_until, self.lines.last_ticket
-        while self._taking_part and self._unhinted and self._unhinted[0] <= looked_until:
+        for _ in range(HINTS_PER_LOOK):
+            if not (self._taking_part and self._unhinted and self._unhinted[0] <= looked_until):
+                break
             asked = self.lines.asked.get(self._unhinted.popleft())
             if asked is not None and isinstance(asked.message, WillChange):
                 deputy = self._table.of(asked.message.client_id).deputy

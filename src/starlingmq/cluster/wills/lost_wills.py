@@ -22,7 +22,8 @@ from starlingmq.cluster.wills.will_records import REGISTERED, SETTLED, TAKEN, Re
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillStore, WillUpdate
 
 TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; more in the next turns
-SHARES_PER_TURN: Final = 16
+RECORDS_PER_TURN: Final = 1000  # to be searched; at least those of a share
+SHARES_PER_TURN: Final = 64
 
 
 class Plan:
@@ -66,6 +67,9 @@ class LostWills:
         self._me = me
 
     def set_members(self, members: dict[int, None]) -> None:
+        for node in [node for node in self._gone_since if node not in members and node not in self._members]:
+            del self._gone_since[node]  # if it still has wills, the search finds it again
+            self._lost.pop(node, None)
         self._members = members
         self._begin()
 
@@ -101,14 +105,16 @@ class LostWills:
             self._begin()
 
     def _search(self, now: float) -> None:
-        shares, self._unsearched = self._unsearched[:SHARES_PER_TURN], self._unsearched[SHARES_PER_TURN:]
-        for share in shares:
-            for node in self._store.nodes_with_wills(share):
-                if node in self._lost:
-                    for record in self._store.wills_of(share, node):
-                        self._know(record)
-                elif node not in self._members:
+        count = shares = 0
+        while self._unsearched and count < RECORDS_PER_TURN and shares < SHARES_PER_TURN:
+            found = self._store.led_wills(self._unsearched.pop(), self._lost)
+            for record in found.records:
+                self._know(record)
+            for node in found.others:
+                if node not in self._members:
                     self._gone_since.setdefault(node, now)
+            count += found.looked_at
+            shares += 1
 
     def _next_due(self) -> float:
         """When the next plan is due; drops void entries of the heap."""

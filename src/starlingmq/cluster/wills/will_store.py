@@ -12,7 +12,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final, NamedTuple, Protocol
 
 from starlingmq.cluster.wills.will_records import RegisteredWill
@@ -48,6 +48,14 @@ class WillChanged(NamedTuple):
     sent_at: float
 
 
+class LedWills(NamedTuple):
+    """``others``: nodes that have wills too. ``looked_at``: the number of all records."""
+
+    records: list[WillRecord]
+    others: dict[int, None]
+    looked_at: int
+
+
 class WillFollower(Protocol):
     def reading_begins(self) -> None:
         """From now on, all records of the node are told again."""
@@ -76,6 +84,5 @@ class WillStore(Protocol):
 
     def led_shares(self) -> list[int]: ...
 
-    def nodes_with_wills(self, share: int) -> list[int]: ...
-
-    def wills_of(self, share: int, node: int) -> list[WillRecord]: ...
+    def led_wills(self, share: int, nodes: Container[int]) -> LedWills:
+        """Of these nodes."""
