@@ -39,7 +39,7 @@ MISTAKES: dict[str, tuple[Any, str, Any, int, str]] = {
         "serves no CONNECT",
     ),
     "no node leads": (ProcessPresence, "_is_leading", lambda self: False, 0, "mover is not served"),
-    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, 1, "again, in another session"),
+    "acknowledged before the copy": (CopySource, "copied", waits_for_this_disk_alone, 1, "is lost|again, in another"),
 }
 """Its place, a seed that finds it, and the complaint."""
 

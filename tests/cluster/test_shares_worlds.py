@@ -148,7 +148,7 @@ class PlantedWill(NamedTuple):
 
 
 WILL_MISTAKES = {
-    "a node hears nothing of its wills": PlantedWill(WillRequests, "news", _is_deaf, will_world, 0, False, True),
+    "a node hears nothing of its wills": PlantedWill(WillRequests, "news", _is_deaf, will_world, 1, False, True),
 }
 
 

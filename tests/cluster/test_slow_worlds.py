@@ -53,7 +53,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
         SlowWorld,
         2,
     ),
-    "a CONNECT gives way that came later": (Connecting, "overtaken", waiting_clients_are_refused, RaceWorld, 5),
+    "a CONNECT gives way that came later": (Connecting, "overtaken", waiting_clients_are_refused, RaceWorld, 8),
 }
 
 
