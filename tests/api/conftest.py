@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from starlingmq import Broker
-from tests.api.browser import chromium
+from tests.api.browser import Page, chromium
 from tests.auth.conftest import Passwd, passwd
 from tests.embedding.conftest import Join, Serve, join
 from tests.embedding.conftest import serve as serve_plainly
@@ -43,6 +43,12 @@ def token_file(tmp_path: Path) -> str:
     path = tmp_path / "tokens"
     path.write_text(f"# ours\n{TOKEN}\n", encoding="utf-8")
     return str(path)
+
+
+async def log_in(page: Page, url: str) -> None:
+    """As an operator with ``TOKEN``, before the dashboard is opened."""
+    await page.go(url + "/style.css")
+    await page.run(f"sessionStorage.setItem('authorization', '{BEARER['authorization']}')")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from starlingmq.wire.mqtt import Publish
 from tests.patience import within
 
 from .browser import BROWSER, PATIENCE, Chromium, Page
-from .conftest import Ask, Join, Passwd, Serve
+from .conftest import Ask, Join, Passwd, Serve, log_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
 
@@ -102,18 +102,23 @@ async def test_qos_2_reaches_the_page_once_and_a_message_of_many_frames_whole(
         assert not page.problems
 
 
+OF_OPERATOR = "{method: 'DELETE', headers: {authorization: sessionStorage.getItem('authorization')}}"
+
+
 async def test_the_page_says_why_the_broker_refuses_and_that_it_ended_the_connection(
-    serve: Serve, passwd: Passwd, chromium: Chromium
+    serve: Serve, passwd: Passwd, token_file: str, chromium: Chromium
 ) -> None:
-    broker = await serve(listeners=BOTH, auth={"password": {"file": passwd(anna="secret")}})
+    auth = {"password": {"file": passwd(anna="secret")}, "api": {"token_file": token_file}}
+    broker = await serve(listeners=BOTH, auth=auth)
     async with chromium.page() as page:
+        await log_in(page, broker.address("http"))
         await open_at(page, broker.address("http"))
         await fill(page, {"client": "by-hand", "user": "anna", "password": "wrong"})
         await page.until(f"{STATE}?.startsWith('the broker has ended the connection: 0x8')")
         await page.run("document.getElementById('hand-password').value = ''")
         await fill(page, {"password": "secret"})
         await page.until(f"{STATE} === 'connected as by-hand'")
-        await page.run("fetch('/api/v1/client?client_id=by-hand', {method: 'DELETE'}).then(() => 1)")
+        await page.run(f"fetch('/api/v1/client?client_id=by-hand', {OF_OPERATOR}).then(() => 1)")
         await page.until(f"{STATE}.startsWith('the broker has ended the connection: 0x98 administrative action')")
         assert await page.run("document.getElementById('hand-use').disabled")
         assert not page.problems

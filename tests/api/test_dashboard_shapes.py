@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .browser import BROWSER, Chromium, Page
-from .conftest import Ask, Join, Passwd, Serve
+from .conftest import Ask, Join, Passwd, Serve, log_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
 
@@ -128,15 +129,16 @@ async def test_the_tree_of_topics_is_worked_by_keyboard_while_messages_come(
 
 
 async def test_an_operator_sees_the_users_and_tests_the_rules_for_one(
-    serve: Serve, join: Join, tmp_path: Path, passwd: Passwd, pictures: Path, chromium: Chromium
+    serve: Serve, join: Join, tmp_path: Path, passwd: Passwd, token_file: str, pictures: Path, chromium: Chromium
 ) -> None:
     rules = tmp_path / "acl.yaml"
     rules.write_text("rules:\n- allow: publish\n  users: [anna]\n  topics: [plant/#]\n", encoding="utf-8")
-    auth = {"password": {"file": str(passwd(anna="secret", bert="secret"))}, "acl": {"file": str(rules)}}
-    broker = await serve(auth=auth)
+    auth: dict[str, Any] = {"password": {"file": str(passwd(anna="secret", bert="secret"))}}
+    broker = await serve(auth=auth | {"acl": {"file": str(rules)}, "api": {"token_file": token_file}})
     await join(broker, "c1", username="anna", password=b"secret")
     async with chromium.page() as page:
         await page.look_like(1280, 900, dark=True)
+        await log_in(page, broker.address("http"))
         await page.go(broker.address("http") + "/")
         await shown(page, "rules", "bert")
         row = "[...document.querySelectorAll('#view tr')].find((one) => one.textContent.startsWith('{}'))"
