@@ -491,6 +491,20 @@ def test_a_refused_change_tells_more_than_what_was_read_before() -> None:
     assert len(world.heard) == 1, "the reading would undo it"
 
 
+def test_a_copy_that_was_made_though_its_answer_was_lost_is_read() -> None:
+    """The same change is asked for again, and refused: this node hears of its copy by the reading alone."""
+    world = Requests()
+    parts = world.parts()
+    copy = b"1/\0c/2"
+    world.found.answered(WillAnswer(parts[0].ticket, False, 0, ((copy, 8, encode_will(WILL)),)))
+    taken = RegisteredWill(SETTLED, 7, taker=1)
+    world.found.change(WillUpdate(b"2/c", 5, taken, (copy, WILL)), lambda _: None)
+    (change,) = world.asked()
+    world.found.answered(WillAnswer(change.ticket, False, 8, ((b"2/c", 8, encode_will(taken)),)))
+    world.found.give_answers()
+    assert world.heard == [WillRecord(copy, 8, WILL)], "the copy would never be published, nor deleted"
+
+
 def test_a_change_that_does_not_match_tells_the_record_and_each_tells_when_it_was_requested() -> None:
     world = Requests()
     world.sent()

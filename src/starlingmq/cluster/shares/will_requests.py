@@ -79,7 +79,7 @@ class WillRequests:
 
         def came(answer: WillAnswer, sent_at: float) -> None:
             self._answers.append(lambda: answered(self._changed(update, answer, sent_at)))
-            self._leave_out([key for key, _ in writes])
+            self._leave_out([key for key, _ in writes] if answer.done else [update.key])
 
         self.lines.ask(change, came)
 
