@@ -163,7 +163,9 @@ async def test_what_comes_through_a_proxy_needs_a_login(
     through = {header: "192.0.2.7"}
     answer = await ask(broker, "GET", "/api/v1/overview", headers=through)
     assert answer.status_code == 403 and header.lower() in answer.json()["error"]
-    assert "auth.api.users" in answer.json()["error"] and header.lower() in caplog.text
+    assert "auth.api.users" in answer.json()["error"] and "through a proxy" in caplog.text
+    metrics = (await ask(broker, "GET", "/metrics")).text
+    assert 'starlingmq_http_logins_refused_total{reason="proxied"} 1.0' in metrics
     assert (await ask(broker, "GET", "/health/ready", headers=through)).status_code == 200
     guarded = await serve(auth={"api": {"token_file": token_file}})
     assert (await ask(guarded, "GET", "/api/v1/overview", headers={**through, **BEARER})).status_code == 200

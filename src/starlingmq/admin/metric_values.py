@@ -41,7 +41,7 @@ PROCESS_TEXTS: Final = {
     "process_open_fds": "Open file descriptors: one for each connection, some for files.",
     "process_max_fds": "Limit of open file descriptors; connections are refused above it.",
 }
-HTTP_REFUSALS: Final = ("password", "token", "banned", "busy")  # reasons of ``api.guard``
+HTTP_REFUSALS: Final = ("password", "token", "banned", "busy", "proxied", "unset")  # reasons of ``api.guard``
 LABELS_MAX: Final = 200  # nodes, streams and groups with values of their own
 
 

@@ -51,7 +51,7 @@ CONTENT: Final = {SHOWS_CONTENT: True}
 PAGE: Final = {OPEN: "page"}
 HEALTH: Final = {OPEN: "health"}
 
-PROXIED: Final = frozenset((b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip"))  # headers of a proxy
+PROXIED: Final = frozenset((b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip"))  # headers of proxies
 REQUESTS_MAX: Final = 64
 LOG_IN: Final = "a token or a password is required"
 ONLY_VIEWS: Final = "this user may look, but change nothing and not see messages (auth.api.viewers)"
@@ -64,6 +64,8 @@ REFUSALS: Final = {
     "token": "wrong token",
     "banned": "the address or the user is banned",
     "busy": "too many logins wait for verification",
+    "proxied": "it came through a proxy, whose clients need a login",
+    "unset": NO_LOGIN_YET,
 }
 BANNED_SECONDS: Final = 1.0  # delay of a wrong login from a banned address
 
@@ -123,9 +125,8 @@ class Guard:
         """A proxy on this machine comes from loopback; its clients may not. Raises RequestRefused."""
         through = [name.decode() for name, _ in scope["headers"] if name in PROXIED]
         if through:
-            self.refused["proxied"] += 1
-            why = f"it came through a proxy (it has {through[0]}), whose clients need a login"
-            self.lines.warning("request to the HTTP API refused: %s", why)
+            self._note_refusal("proxied", scope["client"][0], "")
+            why = f"{REFUSALS['proxied']} (it has {through[0]})"
             raise RequestRefused(403, f"the request is refused: {why}; {SET_LOGIN}")
 
     def _goes_on(self, authorization: str, proof: object, content: bool) -> bool:
@@ -155,6 +156,7 @@ class Guard:
         if who is not None:
             return who
         if not self.access.has_login:
+            self._note_refusal("unset", scope["client"][0], "")
             raise RequestRefused(401, NO_LOGIN_YET)
         if not authorization:
             raise RequestRefused(401, LOG_IN, [WHO])
