@@ -133,6 +133,18 @@ async def test_messages_go_to_the_first_generator_whose_filter_matches(serve: Se
         assert client.unread == 0
 
 
+async def test_a_generator_that_never_began_keeps_no_message(serve: Serve) -> None:
+    broker = await serve()
+    async with Client(broker.address()) as client, within(10):
+        await client.subscribe("a", qos=1)
+        forgotten: Any = client.messages("a")
+        await client.publish("a", "1", qos=1)
+        del forgotten
+        await client.publish("a", "2", qos=1)
+        messages = client.messages()
+        assert [(await anext(messages)).payload for _ in range(2)] == [b"1", b"2"]
+
+
 BAD = ["", "a#", "a/#/b", "+a", "a/b+/c", "\0", "$share//a", "$share/g+/a", "$share/g", "$share/g/", "x" * 65_536]
 
 

@@ -13,6 +13,7 @@ import logging
 import math
 import random
 import secrets
+import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
@@ -290,7 +291,9 @@ class Client:
         check_filter(topic_filter)
         reader = UnreadMessages(levels_of(topic_filter))
         self._readers.append(reader)
-        return self._read(reader)
+        generator = self._read(reader)
+        weakref.finalize(generator, self._give_up, reader).atexit = False  # also of one that never began
+        return generator
 
     async def _read(self, reader: UnreadMessages) -> AsyncGenerator[Message, None]:
         try:
@@ -305,10 +308,14 @@ class Client:
                 reader.arrived.clear()
                 await reader.arrived.wait()
         finally:
-            if reader is not self._main:
-                self._readers.remove(reader)
-                self._main.unread += reader.unread
-                self._main.arrived.set()
+            self._give_up(reader)
+
+    def _give_up(self, reader: UnreadMessages) -> None:
+        """Its generator has ended."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+            self._main.unread += reader.unread
+            self._main.arrived.set()
 
     def _taken(self, message: Message) -> Message:
         self.state.taken(message)
