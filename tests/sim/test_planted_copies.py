@@ -12,6 +12,7 @@ from tests.sim.clients import Publisher, Subscriber
 from tests.sim.copies.copied_node import CopiedNode
 from tests.sim.copies.machine_life import CopiedProcess
 from tests.sim.copies.sim_pipe import SimPipe
+from tests.sim.node import Node
 from tests.sim.run import run
 from tests.sim.world import World
 
@@ -76,6 +77,19 @@ def calm_world() -> World:
     raise AssertionError("no seed draws such a world")
 
 
+def people_at(world: World, home: Node, there: Node) -> Publisher:
+    """A publisher at home, and a subscriber there."""
+    subscriber = Subscriber(world.books, world.random, there, "subscriber", 5, True)
+    publisher = Publisher(world.books, world.random, home, "publisher", 5, True)
+    world.subscribers, world.publishers, world.people = [subscriber], [publisher], [subscriber, publisher]
+    subscriber.left = publisher.left = 1
+    subscriber.come()
+    publisher.come()
+    subscriber.subscribe(b"a/#", 1)
+    world.pass_time(3.0)
+    return publisher
+
+
 def test_a_publish_is_acknowledged_once_a_copy_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """While what its node sends to the copies is on its way, the client waits."""
     world = calm_world()
@@ -83,14 +97,7 @@ def test_a_publish_is_acknowledged_once_a_copy_has_it(monkeypatch: pytest.Monkey
     held: list[SimPipe] = []
     try:
         home = world.nodes[0]
-        subscriber = Subscriber(world.books, world.random, home, "subscriber", 5, True)
-        publisher = Publisher(world.books, world.random, home, "publisher", 5, True)
-        world.subscribers, world.publishers, world.people = [subscriber], [publisher], [subscriber, publisher]
-        subscriber.left = publisher.left = 1
-        subscriber.come()
-        publisher.come()
-        subscriber.subscribe(b"a/#", 1)
-        world.pass_time(3.0)
+        publisher = people_at(world, home, home)
         assert isinstance(home, CopiedNode)
         monkeypatch.setattr(
             SimPipe, "_arrive", lambda self: held.append(self) if self.life.host == home.host else arrive(self)
@@ -123,14 +130,7 @@ def test_what_was_between_nodes_comes_from_the_copy() -> None:
 
 def lose_a_node_with_a_message_for_another(world: World) -> None:
     home, there, _ = world.nodes
-    subscriber = Subscriber(world.books, world.random, there, "subscriber", 5, True)
-    publisher = Publisher(world.books, world.random, home, "publisher", 5, True)
-    world.subscribers, world.publishers, world.people = [subscriber], [publisher], [subscriber, publisher]
-    subscriber.left = publisher.left = 1
-    subscriber.come()
-    publisher.come()
-    subscriber.subscribe(b"a/#", 1)
-    world.pass_time(3.0)
+    publisher = people_at(world, home, there)
     mute(world, [(home, there), (there, home)])
     publisher.publish(b"a/1", 1)
     world.pass_time(1.0)
