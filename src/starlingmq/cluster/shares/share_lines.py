@@ -2,8 +2,8 @@
 
 Law: each request is answered once. It is sent to the leader of its share in each version of the table until then; an
 answer in an earlier version does not count, as the channels do not deliver it. Of each share one request is under way,
-so those that wait for a lost leader or deputy keep no other share waiting, and a storm comes in parts. What changes
-nothing, and is awaited by a client, may go past them (``ask_at_once``).
+so those that wait for a lost leader or deputy keep no other share waiting, and a storm comes in parts. A read
+for which a client waits goes past them (``ask_at_once``).
 """
 
 from __future__ import annotations

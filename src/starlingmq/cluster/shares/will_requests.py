@@ -2,11 +2,11 @@
 
 Laws:
 
-- What comes from leaders is told in the order in which it came, at the beginning of a turn.
+- Answers and news of leaders are told in the order in which they came, at the beginning of a turn.
 - A change of this node's record that the leader does not answer at once is told to the deputy, which makes it if it is
   the next leader.
-- What others write into records of this node is lost with a leader. So each new table begins their reading again.
-- What is written into a record during the reading is told, and not in later parts of the reading.
+- News of records that others have written is lost with a leader. So each new table begins the reading again.
+- A record that is written during the reading is told, and not in later parts of the reading.
 """
 
 from __future__ import annotations
