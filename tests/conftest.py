@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -93,6 +94,22 @@ def types_of_settings_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(msgspec.inspect, "type_info", cache(msgspec.inspect.type_info))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def calls_of_closed_loops_leave_no_line() -> Iterator[None]:
+    """gRPC has one queue for all event loops of a process. If a call ends when the loop of its test is closed, the loop
+    of a later test takes its event from the queue, and asyncio logs the error among the lines of that test."""
+    logger = logging.getLogger("asyncio")
+    logger.addFilter(is_of_this_loop)
+    yield
+    logger.removeFilter(is_of_this_loop)
+
+
+def is_of_this_loop(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    late = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    return not (late and "PollerCompletionQueue._handle_events" in record.getMessage())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from itertools import product
@@ -55,3 +56,25 @@ def test_a_test_that_compiled_code_does_not_let_run_is_marked_as_interpreted_onl
     """``make test-long`` chooses by the mark: a condition of ``skipif`` is not seen where nothing is compiled."""
     asks = re.compile(r"skipif\(\s*(starlingmq\.)?compiled\(")
     assert [str(path) for path in HERE.rglob("*.py") if asks.search(path.read_text())] == []
+
+
+class PollerCompletionQueue:
+    """Named as the queue of gRPC."""
+
+    def _handle_events(self) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    def _other(self) -> None:
+        raise RuntimeError("Event loop is closed")
+
+
+@pytest.mark.parametrize(("callback", "lines"), [("_handle_events", 0), ("_other", 1)])
+def test_only_the_late_end_of_a_call_leaves_no_line(
+    callback: str, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def called() -> None:
+        asyncio.get_running_loop().call_soon(getattr(PollerCompletionQueue(), callback))
+        await asyncio.sleep(0)
+
+    asyncio.run(called())
+    assert len(caplog.records) == lines

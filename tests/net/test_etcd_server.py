@@ -103,7 +103,7 @@ async def test_only_errors_of_etcd_are_logged_beside_its_start_and_its_end(
         while not any("exit status 3" in record.message for record in caplog.records):
             await asyncio.sleep(0.01)
         await server.stop()
-    said = [record.message for record in caplog.records]
+    said = [record.message for record in caplog.records if record.name == "starlingmq.etcd"]
     assert said[0].startswith("etcd starts (process ") and server.address in said[0]
     assert said[1:] == [
         "etcd: lost the TCP streaming connection",
