@@ -72,6 +72,7 @@ class World(Protocol):
     def start_if_wanted(self, node: Node) -> None: ...
     def event(self, event: Event) -> None: ...
     def in_doubt(self) -> bool: ...
+    def doubts(self) -> None: ...
 
 
 class Node:
@@ -193,6 +194,7 @@ class Process:
             copied=settings.cluster.copies > 1,
         )
         self.cluster.retained.page = settings.page
+        self._books_seen = 0  # changes of its books of shares
         self.etcd = world.etcd.node(self.host, self._answered)
 
     def _open_loop(self) -> DiskLoop:
@@ -282,6 +284,10 @@ class Process:
     def serves(self) -> bool:
         return self.cluster.serving
 
+    def has_unknown(self) -> bool:
+        """Whether a node that may know what a share has lost cannot be asked."""
+        return any(book.unknown for book in self.cluster.shares.books.books.values())
+
     def has_left(self) -> bool:
         return self.cluster.left
 
@@ -341,6 +347,10 @@ class Process:
         state = self.state
         state.turn(now)
         self.cluster.turn(now)
+        if self._books_seen != (changes := self.cluster.shares.books.changes):
+            self._books_seen = changes
+            if self.has_unknown():
+                self.world.doubts()
         ready = state.take_ready()
         self._carry_out(ready)
         ready.renew()

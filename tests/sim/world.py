@@ -119,14 +119,14 @@ class World:
     def in_doubt(self) -> bool:
         """Whether the leader and the deputy of a share have failed together, and a node that may know what they knew
         cannot be asked."""
-        now = self.schedule.now
-        for node in self.nodes:
-            books = {} if node.process is None else node.process.cluster.shares.books.books
-            if any(book.unknown for book in books.values()):
-                self._doubted_at = now
-        doubtful = now < self._doubted_at + DOUBT_SECONDS
+        if any(node.process is not None and node.process.has_unknown() for node in self.nodes):
+            self.doubts()
+        doubtful = self.schedule.now < self._doubted_at + DOUBT_SECONDS
         self.seen["sessions lost in doubt"] += doubtful
         return doubtful
+
+    def doubts(self) -> None:
+        self._doubted_at = self.schedule.now
 
     def event(self, event: Event) -> None:
         """A node tells of what happens to clients."""
