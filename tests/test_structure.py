@@ -33,6 +33,12 @@ IN_CYCLES: Final = {
         sim.faults sim.groups sim.plan sim.themes sim.world storage.people storage.seeds
         """,
 }
+LAYERS: Final = {
+    "cluster": """
+        etcd links copies membership routes view qos2 groups takeover wills shares retained peers balance
+        """,
+}
+"""The packages in a part, each of which imports only those before it. What is in none may import all of them."""
 TWO_SIDES: Final = {
     "Client": "the library's, and a client as the broker knows it",
     "Message": "the library's, and the broker's",
@@ -127,6 +133,28 @@ def test_no_import_at_run_time_is_circular() -> None:
     assert cycles({module: ours(module, at_runtime=True) for module in modules()}) == []
 
 
+def layer_of(module: str, layers: list[str]) -> int:
+    """``module``: below its part. Raises ValueError for a package that is not listed."""
+    package, _, within = module.partition(".")
+    return layers.index(package) if within or package in layers else len(layers)
+
+
+@pytest.mark.parametrize("part", LAYERS)
+def test_packages_import_only_those_below_them(part: str) -> None:
+    """Imports for type checkers count."""
+    layers = LAYERS[part].split()
+    here = f"{PACKAGE}.{part}."
+    upwards = [
+        f"{module} imports {each}"
+        for module in modules()
+        if module.startswith(here)
+        for each in ours(module)
+        if each.startswith(here)
+        and layer_of(each.removeprefix(here), layers) > layer_of(module.removeprefix(here), layers)
+    ]
+    assert not upwards, "\n".join(upwards)
+
+
 def shared(names: Mapping[str, set[str]]) -> dict[str, list[str]]:
     return {name: sorted(where) for name, where in sorted(names.items()) if len(where) > 1}
 
@@ -186,6 +214,12 @@ def test_excess_length_and_needless_exceptions_are_reported() -> None:
     for lengths, allowed in (({"a": 11}, {}), ({"a": 16}, {"a": 15}), ({"a": 10}, {"a": 15}), ({}, {"a": 15})):
         with pytest.raises(AssertionError, match="file a"):
             check("file", 10, lengths, allowed)
+
+
+def test_a_layer_is_that_of_the_package_and_loose_modules_are_above_all() -> None:
+    assert [layer_of(name, ["a", "b"]) for name in ("a", "a.x", "b.x.y", "loose")] == [0, 0, 1, 2]
+    with pytest.raises(ValueError, match="is not in list"):
+        layer_of("unlisted.x", ["a", "b"])
 
 
 def test_circles_are_found() -> None:

@@ -14,8 +14,8 @@ from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_messages import WillKey
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_requests import WillRequests
-from starlingmq.cluster.subsystem import NodeLife
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
+from starlingmq.cluster.view.subsystem import NodeLife
 
 LEADER = b"/leader"
 

@@ -11,7 +11,7 @@ from tests.sim.test_planted_copies import waits_for_this_disk_alone
 from tests.sim.world import World
 
 from starlingmq.cluster.copies.copy_roles import CopyRoles
-from starlingmq.cluster.copies.process_presence import ProcessPresence
+from starlingmq.cluster.peers.process_presence import ProcessPresence
 from starlingmq.storage.copies.copy_source import CopySource
 
 SEEDS: Final = (3, 26, 51)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cluster.fleet import Fleet
 
 from starlingmq.cluster.links.peer_backlog import PeerBacklog
-from starlingmq.cluster.membership.lost_node_reports import PAUSE_FIRST
+from starlingmq.cluster.peers.lost_node_reports import PAUSE_FIRST
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.wire.mqtt import Publish, Subscribe, SubscribeRequest
 

@@ -7,7 +7,7 @@ from tests.cluster.mistakes import numbers
 from tests.cluster.test_takeover import lasting, publish, published, subscribe
 
 from starlingmq.cluster.links.peer_frames import RouteRecord, RouteRecords
-from starlingmq.cluster.routes.route_exchange import GATHER_SECONDS
+from starlingmq.cluster.peers.route_exchange import GATHER_SECONDS
 
 
 def told(fleet: Fleet) -> dict[tuple[int, int], list[RouteRecord]]:

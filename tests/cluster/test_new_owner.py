@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.new_owner_world import run
 from tests.sim.world import World
 
-from starlingmq.cluster.cluster_view import ClusterView
+from starlingmq.cluster.view.cluster_view import ClusterView
 
 STEPS: Final = (0, 1, 2, 3, 5, 8, 13, 21)
 STAY: Final = ((0, 2), (1, 3))

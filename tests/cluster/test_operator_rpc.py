@@ -1,14 +1,14 @@
-"""Operator requests between nodes follow cluster.operator_rpc: once, to the intended incarnation, and in time."""
+"""Operator requests between nodes follow cluster.view.operator_rpc: once, to the intended incarnation, and in time."""
 
 from __future__ import annotations
 
 import pytest
 from tests.cluster.fleet import Fleet, NodeWorld
 
-from starlingmq.cluster import operator_rpc
 from starlingmq.cluster.cluster_state import ClusterReady
 from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
-from starlingmq.cluster.operator_rpc import BUSY, REMEMBERED, SERVED_MAX, TOO_MUCH, OperatorRpc, Outcome
+from starlingmq.cluster.view import operator_rpc
+from starlingmq.cluster.view.operator_rpc import BUSY, REMEMBERED, SERVED_MAX, TOO_MUCH, OperatorRpc, Outcome
 
 NOW = 1000.0
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
-from starlingmq.cluster.operator_rpc import OperatorRpc, Outcome, _Seen
+from starlingmq.cluster.view.operator_rpc import OperatorRpc, Outcome, _Seen
 
 STEP = 0.1  # seconds
 SECONDS = 2.0  # for an answer

@@ -1,4 +1,4 @@
-"""A turn that is left out would have found nothing to do (cluster.pending_work)."""
+"""A turn that is left out would have found nothing to do (cluster.view.pending_work)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.sim.run import run
 from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.cluster.groups.queue_groups import QueueGroups
-from starlingmq.cluster.pending_work import PendingWork
+from starlingmq.cluster.peers.route_exchange import RouteExchange
 from starlingmq.cluster.retained.retained_sync import RetainedSync
-from starlingmq.cluster.routes.route_exchange import RouteExchange
 from starlingmq.cluster.takeover.takeover_subsystem import TakeoverSubsystem
+from starlingmq.cluster.view.pending_work import PendingWork
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
 pytestmark = pytest.mark.interpreted_only("what is compiled can not be patched")

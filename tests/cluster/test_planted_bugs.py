@@ -17,9 +17,9 @@ from tests.cluster.world import INTERVAL, STEP, TIMEOUT, World
 from starlingmq.cluster.etcd.etcd_requests import Compare, Request, Txn
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
-from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
+from starlingmq.cluster.membership.relay import Relay
 
 pytestmark = pytest.mark.interpreted_only("a class that is compiled has none of Python below it")
 

@@ -11,8 +11,8 @@ from starlingmq.cluster.copies.copy_record import CopyRecord, record_from, recor
 from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.copies.copy_roles import CopyRoles, OpenCopy
 from starlingmq.cluster.copies.copy_server import CALM_SECONDS, CopySettings
-from starlingmq.cluster.copies.process_presence import ProcessPresence
 from starlingmq.cluster.etcd.etcd_requests import Answer
+from starlingmq.cluster.peers.process_presence import ProcessPresence
 from starlingmq.config.settings import ClusterConfig
 
 LEASE_SECONDS = 10.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
-from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.quorum import ConnectionChange, Quorum
+from starlingmq.cluster.membership.relay import Relay
 
 INTERVAL, TIMEOUT = 1.0, 5.0
 

@@ -34,7 +34,6 @@ from starlingmq.cluster.takeover.outbound_states import (
     OutboundEvent,
     OutboundState,
 )
-from starlingmq.cluster.takeover.state_table import NoTransition, Row, StateTable
 from starlingmq.cluster.takeover.transfer_frames import (
     NOTHING,
     OVERTAKEN,
@@ -52,6 +51,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
 from starlingmq.core.message import Message
 from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.session_user import REFUSE
+from starlingmq.core.state_table import NoTransition, Row, StateTable
 
 pytestmark = pytest.mark.interpreted_only("compiled code takes no stand-ins")
 

@@ -19,9 +19,9 @@ from tests.sim.etcd_model import EtcdModel
 
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader, HeartbeatWriter
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat, MemberInfo, Membership
-from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum
+from starlingmq.cluster.membership.relay import Relay
 
 STEP = 0.05
 INTERVAL = 0.5

@@ -23,10 +23,10 @@ from starlingmq.cluster.links import peer_transport
 from starlingmq.cluster.links.peer_frames import Envelope, RouteRecords, RouteSnapshot
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
-from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.quorum import Quorum, QuorumPeer
+from starlingmq.cluster.membership.relay import Relay
+from starlingmq.cluster.peers.publishers import Publishers
 from starlingmq.cluster.routes.peer_routes import PeerRoutes
-from starlingmq.cluster.routes.publishers import Publishers
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.core.context import Context
 from starlingmq.core.groups.group_engine import GroupEngine

@@ -17,7 +17,7 @@ from tests.sim.run import run
 from tests.sim.world import World
 
 from starlingmq.cluster.copies.copy_roles import CopyRoles
-from starlingmq.cluster.copies.process_presence import ProcessPresence
+from starlingmq.cluster.peers.process_presence import ProcessPresence
 from starlingmq.storage.copies.catch_up import CatchUp
 from starlingmq.storage.copies.copy_source import CopySource
 

@@ -1,7 +1,7 @@
 """Requests of operators: answered by this node, by another node, or by all nodes of the cluster.
 
 A request is the name of an action and its arguments; its answer is the result of the action, or one line that says why
-there is none. Between nodes both are JSON, in frames of the peer links (``cluster.operator_rpc``):
+there is none. Between nodes both are JSON, in frames of the peer links (``cluster.view.operator_rpc``):
 ``{"action", "arguments"}``, answered by ``{"result"}`` or ``{"error", "status"}``. Any node holding the cluster secret
 may send requests; the sending node has already authorized the operator.
 

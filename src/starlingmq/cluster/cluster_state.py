@@ -6,8 +6,8 @@ in each of its turns after ``BrokerState.turn``; and ``take_ready`` once the tur
 transports (``cluster.links.peer_transport``: for peers, these are ports of this module). Without events it does so at
 ``wake_at``.
 
-The work is in the subsystems; ``cluster.subsystem`` defines when each of their methods is called. Their order is that
-of their dependencies:
+The work is in the subsystems; ``cluster.view.subsystem`` defines when each of their methods is called. Their order is
+that of their dependencies:
 
     ====================  ==========================================================================================
     leadership            some of the others work only on the leader
@@ -31,9 +31,9 @@ of their dependencies:
 
 Invariants, each of them a promise (docs/CLUSTER.md):
 
-- A SUBACK is sent when every node that may publish has the route (``routes.suback_wait``).
+- A SUBACK is sent when every node that may publish has the route (``peers.suback_wait``).
 - Nothing is published while routes of a connected node are missing here, so this node keeps the promise of a SUBACK
-  that was sent there (``membership.serving``).
+  that was sent there (``peers.serving``).
 - A node that is not connected to a majority is isolated.
 """
 
@@ -44,52 +44,52 @@ from typing import Final
 
 from starlingmq.cluster.balance.drain import Drain
 from starlingmq.cluster.balance.rebalance import Rebalancing
-from starlingmq.cluster.cluster_ready import ClusterReady
-from starlingmq.cluster.cluster_view import ClusterView, PeerStatus
 from starlingmq.cluster.copies.copy_marks import CopyMarks
-from starlingmq.cluster.copies.process_presence import MemberPresence
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer
-from starlingmq.cluster.etcd.leadership import Leadership
 from starlingmq.cluster.groups.queue_groups import QueueGroups
-from starlingmq.cluster.links.frame_receiver import ONLY_CLAIMS, ONLY_MESSAGES, FrameReceiver
-from starlingmq.cluster.links.frame_sender import FrameSender
-from starlingmq.cluster.links.heartbeats import Heartbeats
-from starlingmq.cluster.links.peer_connections import PeerConnections
 from starlingmq.cluster.links.peer_frames import Envelope
-from starlingmq.cluster.links.peer_inbox import PeerInbox
 from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.membership.isolation import Isolation
 from starlingmq.cluster.membership.lease_fence import LeaseFence
-from starlingmq.cluster.membership.lost_node_reports import LostNodeReports
-from starlingmq.cluster.membership.lost_nodes import LostNodes
-from starlingmq.cluster.membership.member_follower import MemberFollower
 from starlingmq.cluster.membership.members import ENDED, Members
-from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.quorum import Quorum
-from starlingmq.cluster.membership.serving import ServingDecision
-from starlingmq.cluster.operator_rpc import OperatorRpc
-from starlingmq.cluster.pending_work import PendingWork
+from starlingmq.cluster.peers.frame_receiver import ONLY_CLAIMS, ONLY_MESSAGES, FrameReceiver
+from starlingmq.cluster.peers.frame_sender import FrameSender
+from starlingmq.cluster.peers.heartbeats import Heartbeats
+from starlingmq.cluster.peers.leadership import Leadership
+from starlingmq.cluster.peers.lost_node_reports import LostNodeReports
+from starlingmq.cluster.peers.lost_nodes import LostNodes
+from starlingmq.cluster.peers.member_follower import MemberFollower
+from starlingmq.cluster.peers.node_directory import NodeDirectory
+from starlingmq.cluster.peers.peer_connections import PeerConnections
+from starlingmq.cluster.peers.peer_inbox import PeerInbox
+from starlingmq.cluster.peers.process_presence import MemberPresence
+from starlingmq.cluster.peers.publishers import Publishers
+from starlingmq.cluster.peers.route_exchange import RouteExchange
+from starlingmq.cluster.peers.serving import ServingDecision
+from starlingmq.cluster.peers.suback_wait import SubackWait
 from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
 from starlingmq.cluster.retained.replay_notices import ReplayNotices
 from starlingmq.cluster.retained.retained_records import TAG as RETAINED_TAG
 from starlingmq.cluster.retained.retained_sync import RetainedSync
-from starlingmq.cluster.routes.publishers import Publishers
-from starlingmq.cluster.routes.route_exchange import RouteExchange
 from starlingmq.cluster.routes.route_facts import last_epoch
 from starlingmq.cluster.routes.route_table import RouteTable
-from starlingmq.cluster.routes.suback_wait import SubackWait
 from starlingmq.cluster.shares.holdings import Holdings
 from starlingmq.cluster.shares.owner_requests import OwnerRequests
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_requests import WillRequests
-from starlingmq.cluster.subsystem import Subsystem, overriding
 from starlingmq.cluster.takeover.ownership import Ownership, OwnershipPorts
 from starlingmq.cluster.takeover.takeover import Takeovers, first_number
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.takeover_subsystem import TakeoverSubsystem
 from starlingmq.cluster.takeover.transfer_frames import Declined, Rebalance
+from starlingmq.cluster.view.cluster_ready import ClusterReady
+from starlingmq.cluster.view.cluster_view import ClusterView, PeerStatus
+from starlingmq.cluster.view.operator_rpc import OperatorRpc
+from starlingmq.cluster.view.pending_work import PendingWork
+from starlingmq.cluster.view.subsystem import Subsystem, overriding
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState

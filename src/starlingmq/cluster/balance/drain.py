@@ -25,9 +25,9 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.membership.node_directory import NodeDirectory
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.takeover.transfer_frames import Offer, TransferFrame
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import CLOSED
 from starlingmq.core.session.session import MOVED_PREFIX, NATS_PREFIX, Client, Session

@@ -12,8 +12,8 @@ from collections import deque
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.membership.node_directory import NodeDirectory
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.peers.node_directory import NodeDirectory
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import OPEN
 from starlingmq.core.session.session import Client

@@ -274,7 +274,8 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """An operator's request to the target (cluster.operator_rpc). The numbers are those of the sender's incarnation."""
+    """An operator's request to the target (``cluster.view.operator_rpc``), by the numbers of the sender's
+    incarnation."""
 
     number: int
     question: bytes = field(repr=False)

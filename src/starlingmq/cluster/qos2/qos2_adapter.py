@@ -15,7 +15,7 @@ from typing import Final
 from starlingmq.cluster.links.peer_frames import HandshakeAnswer, HandshakeCall, HandshakeQuestion, HandshakeReply
 from starlingmq.cluster.qos2.qos2_lookup import CANCEL, LOOK, Qos2Lookup, Qos2Question
 from starlingmq.cluster.qos2.qos2_store import FACTS, HELD, LATER, UNKNOWN, Answer, Qos2Store
-from starlingmq.cluster.subsystem import NodeLife, Subsystem
+from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message

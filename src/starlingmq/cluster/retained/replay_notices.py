@@ -13,7 +13,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.context import Context
 
 SLOW_SECONDS: Final = 1.0

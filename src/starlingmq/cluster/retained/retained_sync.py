@@ -23,7 +23,6 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, Literal
 
-from starlingmq.cluster.durable_tokens import DurableTokens
 from starlingmq.cluster.etcd.etcd_cas import CasUpdate, EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Request, Txn, TxnAnswer, Watch, WatchEvent, WatchLost
 from starlingmq.cluster.retained.copy_holders import CopyHolders
@@ -45,7 +44,8 @@ from starlingmq.cluster.retained.retained_records import (
     value_of,
 )
 from starlingmq.cluster.retained.retained_writer import ENTRY_BYTES, RetainedWriter, Written
-from starlingmq.cluster.subsystem import NodeLife, Subsystem
+from starlingmq.cluster.view.durable_tokens import DurableTokens
+from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.message import Message

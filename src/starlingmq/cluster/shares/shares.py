@@ -21,7 +21,6 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request
 from starlingmq.cluster.links.peer_frames import MemberInfo, ShareFrame
@@ -55,7 +54,8 @@ from starlingmq.cluster.shares.share_messages import (
 from starlingmq.cluster.shares.share_table import NO_TABLE, VERSION_SHIFT, Pair, decode_table, encode_table
 from starlingmq.cluster.shares.table_keeper import TableKeeper
 from starlingmq.cluster.shares.will_requests import WillRequests
-from starlingmq.cluster.subsystem import NodeLife, Subsystem
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 
 NEVER: Final = 1 << 62  # above all epochs
 LOOK_SECONDS: Final = 0.25  # between two looks at whether the leaders are connected that have to answer

@@ -49,7 +49,6 @@ from starlingmq.cluster.takeover.outbound import OutboundSession, moved_session
 from starlingmq.cluster.takeover.owner_store import CLEAN, OwnerStore
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.session_handover import SessionHandover
-from starlingmq.cluster.takeover.state_table import NoTransition
 from starlingmq.cluster.takeover.suback_hold import SubackHold
 from starlingmq.cluster.takeover.takeover_ports import TakeoverPorts
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
@@ -78,6 +77,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import SESSION_PUT, Write
 from starlingmq.core.session.owner_claims import OwnerClaim
 from starlingmq.core.session.session import Session
+from starlingmq.core.state_table import NoTransition
 from starlingmq.wire.reasons import Reason
 
 __all__ = ["FACTS", "Takeovers"]

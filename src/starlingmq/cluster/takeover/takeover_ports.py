@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlingmq.cluster.takeover.transfer_frames import Declined, Rebalance
-from starlingmq.cluster.wills.cluster_wills import ClusterWills
+
+
+class TakeoverWills(Protocol):
+    """Wills that clients have left (``wills.cluster_wills``)."""
+
+    def settle(
+        self, client_id: str, node: int, epoch: int, user: str | None, clean: bool, will: int, since: float
+    ) -> bool: ...
+    def unpublished(self, client_id: str) -> bool: ...
+    def leave(self, client_id: str, node: int, epoch: int) -> tuple[bool, int]: ...
+    def reports_none(self, client_id: str, node: int) -> None: ...
+    def take_cleared(self, has: Callable[[str], bool]) -> list[tuple[str, int]]: ...
 
 
 @dataclass(slots=True)
@@ -19,5 +31,5 @@ class TakeoverPorts:
     publishers: Callable[[], Iterable[int] | None]  # nodes that may publish by the routes they have; None: unknown
     name_of: Callable[[int], str]  # the name of a node
     on_drain: Callable[[int, Declined | Rebalance], None]  # receives the drain and rebalance messages of other nodes
-    wills: ClusterWills
+    wills: TakeoverWills
     link_window: int  # bytes that may be in flight to one node

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.etcd.etcd_requests import Request
 from starlingmq.cluster.links.peer_frames import MemberInfo
-from starlingmq.cluster.subsystem import NodeLife, Subsystem
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import FACTS, Takeovers
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 from starlingmq.core.cluster_port import ClusterPort
 
 

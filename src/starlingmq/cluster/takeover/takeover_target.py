@@ -122,7 +122,7 @@ class TakeoverTarget:
             will = earlier.reported.get(node, 0)
             if will == UNREPORTED and node in late:
                 will = 0
-            if node not in earlier.settled and wills.settling.settle(
+            if node not in earlier.settled and wills.settle(
                 inbound.client_id, node, inbound.owned, inbound.user, inbound.discarded, will, since
             ):
                 earlier.settled[node] = None

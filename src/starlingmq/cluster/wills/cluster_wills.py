@@ -42,10 +42,10 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Request
-from starlingmq.cluster.subsystem import NodeLife, Subsystem, sooner
 from starlingmq.cluster.takeover.owner_store import OwnerStore
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
+from starlingmq.cluster.view.subsystem import NodeLife, Subsystem, sooner
 from starlingmq.cluster.wills.lost_wills import LostWills
 from starlingmq.cluster.wills.taken_away import TakenAway
 from starlingmq.cluster.wills.taken_wills import TakenWills
@@ -252,6 +252,12 @@ class ClusterWills(Subsystem):
         for client_id, _ in cleared:
             del self._doubtful[client_id]
         return cleared
+
+    def settle(
+        self, client_id: str, node: int, epoch: int, user: str | None, clean: bool, will: int, since: float
+    ) -> bool:
+        """As ``WillSettlements.settle``."""
+        return self.settling.settle(client_id, node, epoch, user, clean, will, since)
 
     def reports_none(self, client_id: str, node: int) -> None:
         """That node has answered ``leave`` with False."""

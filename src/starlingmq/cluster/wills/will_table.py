@@ -18,8 +18,8 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
-from starlingmq.cluster.durable_tokens import DurableTokens
 from starlingmq.cluster.takeover.ownership import Ownership
+from starlingmq.cluster.view.durable_tokens import DurableTokens
 from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import (
     TAKEN,

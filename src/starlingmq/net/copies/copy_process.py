@@ -24,8 +24,8 @@ import msgspec
 from starlingmq.cluster.copies.copy_registry import StoringNode
 from starlingmq.cluster.copies.copy_roles import CloseCopy, CopyRoles, OpenCopy, Order, SetAside
 from starlingmq.cluster.copies.copy_server import CopySettings
-from starlingmq.cluster.copies.process_presence import ProcessPresence
 from starlingmq.cluster.etcd.etcd_requests import Answer, EtcdState, Get, Put, Request, Txn, TxnAnswer
+from starlingmq.cluster.peers.process_presence import ProcessPresence
 from starlingmq.config.settings import Config
 from starlingmq.net.copies.copy_part import CopyPart, number_of
 from starlingmq.net.copies.copy_place import CopyPlaces

@@ -19,7 +19,7 @@ from starlingmq.cluster.copies.copy_registry import CopyRegistry
 from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Txn, TxnAnswer
 from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.membership.members import LATER
-from starlingmq.cluster.operator_rpc import Called
+from starlingmq.cluster.view.operator_rpc import Called
 from starlingmq.config.cluster_section import split_address
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState

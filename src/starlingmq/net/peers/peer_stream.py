@@ -177,7 +177,7 @@ class PeerStream:
 
     def _note_failure(self, reason: str) -> None:
         """A connection has failed. If there was one before, the cluster reports a node that is gone or only heard
-        through others (cluster/membership/lost_node_reports.py)."""
+        through others (cluster/peers/lost_node_reports.py)."""
         if not self._stood:
             self._complain(reason)
         log.debug("connection to node %s at %s: %s", self.member.name, self.member.address, reason)

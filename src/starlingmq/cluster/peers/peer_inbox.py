@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from starlingmq.cluster.cluster_ready import ClusterReady
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_transport import PeerTransport
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.view.cluster_ready import ClusterReady
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.routing.forward_batch import ForwardError
 
 

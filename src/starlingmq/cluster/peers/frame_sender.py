@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from starlingmq.cluster.cluster_ready import ClusterReady
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_frames import Body, Data, Envelope
+from starlingmq.cluster.view.cluster_ready import ClusterReady
+from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.config.settings import ClusterConfig
 
 FRAME_BYTES: Final = 4 << 20  # data passed to the shell for one peer in one turn

@@ -17,7 +17,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.links.peer_frames import OperatorCall, OperatorReply
-from starlingmq.cluster.subsystem import NodeLife, Subsystem
+from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 
 WAITING_MAX: Final = 256  # own questions at once
 SERVED_MAX: Final = 32  # questions of one node at once; more are refused

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from starlingmq.cluster.cluster_view import ClusterView
-from starlingmq.cluster.routes.publishers import Publishers
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.peers.publishers import Publishers
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.mqtt.subscribing import HeldSuback
 

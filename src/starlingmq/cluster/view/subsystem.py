@@ -12,7 +12,7 @@ that a subsystem does not override costs nothing: ``overriding`` leaves it out o
     take_requests at the end: requests to etcd
 
 A turn is whole when there is work: ``has_input``, ``is_busy``, ``is_pending`` and ``wake_at`` tell
-(cluster.pending_work).
+(cluster.view.pending_work).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.membership.quorum import Quorum
+from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.context import Context
 

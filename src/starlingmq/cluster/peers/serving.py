@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starlingmq.cluster.cluster_ready import ClusterReady
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.membership.isolation import Isolation
 from starlingmq.cluster.membership.quorum import Quorum
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.view.cluster_ready import ClusterReady
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context import ISOLATED

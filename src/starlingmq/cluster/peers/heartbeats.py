@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import inf
 
-from starlingmq.cluster.cluster_view import ClusterView
-from starlingmq.cluster.links.frame_sender import FrameSender
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatWriter
 from starlingmq.cluster.links.peer_frames import Heartbeat
-from starlingmq.cluster.membership.node_directory import NodeDirectory
-from starlingmq.cluster.membership.serving import ServingDecision
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.peers.frame_sender import FrameSender
+from starlingmq.cluster.peers.node_directory import NodeDirectory
+from starlingmq.cluster.peers.serving import ServingDecision
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.context import Context
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_frames import Body, RouteApplied
 from starlingmq.cluster.routes.filter_summaries import FilterSummaries
 from starlingmq.cluster.routes.route_table import RouteTable
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write

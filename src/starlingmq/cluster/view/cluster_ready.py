@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlingmq.cluster.etcd.etcd_requests import Request
 from starlingmq.cluster.links.peer_frames import Envelope, MemberInfo
-from starlingmq.cluster.operator_rpc import Called, Outcome
+from starlingmq.cluster.view.operator_rpc import Called, Outcome
 
 
 class ClusterReady:

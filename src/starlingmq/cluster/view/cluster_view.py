@@ -1,6 +1,6 @@
 """This node's knowledge of itself and of the other nodes, as several subsystems need it.
 
-``membership.member_follower`` keeps it up to date; ``links.peer_connections`` keeps ``transports``.
+``peers.member_follower`` keeps it up to date; ``peers.peer_connections`` keeps ``transports``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from starlingmq.cluster.links.heartbeat_changes import HeartbeatReader
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.links.peer_transport import PeerTransport
-from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import Members
 from starlingmq.cluster.membership.quorum import Quorum
+from starlingmq.cluster.membership.relay import Relay
 from starlingmq.cluster.routes.route_table import RouteTable
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.groups.queue_groups import QueueGroups
-from starlingmq.cluster.links.frame_sender import FrameSender
 from starlingmq.cluster.links.peer_frames import (
     Data,
     DataAck,
@@ -22,14 +20,16 @@ from starlingmq.cluster.links.peer_frames import (
     ShareFrame,
 )
 from starlingmq.cluster.links.peer_transport import PeerTransport
-from starlingmq.cluster.membership.member_follower import MemberFollower
-from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.quorum import Quorum
-from starlingmq.cluster.operator_rpc import OperatorRpc
+from starlingmq.cluster.peers.frame_sender import FrameSender
+from starlingmq.cluster.peers.member_follower import MemberFollower
+from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
 from starlingmq.cluster.routes.route_table import RouteTable
 from starlingmq.cluster.shares.shares import Shares
-from starlingmq.cluster.subsystem import Subsystem, overriding
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.operator_rpc import OperatorRpc
+from starlingmq.cluster.view.subsystem import Subsystem, overriding
 from starlingmq.core.context import Context
 
 NEEDS_TURN: Final = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request, TxnAnswer
 from starlingmq.cluster.membership.lease_fence import LeaseFence
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 
 
 class LostNodes(Subsystem):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import inf
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.etcd.election import Election
 from starlingmq.cluster.etcd.etcd_requests import Answer, Request
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 
 
 class Leadership(Subsystem):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from starlingmq.cluster.subsystem import Subsystem, overriding
+from starlingmq.cluster.view.subsystem import Subsystem, overriding
 
 
 class PendingWork:

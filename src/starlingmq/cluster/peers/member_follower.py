@@ -3,16 +3,16 @@ members."""
 
 from __future__ import annotations
 
-from starlingmq.cluster.cluster_ready import ClusterReady
-from starlingmq.cluster.cluster_view import ClusterView
-from starlingmq.cluster.links.peer_connections import PeerConnections
 from starlingmq.cluster.links.peer_frames import MemberInfo
-from starlingmq.cluster.links.relay import Relay
 from starlingmq.cluster.membership.members import ENDED
 from starlingmq.cluster.membership.quorum import Quorum
-from starlingmq.cluster.routes.route_exchange import RouteExchange
+from starlingmq.cluster.membership.relay import Relay
+from starlingmq.cluster.peers.peer_connections import PeerConnections
+from starlingmq.cluster.peers.route_exchange import RouteExchange
 from starlingmq.cluster.routes.route_table import RouteTable
-from starlingmq.cluster.subsystem import NodeLife, Subsystem, overriding
+from starlingmq.cluster.view.cluster_ready import ClusterReady
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import NodeLife, Subsystem, overriding
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 

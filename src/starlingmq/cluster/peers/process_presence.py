@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.copies.copy_registry import CopyRegistry, StoringNode
 from starlingmq.cluster.copies.copy_roles import Presence
 from starlingmq.cluster.links.peer_frames import MemberInfo
-from starlingmq.cluster.membership.lost_nodes import LostNodes
+from starlingmq.cluster.peers.lost_nodes import LostNodes
+from starlingmq.cluster.view.cluster_view import ClusterView
 
 
 class MemberPresence:

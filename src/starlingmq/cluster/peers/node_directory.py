@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.cluster.links.peer_frames import Heartbeat
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.limits.connect_admission import kind_of
 

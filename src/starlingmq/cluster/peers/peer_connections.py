@@ -3,16 +3,16 @@ routes."""
 
 from __future__ import annotations
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
-from starlingmq.cluster.membership.lost_node_reports import LostNodeReports
-from starlingmq.cluster.membership.lost_nodes import LostNodes
-from starlingmq.cluster.membership.node_directory import NodeDirectory
 from starlingmq.cluster.membership.quorum import ConnectionChange, Quorum
+from starlingmq.cluster.peers.lost_node_reports import LostNodeReports
+from starlingmq.cluster.peers.lost_nodes import LostNodes
+from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.routes.route_table import RouteTable
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.cluster_view import ClusterView
 from starlingmq.cluster.links.peer_backlog import PeerBacklog
 from starlingmq.cluster.links.peer_frames import MemberInfo
-from starlingmq.cluster.membership.node_directory import NodeDirectory
-from starlingmq.cluster.subsystem import Subsystem
+from starlingmq.cluster.peers.node_directory import NodeDirectory
+from starlingmq.cluster.view.cluster_view import ClusterView
+from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.context import Context
 
 PAUSE_FIRST: Final = 5.0  # seconds
