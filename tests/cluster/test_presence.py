@@ -382,7 +382,7 @@ def test_a_world_finds_each_mistake(mistake: Callable[[], Any]) -> None:
 
 
 @pytest.mark.interpreted_only("what is compiled can not be patched")
-@pytest.mark.parametrize("seed", few([15, 30, 41], 15))
+@pytest.mark.parametrize("seed", few([15, 30, 42], 15))
 def test_clients_stay_online_when_nodes_are_lost_that_live(seed: int) -> None:
     """In 15 and 30 a client stays connected to a node that the others take for gone, and whose wills they publish."""
     assert run(seed, losses=True).wills or starlingmq.compiled()  # compiled code is not listened to

@@ -20,6 +20,7 @@ from random import Random
 from unittest.mock import patch
 
 from tests.cluster import seeded
+from tests.cluster.lost_pairs import telling_of_lost_pairs
 from tests.cluster.owner_store import will_keys
 from tests.cluster.presence_world import lose_nodes
 from tests.sim.checkers import Books
@@ -28,7 +29,6 @@ from tests.sim.commits import Commits, Ticket
 from tests.sim.node import Node
 from tests.sim.world import LIVENESS_MAX, World
 
-from starlingmq.cluster.shares.share_leader import LeadState, LedShare, ShareLeader
 from starlingmq.cluster.shares.share_messages import WillWrite
 from starlingmq.cluster.shares.will_book import WillBook
 from starlingmq.cluster.wills.will_records import WillValueError, decode_will
@@ -186,6 +186,9 @@ class WillWorld(World):
             self.wishers.append(wisher)
             self.schedule.after(self.more.random(), wisher.come)
 
+    def _lose_pair(self) -> None:
+        self.pair_lost = True
+
     def _settled(self) -> bool:
         if self.healed:
             for wisher in self.wishers:
@@ -297,12 +300,6 @@ class WillWorld(World):
             self.in_shares.update({value: None for _, value in writes if value is not None})
             write(book, revision, writes)
 
-        collect = ShareLeader._collect
-
-        def collecting(leader: ShareLeader, led: LedShare) -> None:
-            collect(leader, led)
-            self.pair_lost |= led.state is LeadState.WHOLE and led.book.collected == led.pair.since
-
         commit = Commits.commit
 
         def committing(commits: Commits, ready: Ready, refusing: bool) -> Ticket | None:
@@ -317,7 +314,7 @@ class WillWorld(World):
             patch.object(Ending, "publish_will", noting),
             patch.object(Commits, "commit", committing),
             patch.object(WillBook, "write", writing),
-            patch.object(ShareLeader, "_collect", collecting),
+            telling_of_lost_pairs(self._lose_pair),
         ):
             yield
 
