@@ -33,12 +33,20 @@ async def test_an_operator_looks_into_a_queue_and_tests_the_rules(
     away = await join(broker, "away", properties={0x11: 1000})
     await away.subscribe("plant/#", qos=1)
     await ask(broker, "DELETE", "/api/v1/client", params={"client_id": "away"})
-    body = {"topic": "plant/1", "payload": '{"speed": 17}', "qos": 1}
-    assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
+    for number in range(1, 13):
+        body = {"topic": f"plant/{number}", "payload": '{"speed": 17}', "qos": 1}
+        assert (await ask(broker, "POST", "/api/v1/publish", json=body)).status_code == 200
     async with chromium.page() as page:
         await page.look_like(1280, 800, dark=True)
         await page.go(broker.address("http") + "/#session?client_id=away")
         await page.until(f"{SHOWN}?.includes('plant/1')")
+        waiting = "document.querySelectorAll('#view a[href^=\"#waiting\"]').length"
+        link, headings = "document.getElementById('all-queue')", "[...document.querySelectorAll('h2')]"
+        for shown, text, heading in ((10, "Show all 12", "Queue (10 of 12)"), (12, "Show the first 10", "Queue")):
+            await page.until(f"{link}?.textContent === '{text}' && {waiting} === {shown}")
+            assert await page.run(f"{headings}.some((one) => one.textContent === '{heading}')")
+            await page.run(f"{link}.click()")
+        await page.until(f"{waiting} === 10")
         await page.run("document.querySelector('#view a[href^=\"#waiting\"]').click()")
         await page.until("document.getElementById('payload')?.textContent === '{\"speed\": 17}'")
         await page.screenshot(pictures / "waiting.png")

@@ -252,6 +252,33 @@ async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
         assert ctl("connectors") == "no connector is set\n"
 
 
+@pytest.mark.slow
+async def test_a_session_shows_ten_of_each_list_unless_all_are_wanted(tmp_path: Path) -> None:
+    ctl = Ctl(tmp_path / "data")
+    with serving(tmp_path / "data", mqtt={"max_mqueue_len": 2000}) as url:
+        away = Client(url, client_id="away", clean_start=False, session_expiry=600)
+        await away.connect()
+        for number in range(12):
+            await away.subscribe(f"a/{number}", qos=1)
+        await away.disconnect()
+        async with Client(url) as publisher:
+            for _ in range(1010):
+                await publisher.publish("a/1", b"x", qos=1)
+
+        def lines(title: str, *words: str) -> list[str]:
+            told = [line[17:] for line in ctl("session", "away", *words).splitlines() if line.startswith(f"{title}  ")]
+            return [line for line in told if "QoS" in line or "…" in line]
+
+        assert len(lines("subscribes")) == len(lines("queued")) == 11
+        assert (lines("subscribes")[-1], lines("queued")[-1]) == ("… and 2 more: --all", "… and 1,000 more: --all")
+        assert lines("subscribes", "--all") == [f"a/{number} (QoS 1)" for number in range(12)]
+        cut = "… and 10 more: not listed: a broker shows the first 1,000"
+        assert len(lines("queued", "--all")) == 1001 and lines("queued", "--all")[-1] == cut
+        for more in ((), ("--all",)):
+            found: Any = ctl.json("session", "away", *more)
+            assert (len(found["subscriptions"]), len(found["queue"])) == (12, 1000)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [(None, "cannot be read: No such file or directory; name a file with a token"), ("", "does not contain one token")],

@@ -28,6 +28,7 @@ from starlingmq.cli.ctl_ask import (
 from starlingmq.cli.tables import Column, Columns, WideOption
 
 SHOWN: Final = 1000
+SHOWN_OF_SESSION: Final = 10  # entries of each list
 FOLLOW_SECONDS: Final = 1.0
 
 CLIENTS: Final[Columns] = {
@@ -166,6 +167,7 @@ def subscriptions(
 
 def session(
     client_id: ClientArgument,
+    all_: Annotated[bool, typer.Option("--all", help="All subscriptions and messages, not the first ten.")] = False,
     data_dir: DataDirOption = None,
     config: FileOption = None,
     json_: JsonOption = False,
@@ -179,12 +181,25 @@ def session(
     for name, value in told.items():
         if value not in (None, ""):
             print(f"{name.replace('_', ' '):16} {plain(str(value))}")
-    for each in found["subscriptions"]:
-        print(f"subscribes       {plain(each['filter'])} (QoS {each['qos']})")
-    for each in found["window"]:
-        print(f"in flight        {each['packet_id']}: {plain(each['topic'] or '?')}, {each['stage']}")
-    for each in found["queue"]:
-        print(f"queued           {plain(each['topic'] or 'on disk')}, {each['size']:,} bytes, QoS {each['qos']}")
+    count: dict[str, Any] = found["session"]
+    subscribed = [f"{plain(each['filter'])} (QoS {each['qos']})" for each in found["subscriptions"]]
+    window = [f"{each['packet_id']}: {plain(each['topic'] or '?')}, {each['stage']}" for each in found["window"]]
+    queue = [
+        f"{plain(each['topic'] or 'on disk')}, {each['size']:,} bytes, QoS {each['qos']}" for each in found["queue"]
+    ]
+    _print_first("subscribes", subscribed, count["subscriptions"], all_)
+    _print_first("in flight", window, count["inflight"], all_)
+    _print_first("queued", queue, count["queued"], all_)
+
+
+def _print_first(title: str, lines: list[str], total: int, all_: bool) -> None:
+    """``lines``: those that the broker has sent, of ``total``."""
+    shown = lines if all_ else lines[:SHOWN_OF_SESSION]
+    for line in shown:
+        print(f"{title:16} {line}")
+    if total > len(shown):
+        hint = f"not listed: a broker shows the first {len(lines):,}" if all_ else "--all"
+        print(f"{title:16} … and {total - len(shown):,} more: {hint}")
 
 
 def bans(

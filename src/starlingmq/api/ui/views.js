@@ -22,13 +22,23 @@ const seconds = (value) => (value === NEVER ? t("never") : number(value) + " s")
 const FACTS = {connected_at: moment, expires_at: moment, expiry: seconds, keep_alive: seconds, queued_bytes: bytes,
   subscriptions: number, queued: number, inflight: number, awaiting_rel: number, dropped: number};
 
-// As many entries as the broker shows of a session, and how many there are.
-const counted = (text, shown, all) => heading(shown < all ? `${text} (${t("of", {count: number(shown), total: number(all)})})` : text);
+const FIRST = 10; // entries of each list of a session
+
+// A list of a session: the first entries, or all that the broker shows; how many there are; and a link to all of them, or back. ``wanted``: the list that the
+// address wants whole.
+function part(name, title, columns, entries, total, {all: wanted, ...parameters}) {
+  const whole = wanted === name;
+  const shown = whole ? entries : entries.slice(0, FIRST);
+  const link = (text, address) => el("p", {}, el("a", {href: "#session?" + new URLSearchParams(address), id: "all-" + name}, text));
+  return [heading(shown.length < total ? `${title} (${t("of", {count: number(shown.length), total: number(total)})})` : title), table(columns, shown),
+    entries.length <= FIRST ? "" : whole ? link(t("session.first", {count: FIRST}), parameters) : link(t("session.all", {count: number(entries.length)}), {...parameters, all: name})];
+}
 
 const unshared = (filter) => (filter.startsWith("$share/") ? filter.split("/").slice(2).join("/") : filter);
 
 async function session(seen, parameters) {
-  const one = await api("/session", parameters);
+  const {all: _, ...asked} = parameters;
+  const one = await api("/session", asked);
   const name = one.session.client_id;
   const look = (place, at, text) => el("a", {href: "#waiting?" + new URLSearchParams({client_id: name, place, number: at, ...(one.node && {node: one.node})})}, text);
   const button = (text, method, path, after) => el("button", {class: "bad", onclick: async () => {
@@ -46,12 +56,11 @@ async function session(seen, parameters) {
       button(t("session.end"), "DELETE", "/api/v1/session", "#sessions")),
     facts([...Object.entries(one.session), ...Object.entries(one.client || {}).filter(([key]) => !(key in one.session))]
       .filter(([key]) => key !== "client_id" && (key !== "node" || one.node)).map(([key, value]) => [named("fact." + key, key.replaceAll("_", " ")), key in FACTS ? FACTS[key](value) : said(key === "node" ? one.node : value)])),
-    counted(t("subscriptions"), one.subscriptions.length, one.session.subscriptions), table({filter: (s) => s.filter, qos: (s) => s.qos}, one.subscriptions),
-    counted(t("session.inflight"), one.window.length, one.session.inflight),
-    table({id: (w) => look("window", w.packet_id, w.packet_id), qos: (w) => w.qos, stage: (w) => w.stage, topic: (w) => w.topic ?? t("stored"), bytes: (w) => number(w.size),
-      sent: (w) => moment(w.sent_at)}, one.window),
-    counted(t("session.queue"), one.queue.length, one.session.queued), table({place: (q) => look("queue", q.place, number(q.place + 1)), topic: (q) => q.topic ?? t("stored"), qos: (q) => q.qos,
-      bytes: (q) => number(q.size)}, one.queue.map((entry, place) => ({...entry, place}))),
+    ...part("subscriptions", t("subscriptions"), {filter: (s) => s.filter, qos: (s) => s.qos}, one.subscriptions, one.session.subscriptions, parameters),
+    ...part("window", t("session.inflight"), {id: (w) => look("window", w.packet_id, w.packet_id), qos: (w) => w.qos, stage: (w) => w.stage, topic: (w) => w.topic ?? t("stored"),
+      bytes: (w) => number(w.size), sent: (w) => moment(w.sent_at)}, one.window, one.session.inflight, parameters),
+    ...part("queue", t("session.queue"), {place: (q) => look("queue", q.place, number(q.place + 1)), topic: (q) => q.topic ?? t("stored"), qos: (q) => q.qos,
+      bytes: (q) => number(q.size)}, one.queue.map((entry, place) => ({...entry, place})), one.session.queued, parameters),
   ];
 }
 
