@@ -190,6 +190,8 @@ async def test_operators_see_drops_and_certificates_that_end(
         ("dropped", "queue_full", "warning"),
     ]
     assert found["alarms"][1]["text"] == "10.0 messages per second are dropped: queue_full"
+    assert found["alarms"][1]["next"].startswith("find out whether the client is slow or gone for good")
+    assert found["alarms"][1]["page"] == "PLAYBOOK.html#dropped-messages"
     assert {one["node"] for one in found["alarms"]} == {broker.config.node.name}
     (one,) = (await ask(broker, "GET", "/api/v1/certificates")).json()["certificates"]
     assert (one["file"], one["days"], one["problem"]) == (file, 5, "")

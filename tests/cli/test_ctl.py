@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from starlingmq import Broker
+from starlingmq.cli import ctl_inspect
 from starlingmq.cli.app import build_app
 from starlingmq.cli.ctl import app
 from starlingmq.cli.declare import CommandError
@@ -226,6 +229,23 @@ async def publish(client: Client) -> None:
     while True:
         await client.publish("a/b", b"x", qos=1)
         await asyncio.sleep(0.01)
+
+
+def test_on_a_terminal_each_alarm_has_its_remedy_and_page_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, remedy = "9.5 messages per second are dropped: queue_full", "find out whether the client is slow " * 3
+    alarm = {"kind": "dropped", "subject": "queue_full", "severity": "warning", "node": "n1", "since": "", "text": text}
+    found = {"alarms": [alarm | {"next": remedy, "page": "PLAYBOOK.html#dropped-messages"}]}
+    monkeypatch.setattr(ctl_inspect, "ask", lambda *_, **__: found)
+    piped = CliRunner().invoke(app, ["alarms"]).stdout
+    assert len(piped.splitlines()) == 2 and "#dropped-messages" in piped and remedy.strip() in piped
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    with redirect_stdout(terminal):
+        ctl_inspect.alarms()
+    *table, title, what, page = terminal.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in table) and title == f"dropped queue_full: {text}"
+    assert (what, page) == (f"  what to do: {remedy}", "  page: PLAYBOOK.html#dropped-messages")
 
 
 @pytest.mark.slow

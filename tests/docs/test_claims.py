@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from starlingmq.admin.closed_connections import WATCHED
+from starlingmq.admin import remedies
+from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.config.settings import Config, ListenerConfig
 from starlingmq.config.streams_section import StreamConfig
 from starlingmq.config.tree_builder import settings
 from starlingmq.core.limits import turned_away
 from starlingmq.core.mqtt.connecting import LOGIN_WORDS
+from starlingmq.storage.storage_health import ADVICE
 from starlingmq.wire.reasons import Reason
 from tests import boundaries
 from tests.docs.blocks import PAGES, ROOT
@@ -177,7 +179,41 @@ def test_each_reason_for_which_connections_are_closed_is_explained() -> None:
     explained = set(quoted("Closed connections"))
     assert given - explained == set()
     assert explained - given == set()
-    assert given >= WATCHED
+    assert given >= CLOSED.keys()
+
+
+def headings(page: str) -> set[str]:
+    """The anchors of the headings of a page."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return {
+        re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
+        for title in re.findall(r"^##+ (.*)$", text, re.MULTILINE)
+    }
+
+
+def test_each_alarm_has_a_remedy_and_a_page_that_explains_it() -> None:
+    calls = [
+        node
+        for node in walk(parsed(ROOT / "src/starlingmq/admin/alarm_conditions.py"))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Condition"
+    ]
+    assert len(calls) >= 14 and all(len(call.args) == 5 and ast.unparse(call.args[4]) != "''" for call in calls)
+    kinds = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
+    assert kinds | {"storage", "copies"} == remedies.PAGES.keys()
+    assert all(advice or state == "ok" for state, advice in ADVICE.items())
+    for page in remedies.PAGES.values():
+        name, _, anchor = page.partition("#")
+        assert anchor in headings(name.replace(".html", ".md")), page
+
+
+@pytest.mark.parametrize(("heading", "known"), [("Dropped messages", DROPPED), ("Closed connections", CLOSED)])
+def test_remedies_are_those_of_the_playbook(heading: str, known: dict[str, str]) -> None:
+    table = PLAYBOOK.partition(f"\n## {heading}\n")[2].partition("\nEvents after which")[0].partition("\n## ")[0]
+    rows = [line.removesuffix(" |").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    actions = {reason: row[-1].replace("`", "") for row in rows for reason in re.findall(r"`(\w+)`", row[0])}
+    assert heading == "Closed connections" or actions.keys() == known.keys()
+    assert {reason for reason, remedy in known.items() if not actions[reason].startswith(remedy)} == set()
+    assert [remedy for remedy in known.values() if "docs/" in remedy or "\n" in remedy] == []
 
 
 def test_each_metric_that_is_named_exists() -> None:

@@ -34,6 +34,7 @@ from starlingmq.admin.closed_connections import ClosedConnections
 from starlingmq.admin.cluster_health import ETCD_AWAY, ETCD_NEXT, cluster_health
 from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.config.alarms_section import AlarmsConfig
 from starlingmq.core.observe.session_totals import SessionTotals
@@ -46,6 +47,8 @@ SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
 DROPPED_SECONDS: Final = 60.0  # over which drops are averaged
 APART_SECONDS: Final = 1.0  # between two counts of them that are kept, so a minute has few
 REASONS_MAX: Final = 50
+FLAPPING: Final = "give each device a client id of its own, or find out why it loses its connection; see the bans"
+LOGINS: Final = "correct the password of the device, or leave a stranger banned; see the bans"
 
 Severity = Literal["warning", "critical"]
 
@@ -55,7 +58,7 @@ class Condition(Struct, frozen=True):
     subject: str
     severity: Severity
     text: Annotated[str, Meta(description="One line that states the problem.")]
-    next: Annotated[str, Meta(description="What to do.")]
+    next: Annotated[str, Meta(description="What to do, in one line.")]
 
 
 class CertificateInfo(Struct, frozen=True):
@@ -153,7 +156,7 @@ class Conditions:
             longest = f"; the longest queue is that of {survey.slow[0][1]!r}" if survey.slow else ""
             slow = "too slow for longer than limits.publisher_hold, so publishers are not held"
             text = f"{who} {slow}; {outcome}{longest}"
-            advice = "see Activity in the dashboard; make slow clients faster, or use a shared subscription"
+            advice = "see starlingmq top --sort queued; make slow clients faster, or use a shared subscription"
             yield Condition("queue", "", "warning", text, advice)
 
     def _drops(self) -> Iterator[Condition]:
@@ -171,13 +174,13 @@ class Conditions:
         for reason, rate in sorted(rates.items(), key=lambda one: -one[1])[:REASONS_MAX]:
             if rate > most:
                 text = f"{rate:,.1f} messages per second are dropped: {reason}"
-                yield Condition("dropped", reason, "warning", text, "docs/PLAYBOOK.md explains this reason")
+                advice = DROPPED.get(reason, "look up the reason on the page")
+                yield Condition("dropped", reason, "warning", text, advice)
 
     def _closed_again(self) -> Iterator[Condition]:
         errors, last = self._local_node.state.ctx.counters.errors, self._local_node.last_closed
         for one in self._closed.look(monotonic(), errors, last):
-            advice = "docs/PLAYBOOK.md, closed connections, explains this reason"
-            yield Condition("closed", one.reason, "warning", f"{one.reason}: {one.text}", advice)
+            yield Condition("closed", one.reason, "warning", f"{one.reason}: {one.text}", CLOSED[one.reason])
 
     def _cluster(self) -> Iterator[Condition]:
         cluster = self._local_node.cluster
@@ -199,10 +202,10 @@ class Conditions:
         addresses = [ban.name for ban in found if ban.kind == "address"]
         if clients:
             text = f"{len(clients):,} clients are banned because they connect too often, such as {clients[-1]!r}"
-            yield Condition("flapping", "", "warning", text, "two devices may share a client id; see the bans")
+            yield Condition("flapping", "", "warning", text, FLAPPING)
         if addresses:
             text = f"{len(addresses):,} addresses are banned for wrong passwords, such as {addresses[-1]}"
-            yield Condition("logins", "", "warning", text, "see the bans; a device may have an old password")
+            yield Condition("logins", "", "warning", text, LOGINS)
 
     def _disk(self) -> Iterator[Condition]:
         directory, share = self._local_node.config().node.data_dir, self._settings().disk_free
@@ -238,7 +241,7 @@ class Conditions:
     def _clock(self) -> Iterator[Condition]:
         if self._local_node.cluster is not None and clock_is_synchronized() is False:
             text = "the clock of this machine is not synchronized; the nodes order retained messages by it"
-            yield Condition("clock", "", "warning", text, "run chrony or systemd-timesyncd")
+            yield Condition("clock", "", "warning", text, "run chrony or systemd-timesyncd on this machine")
 
 
 def _certificate(one: Expiration, now: float, days: int) -> CertificateInfo:

@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from starlingmq.admin.alarm_conditions import CertificateInfo, Condition, Conditions
+from starlingmq.admin.remedies import PAGES
 from starlingmq.admin.sessions import when
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.net.control_socket import Action, Report
@@ -37,6 +38,7 @@ class Alarm(Condition, frozen=True):
     since: str = ""
     ended: Annotated[str | None, Meta(description="When it ended; null: it is active.")] = None
     node: str = ""
+    page: Annotated[str, Meta(description="Page of the documentation site that explains it, with its anchor.")] = ""
 
 
 class AlarmsReply(Struct, frozen=True):
@@ -57,7 +59,8 @@ class _Active:
         self.seen = now
 
     def alarm(self, ended: float | None = None) -> Alarm:
-        return Alarm(**asdict(self.condition), since=when(self.since), ended=None if ended is None else when(ended))
+        told = asdict(self.condition) | {"page": PAGES.get(self.condition.kind, "")}
+        return Alarm(**told, since=when(self.since), ended=None if ended is None else when(ended))
 
 
 class Alarms:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from starlingmq.admin.remedies import CLOSED
 from starlingmq.core.ready import Notice
 
 WINDOW_SECONDS: Final = 300.0
@@ -14,33 +15,6 @@ FAILED_MIN: Final = 60  # failed logins in that time: a device that tries every 
 LOOKS_MAX: Final = 60
 
 FAILED_LOGIN: Final = "bad_user_name_or_password"
-WATCHED: Final = frozenset(
-    [
-        "bad_origin",
-        "bad_path",
-        "bad_subprotocol",
-        FAILED_LOGIN,
-        "client_certificate",
-        "client_identifier_not_valid",
-        "client_packet_limit",
-        "connection_rate_exceeded",
-        "connections_per_address",
-        "connections_per_user",
-        "credentials_expired",
-        "listener_max_connections",
-        "login_unavailable",
-        "logins_waiting",
-        "max_connections",
-        "not_a_proxy",
-        "packet_too_large",
-        "producers",
-        "proxy_header",
-        "quota_exceeded",
-        "sessions",
-    ]
-)
-"""Reasons of docs/PLAYBOOK.md whose remedy is a setting, a file or a service. Memory and storage have alarms of their
-own; mistakes of single clients, and a few wrong passwords, are common on an open port."""
 
 
 class Repeated(NamedTuple):
@@ -57,7 +31,7 @@ class ClosedConnections:
         while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW_SECONDS:
             self._looks.popleft()
         before = self._looks[0][1]
-        self._looks.append((now, {reason: counted[reason] for reason in counted if reason in WATCHED}))
+        self._looks.append((now, {reason: counted[reason] for reason in counted if reason in CLOSED}))
         for reason, count in self._looks[-1][1].items():
             closed = count - before.get(reason, 0)
             if closed >= (FAILED_MIN if reason == FAILED_LOGIN else CLOSED_MIN):

@@ -25,7 +25,8 @@ ALARMS: Final[Columns] = {
     "since": Column("since", "age"),
     "ended": Column("ended", "age"),
     "text": Column("text"),
-    "next": Column("next", wide=True),
+    "next": Column("what to do", wide=True),
+    "page": Column("page", wide=True),
 }
 CERTIFICATES: Final[Columns] = {
     "file": Column("file"),
@@ -80,7 +81,12 @@ def alarms(
     found = ask("alarms.all", data_dir, config, node=node)
     if history and not json_:
         found["alarms"] += found["history"]
-    show(found, json_, "alarms", ALARMS, "there are no alarms", wide)
+    lines = sys.stdout.isatty() and not wide  # in which nothing is cut
+    show(found, json_, "alarms", ALARMS, "there are no alarms", wide or not sys.stdout.isatty())
+    if lines and not json_:
+        for one in found["alarms"]:
+            title = " ".join(plain(one[part]) for part in ("kind", "subject") if one[part])
+            print(f"\n{title}: {plain(one['text'])}\n  what to do: {plain(one['next'])}\n  page: {one.get('page', '')}")
 
 
 def certificates(

@@ -13,7 +13,7 @@ export async function alarms() {
     missing(told),
     heading(t("tab.alarms")),
     told.alarms.length ? table({alarm: title, severity, ...nodeColumn(told.alarms), since: (one) => age(one.since), problem: (one) => one.text,
-      "what to do": (one) => one.next}, told.alarms) : el("p", {class: "ok"}, t("alarms.none")),
+      "what to do": (one) => one.next, page: (one) => one.page ?? ""}, told.alarms) : el("p", {class: "ok"}, t("alarms.none")),
     heading(t("alarms.ended")),
     table({alarm: title, severity, ...nodeColumn(told.history), ended: (one) => age(one.ended), lasted, problem: (one) => one.text}, told.history),
     heading(t("certificates")),

@@ -92,6 +92,7 @@ export const WORDS = {
   "col.out/s": ["out/s", "aus/s"],
   "col.p50 (ms)": ["p50 (ms)", "p50 (ms)"],
   "col.p99 (ms)": ["p99 (ms)", "p99 (ms)"],
+  "col.page": ["page", "Seite"],
   "col.pins retention": ["pins retention", "hält Daten fest"],
   "col.place": ["place", "Platz"],
   "col.primary": ["primary", "Primärknoten"],
