@@ -18,10 +18,11 @@ import pytest
 
 from starlingmq import Broker
 from starlingmq.admin import alarm_conditions, alarm_webhook
-from starlingmq.admin.alarm_conditions import DROPPED_SECONDS, Condition, Severity
+from starlingmq.admin.alarm_conditions import Condition, Severity
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms
 from starlingmq.admin.closed_connections import ClosedConnections
+from starlingmq.admin.dropped_messages import WINDOW_SECONDS, Dropped, DroppedMessages
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net import memory_watch
 from starlingmq.storage.opening import directory_of
@@ -189,7 +190,8 @@ async def test_operators_see_drops_and_certificates_that_end(
         ("certificate", file, "critical"),
         ("dropped", "queue_full", "warning"),
     ]
-    assert found["alarms"][1]["text"] == "10.0 messages per second are dropped: queue_full"
+    told = r"queue_full: 600 messages dropped since \d\d:\d\d:\d\d, and it goes on"
+    assert re.fullmatch(told, found["alarms"][1]["text"])
     assert found["alarms"][1]["next"].startswith("find out whether the client is slow or gone for good")
     assert found["alarms"][1]["page"] == "PLAYBOOK.html#dropped-messages"
     assert {one["node"] for one in found["alarms"]} == {broker.config.node.name}
@@ -240,6 +242,18 @@ def test_failed_logins_are_an_alarm_once_they_are_many(reason: str, count: int, 
     assert [one.reason for one in closed.look(1010.0, {reason: count}, {})] == [reason] * alarm
 
 
+def test_an_alarm_of_drops_counts_since_their_first_and_says_whether_they_go_on() -> None:
+    """Looks come every five seconds; 60 messages a second are dropped from second 100 to 120, 1 a second after 300."""
+    drops, counted, seen = DroppedMessages(0.0), {"queue_full": 0, "expired": 7}, []
+    for second in range(5, 500, 5):
+        counted["queue_full"] += 300 if 100 < second <= 120 else 5 * (second > 300)
+        seen += [(second, one) for one in drops.look(float(second), counted, 1.5) if one.reason == "queue_full"]
+    assert seen[0] == (105, Dropped("queue_full", 300, 100.0, 0.0))
+    assert seen[3] == (120, Dropped("queue_full", 1200, 100.0, 0.0))
+    assert seen[-1] == (175, Dropped("queue_full", 1200, 100.0, 55.0)), "afterwards a rate that is allowed is no alarm"
+    assert len(seen) == 15
+
+
 async def test_drops_count_for_a_minute_however_rarely_somebody_looks(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,13 +261,13 @@ async def test_drops_count_for_a_minute_however_rarely_somebody_looks(
     monkeypatch.setattr(alarm_conditions, "monotonic", lambda: start)
     broker = await serve()
     for rarely in range(1, 4):
-        at = start + rarely * (DROPPED_SECONDS + 20.0)
+        at = start + rarely * (WINDOW_SECONDS + 20.0)
         monkeypatch.setattr(alarm_conditions, "monotonic", lambda at=at: at)
         broker.state.ctx.counters.drop("queue_full", 600)
         await look(broker)
         assert broker._admin is not None
         (alarm,) = broker._admin.alarms.alarms.active()
-        assert alarm.text == "7.5 messages per second are dropped: queue_full"
+        assert alarm.text.startswith(f"queue_full: {600 * rarely:,} messages dropped since ")
 
 
 async def test_a_full_queue_and_a_banned_client_are_alarms(serve: Serve, ask: Ask, join: Join) -> None:

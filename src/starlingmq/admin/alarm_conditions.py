@@ -22,7 +22,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from time import monotonic
@@ -31,7 +30,8 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from starlingmq.admin.closed_connections import ClosedConnections
-from starlingmq.admin.cluster_health import ETCD_AWAY, ETCD_NEXT, cluster_health
+from starlingmq.admin.cluster_health import ETCD_AWAY, ETCD_NEXT, cluster_health, time_of_day
+from starlingmq.admin.dropped_messages import DroppedMessages
 from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.remedies import CLOSED, DROPPED
@@ -44,9 +44,6 @@ from starlingmq.storage.storage_health import ADVICE, CAUSES
 
 DISK_FREE_CRITICAL: Final = 0.03
 SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
-DROPPED_SECONDS: Final = 60.0  # over which drops are averaged
-APART_SECONDS: Final = 1.0  # between two counts of them that are kept, so a minute has few
-REASONS_MAX: Final = 50
 FLAPPING: Final = "give each device a client id of its own, or find out why it loses its connection; see the bans"
 LOGINS: Final = "correct the password of the device, or leave a stranger banned; see the bans"
 
@@ -81,8 +78,7 @@ class Conditions:
     def __init__(self, local_node: LocalNode, session_totals_job: SessionTotalsJob) -> None:
         self._local_node = local_node
         self._session_totals_job = session_totals_job
-        # the first entry is from before the minute that counts; nothing was dropped before this process began
-        self._dropped: deque[tuple[float, dict[str, int]]] = deque([(monotonic(), {})])
+        self._dropped = DroppedMessages(monotonic())
         self._closed = ClosedConnections()
         self._slow: list[Condition] = []  # of files and the system, as of the last look at them
         self._slow_again = 0.0
@@ -160,22 +156,13 @@ class Conditions:
             yield Condition("queue", "", "warning", text, advice)
 
     def _drops(self) -> Iterator[Condition]:
-        now, counted = monotonic(), dict(self._local_node.state.ctx.counters.dropped)
-        while len(self._dropped) > 1 and self._dropped[1][0] <= now - DROPPED_SECONDS:
-            self._dropped.popleft()
-        if now > self._dropped[-1][0] + APART_SECONDS:
-            self._dropped.append((now, counted))
-        most = self._settings().dropped_rate
-        if not most:
-            return
-        since, before = self._dropped[0]
-        seconds = max(DROPPED_SECONDS, now - since)
-        rates = {reason: (count - before.get(reason, 0)) / seconds for reason, count in counted.items()}
-        for reason, rate in sorted(rates.items(), key=lambda one: -one[1])[:REASONS_MAX]:
-            if rate > most:
-                text = f"{rate:,.1f} messages per second are dropped: {reason}"
-                advice = DROPPED.get(reason, "look up the reason on the page")
-                yield Condition("dropped", reason, "warning", text, advice)
+        now, clock, most = monotonic(), self._local_node.driver.clock(), self._settings().dropped_rate
+        for one in self._dropped.look(now, self._local_node.state.ctx.counters.dropped, most):
+            since = time_of_day(datetime.fromtimestamp(clock - (now - one.since)), now - one.since)
+            goes_on = f"none for {one.quiet:,.0f} s" if one.quiet else "and it goes on"
+            text = f"{one.reason}: {one.messages:,} messages dropped since {since}, {goes_on}"
+            advice = DROPPED.get(one.reason, "look up the reason on the page")
+            yield Condition("dropped", one.reason, "warning", text, advice)
 
     def _closed_again(self) -> Iterator[Condition]:
         errors, last = self._local_node.state.ctx.counters.errors, self._local_node.last_closed

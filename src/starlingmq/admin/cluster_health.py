@@ -114,7 +114,9 @@ def _next(gone: list[GoneNode]) -> str:
 
 
 def _clock(since: str, seconds: float) -> str:
-    """In the time zone of this machine."""
-    moment = datetime.fromisoformat(since).astimezone()
-    shown = moment.strftime("%H:%M:%S" if seconds < DAY else "%Y-%m-%d %H:%M:%S")
-    return f"{shown} ({seconds:,.0f} s)"
+    return f"{time_of_day(datetime.fromisoformat(since), seconds)} ({seconds:,.0f} s)"
+
+
+def time_of_day(moment: datetime, seconds: float) -> str:
+    """In the time zone of this machine; with the date if it was a day ago. ``seconds``: how long ago it was."""
+    return moment.astimezone().strftime("%H:%M:%S" if seconds < DAY else "%Y-%m-%d %H:%M:%S")
