@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from starlingmq.cli.announce import RunningBroker, announced, running
 from starlingmq.cli.main import main
@@ -102,6 +104,13 @@ def test_an_announcement_is_believed_only_if_nobody_else_can_have_written_it(tmp
     assert RunningBroker("a", tmp_path, 1) < RunningBroker("b", tmp_path, 1)
 
 
+def names(metrics: bytes) -> list[str]:
+    """The samples of a text for Prometheus, without their values; the lines about metrics are checked by its parser."""
+    families = list(text_string_to_metric_families(metrics.decode()))
+    assert all(family.documentation and family.type != "unknown" for family in families)
+    return [f"{one.name}{one.labels}" for family in families for one in family.samples]
+
+
 @pytest.mark.slow
 def test_ctl_asks_a_broker_over_http_with_a_token(tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tmp_path / "token"
@@ -121,6 +130,16 @@ def test_ctl_asks_a_broker_over_http_with_a_token(tmp_path: Path, alone: Path, m
         for asked in ("session reader", "sessions --away", "status", "retained", "bans", "groups", "log", *LOOKS):
             code, output, errors = run("ctl", *asked.split(), "--url", url)
             assert code == 0, (asked, errors)
+        request = urllib.request.Request(
+            f"{url}/metrics", headers={"authorization": f"Bearer {token.read_text().strip()}"}
+        )
+        with urllib.request.urlopen(request) as scraped:
+            told = names(scraped.read())
+        assert len(told) > 100 and told == names(run("ctl", "metrics", "--url", url)[1])
+        assert told == names(run("ctl", "metrics")[1])
+        few = run("ctl", "metrics", "starlingmq_clients_")[1].decode().splitlines()
+        assert [line.split()[1] for line in few[:2]] == ["HELP", "TYPE"]
+        assert all("starlingmq_clients_" in line.split(" ", 3)[2 * line.startswith("#")] for line in few)
         assert json.loads(run("ctl", "publish", "site/1", "m", "--url", url, "--json")[1])["receivers"] == 1
         assert run("ctl", "ban", "client", "evil", "-t", "10m", "--url", url)[0] == 0
         assert b"evil" in run("ctl", "bans", "--url", url)[1]

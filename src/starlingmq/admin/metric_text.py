@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+METRIC_TEXT: Final = "metrics.text"  # the action; workers of one machine ask each other for it
 LABEL: Final = "worker"
 
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?( .*)")

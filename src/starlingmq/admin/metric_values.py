@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Final
 
-from prometheus_client import ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
@@ -22,6 +22,7 @@ from starlingmq.admin.connector_metrics import connector_metric
 from starlingmq.admin.copy_metrics import copy_metrics
 from starlingmq.admin.forward_metrics import forward_metrics
 from starlingmq.admin.metric_samples import MetricsReply, Sample
+from starlingmq.admin.metric_text import MetricText
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
 from starlingmq.admin.share_metrics import share_metrics
@@ -72,13 +73,12 @@ def gauge(name: str, text: str, values: dict[str, float], label: str) -> Metric:
 
 
 class MetricValues:
-    """A collector of prometheus-client: all metrics of one broker as of now. The caller sets ``session_totals``
-    before."""
+    """A collector of prometheus-client: all metrics of one broker as of now."""
 
-    def __init__(self, service: AdminService) -> None:
+    def __init__(self, service: AdminService, session_totals: SessionTotals) -> None:
         self.local_node = service.local_node
         self.service = service
-        self.session_totals = SessionTotals()
+        self.session_totals = session_totals
         self.process = ProcessCollector(registry=None)
 
     def round_trips(self) -> dict[str, Histogram]:
@@ -481,8 +481,16 @@ def _by_qos(total: int, qos1: int, qos2: int) -> dict[str, float]:
     return {"0": float(total - qos1 - qos2), "1": float(qos1), "2": float(qos2)}
 
 
-async def metrics(values: MetricValues) -> MetricsReply:
+async def metrics(service: AdminService) -> MetricsReply:
     """All metrics as of now."""
-    values.session_totals = await values.service.session_totals_job.count()
+    values = MetricValues(service, await service.session_totals_job.count())
     samples = [Sample(one.name, one.labels, one.value) for family in values.collect() for one in family.samples]
     return MetricsReply(values.local_node.name, samples)
+
+
+async def metric_text(service: AdminService) -> MetricText:
+    """All metrics as of now."""
+    values = MetricValues(service, await service.session_totals_job.count())
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(values)
+    return MetricText(generate_latest(registry).decode())

@@ -27,6 +27,7 @@ from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
 from starlingmq.admin.messages import MessageActions
 from starlingmq.admin.metric_samples import MetricsReply
+from starlingmq.admin.metric_text import METRIC_TEXT, MetricText, merge
 from starlingmq.admin.nats_answers import NatsAnswers
 from starlingmq.admin.node_rpc import NodeRpc, nothing_to_report
 from starlingmq.admin.operator_bans import BanActions
@@ -141,6 +142,8 @@ class AdminService:
         self.traces = Traces(self.node_rpc)
         self.actions |= self.traces.actions()
         self.actions |= {"metrics": typed(NoArguments, self._metrics), "health": typed(NoArguments, self._health)}
+        self.actions[METRIC_TEXT] = typed(NoArguments, self._metric_text)
+        self.node_rpc.actions[METRIC_TEXT] = typed(NoArguments, self._own_metric_text)
         self._leaving: asyncio.Task[None] | None = None
         self._leave_error = ""
 
@@ -181,12 +184,20 @@ class AdminService:
 
     async def _metrics(self, report: Report, request: NoArguments) -> MetricsReply:
         """Raises AdminError."""
-        try:  # the module is imported in a thread, and only when it is needed
-            figures = await asyncio.to_thread(importlib.import_module, "starlingmq.admin.metric_values")
-        except ImportError as error:
-            raise AdminError(409, f"metrics need {error.name}; run pip install '.[http]' in the sources") from None
-        reply: MetricsReply = await figures.metrics(figures.MetricValues(self))
+        reply: MetricsReply = await (await _metric_values()).metrics(self)
         return reply
+
+    async def _own_metric_text(self, report: Report, request: NoArguments) -> MetricText:
+        """Raises AdminError."""
+        reply: MetricText = await (await _metric_values()).metric_text(self)
+        return reply
+
+    async def _metric_text(self, report: Report, request: NoArguments) -> MetricText:
+        """Raises AdminError."""
+        if not self.local_node.config().cluster.one_machine:
+            return await self._own_metric_text(report, request)
+        found = await self.node_rpc.everywhere(METRIC_TEXT, NoArguments(), MetricText)
+        return MetricText(merge({worker: one.text for worker, one in found.results.items()}))
 
     async def _health(self, report: Report, request: NoArguments) -> NodeReadiness:
         found = readiness(self.local_node)
@@ -263,3 +274,11 @@ class AdminService:
         except Exception as error:
             self._leave_error = str(error)
             log.error("%s could not leave its cluster: %s", self.local_node.name, error)
+
+
+async def _metric_values() -> Any:
+    """The module, imported in a thread, and only when it is needed. Raises AdminError."""
+    try:
+        return await asyncio.to_thread(importlib.import_module, "starlingmq.admin.metric_values")
+    except ImportError as error:
+        raise AdminError(409, f"metrics need {error.name}; run pip install '.[http]' in the sources") from None

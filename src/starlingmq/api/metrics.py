@@ -6,12 +6,10 @@ from typing import Final
 
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
+from msgspec import convert
 
-from starlingmq.admin import metric_values
 from starlingmq.admin.metric_samples import MetricsReply
-from starlingmq.admin.metric_text import MetricText, merge
-from starlingmq.admin.typed_actions import NoArguments
-from starlingmq.api.own_metrics import TEXT
+from starlingmq.admin.metric_text import METRIC_TEXT
 from starlingmq.api.served import served
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # Litestar adds the charset to text types
@@ -20,15 +18,10 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # Litestar adds the charset t
 def routes(prefix: str) -> list[HTTPRouteHandler]:
     @get("/metrics", summary="Get all metrics in Prometheus format", tags=["metrics"], media_type=CONTENT_TYPE)
     async def metrics() -> Response[str]:
-        if served().local_node.config().cluster.one_machine:
-            found = await served().service.node_rpc.everywhere(TEXT, NoArguments(), MetricText)
-            text = merge({worker: one.text for worker, one in found.results.items()})
-        else:
-            text = await served().metrics.text()
-        return Response(text, media_type=CONTENT_TYPE)
+        return Response((await served().ask(METRIC_TEXT))["text"], media_type=CONTENT_TYPE)
 
     @get(f"{prefix}/metrics", summary="Get all metrics as JSON", tags=["metrics"])
     async def as_json() -> MetricsReply:
-        return await metric_values.metrics(served().metrics.figures)
+        return convert(await served().ask("metrics"), MetricsReply)
 
     return [metrics, as_json]

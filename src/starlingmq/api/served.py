@@ -17,7 +17,6 @@ from starlingmq.admin.node_rpc import nothing_to_report
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.service import AdminService
 from starlingmq.api.connection_limit import Slots
-from starlingmq.api.own_metrics import OwnMetrics
 
 OPEN_MAX: Final = 24  # concurrent live streams
 OPEN_PER_ADDRESS: Final = 8
@@ -27,7 +26,6 @@ class Served:
     def __init__(self, local_node: LocalNode, service: AdminService) -> None:
         self.local_node = local_node
         self.service = service
-        self.metrics = OwnMetrics(service)
         self.nats = NatsMonitor(local_node)
         self.streams = Slots(OPEN_MAX, OPEN_PER_ADDRESS, "streams")
 

@@ -26,6 +26,7 @@ from starlingmq.cli.ctl_ask import (
     sorted_or_listed,
 )
 from starlingmq.cli.tables import Column, Columns, WideOption
+from starlingmq.log import printable
 
 SHOWN: Final = 1000
 SHOWN_OF_SESSION: Final = 10  # entries of each list
@@ -351,15 +352,15 @@ def metrics(
     config: FileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Print all metrics of this node in Prometheus format."""
-    found = ask("metrics", data_dir, config)
-    found["samples"] = [one for one in found["samples"] if one["name"].startswith(name)]
+    """Print all metrics of this node in Prometheus format, as /metrics has them."""
     if json_:
+        found = ask("metrics", data_dir, config)
+        found["samples"] = [one for one in found["samples"] if one["name"].startswith(name)]
         print(json.dumps(found))
         return
-    for one in found["samples"]:
-        labels = ", ".join(f"{key}={plain(value)}" for key, value in one["labels"].items())
-        print(f"{one['name']}{{{labels}}} {one['value']:g}" if labels else f"{one['name']} {one['value']:g}")
+    for line in ask("metrics.text", data_dir, config)["text"].split("\n"):  # values may have other line breaks
+        if line and line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(name):
+            print(printable(line))
 
 
 LOOKS: Final = (

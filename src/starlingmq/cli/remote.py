@@ -25,13 +25,14 @@ SCHEMES: Final = ("http://", "https://")
 
 class HttpRoute(NamedTuple):
     """``body``: the arguments are sent as JSON, but for the name of the node if it is ``at_node``; otherwise all are in
-    the query. ``waits``: the answer may take any time."""
+    the query. ``waits``: the answer may take any time. ``text``: outside of the API, answered with text."""
 
     method: str
     path: str
     body: bool = False
     at_node: bool = False
     waits: bool = False
+    text: bool = False
 
 
 ROUTES: Final = {
@@ -88,6 +89,7 @@ ROUTES: Final = {
     "streams.trim": HttpRoute("POST", "/streams/trim"),
     "streams.delete": HttpRoute("DELETE", "/streams"),
     "metrics": HttpRoute("GET", "/metrics"),
+    "metrics.text": HttpRoute("GET", "/metrics", text=True),
     "health": HttpRoute("GET", "/health/ready"),
 }
 """Actions of the control socket that the HTTP API has with the same arguments and the same result."""
@@ -200,7 +202,7 @@ def _answer(
     """Raises CommandError, also while the answer is read."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    path = "" if route.path.startswith("/health") else "/api/v1"
+    path = "" if route.text or route.path.startswith("/health") else "/api/v1"
     try:
         connection = kind(parts.hostname or "", parts.port, timeout=seconds)
         with closing(connection):
@@ -218,7 +220,9 @@ def _answer(
 
 def _exchange(url: str, route: HttpRoute, query: str, body: bytes | None, seconds: float | None) -> tuple[int, Any]:
     with _answer(url, route, query, body, seconds) as response:
-        return response.status, _decoded(response.read())
+        content = response.read()
+        told = route.text and response.status < 400
+        return response.status, {"text": content.decode()} if told else _decoded(content)
 
 
 def _decoded(content: bytes) -> Any:
