@@ -286,7 +286,7 @@ async def test_a_full_queue_and_a_banned_client_are_alarms(serve: Serve, ask: As
     kinds = {one["kind"]: one["text"] for one in (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]}
     assert kinds["queue"] == (
         "1 client was too slow for longer than limits.publisher_hold, so publishers are not held; a queue that reaches "
-        "mqtt.max_mqueue_len (1,000) or limits.queue_bytes (67,108,864) drops its oldest messages"
+        "mqtt.max_mqueue_len (1,000 messages) or limits.queue_bytes (64MiB) drops its oldest messages"
     )
     assert "'twins'" in kinds["flapping"]
 
@@ -295,7 +295,7 @@ async def test_a_full_queue_and_a_banned_client_are_alarms(serve: Serve, ask: As
     ("most", "size", "told"),
     [
         (0, 0, "nothing bounds the queues"),
-        (7, 0, "a queue that reaches mqtt.max_mqueue_len (7) drops its oldest messages"),
+        (7, 0, "a queue that reaches mqtt.max_mqueue_len (7 messages) drops its oldest messages"),
     ],
 )
 async def test_the_alarm_of_slow_clients_says_what_the_settings_do_to_their_queues(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .browser import BROWSER, Chromium
-from .conftest import TOKEN, Ask, Join, Serve
+from .conftest import TOKEN, Ask, Join, Passwd, Serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")]
 
@@ -80,6 +80,26 @@ async def test_the_dashboard_shows_the_state_of_the_broker(
         assert not page.problems
 
 
+async def test_a_login_that_takes_time_shows_that_it_is_verified_and_then_why_it_is_refused(
+    serve: Serve, passwd: Passwd, chromium: Chromium
+) -> None:
+    auth = {"password": {"file": passwd(ann="right")}, "api": {"users": ["ann"]}, "failures": {"delay": "500ms"}}
+    broker = await serve(auth=auth)
+    async with chromium.page() as page:
+        await page.go(broker.address("http") + "/")
+        await page.until("document.getElementById('login')?.open")
+        button, refused = "document.querySelector('#login button')", "document.getElementById('refused')"
+        await page.run("document.getElementById('user').value = 'ann'")
+        for password in ("wrong", "right"):
+            await page.run(f"document.getElementById('password').value = '{password}'; {button}.click()")
+            if password == "wrong":
+                assert await page.run(f"{button}.disabled && {button}.textContent") == "Logging in…"
+                await page.until(f"{refused}.textContent === 'wrong user name or password' && !{button}.disabled")
+                assert await page.run(f"document.getElementById('login').open && {button}.textContent") == "Log in"
+        await page.until("!document.getElementById('login').open && document.body.dataset.shown === 'overview'")
+        assert not [problem for problem in page.problems if "401" not in problem]
+
+
 async def test_the_dashboard_needs_a_token_to_show_and_change_anything(
     serve: Serve, join: Join, token_file: str, chromium: Chromium, pictures: Path
 ) -> None:
@@ -95,7 +115,7 @@ async def test_the_dashboard_needs_a_token_to_show_and_change_anything(
             await page.run("document.querySelector('#login button').click()")
 
         await log_in("not-the-token-0123456789")
-        await page.until("document.getElementById('refused').textContent.includes('required')")
+        await page.until("document.getElementById('refused').textContent === 'wrong token'")
         await page.until("document.getElementById('login').open")
         await log_in(TOKEN)
         await page.until(f"{SHOWN}.includes('c1')")

@@ -123,6 +123,18 @@ def test_every_command_of_ctl_has_json() -> None:
         assert any("--json" in parameter.opts for parameter in command.params), name
 
 
+EMPTY = """\
+clients -s stuck -> no client contains 'stuck'
+clients -> no client is connected
+sessions --away -s stuck -> no disconnected session contains 'stuck'
+subscriptions -s stuck --topic a/b -> no subscription is of a client with 'stuck' and receives 'a/b'
+retained x/# -> no retained message matches 'x/#'
+groups stuck --everywhere -> no queue group begins with 'stuck'
+users stuck -> no user contains 'stuck'
+settings stuck -> no setting contains 'stuck'"""
+"""Commands, and the lines that they print for an empty list."""
+
+
 class Ctl:
     """``starlingmq ctl`` in this process."""
 
@@ -186,6 +198,9 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "evil" in ctl("bans")
         ctl("unban", "client", "evil")
         assert "there are no bans" in ctl("bans")
+        for line in EMPTY.splitlines():
+            asked, _, said = line.partition(" -> ")
+            assert ctl(*asked.split()).splitlines()[0] == said
         check_refusals(ctl)
         assert "data_dir" in ctl("config")
         assert " ok " in ctl("overview")
@@ -297,6 +312,8 @@ async def test_a_session_shows_ten_of_each_list_unless_all_are_wanted(tmp_path: 
         assert lines("subscribes", "--all") == [f"a/{number} (QoS 1)" for number in range(12)]
         cut = "… and 10 more: not listed: a broker shows the first 1,000"
         assert len(lines("queued", "--all")) == 1001 and lines("queued", "--all")[-1] == cut
+        facts = ctl("session", "away").splitlines()
+        assert {"queued           1,010 messages", "expiry           600 s", "connected        no"} <= set(facts)
         for more in ((), ("--all",)):
             found: Any = ctl.json("session", "away", *more)
             assert (len(found["subscriptions"]), len(found["queue"])) == (12, 1000)

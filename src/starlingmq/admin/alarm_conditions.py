@@ -37,6 +37,7 @@ from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.config.alarms_section import AlarmsConfig
+from starlingmq.config.section_types import format_size
 from starlingmq.core.observe.session_totals import SessionTotals
 from starlingmq.process import clock_is_synchronized, memory
 from starlingmq.storage.opening import directory_of
@@ -146,8 +147,9 @@ class Conditions:
             config = self._local_node.config()
             most, size = config.mqtt.max_mqueue_len, config.limits.queue_bytes
             who = "1 client was" if survey.stalled == 1 else f"{survey.stalled:,} clients were"
-            limits = (("mqtt.max_mqueue_len", most), ("limits.queue_bytes", size))
-            full = " or ".join(f"{name} ({limit:,})" for name, limit in limits if limit)
+            limits = [f"mqtt.max_mqueue_len ({most:,} messages)"] * bool(most)
+            limits += [f"limits.queue_bytes ({format_size(size)})"] * bool(size)
+            full = " or ".join(limits)
             outcome = f"a queue that reaches {full} drops its oldest messages" if full else "nothing bounds the queues"
             longest = f"; the longest queue is that of {survey.slow[0][1]!r}" if survey.slow else ""
             slow = "too slow for longer than limits.publisher_hold, so publishers are not held"

@@ -178,12 +178,13 @@ class Guard:
             ) from None
         if who is not None:
             return who
-        self._note_refusal("password" if self.access.is_basic(authorization) else "token", address, name)
+        reason = "password" if self.access.is_basic(authorization) else "token"
+        self._note_refusal(reason, address, name)
         delay, ban = self.bans.failed(monotonic(), address, name)
         if ban is not None:
             log.warning("%s is banned for %.0f s: %s", ban.name, ban.until - monotonic(), ban.reason)
         await asyncio.sleep(delay)
-        raise RequestRefused(401, LOG_IN, [WHO])
+        raise RequestRefused(401, REFUSALS[reason], [WHO])
 
     def _note_refusal(self, reason: str, address: str, name: str) -> None:
         self.refused[reason] += 1

@@ -92,6 +92,12 @@ def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "no
     warn_of(found)
 
 
+def nothing(what: str, otherwise: str, **filters: str) -> str:
+    """The line of an empty list: by which filters nothing is left, as ``contains="text"``, or ``otherwise``."""
+    given = [f"{verb.replace('_', ' ')} {text!r}" for verb, text in filters.items() if text]
+    return f"no {what} {' and '.join(given)}" if given else otherwise
+
+
 def tell_total(found: Result, key: str) -> None:
     """Of a sorted list."""
     if "complete" in found:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address
-from starlingmq.cli.ctl_ask import DescendingOption, ListOrder, sorted_or_listed, tell_total, warn_of
+from starlingmq.cli.ctl_ask import DescendingOption, ListOrder, nothing, sorted_or_listed, tell_total, warn_of
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import progress
 from starlingmq.cli.remote import is_url
@@ -65,7 +65,7 @@ def groups(
         print(json.dumps(found))
         return
     if not found["groups"]:
-        print("there are no queue groups")
+        print(nothing("queue group", "there are no queue groups", begins_with=prefix))
         return
     entries = [
         {

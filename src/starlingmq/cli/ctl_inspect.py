@@ -11,7 +11,7 @@ import typer
 
 from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import AtOption, NodeOption, ask, show
+from starlingmq.cli.ctl_ask import AtOption, NodeOption, ask, nothing, show
 from starlingmq.cli.ctl_look import ClientArgument
 from starlingmq.cli.tables import Column, Columns, WideOption
 
@@ -159,7 +159,7 @@ def users(
     """List the users of the password file and of connected clients, with their clients at this node and their rights
     at the HTTP API."""
     found = ask("users", data_dir, config, q=part, node=node)
-    show(found, json_, "users", USERS, "there are no users", wide)
+    show(found, json_, "users", USERS, nothing("user", "there are no users", contains=part), wide)
     if not json_:
         methods = ", ".join(found["methods"]) or "none"
         more = f"; {found['total']:,} users in all" if found["total"] > len(found["users"]) else ""
@@ -236,7 +236,7 @@ def settings(
     """List the settings that can be changed while the broker serves."""
     found = ask("settings", data_dir, config, node=node)
     found["settings"] = [one for one in found["settings"] if part in one["path"]]
-    show(found, json_, "settings", SETTINGS, "there is no such setting", wide)
+    show(found, json_, "settings", SETTINGS, nothing("setting", "there are no settings", contains=part), wide)
 
 
 def change(

@@ -22,6 +22,7 @@ from starlingmq.cli.ctl_ask import (
     SearchOption,
     ask,
     listed,
+    nothing,
     show,
     sorted_or_listed,
 )
@@ -30,6 +31,12 @@ from starlingmq.log import printable
 
 SHOWN: Final = 1000
 SHOWN_OF_SESSION: Final = 10  # entries of each list
+UNITS: Final = {
+    **dict.fromkeys(("expiry", "keep_alive"), "s"),
+    **dict.fromkeys(("queued", "inflight", "awaiting_rel", "dropped"), "messages"),
+    "queued_bytes": "bytes",
+}
+"""Of the numbers of a session."""
 FOLLOW_SECONDS: Final = 1.0
 
 CLIENTS: Final[Columns] = {
@@ -126,7 +133,8 @@ def clients(
 ) -> None:
     """List connected clients on all nodes."""
     found = listed("clients", "clients", limit, data_dir, config, q=search, node=node)
-    show(found, json_, "clients", CLIENTS, "no client is connected", wide)
+    none = nothing("client", "no client is connected", contains=search, is_at_node=node)
+    show(found, json_, "clients", CLIENTS, none, wide)
 
 
 def sessions(
@@ -142,7 +150,9 @@ def sessions(
     """List sessions on all nodes, connected or not."""
     wanted = "no" if away else ""
     found = listed("sessions", "sessions", limit, data_dir, config, q=search, node=node, connected=wanted)
-    show(found, json_, "sessions", SESSIONS, "there are no sessions", wide)
+    what = "disconnected session" if away else "session"
+    none = nothing(what, f"there are no {what}s", contains=search, is_at_node=node)
+    show(found, json_, "sessions", SESSIONS, none, wide)
 
 
 def subscriptions(
@@ -163,7 +173,10 @@ def subscriptions(
     found = sorted_or_listed(
         "subscriptions", "subscriptions", limit, data_dir, config, ListOrder(sort, descending), **chosen
     )
-    show(found, json_, "subscriptions", SUBSCRIPTIONS, "there are no subscriptions", wide)
+    by = {"is_of_a_client_with": search, "has_a_filter_with": filter, "receives": topic, "is_at_node": node}
+    show(
+        found, json_, "subscriptions", SUBSCRIPTIONS, nothing("subscription", "there are no subscriptions", **by), wide
+    )
 
 
 def session(
@@ -181,7 +194,7 @@ def session(
     told = {**found["session"], "node": found["node"], **(found["client"] or {})}
     for name, value in told.items():
         if value not in (None, ""):
-            print(f"{name.replace('_', ' '):16} {plain(str(value))}")
+            print(f"{name.replace('_', ' '):16} {_fact(name, value)}")
     count: dict[str, Any] = found["session"]
     subscribed = [f"{plain(each['filter'])} (QoS {each['qos']})" for each in found["subscriptions"]]
     window = [f"{each['packet_id']}: {plain(each['topic'] or '?')}, {each['stage']}" for each in found["window"]]
@@ -191,6 +204,12 @@ def session(
     _print_first("subscribes", subscribed, count["subscriptions"], all_)
     _print_first("in flight", window, count["inflight"], all_)
     _print_first("queued", queue, count["queued"], all_)
+
+
+def _fact(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,} {UNITS.get(name, '')}".rstrip() if isinstance(value, int) else plain(str(value))
 
 
 def _print_first(title: str, lines: list[str], total: int, all_: bool) -> None:
@@ -233,7 +252,8 @@ def retained(
     found = sorted_or_listed(
         "retained", "retained", limit, data_dir, config, ListOrder(sort, descending), filter=filter
     )
-    show(found, json_, "retained", RETAINED, "no retained messages match", wide)
+    none = nothing("retained message", "there are no retained messages", matches="" if filter == "#" else filter)
+    show(found, json_, "retained", RETAINED, none, wide)
 
 
 def overview(
@@ -358,9 +378,16 @@ def metrics(
         found["samples"] = [one for one in found["samples"] if one["name"].startswith(name)]
         print(json.dumps(found))
         return
-    for line in ask("metrics.text", data_dir, config)["text"].split("\n"):  # values may have other line breaks
-        if line and line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(name):
-            print(printable(line))
+    text = ask("metrics.text", data_dir, config)["text"].rstrip("\n")
+    lines = [
+        line
+        for line in text.split("\n")  # values may have other line breaks
+        if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(name)
+    ]
+    for line in lines:
+        print(printable(line))
+    if not lines:
+        print(nothing("metric", "there are no metrics", begins_with=name), file=sys.stderr)
 
 
 LOOKS: Final = (

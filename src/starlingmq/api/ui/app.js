@@ -30,16 +30,26 @@ let turn = 0;
 let live = null; // the view that goes on by itself, while it is shown
 let liveAt = "";
 
-$("login").querySelector("form").addEventListener("submit", (event) => {
+// While a login is verified, which may take seconds.
+function verifying(busy) {
+  const button = $("login").querySelector("button");
+  button.disabled = busy;
+  button.textContent = t(busy ? "login.verifying" : "login");
+}
+
+$("login").querySelector("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const bytes = new TextEncoder().encode($("user").value + ":" + $("password").value);
   const basic = "Basic " + btoa(String.fromCharCode(...bytes));
   sessionStorage.setItem("authorization", $("token").value ? "Bearer " + $("token").value : basic);
-  $("login").close();
-  refresh();
+  $("refused").textContent = "";
+  verifying(true);
+  await refresh();
+  verifying(false);
 });
 
 function settle(name, parts) {
+  $("login").close();
   $("view").classList.remove("stale");
   if (parts) replace($("view"), parts);
   for (const tab of $("tabs").children) {
@@ -60,6 +70,7 @@ function complain(error) {
   forgetWhatLacks(); // it may come back as another version
   $("state").textContent = error instanceof TypeError ? t("no_answer") : error.message;
   $("state").className = "bad";
+  $("refused").textContent = $("state").textContent;
   $("view").classList.add("stale");
 }
 
