@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Final, Protocol, TypeVar
 
 from starlingmq.config.settings import LogConfig
-from starlingmq.core.ready import Notice
+from starlingmq.core.ready import PUBLISH_REFUSED, SUBSCRIBE_REFUSED, Notice, Refusal
 from starlingmq.core.session.overlaps import OVERLAPS
 from starlingmq.core.session.session_reset import LOST
 
@@ -133,14 +133,20 @@ class Timer(Protocol):
 
 class NoticeLog:
     """Logs why connections were ended: at most ``rate`` lines per second and reason (0: unlimited), and the number left
-    out, a second later at the latest. ``later`` is ``call_later`` of the event loop."""
+    out, a second later at the latest. ``later`` is ``call_later`` of the event loop; ``why`` names the rule by which
+    something was refused."""
 
     def __init__(
-        self, rate: int, clock: Callable[[], float], later: Callable[[float, Callable[[], None]], Timer]
+        self,
+        rate: int,
+        clock: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], Timer],
+        why: Callable[[Refusal], str] = lambda refusal: "not authorized",
     ) -> None:
         self.rate = rate
         self.clock = clock
         self.later = later
+        self.why = why
         self.last: dict[str, Notice] = {}  # the last closed connection of each reason, for alarms
         self._seconds: dict[str, tuple[int, int]] = {}  # reason -> (second, lines in it)
         self._left_out: dict[str, int] = {}  # by reason, not reported yet
@@ -158,10 +164,12 @@ class NoticeLog:
             told["user"] = user
         what = "closed " if notice.closing else ""
         # a connection that continues may have lost a message
-        level = logging.INFO if notice.closing else logging.WARNING
+        detail, level = notice.detail, logging.INFO if notice.closing else logging.WARNING
+        if isinstance(notice, Refusal):
+            detail, level = f"{notice.text()}: {detail or self.why(notice)}", logging.INFO
         whose = f" of client {notice.client_id!r}" if notice.client_id else ""
         whose += f", user {user!r}" if user else ""
-        log.log(level, "%s%s%s: %s (%s)", what, notice.peer, whose, notice.detail, reason, extra=told)
+        log.log(level, "%s%s%s: %s (%s)", what, notice.peer, whose, detail, reason, extra=told)
 
     def may_log(self, reason: str) -> bool:
         """Whether another line for this reason is within the rate; if not, it is counted."""
@@ -184,6 +192,9 @@ class NoticeLog:
             told = {"reason": reason, "count": count}
             if reason in HEALTHY:
                 log.info("%d more clients %s", count, reason, extra=told)
+                return
+            if reason in (PUBLISH_REFUSED, SUBSCRIBE_REFUSED):
+                log.info("%s: %d more were refused", reason, count, extra=told)
                 return
             what = (
                 "log lines about connections that stay open were suppressed"

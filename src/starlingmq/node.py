@@ -269,7 +269,8 @@ class Broker:
         clock = broker_clock()
         config = self.config
         state = new_state(config, self.hooks, self._access, clock())
-        notices = self._notices = NoticeLog(config.limits.log_rate, clock, asyncio.get_running_loop().call_later)
+        later, why = asyncio.get_running_loop().call_later, self._access.why_refused
+        notices = self._notices = NoticeLog(config.limits.log_rate, clock, later, why)
         copied = self._copies.part
         if copied is None:
             store = open_store(config, state, clock)

@@ -44,6 +44,78 @@ async def test_publish_and_subscribe(serve: Serve, join: Join, tmp_path: Path) -
     assert (await peer.message()).topic == b"mine/c/2"
 
 
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines of refused packets, without the address."""
+    found = [record for record in caplog.records if record.getMessage().endswith("_refused)")]
+    assert {record.levelname for record in found} <= {"INFO"}
+    assert all(record.getMessage().startswith("127.0.0.1:") for record in found)
+    return [record.getMessage().partition(" of ")[2] for record in found]
+
+
+async def test_a_refused_packet_leaves_a_line_with_the_rule(
+    serve: Serve, join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    listeners = ["mqtt://127.0.0.1:0", "nats://127.0.0.1:0"]
+    file = tmp_path / "acl"
+    broker = await serve(auth=rules(file, RULES + "- {deny: publish, topics: [door]}\n"), listeners=listeners)
+    peer = await join(broker, "c", username="ann")
+    assert await peer.publish("mine/c/1") == Reason.NO_MATCHING_SUBSCRIBERS and refusals(caplog) == []
+    assert await peer.publish("mine/d\n") == Reason.NOT_AUTHORIZED
+    assert await peer.publish("door", retain=True) == Reason.NOT_AUTHORIZED
+    assert await peer.subscribe("mine/c/#", "secret", "other", "$share/others/jobs/#") == [0, 0x87, 0x87, 0x87]
+    by_default, by_rule = "no rule matches; the default is to deny", f"rule 5 in {file} decides"
+    assert refusals(caplog) == [
+        f"client 'c', user 'ann': PUBLISH to 'mine/d\\n' at QoS 1 refused: {by_default} (publish_refused)",
+        f"client 'c', user 'ann': PUBLISH to 'door' at QoS 1, retained, refused: {by_rule} (publish_refused)",
+        f"client 'c', user 'ann': SUBSCRIBE to 'secret' refused: {by_default} (subscribe_refused)",
+    ]
+    caplog.clear()
+    client = await nats.connect(broker.address("nats"), name="n")
+    await client.publish("door", b"x")
+    await client.subscribe("jobs.*", "others")
+    await client.flush()
+    await client.close()
+    told = [line.partition(": ")[2] for line in refusals(caplog)]
+    assert told == [
+        f"PUBLISH to 'door' at QoS 0 refused: {by_rule} (publish_refused)",
+        f"SUBSCRIBE to 'jobs/+' of the group 'others' refused: {by_default} (subscribe_refused)",
+    ]
+
+
+async def test_a_refused_packet_leaves_a_line_if_a_hook_or_the_broker_refuses_it(
+    serve: Serve, join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    broker = await serve(authorize=lambda access: access.topic != "door", mqtt={"shared_subscription": False})
+    peer = await join(broker, "c")
+    assert await peer.publish("door") == await peer.publish("$SYS/broker/x") == Reason.NOT_AUTHORIZED
+    assert await peer.subscribe("door", "window") == [Reason.NOT_AUTHORIZED, 0]
+    assert await peer.subscribe("$share/g/window") == [Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED]
+    assert [line.partition(" refused: ")[2] for line in refusals(caplog)] == [
+        "a hook or auth.http refused it (publish_refused)",
+        "only the broker publishes to this topic (publish_refused)",
+        "a hook or auth.http refused it (subscribe_refused)",
+        "mqtt.shared_subscription is false (subscribe_refused)",
+    ]
+
+
+async def test_lines_about_refused_packets_are_limited_and_the_rest_is_counted(
+    serve: Serve, join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    broker = await serve(auth=rules(tmp_path / "acl"), limits={"log_rate": 1})
+    peer = await join(broker, "c")
+    for _ in range(50):
+        assert await peer.publish("door") == Reason.NOT_AUTHORIZED
+    assert broker._notices is not None
+    broker._notices.flush()
+    lines, counted = refusals(caplog), [record for record in caplog.records if "more were refused" in record.message]
+    assert 1 <= len(lines) <= 10
+    assert len(lines) + sum(record.count for record in counted) == 50  # type: ignore[attr-defined]
+    assert broker.state.ctx.counters.noted["publish_refused"] == 50
+
+
 async def test_a_client_without_a_reason_code_is_disconnected(serve: Serve, join: Join, tmp_path: Path) -> None:
     broker = await serve(auth=rules(tmp_path / "acl"))
     old = await join(broker, "c", version=4)

@@ -135,7 +135,16 @@ def test_each_reason_for_which_messages_are_given_up_is_explained() -> None:
 
 
 SERVER = ("core", "cluster", "net", "auth", "admin", "wire")
-WORD_AT = {"notice": 0, "Notice": 0, "HandshakeError": 0, "note": 0, "fail": 3, "not_claimed": 3, "ConnectVerdict": 3}
+WORD_AT = {
+    "notice": 0,
+    "refused": 0,
+    "Notice": 0,
+    "HandshakeError": 0,
+    "note": 0,
+    "fail": 3,
+    "not_claimed": 3,
+    "ConnectVerdict": 3,
+}
 """The argument with a reason of a closed connection, by the name of what is called."""
 
 

@@ -88,11 +88,8 @@ class RuleActions:
         if ban is not None:
             reason = f"the {ban.kind} {ban.name} is banned: {ban.reason}"
             return RuleTestResult(False, reason, username, peer_host(peer) if peer else "")
-        from starlingmq.auth.rule_check import RuleQuestion, check_rules
+        from starlingmq.auth.rule_check import RuleQuestion
 
-        chain = self._local_node.access.chain
-        rules = self._local_node.config().auth.acl
-        file = rules.file
         granted = None if client is None or client.rights is None else client.rights.source
         question = RuleQuestion(
             request.client_id,
@@ -105,8 +102,7 @@ class RuleActions:
             request.group.encode(),
             granted if isinstance(granted, tuple) else None,
         )
-        acl = chain.acl if chain is not None and file else None
-        found = check_rules(acl, file, question, rules.filter == "deliver")
+        found = self._local_node.access.ask_rules(question)
         return RuleTestResult(found.allowed, found.reason, username, peer_host(peer) if peer else "")
 
     def _checked(self, request: RuleTest) -> bytes:

@@ -15,6 +15,7 @@ from starlingmq.core.broker import BrokerState
 from starlingmq.core.connection import UNPROVED
 from starlingmq.core.context import everything
 from starlingmq.core.nats.nkey_auth import NKEY, Verify
+from starlingmq.core.ready import PUBLISH_REFUSED, Refusal
 from starlingmq.core.session.session import Client
 from starlingmq.core.session.session_user import RULES
 from starlingmq.hooks import Hooks
@@ -25,6 +26,7 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.chain import Chain
     from starlingmq.auth.passwords import Hashing
+    from starlingmq.auth.rule_check import CheckedAction, RuleAnswer, RuleQuestion
 
 
 class AccessControl:
@@ -78,6 +80,36 @@ class AccessControl:
             if self._state is not None:
                 self.admit(self._state, self.config)
         return ban
+
+    def ask_rules(self, question: RuleQuestion) -> RuleAnswer:
+        """Whether the present rules allow something, and which one decides."""
+        from starlingmq.auth.rule_check import check_rules
+
+        rules = self.config.auth.acl
+        acl = self.chain.acl if self.chain is not None and rules.file else None
+        return check_rules(acl, rules.file, question, rules.filter == "deliver")
+
+    def why_refused(self, refusal: Refusal) -> str:
+        """The rule that decides about a publish or a subscription, in one line."""
+        from starlingmq.auth.rule_check import RuleQuestion
+
+        source = None if refusal.rights is None else refusal.rights.source
+        granted = source if isinstance(source, tuple) else None
+        publishes = refusal.reason == PUBLISH_REFUSED
+        action: CheckedAction = "publish" if publishes else "group" if refusal.group else "subscribe"
+        asked = RuleQuestion(
+            refusal.client_id,
+            refusal.username,
+            refusal.peer,
+            action,
+            refusal.topic,
+            refusal.qos,
+            refusal.retain,
+            refusal.group,
+            granted,
+        )
+        found = self.ask_rules(asked)
+        return "the rules have changed since" if found.allowed else found.reason
 
     # Settings
 

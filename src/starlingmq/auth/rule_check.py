@@ -47,7 +47,8 @@ def check_rules(acl: Acl | None, file: str, question: RuleQuestion, filters: boo
         return verdict
     if not rules and acl is None:
         return RuleAnswer(True, "there is no file of rules (auth.acl.file), so everything is allowed")
-    found = _topic(rules, default, question, named)
+    own = [(number, rule) for number, rule in enumerate(rules, 1) if _is_for(rule, question)]
+    found = _topic(own, default, question, named)
     if filters and not found.allowed and question.action == "subscribe":
         rights = Acl(rules, default).rights(question.client_id, question.username, question.peer)
         rights.filters = True
@@ -69,14 +70,19 @@ class _Names(NamedTuple):
 
 def _connect(rules: Sequence[Rule], question: RuleQuestion, named: _Names) -> RuleAnswer:
     for number, rule in enumerate(rules, 1):
-        if rule.actions & CONNECT and rule.is_for(question.client_id, question.username, question.peer):
+        if rule.actions & CONNECT and _is_for(rule, question):
             return RuleAnswer(rule.allow, f"{named.rule(number)} decides about connecting")
     return RuleAnswer(True, "no rule is about connecting, so it is allowed")
 
 
-def _topic(rules: Sequence[Rule], default: bool, question: RuleQuestion, named: _Names) -> RuleAnswer:
-    """Rules in order decide as soon as the default makes no difference any more, and it stays so with more rules."""
-    ask = _asked(question)
+def _is_for(rule: Rule, question: RuleQuestion) -> bool:
+    return rule.is_for(question.client_id, question.username, question.peer)
+
+
+def _topic(own: Sequence[tuple[int, Rule]], default: bool, question: RuleQuestion, named: _Names) -> RuleAnswer:
+    """``own``: the rules for this client with their numbers. Rules in order decide as soon as the default makes no
+    difference any more, and it stays so with more rules."""
+    ask, rules = _asked(question), [rule for _, rule in own]
 
     def allows(count: int, otherwise: bool) -> bool:
         return ask(Acl(rules[:count], otherwise).rights(question.client_id, question.username, question.peer))
@@ -91,7 +97,9 @@ def _topic(rules: Sequence[Rule], default: bool, question: RuleQuestion, named: 
             high = middle
         else:
             low = middle + 1
-    return RuleAnswer(allowed, f"{named.rule(low)} decides" if low else "only a rule that names $events allows this")
+    return RuleAnswer(
+        allowed, f"{named.rule(own[low - 1][0])} decides" if low else "only a rule that names $events allows this"
+    )
 
 
 def _asked(question: RuleQuestion) -> Callable[[Rights], bool]:

@@ -18,7 +18,7 @@ from starlingmq.core.limits.quotas import Quotas
 from starlingmq.core.limits.storage_report import StorageReport
 from starlingmq.core.observe.audit import Audit
 from starlingmq.core.observe.counters import Counters
-from starlingmq.core.ready import Event, Notice, Ready, Write
+from starlingmq.core.ready import Event, Notice, Ready, Refusal, Write
 from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session_user import BY_USER
@@ -27,6 +27,7 @@ from starlingmq.core.timers import TimerWheel
 TURN_WORK: Final = 8192  # messages received and sent in one turn before other tasks run: a few milliseconds
 HEAVY: Final = TURN_WORK // 4  # work for the bytes of one read from which on a client comes after the others
 PROPERTY_SHIFT: Final = 4  # so many bytes of properties or headers, as a power of two, are a unit of work
+REFUSAL_WORK: Final = 2  # for a line of the log, most of which are left out
 
 ISOLATED: Final = "this node is isolated from the majority of its cluster"
 
@@ -342,6 +343,21 @@ class Context(BaseContext):
         else:
             self.counters.note(reason)
         self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail, closing, client.username))
+
+    def refused(
+        self,
+        reason: str,
+        client: Client,
+        topic: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        group: bytes = b"",
+        detail: str = "",
+    ) -> None:
+        """Have a refused PUBLISH or SUBSCRIBE counted and logged, as ``Refusal`` has it."""
+        self.work -= REFUSAL_WORK
+        self.counters.note(reason)
+        self.ready.notices.append(Refusal(reason, client, topic, qos, retain, group, detail))
 
     def arm(self, session: Session, when: float) -> None:
         """Have the timer wheel check a session at ``when`` at the latest."""

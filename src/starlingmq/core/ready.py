@@ -215,6 +215,41 @@ class Notice:
         self.username = username
 
 
+PUBLISH_REFUSED: Final = "publish_refused"
+SUBSCRIBE_REFUSED: Final = "subscribe_refused"
+TOPIC_SHOWN: Final = 256  # bytes in the log
+BY_HOOK: Final = "a hook or auth.http refused it"
+BROKER_ONLY: Final = "only the broker publishes to this topic"
+
+
+class Refusal(Notice):
+    """A PUBLISH or SUBSCRIBE that was refused; its connection continues. ``detail`` "": the rules decided, as of
+    ``rights``. It is made a text only if it is logged."""
+
+    topic: bytes
+    qos: int
+    retain: bool
+    group: bytes
+    rights: Rights | None
+
+    def __init__(
+        self, reason: str, client: Client, topic: bytes, qos: int, retain: bool, group: bytes, detail: str
+    ) -> None:
+        super().__init__(reason, client.client_id, client.peer, detail, False, client.username)
+        self.topic = topic
+        self.qos = qos
+        self.retain = retain
+        self.group = group
+        self.rights = client.rights
+
+    def text(self) -> str:
+        topic = repr(self.topic[:TOPIC_SHOWN].decode(errors="replace"))
+        if self.reason == PUBLISH_REFUSED:
+            return f"PUBLISH to {topic} at QoS {self.qos}{', retained,' if self.retain else ''} refused"
+        group = f" of the group {self.group.decode(errors='replace')!r}" if self.group else ""
+        return f"SUBSCRIBE to {topic}{group} refused"
+
+
 class Ready:
     dirty: list[Client]  # clients with frames to be written, or to be closed
     pause: list[Client]  # clients whose ``halted`` changed: start or stop reading

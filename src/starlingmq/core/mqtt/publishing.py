@@ -21,8 +21,11 @@ from starlingmq.core.message import Message
 from starlingmq.core.mqtt.bridges import tells_state
 from starlingmq.core.mqtt.unknown_pubrel import CLIENT_MAX, UnknownPubrels
 from starlingmq.core.ready import (
+    BROKER_ONLY,
+    BY_HOOK,
     INBOUND_COMPLETED,
     INBOUND_PUT,
+    PUBLISH_REFUSED,
     HookAnswer,
     HookQuestion,
     Write,
@@ -186,14 +189,15 @@ class Publishing:
         if self.ctx.refusing and asked.qos != 0:
             self._not_now(client, asked, packet_id)
         elif answer.reason >= 0x80:
-            self._refuse(client, asked, packet_id, answer.reason)
+            self._refuse(client, asked, packet_id, answer.reason, BY_HOOK)
         elif answer.message is None:
             self._drop("hook", client, asked)
             self._acknowledge_refused(client, asked.qos, packet_id, 0)
         else:
             self.accept(client, session, answer.message, packet_id)
 
-    def _refuse(self, client: Client, message: Message, packet_id: int, reason: int) -> None:
+    def _refuse(self, client: Client, message: Message, packet_id: int, reason: int, detail: str = "") -> None:
+        self.ctx.refused(PUBLISH_REFUSED, client, message.topic, message.qos, message.retain, b"", detail)
         self._drop("not_authorized" if reason == Reason.NOT_AUTHORIZED else "refused", client, message)
         self._acknowledge_refused(client, message.qos, packet_id, reason)
 
@@ -259,7 +263,7 @@ class Publishing:
         elif verdict == MEMORY:
             self._no_memory(client, message, packet_id)
         elif verdict == RESERVED:
-            self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED)
+            self._refuse(client, message, packet_id, Reason.NOT_AUTHORIZED, BROKER_ONLY)
         elif verdict == STREAM_FULL:
             self._not_now(client, message, packet_id, COUNTED[verdict], "a stream is full")
         else:

@@ -15,7 +15,16 @@ from starlingmq.core.context import ISOLATED, Context
 from starlingmq.core.job import Job
 from starlingmq.core.limits.access import NOTHING, PART, Rights
 from starlingmq.core.mqtt.retained_replay import RetainedReplays
-from starlingmq.core.ready import SESSION_PUT, SUBSCRIPTION_DELETE, SUBSCRIPTION_PUT, HookAnswer, HookQuestion, Write
+from starlingmq.core.ready import (
+    BY_HOOK,
+    SESSION_PUT,
+    SUBSCRIBE_REFUSED,
+    SUBSCRIPTION_DELETE,
+    SUBSCRIPTION_PUT,
+    HookAnswer,
+    HookQuestion,
+    Write,
+)
 from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.retained_store import RetainedTree
@@ -36,6 +45,14 @@ PIECE_WORK: Final = 1000  # of a step, for rules that are compared with its filt
 CHECK_WORK: Final = 4  # for each filter of a packet: they are decoded and checked at once
 FREED_PER_TURN: Final = 10_000  # queued messages of an ended session
 FREED_AT_ONCE: Final = 100
+WHY_REFUSED: Final[dict[int, str]] = {
+    Reason.NOT_AUTHORIZED: "",  # the rules say it
+    Reason.TOPIC_FILTER_INVALID: "it is invalid, or exceeds limits.max_topic_length or limits.topic_levels",
+    Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "mqtt.shared_subscription is false",
+    Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: "mqtt.wildcard_subscription is false",
+    Reason.QUOTA_EXCEEDED: "nothing can be stored, or limits.subscriptions_per_client is reached",
+}
+"""Why a filter was refused, for the log, by the reason code of SUBACK."""
 
 
 class SubscribeJob(Job):
@@ -49,6 +66,7 @@ class SubscribeJob(Job):
     reasons: list[int]
     fresh: list[bytes]  # filters that are new for the session
     replays: list[Subscription]  # replays to begin with SUBACK
+    told: bool  # the log has a line about a refused filter
 
     def __init__(
         self, owner: Subscribing, client: Client, session: Session, packet: Subscribe, denied: list[int]
@@ -61,6 +79,13 @@ class SubscribeJob(Job):
         self.reasons = []
         self.fresh = []
         self.replays = []
+        self.told = False
+
+    def tell(self, whole: bytes, detail: str) -> None:
+        """Log the first refused filter of the packet."""
+        if not self.told:
+            self.told = True
+            self.owner.tell_refused(self.client, whole, detail)
 
     def step(self) -> bool:
         if self.session.ended or self.session.client is not self.client:
@@ -70,11 +95,15 @@ class SubscribeJob(Job):
         floor = ctx.work - PIECE_WORK
         for index in range(len(self.reasons), min(len(self.reasons) + FILTERS_PER_TURN, len(requests))):
             reason = self.denied[index] if self.denied else 0
-            if reason < 0x80:
+            if reason >= 0x80:
+                self.tell(requests[index].filter, BY_HOOK)
+            else:
                 existed = self.session.subscription(requests[index].filter) is not None
                 reason = self.owner.subscribe(self.client, self.session, requests[index], self.packet)
                 if reason < 0x80 and not existed:
                     self.fresh.append(requests[index].filter)
+                elif reason >= 0x80 and reason in WHY_REFUSED:
+                    self.tell(requests[index].filter, WHY_REFUSED[reason])
                 self.replays += self.owner.later
                 self.owner.later.clear()
             if reason >= 0x80 and self.client.version != 5:
@@ -426,6 +455,17 @@ class Subscribing:
             self._tell(client, OVERLAPPING)
             return Reason.QUOTA_EXCEEDED
         return 0
+
+    def tell_refused(self, client: Client, whole: bytes, detail: str) -> None:
+        notices = self.ctx.ready.notices
+        if notices and notices[-1].detail is OVERLAPPING:
+            return  # it has a line
+        try:
+            share = parse_share(whole)
+        except ValueError:
+            share = None
+        filter, group = (whole, b"") if share is None else (share[1], share[0])
+        self.ctx.refused(SUBSCRIBE_REFUSED, client, filter, group=group, detail=detail)
 
     def _tell(self, client: Client, text: str) -> None:
         """Log a refused subscription, once for each turn of its SUBSCRIBE."""

@@ -11,10 +11,11 @@ from typing import Final
 
 from starlingmq.core.connection import CLOSED, OPEN
 from starlingmq.core.context import ISOLATED, Context
+from starlingmq.core.ready import PUBLISH_REFUSED, SUBSCRIBE_REFUSED
 from starlingmq.core.session.ending import Ending
 from starlingmq.core.session.session import Client
 from starlingmq.wire.nats_frames import error_frame
-from starlingmq.wire.nats_subjects import topic_of
+from starlingmq.wire.nats_subjects import filter_of, topic_of
 from starlingmq.wire.reasons import Reason
 
 AUTHORIZATION_VIOLATION: Final = "Authorization Violation"
@@ -64,15 +65,18 @@ class NatsErrors:
             self.ctx.send(client, error_frame("Node Is Isolated"))
         self.ending.fail(client, Reason.SERVER_UNAVAILABLE, ISOLATED, "isolated")
 
-    def may_not_publish(self, client: Client, subject: bytes, counted: str, why: str = "") -> None:
-        """A message is refused, and ``counted`` as dropped for that reason."""
+    def may_not_publish(self, client: Client, subject: bytes, counted: str, why: str = "", detail: str = "") -> None:
+        """A message is refused, and ``counted`` as dropped for that reason. ``detail``: as of ``Refusal``."""
+        if counted == "not_authorized":
+            self.ctx.refused(PUBLISH_REFUSED, client, topic_of(subject), detail=detail)
         self.ctx.drop(counted, client.client_id)
         if self.ctx.audit is not None:
             self.ctx.audit.refused(client.client_id, topic_of(subject), b"", 0, counted)
         shown = subject.decode(errors="replace")
         self.send(client, f'Permissions Violation for Publish to "{shown}"{": " + why if why else ""}')
 
-    def may_not_subscribe(self, client: Client, subject: bytes, queue: bytes) -> None:
+    def may_not_subscribe(self, client: Client, subject: bytes, queue: bytes, detail: str = "") -> None:
+        self.ctx.refused(SUBSCRIBE_REFUSED, client, filter_of(subject), group=queue, detail=detail)
         shown = f'"{subject.decode(errors="replace")}"'
         if queue:
             shown += f' using queue "{queue.decode(errors="replace")}"'

@@ -24,8 +24,8 @@ from starlingmq.core.nats.nats_errors import NatsErrors
 from starlingmq.core.nats.no_responders import has_no_receivers, send_no_responders
 from starlingmq.core.nats.subject_cache import SubjectCache
 from starlingmq.core.nats.system_requests import USER_INFO, SystemRequests
+from starlingmq.core.ready import BROKER_ONLY, BY_HOOK, HookAnswer, HookQuestion
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
-from starlingmq.core.ready import HookAnswer, HookQuestion
 from starlingmq.core.routing.delivery import Delivery
 from starlingmq.core.routing.router import Router
 from starlingmq.core.session.session import Client, Session
@@ -126,7 +126,7 @@ class NatsPublishing:
         asked = question.message
         assert asked is not None
         if answer.reason >= 0x80:
-            self.errors.may_not_publish(client, subject_of(asked.topic), "not_authorized")
+            self.errors.may_not_publish(client, subject_of(asked.topic), "not_authorized", detail=BY_HOOK)
         elif answer.message is None:
             self.ctx.drop("hook", client.client_id)
             nats.ok(client)
@@ -169,4 +169,5 @@ class NatsPublishing:
         if verdict == ISOLATED:
             self.errors.isolated(client)
         else:
-            self.errors.may_not_publish(client, subject_of(message.topic), COUNTED[verdict], WHY[verdict])
+            subject, counted = subject_of(message.topic), COUNTED[verdict]
+            self.errors.may_not_publish(client, subject, counted, WHY[verdict], BROKER_ONLY)

@@ -8,11 +8,11 @@ from starlingmq.core.connection import ASKING, WORKING
 from starlingmq.core.context import Context
 from starlingmq.core.job import Job
 from starlingmq.core.limits.access import NOTHING, PART, WHOLE
-from starlingmq.core.mqtt.subscribing import HeldSuback, Subscribing
+from starlingmq.core.mqtt.subscribing import WHY_REFUSED, HeldSuback, Subscribing
 from starlingmq.core.nats.nats_client import NatsClient, NatsSubscription
 from starlingmq.core.nats.nats_errors import INVALID_SUBJECT, NatsErrors
+from starlingmq.core.ready import BY_HOOK, HookAnswer, HookQuestion
 from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
-from starlingmq.core.ready import HookAnswer, HookQuestion
 from starlingmq.core.routing.router import Router
 from starlingmq.core.routing.topics import levels, valid_filter
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
@@ -20,6 +20,7 @@ from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
 from starlingmq.wire.nats_subjects import filter_of
+from starlingmq.wire.reasons import Reason
 
 SUBSCRIPTIONS_PER_TURN: Final = 1000  # of a closed connection
 
@@ -70,7 +71,7 @@ class NatsSubscribing:
             or len(filter) > limits.max_topic_length
             or levels(filter) > limits.topic_levels
         ):
-            self.errors.may_not_subscribe(client, subject, name)
+            self.errors.may_not_subscribe(client, subject, name, WHY_REFUSED[Reason.TOPIC_FILTER_INVALID])
             return
         if limits.subscriptions_per_client != 0 and len(nats.subscriptions) >= limits.subscriptions_per_client:
             self.errors.send(client, "Maximum Subscriptions Exceeded")
@@ -110,7 +111,7 @@ class NatsSubscribing:
         extent = self._extent(client, sub.filter, sub.name)  # by the present rules
         _check(nats, sub, extent)
         if denied >= 0x80 or extent == NOTHING:
-            self.errors.may_not_subscribe(client, sub.subject, sub.name)
+            self.errors.may_not_subscribe(client, sub.subject, sub.name, BY_HOOK if denied >= 0x80 else "")
         else:
             self._take_in(client, nats, sub)
 
