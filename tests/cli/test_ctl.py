@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import socket
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -24,6 +25,7 @@ from starlingmq.cli.declare import CommandError
 from starlingmq.client import Client
 from tests.cli.commands import run
 from tests.cli.test_storage_commands import serving, serving_in_a_process
+from tests.peer import Peer
 
 OF_THE_API = {
     "GET /health/live": "health",
@@ -288,6 +290,26 @@ async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
         assert ctl("may", "away", "publish", "a/b").startswith("allowed: there is no file of rules")
         assert ctl("rules") == "there is no file of rules (auth.acl.file), so everything is allowed\n"
         assert ctl("connectors") == "no connector is set\n"
+
+
+@pytest.mark.slow
+async def test_a_client_that_acknowledges_nothing_is_seen_at_a_glance(tmp_path: Path) -> None:
+    ctl = Ctl(tmp_path / "data")
+    with serving(tmp_path / "data") as url:
+        held = await Peer.connect(url, "held")
+        await held.subscribe("a/#", qos=1)
+        async with Client(url, client_id="busy") as publisher:
+            for _ in range(3):
+                await publisher.publish("a/1", b"x", qos=1)
+            heading, *rows = ctl("clients").splitlines()
+            assert all(title in heading for title in ("IN FLIGHT", "OLDEST UNACKED", "SLOW"))
+            shown = {row.split()[0]: row.split()[-4:] for row in rows}
+            assert shown["held"][0] == "3" and re.fullmatch(r"\d+s", shown["held"][1])
+            assert shown["busy"] == ["0", "-", "0", "-"]
+            words = ["top", "--sort", "inflight", "--once", "--json", "--data-dir", str(tmp_path / "data")]
+            first, *_ = json.loads((await asyncio.to_thread(top, words)).stdout)["rows"]
+            assert (first["client_id"], first["inflight"]) == ("held", 3)
+        await held.close()
 
 
 @pytest.mark.slow

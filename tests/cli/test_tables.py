@@ -32,6 +32,7 @@ def entries() -> list[dict[str, Any]]:
             "subscriptions": 1234567,
             "queued": 0,
             "inflight": 2,
+            "unacknowledged_since": (now - timedelta(seconds=70)).isoformat(),
             "dropped": 0,
             "slow": False,
         }
@@ -52,17 +53,23 @@ class Terminal:
         os.close(self._master)
 
 
-def test_each_client_has_one_line_at_100_columns_with_its_whole_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal(100)
+def test_each_client_has_one_line_at_130_columns_with_its_whole_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(130)
     monkeypatch.setattr("sys.stdout", terminal.file)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "130")
     lines = table(CLIENTS, entries(), wide=False).splitlines()
     monkeypatch.undo()
     terminal.close()
     assert len(lines) == 1 + len(IDS)
     assert [line.split()[0] for line in lines[1:]] == IDS
-    assert all(cell_len(line) <= 100 for line in lines)
-    assert "1,234,567" in lines[1] and " 3m " in lines[1] and "sensors-o" in lines[1] and "…" in lines[1]
+    assert all(cell_len(line) <= 130 for line in lines)
+    assert (
+        "1,234,567" in lines[1]
+        and " 3m " in lines[1]
+        and " 1m " in lines[1]
+        and "sensors-…" in lines[1]
+        and "…" in lines[1]
+    )
 
 
 def test_in_a_pipe_nothing_is_shortened_coloured_or_left_empty() -> None:
@@ -94,7 +101,13 @@ def test_text_of_clients_is_not_obeyed_by_a_terminal() -> None:
     assert cell("[red]\x1b[2Jodd") == r"[red]\x1b[2Jodd"
 
 
-@pytest.mark.parametrize(("width", "missing"), [(80, "user, from, subs, queued"), (100, "user, from")])
+@pytest.mark.parametrize(
+    ("width", "missing"),
+    [
+        (80, "user, from, subs, queued, in flight, oldest unacked, slow"),
+        (100, "user, from, in flight, oldest unacked, slow"),
+    ],
+)
 def test_with_long_client_ids_columns_are_left_out_and_named_rather_than_lines_broken(
     width: int, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

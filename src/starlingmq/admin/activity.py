@@ -16,7 +16,7 @@ from msgspec import Struct
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
-from starlingmq.admin.sessions import queued
+from starlingmq.admin.sessions import inflight, queued
 from starlingmq.admin.typed_actions import PAGE, Limit, typed
 from starlingmq.core.observe.session_totals import subscription_count
 from starlingmq.core.session.session import Client
@@ -25,7 +25,7 @@ from starlingmq.net.driver import Driver
 
 FRESH: Final = 1.0  # seconds between two counts
 FORGOTTEN_SECONDS: Final = 30.0  # after the last request
-KEYS: Final = ("messages_in", "bytes_in", "bytes_out", "queued", "dropped", "subscriptions")
+KEYS: Final = ("messages_in", "bytes_in", "bytes_out", "queued", "inflight", "dropped", "subscriptions")
 
 
 class Active(Struct, frozen=True):
@@ -41,6 +41,7 @@ class Active(Struct, frozen=True):
     subscriptions: int
     slow: bool
     node: str = ""
+    inflight: int = 0
 
 
 class ActivityRequest(Struct, frozen=True):
@@ -129,6 +130,7 @@ class NodeActivity:
                     dropped=session.dropped,
                     subscriptions=subscription_count(session),
                     slow=client.blocked or session.stalled,
+                    inflight=inflight(session),
                 )
             )
         self._before, self._rows, self._seconds, self._looked_at = after, rows, round(seconds, 3), now

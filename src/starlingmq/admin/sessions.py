@@ -27,6 +27,7 @@ log = logging.getLogger("starlingmq.admin")
 
 PROTOCOLS: Final = {0: "NATS", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 DETAILS_MAX: Final = 1000  # shown of one session: entries of its window, entries of its queue, subscriptions
+OLDEST_OF: Final = 30  # messages in flight among which the oldest is looked for
 
 
 class ClientInfo(Struct, frozen=True):
@@ -48,6 +49,9 @@ class ClientInfo(Struct, frozen=True):
         Meta(description="It does not read what is sent, or was slow for so long that publishers are not held for it."),
     ]
     node: str = ""
+    unacknowledged_since: Annotated[
+        str | None, Meta(description="When the oldest message in flight was sent; null: none is.")
+    ] = None
 
 
 class SessionInfo(Struct, frozen=True):
@@ -234,7 +238,15 @@ def client_info(session: Session, client: Client) -> ClientInfo:
         inflight(session),
         session.dropped,
         client.blocked or session.stalled,
+        unacknowledged_since=_unacknowledged_since(session),
     )
+
+
+def _unacknowledged_since(session: Session) -> str | None:
+    """Of the first messages in flight, which are in the order in which they were sent; a PUBREC is a new time."""
+    if session.window is None or not session.window.entries:
+        return None
+    return when(min(one.sent_at for one in islice(session.window.entries.values(), OLDEST_OF)))
 
 
 def session_info(session: Session) -> SessionInfo:

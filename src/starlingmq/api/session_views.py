@@ -22,7 +22,7 @@ from starlingmq.api.served import served
 
 Name = Annotated[str, Parameter(min_length=1, max_length=65535, description="Client id.")]
 Sort = Annotated[
-    Literal["messages_in", "bytes_in", "bytes_out", "queued", "dropped", "subscriptions"],
+    Literal["messages_in", "bytes_in", "bytes_out", "queued", "inflight", "dropped", "subscriptions"],
     Parameter(description="Sort order: clients with the highest value first."),
 ]
 User = Annotated[str, Parameter(max_length=1000, description="Only clients whose user name contains this text.")]

@@ -48,9 +48,10 @@ CLIENTS: Final[Columns] = {
     "connected_at": Column("age", "age"),
     "subscriptions": Column("subs", "number"),
     "queued": Column("queued", "number"),
-    "inflight": Column("in flight", "number", wide=True),
+    "inflight": Column("in flight", "number"),
+    "unacknowledged_since": Column("oldest unacked", "age"),
     "dropped": Column("dropped", "number"),
-    "slow": Column("slow", wide=True),
+    "slow": Column("slow"),
 }
 SESSIONS: Final[Columns] = {
     "client_id": Column("client"),

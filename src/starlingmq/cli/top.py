@@ -26,6 +26,7 @@ from starlingmq.cli.top_data import SORTS, VIEWS, TopData
 
 TITLES: Final = {
     "client_id": "client",
+    "inflight": "in flight",
     "messages_in": "msg/s in",
     "messages_out": "msg/s out",
     "bytes_in": "bytes/s in",
@@ -40,6 +41,7 @@ COLUMNS: Final = {
         "bytes_in",
         "bytes_out",
         "queued",
+        "inflight",
         "dropped",
         "subscriptions",
         "slow",

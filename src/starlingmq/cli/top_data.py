@@ -14,7 +14,7 @@ RATE: Final = 200  # messages per second and node in the sample that topics are 
 ROWS: Final = 200
 VIEWS: Final = ("clients", "nodes", "topics")
 SORTS: Final = {
-    "clients": ("messages_in", "bytes_in", "bytes_out", "queued", "dropped", "subscriptions"),
+    "clients": ("messages_in", "bytes_in", "bytes_out", "queued", "inflight", "dropped", "subscriptions"),
     "nodes": ("messages_in", "messages_out", "bytes_in", "bytes_out", "clients", "queued", "dropped"),
     "topics": ("messages", "bytes"),
 }

@@ -19,7 +19,7 @@ const said = (value) => (value === true ? t("yes") : value === false ? t("no") :
 
 const NEVER = 0xffffffff; // of the session expiry interval
 const seconds = (value) => (value === NEVER ? t("never") : number(value) + " s");
-const FACTS = {connected_at: moment, expires_at: moment, expiry: seconds, keep_alive: seconds, queued_bytes: bytes,
+const FACTS = {connected_at: moment, unacknowledged_since: moment, expires_at: moment, expiry: seconds, keep_alive: seconds, queued_bytes: bytes,
   subscriptions: number, queued: number, inflight: number, awaiting_rel: number, dropped: number};
 
 const FIRST = 10; // entries of each list of a session

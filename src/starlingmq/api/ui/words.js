@@ -172,6 +172,7 @@ export const WORDS = {
   "fact.queued_bytes": ["queued bytes", "wartende Bytes"],
   "fact.slow": ["slow", "langsam"],
   "fact.subscriptions": ["subscriptions", "Abonnements"],
+  "fact.unacknowledged_since": ["oldest unacknowledged since", "älteste unbestätigte seit"],
   "fact.username": ["username", "Benutzer"],
   "fact.will": ["will", "Will"],
   "find.address": ["address starts with", "Adresse beginnt mit"],
