@@ -164,6 +164,12 @@ def check_refusals(ctl: Ctl) -> None:
     assert ctl("listeners").splitlines()[-1].endswith("bad_request 1")
 
 
+def check_empty_lists(ctl: Ctl) -> None:
+    for line in EMPTY.splitlines():
+        asked, _, said = line.partition(" -> ")
+        assert ctl(*asked.split()).splitlines()[0] == said
+
+
 def check_sorted_lists(ctl: Ctl) -> None:
     """There are one retained message, one subscription and no group."""
     for listed, column in (("retained", "size"), ("subscriptions", "client_id")):
@@ -200,9 +206,7 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "evil" in ctl("bans")
         ctl("unban", "client", "evil")
         assert "there are no bans" in ctl("bans")
-        for line in EMPTY.splitlines():
-            asked, _, said = line.partition(" -> ")
-            assert ctl(*asked.split()).splitlines()[0] == said
+        check_empty_lists(ctl)
         check_refusals(ctl)
         assert "data_dir" in ctl("config")
         assert " ok " in ctl("overview")
