@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -264,14 +263,12 @@ def test_an_event_of_an_outbound_session_leads_to_the_state_of_its_row(
 
 
 @pytest.mark.parametrize("decisions", [REQUEST_TABLE, CLAIM_TABLE], ids=["request", "claim"])
-def test_each_decision_has_a_row_and_each_action_is_taken_and_the_page_lists_them(decisions: dict[Any, Any]) -> None:
+def test_each_decision_has_a_row_and_each_action_is_taken(decisions: dict[Any, Any]) -> None:
     kind: Any = type(next(iter(decisions)))
     assert list(decisions) == list(kind), "in the order in which the conditions are looked at"
     actions = [action for row in decisions.values() for action in row]
     every: Any = type(actions[0])
     assert set(actions) == set(every)
-    page = Path("docs/SESSIONS.md").read_text(encoding="utf-8")
-    assert [decision.value for decision in kind if f"| {decision.value} |" not in page] == []
 
 
 @pytest.mark.parametrize("decision", RequestDecision)

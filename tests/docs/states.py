@@ -1,4 +1,5 @@
-"""The pictures of docs/CONCEPTS.md: what the code does when it is asked everything in every state, and what it says.
+"""The pictures of docs/CONCEPTS.md and docs/ARCHITECTURE.md: what the code does when it is asked everything in every
+state, and what it says.
 
 Nothing of them is written down here but the order of the boxes: states and arrows are what was seen.
 """
