@@ -1,4 +1,4 @@
-"""Owners of client ids in the memory of the nodes: tables, channels, and small fleets (docs/SESSIONS.md)."""
+"""Owners of client ids in the memory of the nodes: tables, channels, and small fleets (docs/CLUSTER.md, etcd)."""
 
 from __future__ import annotations
 

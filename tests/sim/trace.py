@@ -1,4 +1,11 @@
-"""The events of a world, line by line, for replaying a seed."""
+"""The events of a world, line by line, for replaying a seed.
+
+A trace begins with the plan: the settings, and for each client its node, version and actions as ``second:what:QoS``
+(-1: UNSUBSCRIBE). Then one line per event, with the virtual second: ``world`` starts or ends a fault; a node (``n1``)
+starts, crashes, serves, receives a frame (``from n2: 1/1 to 2/1: RouteRecords ...``: number and incarnation of source
+and target; etcd assigns the numbers) or asks etcd; a client sends and receives packets. Start at the message that the
+failure names, and follow it: its publisher, the frame that carried it, whether its route was known.
+"""
 
 from __future__ import annotations
 

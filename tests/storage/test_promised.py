@@ -1,4 +1,4 @@
-"""A queue that was promised more than its limit keeps it over crashes (docs/CLUSTER.md, Links and publishing)."""
+"""A queue that was promised more than its limit keeps it over crashes (docs/CLUSTER.md, Messages that waited)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Frames between two nodes, as plain values. ``net`` encodes them.
 
-An envelope names its source and its target, so that any node can relay it (docs/CLUSTER.md, Frames). Every frame except
-``Data`` may be lost, duplicated or late. Nodes are identified by their numbers.
+An envelope names its source and its target, so that any node can relay it. Every frame except ``Data`` may be lost,
+duplicated or late: the next heartbeat repairs that. Nodes are identified by their numbers.
 
 ``Envelope``, ``Data`` and ``DataAck`` are created for each message that crosses, route records and ``ShareFrame`` for
 each client that connects. They are not dataclasses, because mypyc does not compile the constructor of a dataclass. They

@@ -4,6 +4,10 @@
 Output of the core for a peer becomes a data frame when it may be sent, that is, after the commit that it waits for.
 Input is passed to the core as far as it has capacity. While the core does not read (because of a slow subscriber),
 input waits here, and the link tells the other side that there is no room.
+
+A message that waited for this node was accepted without its limits, so its queues take it beyond them (``kept``): what
+was to be sent while the two were not connected, or was sent to an earlier incarnation; and what arrives before this
+node counts as connected here, or within ``member_timeout`` after that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The transactions that change the members in etcd: what each one compares and writes (docs/CLUSTER.md, Joining).
+"""The transactions that change the members in etcd: what each one compares and writes.
 
 Invariant: each transaction compares every key that it depends on, so that a late or repeated one changes nothing. One
 that changes the set of registered nodes compares ``members/changed`` as well, and writes it.

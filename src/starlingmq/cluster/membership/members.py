@@ -11,8 +11,10 @@ no effect.
                                          +----------> replaced       another process has started under this name
 
 Every transaction that changes the set of registered nodes compares ``members/changed`` and writes it; its revision is
-the revision of the membership. A node is added or forgotten only once a majority knows the membership that this
-replaces (docs/CLUSTER.md, Joining).
+the revision of the membership. A node is added or forgotten only once a majority has known the membership that this
+replaces for a ``member_timeout``, or all know it. Why no two separate majorities serve: those of memberships that are
+one change apart share a node. A node that serves by the older one relies on a node that knows the newer one, and has by
+then heard of the newer one from it, or lost the connection to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides which nodes are connected, and whether they are enough to serve (docs/CLUSTER.md, Quorum).
+"""Decides which nodes are connected, and whether they are enough to serve: half of the other members.
 
 Invariant: a connection to a node lasts while both of these hold:
 

@@ -1,4 +1,4 @@
-"""The members as etcd stores them: keys and values (docs/CLUSTER.md, etcd)."""
+"""The members as etcd stores them: keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The path of a frame: directly to its target, or through a relay that reaches the target (docs/CLUSTER.md, Relay).
+"""The path of a frame: directly to its target, or through a relay that reaches the target.
 
 Invariant: a frame is relayed at most once. A node that receives a frame for another node, not relayed yet, sends it to
 its target and to no other node, so frames never circle. A relayed path needs two working directions: from this node to

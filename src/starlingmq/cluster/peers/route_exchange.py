@@ -1,4 +1,9 @@
-"""Applies route changes in each turn: routes of other nodes to the router, this node's routes to the other nodes."""
+"""Applies route changes in each turn: routes of other nodes to the router, this node's routes to the other nodes.
+
+When many sessions move, their filters go together: those that have moved here at most every GATHER_SECONDS, and until
+the other nodes know one, its messages go to the former owner, which passes them on. Those that have moved away wait for
+FADE_SECONDS, as nothing relies on their removal.
+"""
 
 from __future__ import annotations
 

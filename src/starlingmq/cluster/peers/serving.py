@@ -3,6 +3,9 @@
 Invariant: a node serves while it is connected to a majority and has the routes of all connected nodes. A serving node
 may lack routes for ``subscribe_ack_timeout``. A node that has not served yet waits for all online nodes, but no longer
 than ``member_timeout``.
+
+Routes are complete once those of the node, and those of third nodes that it knows, are here (``RouteTable.caught_up``).
+A node that starts to count asks each member for them again: earlier SUBACKs did not wait for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides which of this node's filters are published in sum (docs/CLUSTER.md, Summaries of filters).
+"""Decides which of this node's filters are published in sum (docs/CLUSTER.md has what follows for users).
 
 Where many filters differ in one level only, they are one entry for their shape and a few bits for each. A shape is
 searched for among the newest filters whenever the exact ones have doubled; its filters are then taken out of the table

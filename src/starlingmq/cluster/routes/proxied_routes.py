@@ -1,7 +1,7 @@
 """Passes on routes of unreachable nodes to nodes that lack them.
 
 A node that returns may find only nodes that know newer routes of a third node than it does, and it may not serve before
-it has those (docs/CLUSTER.md, Quorum). The third node may be away for a long time, so the returning node asks the
+it has those (``peers.serving``). The third node may be away for a long time, so the returning node asks the
 others. A state stands for the same routes everywhere, so a snapshot from any node is valid.
 """
 

@@ -1,4 +1,4 @@
-"""Messages between nodes about owners and wills, as values and as bytes. docs/SESSIONS.md has their order.
+"""Messages between nodes about owners and wills, as values and as bytes. ``share_leader`` has their order.
 
 ::
 

@@ -1,5 +1,5 @@
-"""Owners of client ids, and their wills, in the memory of the nodes instead of etcd (docs/SESSIONS.md): this node's
-part of it.
+"""Owners of client ids, and their wills, in the memory of the nodes instead of etcd (docs/CLUSTER.md, etcd): this
+node's part of it.
 
 Law: two nodes talk about owners only while both know the same version of the table, and it lists both with their
 present incarnations. A node with an earlier version gets the table from the other one; requests that both had under
