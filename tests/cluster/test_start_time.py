@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 from tests.few import few
+from tests.sim import network
 from tests.sim.commits import none_runs
 from tests.sim.node import Node
 from tests.sim.world import World
@@ -38,7 +39,9 @@ class CalmWorld(World):
 
 
 @pytest.mark.parametrize("seed", few(range(6), 0, 3))
-def test_a_node_that_joins_and_one_that_starts_again_serve_soon(seed: int) -> None:
+def test_a_node_that_joins_and_one_that_starts_again_serve_soon(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes dial one that has connected to them at once (``net.peers.peer_stream``), and not after a back-off."""
+    monkeypatch.setattr(network, "RECONNECT_SECONDS", 0.002)
     world = CalmWorld(seed)
     try:
         world.form()

@@ -7,6 +7,7 @@ no two islands serve is looked at all the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from msgspec import structs
@@ -167,14 +168,20 @@ class World:
         while self.schedule.now < end:
             self._pass(LOOK_SECONDS)
 
-    def _wait(self, done: object, seconds: float, complaint: str) -> None:
-        assert callable(done)
-        end = self.schedule.now + seconds
+    def _wait(
+        self, done: Callable[[], bool], seconds: float, complaint: str, so_far: Callable[[], int] = lambda: 0
+    ) -> None:
+        """``seconds``: since ``so_far`` was last another number; in all at most ten times as many."""
+        end = latest = self.schedule.now + seconds
+        latest += 9 * seconds
+        before = so_far()
         while True:
             self._pass(LOOK_SECONDS)
             self._see_who_left()
             if done():
                 return
+            if before != (before := so_far()):
+                end = min(self.schedule.now + seconds, latest)
             assert self.schedule.now < end, f"{complaint}: {self.why()}"
 
     def _pass(self, seconds: float) -> None:
@@ -308,7 +315,7 @@ class World:
                 for qos in (1, 2):
                     publisher.left += 1
                     publisher.publish(topic, qos)
-        self._wait(self._balanced, LIVENESS_MAX, "something that was acknowledged is lost")
+        self._wait(self._balanced, LIVENESS_MAX, "something that was acknowledged is lost", self._count_got)
         wrong = self._wrongly_retained()
         assert not wrong, f"retained: {wrong[0]}, {len(wrong)} in all"
         self._wait(self._read_by_all, LIVENESS_MAX, "somebody does not get what is retained")
@@ -360,6 +367,9 @@ class World:
 
     def _not_replayed(self) -> list[str]:
         return [] if self.plan.faulty else self.books.not_replayed()
+
+    def _count_got(self) -> int:
+        return sum(map(len, self.books.got.values()))
 
     def _balanced(self) -> bool:
         balanced = self._finished() and not self.books.missing(not self.plan.faulty)
