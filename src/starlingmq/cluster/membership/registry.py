@@ -1,4 +1,8 @@
-"""The members as etcd stores them: keys and values."""
+"""The members as etcd stores them: keys and values.
+
+``online`` and ``joining`` keys go with the lease of their node; ``registered`` ones stay until it leaves or is
+forgotten, and have its number and its incarnation. Numbers come from ``next_number``, and none is given twice.
+"""
 
 from __future__ import annotations
 
