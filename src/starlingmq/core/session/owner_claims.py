@@ -2,11 +2,11 @@
 
 ::
 
-    WANTED --etcd answers--> OWNED (its epoch) --its session is here--> served
+    WANTED --claim granted--> OWNED (its epoch) --its session is here--> served
        |                       |--no node had its session any more--> WANTED: a later owner may have got it
        |                       |--another node owns a higher epoch--> refused, 0x89: that node serves its client
        |                       '--nothing in ``limit`` seconds------> refused, 0x89: the client shall retry
-       '--etcd says nothing for ``silence`` seconds--> refused, 0x88
+       '--its leader is gone, and no leader of a share has answered for ``silence`` seconds--> refused, 0x88
 
 Invariants: a CONNECT that is not OWNED is never refused because of another one, since its epoch will be higher than all
 that are known now; a CONNECT whose client has disconnected claims nothing.
