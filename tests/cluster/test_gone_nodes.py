@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from starlingmq.admin.alarm_conditions import Conditions
+from starlingmq.admin.alarm_conditions import Condition, Conditions
 from starlingmq.admin.cluster_health import cluster_health
 from starlingmq.cli import ctl_look
 from starlingmq.cli.ctl_look import gone_nodes, node_rows
@@ -32,7 +32,7 @@ def seen_by_n1(connected: dict[str, bool], servers: dict[str, str]) -> Cluster:
     ]
     state = SimpleNamespace(
         status=lambda: others,
-        reports=SimpleNamespace(last_lost_at=lambda number: NOW - 10 * number),
+        reports=SimpleNamespace(last_lost_at=lambda number: NOW - 10 * number, has_stopped=lambda number: number == 2),
         members=SimpleNamespace(membership=SimpleNamespace(members=[None] * 3), available=True),
         quorum=SimpleNamespace(enough=lambda: True),
         serving=True,
@@ -122,10 +122,30 @@ def test_a_node_that_accepts_no_clients_is_unavailable_and_says_why(connected: b
     assert cluster_health(cluster, NOW).status == ("healthy" if connected else "degraded")
 
 
-def alarms(cluster: Cluster) -> dict[str, str]:
+def conditions(cluster: Cluster) -> list[Condition]:
     node = SimpleNamespace(cluster=cluster, serving=True, driver=SimpleNamespace(clock=lambda: NOW))
-    found = Conditions._cluster(cast(Conditions, SimpleNamespace(_local_node=node)))
-    return {one.kind: one.severity for one in found}
+    return list(Conditions._cluster(cast(Conditions, SimpleNamespace(_local_node=node))))
+
+
+def alarms(cluster: Cluster) -> dict[str, str]:
+    return {one.kind: one.severity for one in conditions(cluster)}
+
+
+def test_a_node_that_was_stopped_is_told_from_one_that_crashed() -> None:
+    cluster = seen_by_n1({"n2": False, "n3": False}, {})
+    assert re.search(r"n2 stopped since \S+ \(20 s\); n3 gone since \S+ \(30 s\)", cluster_health(cluster, NOW).summary)
+    found = {one.subject: one.text for one in conditions(cluster) if one.kind == "node"}
+    assert found == {"n2": "n2 was stopped; 7 messages wait for it", "n3": "n3 is gone; 7 messages wait for it"}
+
+
+def test_data_without_a_whole_copy_elsewhere_is_a_critical_alarm_of_its_own() -> None:
+    cluster = seen_by_n1({"n2": True, "n3": True}, {})
+    assert not conditions(cluster)
+    copies: Any = cluster.copies
+    copies.roles.registry.origins_at_risk = lambda: ["n2"]
+    (found,) = conditions(cluster)
+    assert (found.kind, found.subject, found.severity) == ("last_copy", "n2", "critical")
+    assert "the next loss may lose data" in found.text and "ctl cluster copies" in found.next
 
 
 def test_a_node_that_is_gone_an_etcd_without_majority_and_a_lost_quorum_are_alarms() -> None:

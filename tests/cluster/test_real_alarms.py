@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-KINDS = ("node", "copies", "quorum", "etcd")
+KINDS = ("node", "copies", "last_copy", "quorum", "etcd")
 
 
 def alarms(node: Node) -> dict[str, str]:
@@ -46,6 +46,19 @@ async def test_a_lost_node_missing_copies_and_an_etcd_without_majority_are_alarm
         health = one.status()["health"]
         assert health["status"] != "healthy" and "etcd does not answer" in health["summary"]
         two.start()
+        three.start()
+        await cluster.whole()
+        await cluster.until(lambda: alarms(one) == {}, "all alarms have ended", SECONDS)
+
+
+async def test_data_that_only_one_node_has_is_an_alarm_until_another_one_has_it(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3, {"copies": 2, "min_copies": 1}, proxies=False) as cluster:
+        await cluster.whole()
+        one, _, three = cluster.nodes
+        await cluster.until(lambda: alarms(one) == {}, "nothing is wrong", SECONDS)
+        three.kill()
+        lost = {"node": "warning", "last_copy": "critical"}
+        await cluster.until(lambda: alarms(one) == lost, "a copy is missing", SECONDS)
         three.start()
         await cluster.whole()
         await cluster.until(lambda: alarms(one) == {}, "all alarms have ended", SECONDS)

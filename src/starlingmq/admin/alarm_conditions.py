@@ -30,7 +30,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from starlingmq.admin.closed_connections import ClosedConnections
-from starlingmq.admin.cluster_health import ETCD_AWAY, ETCD_NEXT, cluster_health, time_of_day
+from starlingmq.admin.cluster_health import COPIES_NEXT, ETCD_AWAY, ETCD_NEXT, cluster_health, time_of_day
 from starlingmq.admin.dropped_messages import DroppedMessages
 from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.local_node import LocalNode
@@ -178,8 +178,11 @@ class Conditions:
         health = cluster_health(cluster, self._local_node.driver.clock())
         for one in health.gone:
             left = f"{one.served_by} serves its data" if one.served_by else f"{one.queued:,} messages wait for it"
-            text = f"{one.name} is gone; {left}"
+            text = f"{one.name} {'was stopped' if one.stopped else 'is gone'}; {left}"
             yield Condition("node", one.name, "warning", text, health.next)
+        for origin in health.at_risk:
+            text = f"the next loss may lose data: no other node has a whole copy of that of {origin}"
+            yield Condition("last_copy", origin, "critical", text, health.next or COPIES_NEXT)
         if not cluster.state.members.available:
             yield Condition("etcd", "", "warning", ETCD_AWAY, ETCD_NEXT)
         if not health.quorum or health.status == "unavailable":

@@ -26,6 +26,7 @@ class GoneNode(Struct, frozen=True):
     seconds: float
     queued: Annotated[int, Meta(description="Messages that wait for it on this node.")]
     served_by: Annotated[str, Meta(description="The node that serves its data; empty: none.")] = ""
+    stopped: Annotated[bool, Meta(description="It had announced that it stops.")] = False
 
 
 class ClusterHealth(Struct, frozen=True):
@@ -39,6 +40,7 @@ class ClusterHealth(Struct, frozen=True):
     gone: list[GoneNode]
     summary: Annotated[str, Meta(description="All of this in one line.")]
     next: Annotated[str, Meta(description="What to do; empty if nothing.")]
+    at_risk: Annotated[list[str], Meta(description="Nodes of whose data no other node has a whole copy.")] = []
 
 
 def cluster_health(cluster: Cluster, now: float, unready: tuple[str, ...] = ()) -> ClusterHealth:
@@ -58,7 +60,8 @@ def cluster_health(cluster: Cluster, now: float, unready: tuple[str, ...] = ()) 
             since = state.reports.last_lost_at(status.member.number) or now
             seconds = round(max(now - since, 0.0), 1)
             server = away.get(name, "")  # which may have been lost itself
-            gone.append(GoneNode(name, when(since), seconds, status.queued, server if server in there else ""))
+            stopped = state.reports.has_stopped(status.member.number)
+            gone.append(GoneNode(name, when(since), seconds, status.queued, server if server in there else "", stopped))
     relayed = [status for status in others if status.connected and status.through and status.member.name not in away]
     members = len(state.members.membership.members)
     reachable = members - len(gone)
@@ -89,7 +92,7 @@ def cluster_health(cluster: Cluster, now: float, unready: tuple[str, ...] = ()) 
     next = _next(gone) or (COPIES_NEXT if at_risk else "")
     if not next and not state.members.available:
         next = ETCD_NEXT
-    return ClusterHealth(status_word, reachable, members, quorum, gone, "; ".join(parts), next)
+    return ClusterHealth(status_word, reachable, members, quorum, gone, "; ".join(parts), next, at_risk)
 
 
 def served_elsewhere(cluster: Cluster) -> dict[str, str]:
@@ -99,7 +102,7 @@ def served_elsewhere(cluster: Cluster) -> dict[str, str]:
 
 
 def _lost(one: GoneNode) -> str:
-    lost = f"{one.name} gone since {_clock(one.since, one.seconds)}"
+    lost = f"{one.name} {'stopped' if one.stopped else 'gone'} since {_clock(one.since, one.seconds)}"
     return f"{lost}, {one.served_by} serves its data" if one.served_by else lost
 
 

@@ -11,6 +11,7 @@ from typing import Final
 PAGES: Final = {
     "storage": "PLAYBOOK.html#the-disk",
     "copies": "COPIES.html#a-machine-is-lost",
+    "last_copy": "COPIES.html#a-machine-is-lost",
     "disk": "PLAYBOOK.html#the-disk",
     "memory": "PLAYBOOK.html#a-node-stops-serving",
     "queue": "PLAYBOOK.html#dropped-messages",

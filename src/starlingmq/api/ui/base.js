@@ -135,7 +135,7 @@ export function svg(name, attributes = {}, ...children) {
 }
 
 // Since when a node is gone, and what waits for it, or who serves its data.
-export const goneFor = (one) => t(one.served_by ? "gone.served" : "gone", {
+export const goneFor = (one) => t((one.stopped ? "stopped" : "gone") + (one.served_by ? ".served" : ""), {
   time: new Date(one.since).toLocaleTimeString(language, {hourCycle: "h23"}), seconds: number(Math.round(one.seconds)),
   messages: number(one.queued), server: one.served_by,
 });

@@ -323,6 +323,8 @@ export const WORDS = {
   "severity.warning": ["warning", "Warnung"],
   "size": ["({size} bytes)", "({size} Bytes)"],
   "sort": ["Sort by", "Ordnen nach"],
+  "stopped": ["stopped since {time} ({seconds} s), {messages} messages wait for it", "gestoppt seit {time} ({seconds} s), {messages} Nachrichten warten darauf"],
+  "stopped.served": ["stopped since {time} ({seconds} s), {server} serves its data", "gestoppt seit {time} ({seconds} s), {server} bedient seine Daten"],
   "stored": ["(stored)", "(gespeichert)"],
   "stream.begins": ["begins", "beginnt"],
   "stream.continue": ["Continue", "Fortsetzen"],

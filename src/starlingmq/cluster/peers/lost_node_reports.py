@@ -275,6 +275,11 @@ class LostNodeReports(Subsystem):
         node = self._nodes.get(number)
         return 0.0 if node is None else node.itself_lost_at
 
+    def has_stopped(self, number: int) -> bool:
+        """Whether the node is gone, and had announced that it stops or drains."""
+        node = self._nodes.get(number)
+        return node is not None and node.lost_at != 0.0 and node.draining
+
     def take_notices(self) -> list[str]:
         notices, self._notices = self._notices, []
         return notices
