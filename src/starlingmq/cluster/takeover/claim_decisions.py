@@ -1,7 +1,7 @@
 """Decisions on claims of client ids: one at each end, each with its actions in their order.
 
 ``REQUEST_TABLE``: another node owns the client id, and requests the session (``Takeover``) from this one.
-``CLAIM_TABLE``: etcd has answered a claim of this node.
+``CLAIM_TABLE``: a claim of this node is answered.
 
 Invariant: of the conditions below, the first that holds decides, in the order of the enum. Deciding changes nothing;
 the actions do.

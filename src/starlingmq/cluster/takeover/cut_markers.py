@@ -1,4 +1,7 @@
-"""Cut markers: the point in the messages of each node after which the new owner delivers them (docs/SESSIONS.md).
+"""Cut markers: the point in the messages of each node after which the new owner delivers them.
+
+Every node is asked: only the node itself knows which message was its last before it knew the new routes. A node that
+has sent nothing since has to say so, too. A marker for a later owner counts for all earlier ones.
 
 1. The new owner asks each node for its cut marker (``Barrier``): at once if it knows the holders (see below), otherwise
    when that node has applied the routes of the inbound session. Until then the last answers may come.

@@ -1,6 +1,6 @@
 """Sessions that draining nodes offer to this one (``cluster.balance.drain``).
 
-An offer is for one epoch. Before etcd answers the resulting claim, another node may have claimed the client id because
+An offer is for one epoch. Before the resulting claim is answered, another node may have claimed the client id because
 its client has connected there. Then the offer is void, and this node's key is deleted again.
 """
 

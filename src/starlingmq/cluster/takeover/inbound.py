@@ -61,7 +61,7 @@ class EarlierWills:
     """Wills that the client left at other nodes. A CONNECT waits until all of them are settled."""
 
     reported: dict[int, int]  # node that may have a will -> its ``Head.will``, or UNREPORTED
-    settled: dict[int, None]  # nodes that etcd no longer allows to publish the will
+    settled: dict[int, None]  # nodes that may not publish the will any more
     # node with a will and no other state -> epoch of the owner key to delete once the will is settled
     unreleased: dict[int, int]
 

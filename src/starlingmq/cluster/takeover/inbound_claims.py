@@ -1,7 +1,6 @@
-"""Claims of this node that etcd has answered: this node asks each node with an owner key for its session.
+"""Claims of this node that are answered: this node asks each node with an owner key for its session.
 
-docs/SESSIONS.md has the rules, ``claim_decisions`` what an answered claim leads to. A claim that came too late releases
-the client id again.
+``claim_decisions`` says what an answered claim leads to. A claim that came too late releases the client id again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from starlingmq.core.session.session_user import BY_CLIENT_ID, is_anothers
 
 
 class AnsweredClaim:
-    """A claim of this node that etcd has answered, with everything that the decision on it depends on."""
+    """An answered claim of this node, with everything that the decision on it depends on."""
 
     owned: Owned
     claim: OwnerClaim | None  # of the waiting CONNECT
@@ -71,7 +70,7 @@ class InboundClaims:
         }
 
     def own(self, owned: Owned, now: float) -> None:
-        """etcd has answered a claim of this node: carries out what ``CLAIM_TABLE`` says of its decision."""
+        """A claim of this node is answered: carries out what ``CLAIM_TABLE`` says of its decision."""
         migrations = self._migrations
         claims = self._ctx.cluster.claims
         assert claims is not None

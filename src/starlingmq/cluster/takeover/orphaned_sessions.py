@@ -3,7 +3,8 @@
 The other nodes did not know of these sessions in the meantime. The owner keys tell whether their clients have continued
 without them: a claim of a client id deletes the keys of nodes that are no longer members. So an orphaned session is its
 client's session if the key of the old number still exists and no member has a newer key; then this node claims it. Any
-other orphaned session is ended.
+other orphaned session is ended. If the epochs of the share are below that of the session, etcd was set up again from
+nothing: no node can tell, so the session is claimed.
 
 Pure: requests out, answers in.
 """

@@ -1,4 +1,4 @@
-"""Sessions follow their clients from node to node: both sides of a takeover. docs/SESSIONS.md gives the reasons.
+"""Sessions follow their clients from node to node: both sides of a takeover.
 
 ::
 
@@ -452,7 +452,7 @@ class Takeovers:
         return next(iter(claims.values())).since
 
     def _etcd_is_silent_at(self) -> float:
-        """When the CONNECT that has waited longest for etcd is refused, unless etcd answers something before."""
+        """When the CONNECT that has waited longest for its claim is refused, unless a leader answers before."""
         return max(self._first(self._claims.unowned), self._ownership.answered_at) + self._claims.silence
 
     def refuse_all(self, detail: str) -> None:

@@ -2,6 +2,8 @@
 
 If a node that cannot be reached may have a later session, the CONNECT gets a session reset
 (``core.session.session_reset``). Once the client has noticed the reset, its new subscriptions wait for cut markers.
+Markers of an earlier claim do not count for a reset: the node hands the session over to itself in the epoch of the
+CONNECT, and that part keeps the earlier subscriptions until all nodes have sent markers of that epoch.
 """
 
 from __future__ import annotations
