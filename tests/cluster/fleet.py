@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 from typing import Any, Final
 
 import msgspec
 from tests.cluster.owner_store import at_rest, owner_keys, table_led_by, will_keys
 from tests.harness import TURNS_MAX, FakeClient, World
-from tests.sim.etcd_model import EtcdModel
+from tests.sim.etcd_model import DELAY_MAX, EtcdModel
 
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.cluster.etcd.etcd_requests import Answer
@@ -127,18 +128,39 @@ class Fleet:
         self.carried: list[Envelope] = []
         self._running = False
         self._kept_at = 0.0  # when leases were last kept alive
+        if self.spread:
+            for _ in range(count):
+                self.add(**settings)
+        elif count:
+            self._form(count, **settings)
+
+    def _form(self, count: int, **settings: Any) -> None:
+        """All nodes begin with one table of shares. If each of them came into a cluster that serves, there would be a
+        table for each: that takes most of a test's time."""
         for _ in range(count):
-            self.add(**settings)
-        if count > 2 and not self.spread:
-            self.keep_owners_at(count - 2, count - 1)
+            node = self.begin(**settings)
+            node.cluster.shares.keeper._retry.at = inf  # the table is neither read nor written
+            self._advance_until(lambda: self.nodes[-1].cluster.number > 0)
+        self._advance_until(lambda: any(len(node.cluster.shares.keeper._wanted) == count for node in self.nodes))
+        if count > 2:
+            self._lead(count - 2, count - 1)
+            self.advance(2 * DELAY_MAX)
+        for node in self.nodes:
+            node.cluster.shares.keeper._retry.at = 0.0
+        self._advance_until(self._all_whole)
+        self.settle()
 
     def keep_owners_at(self, leader: int, deputy: int) -> None:
         """All shares of client ids are led by that node from now on, until nodes come, go or restart. While one of the
         two cannot be reached, no client can connect."""
+        self.settle(self._lead(leader, deputy))
+
+    def _lead(self, leader: int, deputy: int) -> int:
+        """Returns the version of the table in which they do."""
         numbers = [self.nodes[place].cluster.number for place in (leader, deputy)]
         version, write = table_led_by([node.cluster for node in self.nodes], *numbers)
         self.etcd.session("test").request(write, self.now)
-        self.settle(version)
+        return version
 
     def settle(self, version: int = 0) -> None:
         """Until all shares are served by a table of all nodes, of that version or a later one."""
@@ -160,11 +182,18 @@ class Fleet:
 
     def add(self, **settings: Any) -> NodeWorld:
         node = self.begin(**settings)
+        self._advance_until(self._all_whole)
+        return node
+
+    def _advance_until(self, done: Callable[[], bool]) -> None:
         for _ in range(2000):
-            if all(self._whole(other) for other in self.nodes):
-                return node
+            if done():
+                return
             self.advance(0.02)
         raise AssertionError(f"not all serve: {[(other.name, other.said) for other in self.nodes]}")
+
+    def _all_whole(self) -> bool:
+        return all(self._whole(node) for node in self.nodes)
 
     def _whole(self, node: NodeWorld) -> bool:
         status = node.cluster.status()

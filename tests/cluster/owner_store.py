@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.etcd.etcd_requests import Put, Txn
@@ -21,14 +21,15 @@ def will_keys(clusters: Iterable[ClusterState]) -> list[bytes]:
     return [key for book in _led(clusters) for key, _, _ in book.wills.all()]
 
 
-def table_led_by(clusters: Iterable[ClusterState], leader: int, deputy: int) -> tuple[int, Txn]:
+def table_led_by(clusters: Collection[ClusterState], leader: int, deputy: int) -> tuple[int, Txn]:
     """The version of the next table, and what writes it into etcd: that node leads all shares, the other is the deputy.
     It holds until nodes come, go or restart."""
+    nodes = {cluster.number: cluster.view.incarnation for cluster in clusters}
     shares = max([cluster.shares for cluster in clusters], key=lambda shares: shares.table.version)
-    table = shares.table
+    table = shares.table  # of no nodes before the first one is written
     version = table.version + 1
     pairs = tuple([Pair(leader, deputy, version, before.since) for before in table.pairs])
-    put = Put(shares.keeper._key, encode_table(ShareTable(version, table.nodes, pairs)))
+    put = Put(shares.keeper._key, encode_table(ShareTable(version, table.nodes or nodes, pairs)))
     return version, Txn("table", (), (put,))
 
 
