@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 import yaml
 from examples.recipes import generate
-from examples.recipes.plot import PLOTS, plot
 from pyspark.sql import SparkSession
 
 from starlingmq.config.section_types import ConfigError
@@ -36,6 +35,8 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamBroker]:
 
 def rows_of(name: str, spark: SparkSession, plant: StreamBroker, tmp_path: Path) -> Rows:
     """Run the recipe and return its result, after a look at its picture and its dead letters."""
+    from examples.recipes.plot import plot  # matplotlib: each process of pytest-xdist loads this file
+
     file = recipe(RECIPES / f"{name}.yaml", plant, tmp_path)
     run_all(Pipeline(spark, read_pipeline(file), file))
     assert spark.read.schema("reason string").parquet(str(tmp_path / "dead")).count() == 0
@@ -169,6 +170,8 @@ def test_a_class_keeps_the_state_of_each_meter_from_batch_to_batch(
 
 
 def test_every_recipe_can_be_read_and_has_a_picture(tmp_path: Path) -> None:
+    from examples.recipes.plot import PLOTS
+
     (tmp_path / "token").write_text(TOKEN)
     names = sorted(file.stem for file in RECIPES.glob("*.yaml"))
     assert names == sorted(PLOTS)
