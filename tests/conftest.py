@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import signal
 from collections.abc import Generator, Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import hypothesis
 import msgspec.inspect
 import pytest
+from _pytest.mark.expression import Expression
 
 import starlingmq
 from compiling.modules import PACKAGE, ROOT, compiled_parts
@@ -72,6 +75,16 @@ LIVED: Final = (
 )
 """These take thousands of drawn steps beside a twin: minutes interpreted, much less compiled."""
 
+MARKED_BY: Final = {
+    "slow": ("slow",),
+    "compiled_only": ("compiled_only",),
+    "interpreted_only": ("interpreted_only", "each_mistake"),
+}
+"""Tests have such a mark only if their file contains one of these words."""
+
+LEFT_OUT: Final[pytest.StashKey[list[Path]]] = pytest.StashKey()
+"""Files that were not loaded."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_are_heard() -> None:
@@ -118,6 +131,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = []
     config.pluginmanager.register(TimeOuts())
     if config.getoption("--record-durations"):
         config.pluginmanager.register(durations.Recorder())
@@ -153,6 +167,43 @@ def collects_backwards() -> bool:
     return os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of which ``-m`` selects no test are not loaded: more than half of them, in the interpreted half of
+    ``make test``. A file that is named is loaded."""
+    if collection_path.suffix != ".py" or any(Path(argument.partition("::")[0]).is_file() for argument in config.args):
+        return None
+    file = str(collection_path.relative_to(Path(__file__).parent))
+    if may_select(config.getoption("-m"), way_of(file), may_be_marked(collection_path)):
+        return None
+    config.stash[LEFT_OUT].append(collection_path)
+    return True
+
+
+@cache
+def may_be_marked(path: Path) -> frozenset[str]:
+    """Which of the marks in ``MARKED_BY`` tests of this file may have; ``pytest_collection_modifyitems`` checks it."""
+    text = path.read_text()
+    return frozenset(mark for mark, words in MARKED_BY.items() if any(word in text for word in words))
+
+
+@cache
+def may_select(expression: str, way: Way, marks: frozenset[str]) -> bool:
+    """Whether a test of a file of that way, with some of these marks, may be selected. Any test may have or lack a mark
+    that is not in ``MARKED_BY``."""
+    if not expression or "=" in expression:
+        return True
+    selects = Expression.compile(expression).evaluate
+    names = set(re.findall(r"\w+", expression)) - {"and", "or", "not", "hot", "compiled_suffices"}
+    open_ones = sorted((names - MARKED_BY.keys()) | marks)
+    for some in product((False, True), repeat=len(open_ones)):
+        has = dict(zip(open_ones, some, strict=True))
+        has["hot"] = way.hot
+        has["compiled_suffices"] = way.hot and not way.both and not has.get("interpreted_only", False)
+        if selects(lambda name, /, has=has, **arguments: has.get(name, False)):
+            return True
+    return False
+
+
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     here = durations.lot(durations.file_of(item))
     if nextitem is None or durations.lot(durations.file_of(nextitem)) != here:
@@ -185,18 +236,22 @@ def way_of(file: str) -> Way:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not any("::" in argument for argument in config.args):  # single tests: others of their file are not collected
-        check_long(items, ROOT)
+        left_out = config.stash[LEFT_OUT]
+        check_long(items, ROOT, left_out)
     here = Path(__file__).parent
     assert all((here / name).exists() for name in (*BOTH_WAYS, *WHOLE, *LIVED, *NOT_COMPILED)), "a test has moved"
     boundaries = held_by()
     interpreted = os.environ.get("STARLINGMQ_PURE", "") not in ("", "0")
     for item in items:
-        if interpreted and item.get_closest_marker("compiled_only"):
+        marks = {mark.name for mark in item.iter_markers()}
+        if interpreted and "compiled_only" in marks:
             item.add_marker(pytest.mark.skip(reason="STARLINGMQ_PURE is set: nothing is compiled"))
-        patches = item.get_closest_marker("interpreted_only")
+        patches = item.get_closest_marker("interpreted_only") if "interpreted_only" in marks else None
         if patches is not None and starlingmq.compiled():
             item.add_marker(pytest.mark.skip(reason=patches.args[0]))
         file = item.nodeid.partition("::")[0]
+        if not marks.intersection(MARKED_BY) <= may_be_marked(ROOT / file):
+            raise pytest.UsageError(f"{item.nodeid} has a mark of which MARKED_BY finds no word in its file")
         way = way_of(file.removeprefix("tests/"))
         if way.hot:
             item.add_marker(pytest.mark.hot)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -28,11 +29,15 @@ def live(machine: type[RuleBasedStateMachine], examples: int, **more: Any) -> No
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, deadline=None, **more))
 
 
-def check_long(items: list[pytest.Item], root: Path) -> None:
+KEPT: Final = re.compile(r'\bkept="([^"]+)"')
+
+
+def check_long(items: list[pytest.Item], root: Path, left_out: Iterable[Path] = ()) -> None:
     """Raises UsageError for a test that ``make test`` leaves out although no test named by it stays there.
 
     ``long(kept="tests/FILE.py::TEST")`` names one that fails for the same break. Without a name it is the same function
-    with other parameters. ``long(alone="WHY")``: nothing else needs what this test needs.
+    with other parameters. ``long(alone="WHY")``: nothing else needs what this test needs. ``left_out``: files without
+    items, of which the text is searched for names of tests that do not stay.
     """
     staying: dict[str, bool] = {}
     for item in items:
@@ -52,3 +57,7 @@ def check_long(items: list[pytest.Item], root: Path) -> None:
             raise pytest.UsageError(
                 f"{item.nodeid} is long, and {kept} does not stay in make test: name one that does, long(kept=...)"
             )
+    for path in left_out:
+        for kept in KEPT.findall(path.read_text()):
+            if not staying.get(kept, True):
+                raise pytest.UsageError(f"{kept} does not stay in make test, as {path} says: name one that does")

@@ -12,7 +12,7 @@ CONFTEST = """
 from tests.few import check_long
 
 def pytest_collection_modifyitems(config, items):
-    check_long(items, config.rootpath)
+    check_long(items, config.rootpath, config.rootpath.glob("left_out.*"))
 """
 MODULE = """
 import pytest
@@ -51,6 +51,17 @@ def test_a_long_test_names_one_that_stays(
     found = pytester.inline_run("--collect-only", "-q", "-p", "no:asyncio")
     assert (found.ret == pytest.ExitCode.OK) is accepted
     assert accepted or found.ret == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize(("kept", "accepted"), [("test_b", True), ("test_a", False)])
+def test_a_long_test_in_a_file_that_is_not_loaded_names_one_that_stays(
+    pytester: pytest.Pytester, kept: str, accepted: bool
+) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_it=MODULE.format(of_test_a='(alone="root")', numbers_of_a="[1]", numbers_of_b="[1]"))
+    pytester.makefile(".txt", left_out=f'@pytest.mark.long(kept="test_it.py::{kept}")')
+    found = pytester.inline_run("--collect-only", "-q", "-p", "no:asyncio")
+    assert found.ret == (pytest.ExitCode.OK if accepted else pytest.ExitCode.USAGE_ERROR)
 
 
 def test_parameters_that_were_to_stay_are_there() -> None:

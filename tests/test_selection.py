@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from tests.conftest import MARKED_BY, Way, may_select
+
 HERE: Final = Path(__file__).parent
 KINDS: Final = "and not compiled_suffices"  # as make test has it
 MARKS: Final = ("slow", "long", "hot", "compiled_suffices", "compiled_only", "interpreted_only")
@@ -50,6 +52,26 @@ def test_every_kind_of_test_is_run_where_it_is_not_skipped() -> None:
         assert any(
             chosen(expression, marks) and not marks[skipped[not interpreted]] for interpreted, expression in runs
         ), [name for name, there in marks.items() if there]
+
+
+def test_no_file_with_a_test_that_is_selected_is_left_out() -> None:
+    runs = [run for target in ("test-pure", "test-compiled", "test-long") for run in selections(target)]
+    kinds = [dict(zip(MARKS, there, strict=True)) for there in product((False, True), repeat=len(MARKS))]
+    for marks, both in product(kinds, (False, True)):
+        way = Way(marks["hot"], both)
+        if marks["compiled_suffices"] is (way.hot and not way.both and not marks["interpreted_only"]):
+            there = frozenset(mark for mark in MARKED_BY if marks[mark])
+            for _, expression in runs:
+                assert may_select(expression, way, there) or not chosen(expression, marks), (marks, expression)
+
+
+def test_files_without_a_test_that_is_selected_are_left_out() -> None:
+    _, interpreted = next(selections("test-pure"))
+    _, compiled = next(selections("test-compiled"))
+    assert not may_select(interpreted, Way(hot=True, both=False), frozenset())
+    assert may_select(interpreted, Way(hot=True, both=False), frozenset({"interpreted_only"}))
+    assert not may_select(compiled, Way(hot=False, both=False), frozenset())
+    assert may_select("security and not slow", Way(hot=True, both=False), frozenset())
 
 
 def test_a_test_that_compiled_code_does_not_let_run_is_marked_as_interpreted_only() -> None:
