@@ -118,6 +118,7 @@ class ShareLeader:
         # node -> (number, shares) of each message ``Earlier`` that it has not taken
         self._told: dict[int, deque[tuple[int, list[int]]]] = {}
         self._to_settle = False
+        self._uncopied: LedShare | None = None  # the share that ``_settle`` last found uncopied
 
     def copied(self) -> dict[int, int]:
         """Serving shares whose deputy has everything, and the ``since`` of their pair. To be called before the
@@ -136,6 +137,7 @@ class ShareLeader:
         self._table = table
         self._led, self._held, self._hastened, self._to_copy = {}, {}, {}, {}
         self._to_settle = me != 0
+        self._uncopied = None
         unswept = {*self._to_sweep, *[share for told in self._told.values() for _, shares in told for share in shares]}
         self._to_sweep, self._told = deque(), {}
         asks: dict[int, list[int]] = {}
@@ -328,6 +330,8 @@ class ShareLeader:
 
     def _copy(self) -> None:
         """Gives whole books to deputies; their shares serve then."""
+        if not self._to_copy:
+            return
         count = 0
         for share in list(self._to_copy):
             led = self._led[share]
@@ -346,6 +350,8 @@ class ShareLeader:
 
     def _sweep(self) -> None:
         """Tells nodes that have restarted which keys their earlier incarnations have written."""
+        if not (self._told or self._to_sweep):
+            return
         for node, told in list(self._told.items()):
             while told and told[0][0] <= self._links.taken(node):
                 told.popleft()
@@ -368,9 +374,16 @@ class ShareLeader:
 
     def _settle(self) -> None:
         """Once, when all shares here serve and their deputies have everything: older books can go."""
-        if not self._to_settle or self._table is None or not all(self._is_copied(led) for led in self._led.values()):
+        if not self._to_settle or self._table is None:
             return
+        if self._uncopied is not None and not self._is_copied(self._uncopied):
+            return
+        for led in self._led.values():
+            if not self._is_copied(led):
+                self._uncopied = led
+                return
         self._to_settle = False
+        self._uncopied = None
         if self._led:
             for node in self._table.nodes:
                 self._links.send(node, Settled(tuple(self._led)))
