@@ -100,7 +100,7 @@ async def look_at_messages(page: Page, second: Node, publisher: Client) -> None:
     await page.until(f"document.querySelector('#view pre')?.textContent === 'on' && {button('Delete')}")
     await page.run(f"{button('Delete')}.click()")
     await page.until("location.hash === '#retained'")
-    await at(page, "retained?filter=office%2F%23", "none")
+    await at(page, "retained?filter=office%2F%23", "Nothing found: topic filter 'office/#'")
     await at(page, "groups", "workers", "n1: 1, n2: 1")
     await at(page, "streams", "telemetry", "next offset")
     await at(page, "hand", "WebSocket client")

@@ -128,6 +128,7 @@ def test_every_command_of_ctl_has_json() -> None:
 EMPTY = """\
 clients -s stuck -> no client contains 'stuck'
 clients -> no client is connected
+bans -> there are no bans
 sessions --away -s stuck -> no disconnected session contains 'stuck'
 subscriptions -s stuck --topic a/b -> no subscription is of a client with 'stuck' and receives 'a/b'
 retained x/# -> no retained message matches 'x/#'
@@ -205,7 +206,6 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         assert "is banned" in ctl("ban", "client", "evil", "-t", "10m")
         assert "evil" in ctl("bans")
         ctl("unban", "client", "evil")
-        assert "there are no bans" in ctl("bans")
         check_empty_lists(ctl)
         check_refusals(ctl)
         assert "data_dir" in ctl("config")
