@@ -8,7 +8,11 @@ import msgspec
 import pytest
 
 import nats
+from starlingmq.auth import access_control
+from starlingmq.auth.access_control import DENIED, AccessControl
 from starlingmq.config.settings import load_config
+from starlingmq.core.ready import Refusal
+from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Will
 from starlingmq.wire.reasons import Reason
 from tests.auth.conftest import Join, Serve
@@ -81,6 +85,38 @@ async def test_a_refused_packet_leaves_a_line_with_the_rule(
         f"PUBLISH to 'door' at QoS 0 refused: {by_rule} (publish_refused)",
         f"SUBSCRIBE to 'jobs/+' of the group 'others' refused: {by_default} (subscribe_refused)",
     ]
+
+
+@pytest.mark.parametrize("line", ["- {deny: publish, topics: [door]}", "- {deny: publish, users: [eve]}"])
+async def test_a_line_about_a_refused_packet_does_not_look_through_many_rules(
+    serve: Serve, join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    """A search takes about half a second with a thousand rules for the client, in the event loop."""
+    caplog.set_level("INFO", "starlingmq.clients")
+    many = f"{line}\n" * (1001 if "users" in line else 21)
+    broker = await serve(auth=rules(tmp_path / "acl", RULES + many))
+    peer = await join(broker, "c", username="ann")
+    assert await peer.publish("door") == Reason.NOT_AUTHORIZED
+    assert [line.partition(" refused: ")[2] for line in refusals(caplog)] == [f"{DENIED} (publish_refused)"]
+
+
+async def test_searches_for_lines_about_refused_packets_take_a_hundredth_of_the_time(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await serve(auth=rules(tmp_path / "acl"))
+    refusal = Refusal("publish_refused", Client("mqtt://node", "127.0.0.1:1", 0.0), b"door", 0, False, b"", "")
+    now, access = 1000.0, broker._access
+
+    def searched(*words: object) -> str:
+        nonlocal now
+        now += 0.03
+        return "rule 1"
+
+    monkeypatch.setattr(access_control, "monotonic", lambda: now)
+    monkeypatch.setattr(AccessControl, "_search", searched)
+    assert [access.why_refused(refusal) for _ in range(4)] == ["rule 1", "rule 1", DENIED, DENIED]
+    now += 3.0
+    assert [access.why_refused(refusal) for _ in range(2)] == ["rule 1", DENIED]
 
 
 async def test_a_refused_packet_leaves_a_line_if_a_hook_or_the_broker_refuses_it(
