@@ -135,7 +135,8 @@ export function svg(name, attributes = {}, ...children) {
 }
 
 // Since when a node is gone, and what waits for it, or who serves its data.
-export const goneFor = (one) => t((one.stopped ? "stopped" : "gone") + (one.served_by ? ".served" : ""), {
+const goneWord = (one) => (one.stopped ? (one.served_by ? "stopped.served" : "stopped") : one.served_by ? "gone.served" : "gone");
+export const goneFor = (one) => t(goneWord(one), {
   time: new Date(one.since).toLocaleTimeString(language, {hourCycle: "h23"}), seconds: number(Math.round(one.seconds)),
   messages: number(one.queued), server: one.served_by,
 });
