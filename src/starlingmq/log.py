@@ -166,7 +166,10 @@ class NoticeLog:
         # a connection that continues may have lost a message
         detail, level = notice.detail, logging.INFO if notice.closing else logging.WARNING
         if isinstance(notice, Refusal):
-            detail, level = f"{notice.text()}: {detail or self.why(notice)}", logging.INFO
+            level = logging.INFO
+            if not log.isEnabledFor(level):
+                return
+            detail = f"{notice.text()}: {detail or self.why(notice)}"
         whose = f" of client {notice.client_id!r}" if notice.client_id else ""
         whose += f", user {user!r}" if user else ""
         log.log(level, "%s%s%s: %s (%s)", what, notice.peer, whose, detail, reason, extra=told)

@@ -87,6 +87,51 @@ async def test_a_refused_packet_leaves_a_line_with_the_rule(
     ]
 
 
+async def test_a_line_that_is_not_written_searches_no_rule(
+    serve: Serve, join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("WARNING", "starlingmq.clients")
+    searched: list[object] = []
+
+    def search(*words: object) -> str:
+        searched.append(words)
+        return "rule 1"
+
+    monkeypatch.setattr(AccessControl, "_search", search)
+    broker = await serve(auth=rules(tmp_path / "acl"))
+    peer = await join(broker, "c")
+    assert await peer.publish("door") == Reason.NOT_AUTHORIZED
+    assert not searched and not refusals(caplog)
+    caplog.set_level("INFO", "starlingmq.clients")
+    assert await peer.publish("door") == Reason.NOT_AUTHORIZED
+    assert len(searched) == len(refusals(caplog)) == 1
+
+
+async def test_a_line_about_a_refused_packet_is_short(
+    serve: Serve, join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    broker = await serve(auth=rules(tmp_path / "acl"))
+    peer = await join(broker, "c")
+    assert await peer.subscribe(f"$share/{'g' * 30_000}/{'t' * 30_000}") == [Reason.NOT_AUTHORIZED]
+    (line,) = refusals(caplog)
+    assert len(line) < 1000 and f"'{'t' * 256}'… of the group '{'g' * 256}'…" in line
+
+
+async def test_client_ids_of_the_file_are_no_reason_for_a_nats_client(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "starlingmq.clients")
+    file = tmp_path / "acl"
+    broker = await serve(auth=rules(file, "clients: ['mqtt-*']\n" + RULES), listeners=["nats://127.0.0.1:0"])
+    client = await nats.connect(broker.address("nats"), name="n")
+    await client.publish("door", b"x")
+    await client.flush()
+    await client.close()
+    (line,) = refusals(caplog)
+    assert line.endswith("refused: no rule matches; the default is to deny (publish_refused)")
+
+
 @pytest.mark.parametrize("line", ["- {deny: publish, topics: [door]}", "- {deny: publish, users: [eve]}"])
 async def test_a_line_about_a_refused_packet_does_not_look_through_many_rules(
     serve: Serve, join: Join, tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str

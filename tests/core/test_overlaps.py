@@ -13,7 +13,7 @@ import starlingmq.core.routing.filter_tree as filter_tree
 from starlingmq.core.routing.filter_tree import SEARCH_MAX, FilterTree
 from starlingmq.core.routing.topics import matches
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS_MAX, Overlaps
-from starlingmq.wire.mqtt import PUBREL, Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe
+from starlingmq.wire.mqtt import PUBREL, Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe, encode
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, Properties
 from starlingmq.wire.reasons import Reason
 
@@ -38,6 +38,19 @@ def test_a_client_cannot_make_a_message_match_thousands_of_its_filters() -> None
     told = [notice for notice in world.notices if notice.detail == OVERLAPPING]
     assert 0 < len(told) < 2**11 // 100, "once for each piece of the SUBSCRIBE"
     assert world.state.ctx.counters.noted["overlapping_subscriptions"] == len(told)
+
+
+def test_a_refusal_is_told_beside_the_notice_about_another_client() -> None:
+    world = World()
+    greedy, other = world.connect("greedy"), world.connect("other")
+    filters = every_pattern(10)
+    subscribe(greedy, filters[:OVERLAPS_MAX])
+    for client, filter in ((greedy, filters[OVERLAPS_MAX]), (other, b"a/" * 300)):
+        packet = encode(Subscribe(2, [SubscribeRequest(filter)], {}), 5)
+        world.state.receive(client.client, packet, world.now)  # in one turn
+    world.run()
+    told = [(notice.client_id, notice.reason) for notice in world.notices]
+    assert told == [("greedy", "overlapping_subscriptions"), ("other", "subscribe_refused")]
 
 
 def test_any_number_of_filters_with_few_patterns_is_granted() -> None:

@@ -101,6 +101,7 @@ class RuleActions:
             request.retain,
             request.group.encode(),
             granted if isinstance(granted, tuple) else None,
+            connected=client is not None and client.username == username,
         )
         found = self._local_node.access.ask_rules(question)
         return RuleTestResult(found.allowed, found.reason, username, peer_host(peer) if peer else "")

@@ -134,6 +134,7 @@ class AccessControl:
             refusal.retain,
             refusal.group,
             granted,
+            connected=True,
         )
         found = self.ask_rules(asked)
         return "the rules have changed since" if found.allowed else found.reason

@@ -13,7 +13,7 @@ CheckedAction = Literal["connect", "publish", "subscribe", "group"]
 
 class RuleQuestion(NamedTuple):
     """``peer`` is address:port. ``topic`` is a filter for subscribe and group. ``granted``: the rules of the client's
-    token, which come first; None: it has none."""
+    token, which come first; None: it has none. ``connected``: its client id was admitted."""
 
     client_id: str
     username: str
@@ -24,6 +24,7 @@ class RuleQuestion(NamedTuple):
     retain: bool
     group: bytes
     granted: Sequence[Rule] | None
+    connected: bool = False
 
 
 class RuleAnswer(NamedTuple):
@@ -39,7 +40,7 @@ def check_rules(acl: Acl | None, file: str, question: RuleQuestion, filters: boo
     rules, default = granted, question.granted is None
     if acl is not None:
         rules, default = (*granted, *acl.rules), acl.default
-        if not acl.may_be(question.client_id, question.username):
+        if not question.connected and not acl.may_be(question.client_id, question.username):
             return RuleAnswer(False, f"this user may not use this client id (clients in {file})")
     named = _Names(file, len(granted))
     verdict = _connect(rules, question, named)

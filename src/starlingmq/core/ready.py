@@ -217,7 +217,7 @@ class Notice:
 
 PUBLISH_REFUSED: Final = "publish_refused"
 SUBSCRIBE_REFUSED: Final = "subscribe_refused"
-TOPIC_SHOWN: Final = 256  # bytes in the log
+NAME_SHOWN: Final = 256  # bytes of a topic or group in the log
 BY_HOOK: Final = "a hook or auth.http refused it"
 BROKER_ONLY: Final = "only the broker publishes to this topic"
 
@@ -243,11 +243,15 @@ class Refusal(Notice):
         self.rights = client.rights
 
     def text(self) -> str:
-        topic = repr(self.topic[:TOPIC_SHOWN].decode(errors="replace"))
+        topic = _shown(self.topic)
         if self.reason == PUBLISH_REFUSED:
             return f"PUBLISH to {topic} at QoS {self.qos}{', retained,' if self.retain else ''} refused"
-        group = f" of the group {self.group.decode(errors='replace')!r}" if self.group else ""
+        group = f" of the group {_shown(self.group)}" if self.group else ""
         return f"SUBSCRIBE to {topic}{group} refused"
+
+
+def _shown(name: bytes) -> str:
+    return repr(name[:NAME_SHOWN].decode(errors="replace")) + ("…" if len(name) > NAME_SHOWN else "")
 
 
 class Ready:

@@ -458,7 +458,7 @@ class Subscribing:
 
     def tell_refused(self, client: Client, whole: bytes, detail: str) -> None:
         notices = self.ctx.ready.notices
-        if notices and notices[-1].detail is OVERLAPPING:
+        if notices and notices[-1].detail is OVERLAPPING and notices[-1].client_id == client.client_id:
             return  # it has a line
         try:
             share = parse_share(whole)

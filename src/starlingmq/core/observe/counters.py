@@ -63,8 +63,8 @@ class Counters:
 
     ``dropped`` counts messages that were given up, by reason; ``errors`` connections that the broker ended, by reason;
     ``noted`` events after which a connection continues: ``another_user``, ``pubrel_unknown`` (a PUBREL of a handshake
-    that no node knows), ``suback_timeout``, ``session_lost``, ``subscription_revoked``, ``nats`` (a NATS client was
-    sent an error).
+    that no node knows), ``suback_timeout``, ``session_lost``, ``subscription_revoked``, ``publish_refused``,
+    ``subscribe_refused``, ``nats`` (a NATS client was sent an error).
     """
 
     connections_opened: int
