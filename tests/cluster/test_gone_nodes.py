@@ -148,6 +148,14 @@ def test_data_without_a_whole_copy_elsewhere_is_a_critical_alarm_of_its_own() ->
     assert "the next loss may lose data" in found.text and "ctl cluster copies" in found.next
 
 
+@pytest.mark.parametrize(("gone", "severity"), [("n2", "warning"), ("n3", "critical")])
+def test_data_at_risk_while_a_node_is_stopped_on_purpose_is_a_warning(gone: str, severity: str) -> None:
+    cluster = seen_by_n1({"n2": gone != "n2", "n3": gone != "n3"}, {})  # n2 was stopped
+    copies: Any = cluster.copies
+    copies.roles.registry.origins_at_risk = lambda: ["n1"]
+    assert [one.severity for one in conditions(cluster) if one.kind == "last_copy"] == [severity]
+
+
 def test_a_node_that_is_gone_an_etcd_without_majority_and_a_lost_quorum_are_alarms() -> None:
     cluster = seen_by_n1({"n2": True, "n3": True}, {})
     assert alarms(cluster) == {}

@@ -180,9 +180,10 @@ class Conditions:
             left = f"{one.served_by} serves its data" if one.served_by else f"{one.queued:,} messages wait for it"
             text = f"{one.name} {'was stopped' if one.stopped else 'is gone'}; {left}"
             yield Condition("node", one.name, "warning", text, health.next)
+        planned = bool(health.gone) and all(one.stopped for one in health.gone)
         for origin in health.at_risk:
             text = f"the next loss may lose data: no other node has a whole copy of that of {origin}"
-            yield Condition("last_copy", origin, "critical", text, health.next or COPIES_NEXT)
+            yield Condition("last_copy", origin, "warning" if planned else "critical", text, health.next or COPIES_NEXT)
         if not cluster.state.members.available:
             yield Condition("etcd", "", "warning", ETCD_AWAY, ETCD_NEXT)
         if not health.quorum or health.status == "unavailable":

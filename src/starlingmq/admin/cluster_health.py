@@ -26,7 +26,7 @@ class GoneNode(Struct, frozen=True):
     seconds: float
     queued: Annotated[int, Meta(description="Messages that wait for it on this node.")]
     served_by: Annotated[str, Meta(description="The node that serves its data; empty: none.")] = ""
-    stopped: Annotated[bool, Meta(description="It had announced that it stops.")] = False
+    stopped: Annotated[bool, Meta(description="It had announced that it stops or drains.")] = False
 
 
 class ClusterHealth(Struct, frozen=True):

@@ -72,6 +72,7 @@ DROPPED: Final = {
     ),
     "retained_unreachable": "start the nodes that keep the message",
     "beyond_limits_here": "set the same limits on all nodes",
+    "bad_headers": "correct the client, which sends headers that break the protocol of NATS",
     "no_topic": "rename the topic or the subject so that both protocols have it",
     "no_subject": "rename the topic or the subject so that both protocols have it",
     "published_again": "nothing; or two producers use one name",

@@ -222,7 +222,7 @@ def _exchange(url: str, route: HttpRoute, query: str, body: bytes | None, second
     with _answer(url, route, query, body, seconds) as response:
         content = response.read()
         told = route.text and response.status < 400
-        return response.status, {"text": content.decode()} if told else _decoded(content)
+        return response.status, {"text": content.decode(errors="replace")} if told else _decoded(content)
 
 
 def _decoded(content: bytes) -> Any:

@@ -70,7 +70,7 @@ export class List {
     const from = parameters.cursor && !pages ? null : pages * LIMIT + 1;
     const range = from && rows.length ? t("range", {from: number(from), to: number(from + rows.length - 1)}) : number(rows.length);
     this.count.textContent = page.total === undefined ? (rows.length ? range : "") : t(page.complete === false ? "of.more" : "of", {count: range, total: number(page.total)});
-    const filters = this.inputs.filter((input) => parameters[input.name]).map((input) => input.selectedOptions?.[0].textContent ?? `${input.placeholder.split(",")[0]} '${parameters[input.name]}'`);
+    const filters = this.inputs.filter((input) => parameters[input.name]).map((input) => input.selectedOptions?.[0]?.textContent ?? `${input.placeholder.split(",")[0]} '${parameters[input.name]}'`);
     const shown = rows.length || !filters.length ? table({...this.columns, ...nodeColumn(rows)}, rows, this.head(parameters))
       : el("p", {id: "nothing"}, t("list.nothing", {filters: filters.join(", ")}));
     return [this.tools, missing(page), shown, ...this.below(page)];
