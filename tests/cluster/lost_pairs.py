@@ -10,14 +10,14 @@ from starlingmq.cluster.shares.share_leader import LeadState, LedShare, ShareLea
 
 
 @contextmanager
-def telling_of_lost_pairs(tell: Callable[[], None]) -> Iterator[None]:
-    """``tell`` is called when a leader has had to ask all nodes what they have; also by the first leaders."""
+def telling_of_lost_pairs(tell: Callable[[int], None]) -> Iterator[None]:
+    """``tell`` is called with the share when its leader has had to ask all nodes what they have; also at the start."""
     collect = ShareLeader._collect
 
     def collecting(leader: ShareLeader, led: LedShare) -> None:
         collect(leader, led)
         if led.state is LeadState.WHOLE and led.book.collected == led.pair.since:
-            tell()
+            tell(led.share)
 
     with patch.object(ShareLeader, "_collect", collecting):
         yield

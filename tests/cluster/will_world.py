@@ -186,7 +186,7 @@ class WillWorld(World):
             self.wishers.append(wisher)
             self.schedule.after(self.more.random(), wisher.come)
 
-    def _lose_pair(self) -> None:
+    def _lose_pair(self, share: int) -> None:
         self.pair_lost = True
 
     def _settled(self) -> bool:

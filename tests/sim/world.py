@@ -171,9 +171,9 @@ class World:
     def _wait(
         self, done: Callable[[], bool], seconds: float, complaint: str, so_far: Callable[[], int] = lambda: 0
     ) -> None:
-        """``seconds``: since ``so_far`` was last another number; in all at most ten times as many."""
+        """``seconds``: since ``so_far`` was last another number; in all at most three times as many."""
         end = latest = self.schedule.now + seconds
-        latest += 9 * seconds
+        latest += 2 * seconds
         before = so_far()
         while True:
             self._pass(LOOK_SECONDS)
