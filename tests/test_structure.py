@@ -38,7 +38,7 @@ LAYERS: Final = {
         etcd links copies membership routes view qos2 groups takeover wills shares retained peers balance
         """,
 }
-"""The packages in a part, each of which imports only those before it. What is in none may import all of them."""
+"""The packages in a part, each of which imports only those before it. A module outside of them may import all."""
 TWO_SIDES: Final = {
     "Client": "the library's, and a client as the broker knows it",
     "Message": "the library's, and the broker's",

@@ -171,7 +171,7 @@ class World:
     def _wait(
         self, done: Callable[[], bool], seconds: float, complaint: str, so_far: Callable[[], int] = lambda: 0
     ) -> None:
-        """``seconds``: since ``so_far`` was last another number; in all at most three times as many."""
+        """``seconds``: since ``so_far`` last changed, and three times as many at most in all."""
         end = latest = self.schedule.now + seconds
         latest += 2 * seconds
         before = so_far()
