@@ -71,8 +71,8 @@ test-compiled: setup-test
 
 # First those that run interpreted only, as planted mistakes do; ARGS may name none of them (5).
 test-long: setup-test ## the tests that take longest: rolling restarts, and Spark while everything is killed
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m "long and interpreted_only" $(ARGS) || [ $$? = 5 ]
-	$(PY) -m pytest -q -m "long and not interpreted_only and not shipped" $(ARGS)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) $(BY_FILE) -m "long and interpreted_only" $(ARGS) || [ $$? = 5 ]
+	$(PY) -m pytest -q -n $(JOBS) $(BY_FILE) -m "long and not interpreted_only and not shipped" $(ARGS)
 
 test-all: test ## everything: also what takes longest, sinks with their real packages, and attacks (an hour)
 	@$(MAKE) test-long test-lake security

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import selectors
 import signal
 import subprocess
@@ -74,6 +75,11 @@ def control(directory: Path, node: str, *words: str) -> Any:
     code, output, errors = run("ctl", "cluster", *words, "--data-dir", str(directory / node / "data"), "--json")
     assert code in (0, DEGRADED), errors
     return json.loads(output)
+
+
+def health_in(output: bytes) -> str:
+    """The first line, without the number of alarms: some are of the machine, as of a clock that is not synchronized."""
+    return re.sub(r"^([A-Z]+), \d+ alarms?[^:]*", r"\1", output.decode().splitlines()[0])
 
 
 def said(directory: Path) -> str:

@@ -56,6 +56,7 @@ def telegraf(tmp_path_factory: pytest.TempPathFactory) -> str:
     return os.fspath(path)
 
 
+@pytest.mark.long(kept="tests/clients/test_habits.py::test_typical_programs_with_mqttjs_work")
 @pytest.mark.parametrize("version", [0, 3, 4])
 def test_telegraf_works_as_it_uses_paho(broker: ServedBroker, telegraf: str, version: int) -> None:
     address = broker.address("mqtt").replace("mqtt://", "tcp://")
