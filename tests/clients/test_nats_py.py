@@ -15,6 +15,7 @@ from aiomqtt import ProtocolVersion
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import MaxPayloadError, NoRespondersError
+from nats.js.errors import ServiceUnavailableError
 from tests.patience import within
 
 import nats
@@ -42,6 +43,15 @@ async def connected(address: str, **options: Any) -> AsyncIterator[Client]:
 
 async def payloads(subscription: Any, number: int) -> list[bytes]:
     return [(await subscription.next_msg(timeout=PATIENCE)).data for _ in range(number)]
+
+
+async def test_jetstream_is_not_supported_and_says_so(broker: ServedBroker) -> None:
+    async with connected(broker.address("nats")) as client:
+        stream = client.jetstream()
+        for asked in (stream.account_info(), stream.add_stream(name="orders", subjects=["orders.>"])):
+            with pytest.raises(ServiceUnavailableError) as refused:
+                await asked
+            assert refused.value.err_code == 10076 and "does not support it" in str(refused.value.description)
 
 
 async def test_messages_in_order_to_every_subscription_that_matches(broker: ServedBroker) -> None:

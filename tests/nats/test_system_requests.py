@@ -144,6 +144,24 @@ def test_requests_that_do_not_exist_and_servers_that_are_not_there_have_no_respo
     assert peer.heard() == nobody
 
 
+@pytest.mark.parametrize("no_responders", [True, False])
+def test_requests_to_jetstream_are_answered_in_its_own_form_unless_a_client_answers_them(no_responders: bool) -> None:
+    world = World()
+    peer, other = connect(world, no_responders=no_responders), connect(world)
+    peer.said("SUB _INBOX.> 9")
+    kinds = {"INFO": "account_info", "STREAM.CREATE.orders": "stream_create", "X" * 99: "unknown", 'A."': "unknown"}
+    for subject, kind in kinds.items():
+        peer.pub(f"$JS.API.{subject}", reply="_INBOX.1")
+        (answer,) = peer.heard()
+        assert isinstance(answer, Msg)
+        found = json.loads(answer.payload)
+        assert found["type"] == f"io.nats.jetstream.api.v1.{kind}_response"
+        assert (found["error"]["code"], found["error"]["err_code"]) == (503, 10076)
+    other.said("SUB $JS.API.INFO 1")
+    peer.pub("$JS.API.INFO", reply="_INBOX.1")
+    assert peer.heard() == [] and other.heard() == [Msg("$JS.API.INFO", "1", b"", "_INBOX.1")]
+
+
 def test_open_requests_are_bounded_for_a_client_and_for_all() -> None:
     asked = Asked()
     peer = asked.client()

@@ -23,7 +23,7 @@ from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import NatsErrors
 from starlingmq.core.nats.no_responders import has_no_receivers, send_no_responders
 from starlingmq.core.nats.subject_cache import SubjectCache
-from starlingmq.core.nats.system_requests import USER_INFO, SystemRequests
+from starlingmq.core.nats.system_requests import JETSTREAM, USER_INFO, SystemRequests
 from starlingmq.core.ready import BROKER_ONLY, BY_HOOK, HookAnswer, HookQuestion
 from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
 from starlingmq.core.routing.delivery import Delivery
@@ -154,15 +154,21 @@ class NatsPublishing:
                 ctx.send_stored(client, OK_FRAME)
             else:
                 ctx.send(client, OK_FRAME)
-        if reply and nats.no_responders and has_no_receivers(route):
-            send_no_responders(ctx, self.router, client, reply)
+        if reply and (nats.no_responders or message.topic.startswith(JETSTREAM)) and has_no_receivers(route):
+            self._say_that_nothing_answers(client, message.topic, reply)
             return
         if message.retain:  # set by a hook
             found = self.publishing.route(message, session)
         else:
             found = self.delivery.fan_out(message, route, session)
         if found == len(route.streams) and reply and nats.no_responders:  # a stream does not answer
-            send_no_responders(ctx, self.router, client, reply)
+            self._say_that_nothing_answers(client, message.topic, reply)
+
+    def _say_that_nothing_answers(self, client: Client, topic: bytes, reply: bytes) -> None:
+        if topic.startswith(JETSTREAM):
+            self.system.refuse_jetstream(client, topic, reply)
+        else:
+            send_no_responders(self.ctx, self.router, client, reply)
 
     def _turn_down(self, client: Client, message: Message, verdict: int) -> None:
         """Send the refusal of a message in the protocol of NATS."""

@@ -11,6 +11,8 @@ Invariant:
 - An answer goes to subscriptions of the requesting connection only: the requester chooses the reply subject, so an
   answer of the broker must not go where the requester could not publish.
 - At most ``CLIENT_MAX`` requests of a client, and ``NODE_MAX`` of all clients of a node, are open at once.
+
+Requests to JetStream's API (``$JS.API.>``), where no client answers them, get the error of a server without JetStream.
 """
 
 from __future__ import annotations
@@ -37,6 +39,13 @@ ACCOUNT: Final = b"$G"  # nats-server's name for the account that exists where n
 
 SERVER_KINDS: Final = frozenset((b"STATSZ", b"IDZ", b"VARZ", b"CONNZ", b"SUBSZ", b"HEALTHZ", b"ACCOUNTZ", b"JSZ"))
 ACCOUNT_KINDS: Final = frozenset((b"CONNZ", b"SUBSZ", b"STATZ"))
+
+JETSTREAM: Final = b"$JS/API/"
+NO_JETSTREAM: Final = (
+    b'{"type":"io.nats.jetstream.api.v1.%b_response","error":{"code":503,"err_code":10076,'
+    b'"description":"JetStream not enabled: StarlingMQ does not support it"}}'
+)
+KIND_MAX: Final = 32  # bytes of a kind of request: longer ones do not exist
 
 BUSY: Final = b'{"server":{},"error":{"code":503,"description":"too many requests are open"}}'
 
@@ -89,6 +98,13 @@ class SystemRequests:
             self.open -= 1
         if not request.answered and nats.no_responders and client.state == OPEN:
             send_no_responders(self.ctx, self.router, client, request.reply)
+
+    def refuse_jetstream(self, client: Client, topic: bytes, reply: bytes) -> None:
+        """For a request that has no receivers. The error's code is that of nats-server (JSNotEnabledErr)."""
+        levels = topic[len(JETSTREAM) :].lower().split(b"/", 2)[:2]
+        kind = b"account_info" if levels == [b"info"] else b"_".join(levels)
+        known = len(kind) <= KIND_MAX and kind.replace(b"_", b"").isalpha()
+        self._deliver(client, reply, NO_JETSTREAM % (kind if known else b"unknown"))
 
     def _deliver(self, client: Client, reply: bytes, data: bytes) -> None:
         session = client.session
