@@ -10,7 +10,9 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from msgspec.structs import replace
 
 from starlingmq.admin.broker_actions import BrokerActions
 from starlingmq.admin.local_node import LocalNode
@@ -21,7 +23,7 @@ from starlingmq.auth.access_control import AccessControl
 from starlingmq.auth.automatic_bans import Ban, Kind
 from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.restart_settings import in_force, needs_restart
-from starlingmq.config.settings import Config, ConfigError, ListenerConfig, refuse_open_listeners
+from starlingmq.config.settings import Config, ConfigError, ListenerConfig, from_tree, refuse_open_listeners
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
@@ -59,7 +61,9 @@ class Broker:
     """``async with Broker(config) as broker`` serves until the block ends.
 
     ``listeners`` replaces what the configuration says, e.g. ``["mqtt://127.0.0.1:0"]``; the hooks are those of
-    ``starlingmq.hooks``. Raises ConfigError or ListenerError at ``start``, and then nothing is left open.
+    ``starlingmq.hooks``. ``sections``, in place of ``config``: those of a settings file as dictionaries, e.g.
+    ``mqtt={"max_qos": 1}``; raises ConfigError if they are wrong. ``start`` raises ConfigError or ListenerError, and
+    then nothing is left open.
     """
 
     def __init__(
@@ -73,14 +77,13 @@ class Broker:
         on_event: OnEvent | None = None,
         copy_part: CopyPart | None = None,
         etcd: EtcdAccess | None = None,
+        **sections: Any,
     ) -> None:
-        self.config = config or Config()
+        if config is not None and sections:
+            raise TypeError(f"give a Config, or sections such as {next(iter(sections))}, not both")
+        self.config = config or from_tree(sections)
         if listeners is not None:
-            urls = tuple(ListenerConfig(url=url) for url in listeners)
-            self.config = Config(
-                **{name: getattr(self.config, name) for name in self.config.__struct_fields__ if name != "listeners"},
-                listeners=urls,
-            )
+            self.config = replace(self.config, listeners=tuple(ListenerConfig(url=url) for url in listeners))
         self._started_with = self.config  # at ``start``; a reload changes ``config`` only
         self._lines = SparingLog(log, self.config.limits.log_rate)
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout, self._lines)

@@ -309,6 +309,11 @@ async def no_web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await reader.read()
 
 
+async def speaks_nats(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b'INFO {"server_id":"N","version":"2.10.0","proto":1,"max_payload":1048576,"headers":true}\r\n')
+    await reader.read()
+
+
 async def hangs_up(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
     await reader.read(1)
 
@@ -316,10 +321,11 @@ async def hangs_up(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) 
 @pytest.mark.parametrize(
     ("scheme", "server", "sentence"),
     [
-        ("mqtt", silent, "did not answer CONNECT in time"),
+        ("mqtt", silent, "did not answer CONNECT within 0.2 s; is it an MQTT port"),
         ("ws", silent, "no answer"),
         ("ws", no_web, "HTTP 404"),
-        ("mqtt", hangs_up, "lost"),
+        ("mqtt", hangs_up, "ended the connection before CONNACK; is it an MQTT port"),
+        ("mqtt", speaks_nats, "is it an MQTT port"),
         ("mqtts", hangs_up, "cannot connect|TLS handshake"),
     ],
 )

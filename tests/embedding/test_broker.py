@@ -132,6 +132,15 @@ async def test_settings_that_are_refused_open_nothing() -> None:
         assert broker.address().startswith("mqtt://0.0.0.0:")
 
 
+async def test_settings_are_given_as_sections() -> None:
+    async with Broker(listeners=["mqtt://127.0.0.1:0"], mqtt={"max_qos": 1}) as broker:
+        assert broker.config.mqtt.max_qos == 1 and broker.address().startswith("mqtt://127.0.0.1:")
+    with pytest.raises(ConfigError, match=r"^mqtt\.max_qus: unknown key"):
+        Broker(mqtt={"max_qus": 1})
+    with pytest.raises(TypeError, match="a Config, or sections such as mqtt, not both"):
+        Broker(Config(), mqtt={"max_qos": 1})
+
+
 async def test_stopping_twice_and_at_the_same_time() -> None:
     broker = Broker(listeners=[LOOPBACK])
     await broker.start()

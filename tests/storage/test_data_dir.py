@@ -48,6 +48,14 @@ def test_an_empty_directory_will_do(tmp_path: Path) -> None:
     assert (tmp_path / "LAYOUT").exists()
 
 
+def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for path in (file, file / "below"):
+        with pytest.raises(DataDirError, match=r"^node\.data_dir: .*file.* is a file, or is below"):
+            DataDir(path, DECIDED)
+
+
 def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(DataDirError, match="is not empty and is not a data directory"):

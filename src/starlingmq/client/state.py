@@ -76,6 +76,7 @@ IDLE: Final = 0
 CONNECTING: Final = 1
 CONNECTED: Final = 2
 CLOSING: Final = 3
+NO_MQTT: Final = "; is it an MQTT port?"
 
 PING_AFTER: Final = 0.8  # of the keep-alive: a timer that fires late must not exceed it
 PING_PATIENCE_MAX: Final = 20.0  # seconds until an unanswered PINGREQ ends the connection
@@ -164,13 +165,14 @@ class ClientState:
                     break
                 self._frame(first, whole, start, end)
         except MqttError as error:
-            self._fail(error.reason, error.detail)
+            self._fail(error.reason, error.detail + (NO_MQTT if self.phase == CONNECTING else ""))
         return self._take_events()
 
     def tick(self, now: float, reading: bool = True) -> list[Event]:
         """Time has passed. ``reading`` is false while the caller leaves the server's bytes unread on purpose."""
         if self.phase == CONNECTING and now >= self._connack_due:
-            self._fail(Reason.UNSPECIFIED_ERROR, "the server did not answer CONNECT in time")
+            late = f"the server did not answer CONNECT within {self.options.connect_timeout:g} s"
+            self._fail(Reason.UNSPECIFIED_ERROR, late + NO_MQTT)
         if self.phase != CONNECTED or not self._keep_alive:
             return self._take_events()
         if now >= self._pong_due:

@@ -207,7 +207,10 @@ def _open_locked(path: Path) -> int:
         _private(refuse_foreign, path)
         open_to_owner(path)
     if not path.is_dir():
-        path.mkdir(mode=0o700, parents=True)
+        try:
+            path.mkdir(mode=0o700, parents=True)
+        except (FileExistsError, NotADirectoryError):
+            raise DataDirError(f"node.data_dir: {path} is a file, or is below one; name a directory") from None
         sync_directory(path.parent)
     elif not (path / "LAYOUT").exists() and _has_only_etcd(path):
         raise DataDirError(
