@@ -311,6 +311,27 @@ async def test_the_alarm_of_slow_clients_says_what_the_settings_do_to_their_queu
     assert alarm["kind"] == "queue" and alarm["text"].endswith(told)
 
 
+async def test_a_client_that_acknowledges_nothing_is_an_alarm(serve: Serve, ask: Ask, join: Join) -> None:
+    broker = await serve()
+    stuck, author = await join(broker, "stuck"), await join(broker, "author")
+    await stuck.subscribe("a", qos=1)
+    for _ in range(11):
+        await author.publish("a")
+    window = broker.state.ctx.sessions["stuck"].window
+    assert window is not None and len(window.entries) == 11
+    for seconds, alarms in ((20.0, 0), (11.0, 1)):
+        assert broker._admin is not None
+        broker._admin.session_totals_job._good_until = 0.0
+        broker._admin.session_totals_job._last.late.clear()
+        for entry in window.entries.values():
+            entry.sent_at -= seconds
+        await look(broker)
+        found = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
+        assert len(found) == alarms
+    assert re.fullmatch(r"'stuck' leaves 11 messages unacknowledged for 3\d s", found[0]["text"])
+    assert found[0]["kind"] == "unacknowledged" and "ctl kick" in found[0]["next"]
+
+
 async def test_a_disk_with_little_room_is_an_alarm(serve: Serve, ask: Ask, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     broker = await serve(node={"data_dir": data, "shutdown_timeout": 0.1}, alarms={"disk_free": 1.0})

@@ -7,7 +7,7 @@ from tests.harness import World
 
 from starlingmq.core.observe.session_totals import SLOW_MAX, SessionTotals
 from starlingmq.core.session.session import MOVED_PREFIX, Session
-from starlingmq.wire.mqtt import Disconnect, Publish
+from starlingmq.wire.mqtt import PUBACK, Ack, Disconnect, Publish
 
 
 def surveyed(sessions: list[Session], piece: int) -> SessionTotals:
@@ -46,3 +46,30 @@ def test_all_sessions_of_clients_are_summed_up() -> None:
         (listener,) = found.by_listener.values()
         assert listener.published == sum(one.client.published for one in clients if one.client is not None)
         assert listener.bytes_in == sum(one.client.bytes_in for one in clients if one.client is not None)
+
+
+def test_a_client_that_acknowledges_nothing_is_late_since_the_first_sending() -> None:
+    world = World()
+    reader, busy, author = world.connect("reader", version=4), world.connect("busy"), world.connect("author")
+    for each in (reader, busy):
+        subscribe(each, b"a", 1)
+    author.send(Publish(b"a", b"1", 1, packet_id=1))
+    sent_at = world.now
+    sessions = list(world.state.ctx.sessions.values())
+    first = SessionTotals(world.now + 1.0)
+    first.count(sessions)
+    assert first.late == {}
+    busy.send(Ack(PUBACK, 1))
+    before = first
+    for seconds in (10.0, 35.0, 70.0):  # mqtt.retry_interval sends it again meanwhile, with a new time
+        world.advance(sent_at + seconds - world.now)
+        found = SessionTotals(world.now, before)
+        found.count(sessions)
+        assert [(name, since) for name, (_, _, since) in found.late.items()] == [("reader", sent_at)]
+        before = found
+    assert world.state.ctx.sessions["reader"].window.oldest() > sent_at  # type: ignore[union-attr]
+    reader.send(Ack(PUBACK, 1))
+    author.send(Publish(b"a", b"2", 1, packet_id=2))
+    found = SessionTotals(world.now + 1.0, before)
+    found.count(sessions)
+    assert found.late == {}

@@ -9,6 +9,7 @@
 | disk | | ``alarms.disk_free`` |
 | memory | | ``alarms.memory`` of ``limits.memory``; critical: clients and messages are refused |
 | queue | | clients for which publishers are no longer held: their queues grow, and drop messages at their limits |
+| unacknowledged | | a connected client leaves messages unacknowledged for ``UNREAD_SECONDS`` |
 | dropped | reason | ``alarms.dropped_rate`` |
 | closed | reason | connections are closed again and again for a reason of ``admin.closed_connections`` |
 | certificate | file, setting | one of ``expirations`` ends within ``alarms.certificate_days``, or cannot be read |
@@ -36,6 +37,7 @@ from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.admin.session_totals_job import SessionTotalsJob
+from starlingmq.admin.sessions import inflight, queued
 from starlingmq.config.alarms_section import AlarmsConfig
 from starlingmq.config.section_types import format_size
 from starlingmq.core.observe.session_totals import SessionTotals
@@ -45,6 +47,8 @@ from starlingmq.storage.storage_health import ADVICE, CAUSES
 
 DISK_FREE_CRITICAL: Final = 0.03
 SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
+UNREAD_SECONDS: Final = 30.0
+UNREAD_MESSAGES: Final = 10  # fewer are no alarm: a program may take long for each
 FLAPPING: Final = "give each device a client id of its own, or find out why it loses its connection; see the bans"
 LOGINS: Final = "correct the password of the device, or leave a stranger banned; see the bans"
 
@@ -106,6 +110,7 @@ class Conditions:
             *self._storage(),
             *self._memory(),
             *self._queues(survey),
+            *self._unacknowledged(survey),
             *self._drops(),
             *self._closed_again(),
             *self._cluster(),
@@ -156,6 +161,22 @@ class Conditions:
             text = f"{who} {slow}; {outcome}{longest}"
             advice = "see starlingmq top --sort queued; make slow clients faster, or use a shared subscription"
             yield Condition("queue", "", "warning", text, advice)
+
+    def _unacknowledged(self, survey: SessionTotals) -> Iterator[Condition]:
+        """A client that reads nothing may have an empty queue: all that waits for it counts as in flight."""
+        now, sessions = self._local_node.driver.clock(), self._local_node.state.ctx.sessions
+        found = [
+            (since, client_id, inflight(session) + queued(session))
+            for client_id, (_, _, since) in survey.late.items()
+            if now - since >= UNREAD_SECONDS and (session := sessions.get(client_id)) is not None
+        ]
+        found = [one for one in found if one[2] >= UNREAD_MESSAGES]
+        if found:
+            since, client_id, waiting = min(found)
+            others = f"; so do {len(found) - 1:,} other clients" if len(found) > 1 else ""
+            text = f"{client_id!r} leaves {waiting:,} messages unacknowledged for {now - since:,.0f} s{others}"
+            advice = "see starlingmq top --sort inflight; restart the client's program, or close it: ctl kick"
+            yield Condition("unacknowledged", "", "warning", text, advice)
 
     def _drops(self) -> Iterator[Condition]:
         now, clock, most = monotonic(), self._local_node.driver.clock(), self._settings().dropped_rate

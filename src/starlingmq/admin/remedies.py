@@ -15,6 +15,7 @@ PAGES: Final = {
     "disk": "PLAYBOOK.html#the-disk",
     "memory": "PLAYBOOK.html#a-node-stops-serving",
     "queue": "PLAYBOOK.html#dropped-messages",
+    "unacknowledged": "PLAYBOOK.html#clients",
     "dropped": "PLAYBOOK.html#dropped-messages",
     "closed": "PLAYBOOK.html#closed-connections",
     "certificate": "SECURITY.html#tls",

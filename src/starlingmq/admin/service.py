@@ -90,7 +90,7 @@ class AdminService:
     def __init__(self, local_node: LocalNode, actions: Mapping[str, Action], streams: StreamAdmin | None) -> None:
         self.local_node = local_node
         self._given = actions
-        self.session_totals_job = SessionTotalsJob(local_node.state)
+        self.session_totals_job = SessionTotalsJob(local_node.state, local_node.driver.clock)
         self._log = LogTail()
         store = directory_of(local_node.driver.store)
         directory = None if store is None else store.data_dir.path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import thread_time
 from typing import Final
 
@@ -19,8 +20,10 @@ SHARE: Final = 300
 class SessionTotalsJob:
     """Requests that arrive while a survey runs share its result."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, clock: Callable[[], float]) -> None:
+        """``clock``: that of the broker."""
         self._state = state
+        self._clock = clock
         self._last = SessionTotals()
         self._good_until = 0.0
         self._task: asyncio.Task[SessionTotals] | None = None
@@ -34,7 +37,7 @@ class SessionTotalsJob:
         return await asyncio.shield(self._task)
 
     async def _take(self) -> SessionTotals:
-        found = SessionTotals()
+        found = SessionTotals(self._clock(), self._last)
         for name, closed in self._state.ctx.counters.by_listener.items():
             found.of(name).add(closed.published, closed.bytes_in, closed.bytes_out)
         took = 0.0

@@ -9,9 +9,11 @@ from typing import Final
 
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.observe.counters import OfListener
+from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.session import MOVED_PREFIX, Session
 
 SLOW_MAX: Final = 10  # sessions with the longest queues, listed by name
+LATE_SECONDS: Final = 2.0  # a message in flight for longer is remembered until the next survey
 
 
 def of_clients(session: Session) -> bool:
@@ -29,7 +31,12 @@ def subscription_count(session: Session) -> int:
 
 
 class SessionTotals:
-    """The sums. ``slow`` has (queued messages, client id), the longest queues first."""
+    """The sums. ``slow`` has (queued messages, client id), the longest queues first.
+
+    ``late`` has, by client id, the connected sessions whose first message in flight is older than ``LATE_SECONDS``:
+    the message, its stage, and when it was sent for the first time, also if ``retry_interval`` sent it again since.
+    ``before`` is what the last survey found.
+    """
 
     connected: int
     away: int
@@ -40,10 +47,15 @@ class SessionTotals:
     awaiting_rel: int
     stalled: int
     subscriptions: int
+    _late_until: float
+    _late_before: dict[str, tuple[Outgoing, int, float]]
     by_listener: dict[str, OfListener]  # open connections, and those before them
     slow: list[tuple[int, str]]
+    late: dict[str, tuple[Outgoing, int, float]]
 
-    def __init__(self) -> None:
+    def __init__(self, now: float = 0.0, before: SessionTotals | None = None) -> None:
+        self._late_until = now - LATE_SECONDS
+        self._late_before = {} if before is None else before.late
         self.connected = 0
         self.away = 0
         self.queued = 0
@@ -55,6 +67,7 @@ class SessionTotals:
         self.subscriptions = 0
         self.by_listener = {}
         self.slow = []
+        self.late = {}
 
     def of(self, listener: str) -> OfListener:
         found = self.by_listener.get(listener)
@@ -85,6 +98,8 @@ class SessionTotals:
                 self.stalled += 1
             if session.window is not None:
                 self.inflight += len(session.window.entries)
+                if client is not None and len(session.window.entries) != 0:
+                    self._look_at_first(session.client_id, next(iter(session.window.entries.values())))
             if session.inbound is not None:
                 self.awaiting_rel += session.inbound.held
             if session.queue is not None:
@@ -94,6 +109,13 @@ class SessionTotals:
                 self.beyond_limits += session.queue.beyond()
                 if waiting != 0 and client is not None:
                     self._lags(waiting, session.client_id)
+
+    def _look_at_first(self, client_id: str, first: Outgoing) -> None:
+        known = self._late_before.get(client_id)
+        if known is not None and known[0] is first and known[1] == first.stage:
+            self.late[client_id] = known
+        elif first.sent_at < self._late_until:
+            self.late[client_id] = (first, first.stage, first.sent_at)
 
     def _lags(self, waiting: int, client_id: str) -> None:
         slow = self.slow
