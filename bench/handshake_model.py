@@ -12,9 +12,9 @@ import msgspec
 from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
 from starlingmq.cluster.qos2.qos2_lookup import Qos2Lookup, Qos2Question
 from starlingmq.cluster.qos2.qos2_store import HELD, Answer, Qos2Store
-from starlingmq.core.message import Message
+from starlingmq.core.context.remote_qos2 import COMPLETED, Asked, RemoteQos2
+from starlingmq.core.messages.message import Message
 from starlingmq.core.session.qos import Inbound
-from starlingmq.core.session.remote_qos2 import COMPLETED, Asked, RemoteQos2
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.trail import Trail
 

@@ -13,8 +13,8 @@ import msgspec
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.message import Message
-from starlingmq.core.ready import Event, HookAnswer, HookQuestion, Notice, Ready, Write
+from starlingmq.core.context.ready import Event, HookAnswer, HookQuestion, Notice, Ready, Write
+from starlingmq.core.messages.message import Message
 from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Packet, Will, decode, encode, frame_length
 from starlingmq.wire.properties import MAXIMUM_PACKET_SIZE, Properties

@@ -121,7 +121,7 @@ def test_sources_that_change_while_they_compile_are_compiled_again(copy: Path, m
 
 @pytest.mark.parametrize(
     ("edited", "due"),
-    [("core/context.py", True), ("config/settings.py", True), ("cli/main.py", False), ("../../pyproject.toml", False)],
+    [("core/broker.py", True), ("config/settings.py", True), ("cli/main.py", False), ("../../pyproject.toml", False)],
     ids=["a compiled module", "a module that compiled modules import", "another module", "options of other tools"],
 )
 def test_compiling_is_due_when_what_it_reads_has_changed(copy: Path, edited: str, due: bool) -> None:

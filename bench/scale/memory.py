@@ -9,8 +9,8 @@ from tests.cluster.summary_twin import Twin
 
 from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_messages import Claim
-from starlingmq.core.routing.peer_summaries import PeerSummaries
-from starlingmq.core.routing.router import Router
+from starlingmq.core.peers.peer_summaries import PeerSummaries
+from starlingmq.core.router.router import Router
 from starlingmq.core.session.session import Session
 
 CLIENTS = 20_000

@@ -7,5 +7,5 @@ import importlib
 
 def compiled() -> bool:
     """Whether the hot modules (wire/, core/) run as machine code in this process."""
-    module = importlib.import_module("starlingmq.core.message")
+    module = importlib.import_module("starlingmq.core.messages.message")
     return not str(module.__file__).endswith(".py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from starlingmq.core.ready import Event
+from starlingmq.core.context.ready import Event
 from starlingmq.log import HEALTHY, NoticeLog
 
 log = logging.getLogger("starlingmq.clients")

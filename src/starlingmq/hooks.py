@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
-from starlingmq.core.connection import CLOSED
+from starlingmq.core.context.ready import AUTHENTICATE, PUBLISH, Event, HookAnswer, HookQuestion
 from starlingmq.core.limits.access import Rights
-from starlingmq.core.message import Message
-from starlingmq.core.ready import AUTHENTICATE, PUBLISH, Event, HookAnswer, HookQuestion
-from starlingmq.core.routing.topics import valid_topic
+from starlingmq.core.messages.message import Message
+from starlingmq.core.session.connection import CLOSED
 from starlingmq.core.session.session import Client
+from starlingmq.core.topics.topics import valid_topic
 from starlingmq.log import SparingLog
 from starlingmq.net.listeners.sockets import hung_up
 from starlingmq.wire.properties import Properties, decode_property_bytes, encode_property_bytes

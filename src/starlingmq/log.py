@@ -12,9 +12,9 @@ from time import monotonic
 from typing import Final, Protocol, TypeVar
 
 from starlingmq.config.settings import LogConfig
-from starlingmq.core.ready import PUBLISH_REFUSED, SUBSCRIBE_REFUSED, Notice, Refusal
+from starlingmq.core.connect.session_reset import LOST
+from starlingmq.core.context.ready import PUBLISH_REFUSED, SUBSCRIBE_REFUSED, Notice, Refusal
 from starlingmq.core.session.overlaps import OVERLAPS
-from starlingmq.core.session.session_reset import LOST
 
 log = logging.getLogger("starlingmq.clients")
 

@@ -25,7 +25,7 @@ from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.restart_settings import in_force, needs_restart
 from starlingmq.config.settings import Config, ConfigError, ListenerConfig, from_tree, refuse_open_listeners
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import Notice
+from starlingmq.core.context.ready import Notice
 from starlingmq.hooks import Authenticate, Authorize, Hooks, OnEvent, OnPublish
 from starlingmq.log import NoticeLog, SparingLog, as_this_node
 from starlingmq.net.broker_clock import broker_clock

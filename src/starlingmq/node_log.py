@@ -10,7 +10,7 @@ from starlingmq._version import __version__
 from starlingmq.config.secret_masking import without_login
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.reports.session_totals import of_clients
 
 log = logging.getLogger("starlingmq")
 

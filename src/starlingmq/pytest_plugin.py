@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:  # imported at first use, because every pytest run on the machine imports this file
-    from starlingmq.core.ready import Event
+    from starlingmq.core.context.ready import Event
     from starlingmq.hooks import Publication
     from starlingmq.node import Broker
 
@@ -118,7 +118,7 @@ class MqttBroker:
 
         Raises TimeoutError, which lists the other messages, after ``timeout`` seconds.
         """
-        from starlingmq.core.routing.topics import matches
+        from starlingmq.core.topics.topics import matches
 
         wanted = filter.encode()
         message = self._messages.take(lambda message: matches(wanted, message.topic.encode()), timeout)
@@ -128,8 +128,8 @@ class MqttBroker:
         return message
 
     def wait_for_event(self, kind: str, client_id: str | None = None, timeout: float = 5.0) -> Event:
-        """The first event of this kind ("connected", "subscribed", ..., see ``starlingmq.core.ready.Event``) of this
-        client (None: of any) that no earlier call returned. Raises TimeoutError after ``timeout`` seconds."""
+        """The first event of this kind ("connected", "subscribed", ..., see ``starlingmq.core.context.ready.Event``) of
+        this client (None: of any) that no earlier call returned. Raises TimeoutError after ``timeout`` seconds."""
         event = self._events.take(lambda event: event.kind == kind and client_id in (None, event.client_id), timeout)
         if event is None:
             others = [f"{event.kind} {event.client_id}" for event in self._events.items]

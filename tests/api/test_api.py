@@ -12,7 +12,7 @@ import pytest
 
 from starlingmq import Broker
 from starlingmq.admin import session_totals_job
-from starlingmq.core.ready import Write
+from starlingmq.core.context.ready import Write
 from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NotYetStored
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from starlingmq.core.ready import Event
+from starlingmq.core.context.ready import Event
 from starlingmq.wire.mqtt import Publish
 from tests.patience import within
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from starlingmq import Broker, __version__
-from starlingmq.core.message import Message
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.session.queue import MessageQueue
 
 from .conftest import Ask, Join, Serve

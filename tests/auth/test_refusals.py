@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from starlingmq.core.limits.connect_verdict import NO_ANONYMOUS, NO_METHOD
-from starlingmq.core.ready import Notice
+from starlingmq.core.connect.connect_verdict import NO_ANONYMOUS, NO_METHOD
+from starlingmq.core.context.ready import Notice
 from starlingmq.hooks import AuthRequest, AuthResult
 from starlingmq.log import NAME_MAX, NoticeLog
 from starlingmq.wire.mqtt import Connack, Connect

@@ -13,8 +13,8 @@ import pytest
 import nats
 from starlingmq import Broker
 from starlingmq.config.settings import from_tree
+from starlingmq.core.conditions.reauthorization import CLIENTS_PER_TURN
 from starlingmq.core.limits.access import EVERY_PUBLISH, PUBLISH, Grant, Rights
-from starlingmq.core.limits.reauthorization import CLIENTS_PER_TURN
 from starlingmq.core.session.session import Client
 from starlingmq.storage.session_values import decode_session, encode_session, restore_will
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscribeRequest, Will

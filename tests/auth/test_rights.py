@@ -11,7 +11,7 @@ import nats
 from starlingmq.auth import access_control
 from starlingmq.auth.access_control import DENIED, AccessControl
 from starlingmq.config.settings import load_config
-from starlingmq.core.ready import Refusal
+from starlingmq.core.context.ready import Refusal
 from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Will
 from starlingmq.wire.reasons import Reason

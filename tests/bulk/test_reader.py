@@ -15,8 +15,8 @@ import pytest
 from starlingmq.bulk import reader
 from starlingmq.bulk.columns import Columns, Texts, TopicFilter
 from starlingmq.bulk.reader import StreamMissing, StreamReader, Trimmed
-from starlingmq.core.message import Message
-from starlingmq.core.routing.topics import matches
+from starlingmq.core.messages.message import Message
+from starlingmq.core.topics.topics import matches
 from starlingmq.storage.records import encode_message
 from starlingmq.storage.streams.stream_definition import Definition
 from starlingmq.storage.streams.stream_files import StreamDirectory

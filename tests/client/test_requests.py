@@ -12,8 +12,8 @@ import pytest
 import starlingmq
 from starlingmq.client import Client, ConnectionLost, Message, PublishFailed
 from starlingmq.client.client_topics import check_filter, levels_of, matches
-from starlingmq.core.routing.topics import matches as matches_at_the_broker
-from starlingmq.core.routing.topics import valid_filter
+from starlingmq.core.topics.topics import matches as matches_at_the_broker
+from starlingmq.core.topics.topics import valid_filter
 from starlingmq.wire.properties import CORRELATION_DATA, RESPONSE_TOPIC, USER_PROPERTY
 from tests.embedding.conftest import Serve, serve
 from tests.patience import within

@@ -17,7 +17,7 @@ from tests.patience import within
 from starlingmq import Broker
 from starlingmq.client import Client
 from starlingmq.config.settings import Config, from_tree
-from starlingmq.core.ready import Event
+from starlingmq.core.context.ready import Event
 
 from .conftest import ServedBroker
 

@@ -22,7 +22,7 @@ from starlingmq.cluster.shares.share_messages import WillChange, WillKey, WillWr
 from starlingmq.cluster.shares.share_table import share_of
 from starlingmq.cluster.wills.will_records import RegisteredWill, client_of_key, decode_will, encode_will
 from starlingmq.config.settings import ClusterConfig
-from starlingmq.core.ready import Ready
+from starlingmq.core.context.ready import Ready
 from starlingmq.core.session.session import Client
 
 NO_TICKET: Final = 1 << 40  # no request has it

@@ -18,7 +18,7 @@ from tests.sim.node import Node
 from tests.sim.plan import PublisherPlan, SubscriberPlan
 from tests.sim.world import World
 
-from starlingmq.core.ready import Event
+from starlingmq.core.context.ready import Event
 
 LIMIT = 20  # messages of a queue: more than all that is published when everything is well
 FEW = 3  # published for each session while its node is there

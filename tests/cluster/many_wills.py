@@ -15,8 +15,8 @@ from collections.abc import Callable
 from tests.cluster.fleet import Fleet, NodeWorld
 
 from starlingmq.cluster.links.peer_frames import Envelope
-from starlingmq.core.message import Message
-from starlingmq.core.routing.peer_receivers import link
+from starlingmq.core.messages.message import Message
+from starlingmq.core.peers.peer_receivers import link
 from starlingmq.core.session.session import Session, Will
 from starlingmq.node_process import YOUNG_MAX
 

@@ -28,7 +28,7 @@ from tests.sim.retained import payload_of, retained_in
 from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.cluster.shares.share_table import share_of
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.connect.ending import Ending
 from starlingmq.core.session.session import Will as CoreWill
 from starlingmq.wire.mqtt import Ack, Connect, Disconnect, Packet, Publish, Will
 from starlingmq.wire.packets import PUBACK

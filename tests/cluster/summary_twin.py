@@ -13,9 +13,9 @@ from starlingmq.cluster.routes import filter_shape, filter_summaries
 from starlingmq.cluster.routes.filter_summaries import FilterSummaries
 from starlingmq.cluster.routes.own_routes import OwnRoutes
 from starlingmq.cluster.routes.route_facts import RecoveredRoutes
-from starlingmq.core.routing.filter_summary import is_summary, mask, mixed
-from starlingmq.core.routing.peer_summaries import PeerSummaries
-from starlingmq.core.routing.router import Router
+from starlingmq.core.peers.peer_summaries import PeerSummaries
+from starlingmq.core.router.filter_summary import is_summary, mask, mixed
+from starlingmq.core.router.router import Router
 from starlingmq.core.session.session import Session, Subscription
 
 NODE = 2

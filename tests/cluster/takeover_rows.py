@@ -18,7 +18,7 @@ from tests.cluster import drain_world, presence_world, return_world, takeover_wo
 
 from starlingmq.cluster.takeover.inbound_states import INBOUND_TABLE, RESET_TABLE, SOURCE_TABLE
 from starlingmq.cluster.takeover.outbound_states import OUTBOUND_TABLE
-from starlingmq.core.state_table import Row, StateTable
+from starlingmq.core.structures.state_table import Row, StateTable
 
 TABLES: Final[tuple[StateTable[Any, Any, Any], ...]] = (SOURCE_TABLE, INBOUND_TABLE, RESET_TABLE, OUTBOUND_TABLE)
 WORLDS: Final = (takeover_world, presence_world, return_world, drain_world)

@@ -28,11 +28,11 @@ from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.cluster.takeover.transfer_frames import Parts, TransferError, unpack
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.mqtt.publishing import RETURNED
-from starlingmq.core.ready import Event
-from starlingmq.core.routing.forward_batch import FOR_THE_NODE
+from starlingmq.core.connect.session_reset import UNSETTLED
+from starlingmq.core.context.ready import Event
+from starlingmq.core.delivery.forward_batch import FOR_THE_NODE
+from starlingmq.core.publish.publishing import RETURNED
 from starlingmq.core.session.session import MOVED_PREFIX
-from starlingmq.core.session.session_reset import UNSETTLED
 from starlingmq.wire.mqtt import Packet, Publish
 from starlingmq.wire.packets import Pingreq, Pingresp
 

@@ -14,8 +14,8 @@ from tests.cluster.subscribers import payloads, subscribe
 from tests.harness import FakeClient
 
 from starlingmq.config.settings import ClusterConfig
-from starlingmq.core.observe.session_totals import SessionTotals
-from starlingmq.core.routing.delivery import BEYOND_MAX
+from starlingmq.core.delivery.delivery import BEYOND_MAX
+from starlingmq.core.reports.session_totals import SessionTotals
 from starlingmq.wire.mqtt import Ack, Connect, Publish
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from starlingmq.core.message import Message
-from starlingmq.core.routing.forward_batch import FOR_THE_NODE, ForwardReader, count_tracked, encode_forward
+from starlingmq.core.delivery.forward_batch import FOR_THE_NODE, ForwardReader, count_tracked, encode_forward
+from starlingmq.core.messages.message import Message
 
 
 def message(topic: bytes, payload: bytes, sequence: int) -> Message:

@@ -24,7 +24,7 @@ from starlingmq.cluster.copies.role_table import Role
 from starlingmq.cluster.copies.successors import successor
 from starlingmq.cluster.etcd.etcd_cas import EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Txn, TxnAnswer
-from starlingmq.core.state_table import NoTransition, Row, StateTable
+from starlingmq.core.structures.state_table import NoTransition, Row, StateTable
 
 SEEDS = (*range(12), 21, 141, 281, 322, 651, 5117)
 """The last ones found a bug: a node was named whose disk had not been checked yet; a follower left and returned between

@@ -18,7 +18,7 @@ from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.transfer_frames import Barrier, ShortBarrier
-from starlingmq.core.routing.delivery import Delivery
+from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.session.migration_state import OPEN
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Subscribe, SubscribeRequest
 

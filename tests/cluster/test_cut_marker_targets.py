@@ -27,7 +27,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     TransferFrame,
     unpack,
 )
-from starlingmq.core.routing.forward_batch import FOR_THE_NODE, ForwardReader
+from starlingmq.core.delivery.forward_batch import FOR_THE_NODE, ForwardReader
 from starlingmq.wire.mqtt import Connack, Connect, encode
 
 holders = CutMarkers._holders

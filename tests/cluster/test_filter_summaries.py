@@ -19,9 +19,9 @@ from starlingmq.cluster.routes.filter_shape import FilterShape, Record, fitting_
 from starlingmq.cluster.routes.filter_summaries import FilterSummaries
 from starlingmq.cluster.routes.record_bytes import RouteRecordError, pack_records, unpack_records
 from starlingmq.cluster.routes.route_facts import decode_records, encode_records, encode_value
-from starlingmq.core.routing.filter_summary import CHUNK_BITS, is_summary
-from starlingmq.core.routing.peer_summaries import PeerSummaries
-from starlingmq.core.routing.router import Router
+from starlingmq.core.peers.peer_summaries import PeerSummaries
+from starlingmq.core.router.filter_summary import CHUNK_BITS, is_summary
+from starlingmq.core.router.router import Router
 from starlingmq.core.session.session import Session
 
 MINIMUM = 40

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.cluster.fleet import Fleet
 
-from starlingmq.core.message import Message
-from starlingmq.core.routing.forward_batch import ForwardReader
-from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
+from starlingmq.core.delivery.forward_batch import ForwardReader
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.queue import MessageQueue
 
 

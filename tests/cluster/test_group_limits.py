@@ -11,8 +11,8 @@ from tests.cluster.test_queue_groups import group, heard, primary, quiet
 from tests.core.test_group_sizes import LARGE, LIMIT, MIXED, SMALL, member, publish, took
 from tests.nats.talk import connect
 
+from starlingmq.core.delivery.group_engine import TOO_LARGE
 from starlingmq.core.groups.group import Group
-from starlingmq.core.groups.group_engine import TOO_LARGE
 from starlingmq.core.groups.member_selection import ANY_SIZE, Room
 
 

@@ -17,9 +17,9 @@ from starlingmq.cluster.qos2 import qos2_adapter, qos2_lookup
 from starlingmq.cluster.qos2.qos2_adapter import Qos2Adapter
 from starlingmq.cluster.qos2.qos2_lookup import Qos2Lookup
 from starlingmq.cluster.qos2.qos2_store import Qos2Store
-from starlingmq.core.context import Context
-from starlingmq.core.mqtt.publishing import Publishing
-from starlingmq.core.session.remote_qos2 import RemoteQos2
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.remote_qos2 import RemoteQos2
+from starlingmq.core.publish.publishing import Publishing
 
 RARE = ("clients/timed_out", "answers/later")  # the former because everybody is reached in the end
 FOUND = (261, 33, 21)

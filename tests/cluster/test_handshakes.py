@@ -9,9 +9,9 @@ from tests.harness import FakeClient
 
 from starlingmq.cluster.links.peer_frames import Envelope, HandshakeCall, HandshakeQuestion, HandshakeReply
 from starlingmq.cluster.qos2.qos2_store import COMPLETED, FACTS, HELD, LATER, UNKNOWN, Qos2Store
-from starlingmq.core.message import Message
-from starlingmq.core.ready import FACT_DELETE, FACT_PUT
-from starlingmq.core.session.remote_qos2 import RemoteQos2
+from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT
+from starlingmq.core.context.remote_qos2 import RemoteQos2
+from starlingmq.core.messages.message import Message
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 

@@ -10,7 +10,7 @@ from tests.cluster.limited_world import run
 from tests.few import few
 
 from starlingmq.cluster.links.peer_transport import _SEQUENCE_BITS, PeerTransport
-from starlingmq.core.routing.forward_batch import ForwardReader
+from starlingmq.core.delivery.forward_batch import ForwardReader
 
 FOUND: Final = 77
 """Frames that were on the way when a cut began arrived after it, before the two nodes were connected again."""

@@ -9,8 +9,8 @@ from tests.harness import World
 from starlingmq.cluster.links.peer_frames import Data, DataAck, MemberInfo
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.cluster.links.peer_transport import PeerTransport
-from starlingmq.core.message import Message
-from starlingmq.core.routing.forward_batch import encode_forward
+from starlingmq.core.delivery.forward_batch import encode_forward
+from starlingmq.core.messages.message import Message
 
 
 def begin(window: int = 100) -> PeerLink:

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.losses import Fault, GivenUp, Line, Loss, Losses, Memory, lines_of
 from tests.cluster.real import AwayError, complaints_in
 
-from starlingmq.core.ready import Notice
+from starlingmq.core.context.ready import Notice
 from starlingmq.log import NoticeLog
 from starlingmq.wire.mqtt import Ack, Publish
 from starlingmq.wire.packets import PUBACK, PUBREL

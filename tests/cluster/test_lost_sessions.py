@@ -9,7 +9,7 @@ from tests.cluster.test_takeover import LASTING, lasting, publish, published, su
 from tests.few import few
 from tests.harness import FakeClient
 
-from starlingmq.core.ready import SESSION_PUT
+from starlingmq.core.context.ready import SESSION_PUT
 from starlingmq.wire.mqtt import (
     Connack,
     Connect,

@@ -19,8 +19,8 @@ from starlingmq.cluster.links.peer_frames import DataAck, Envelope
 from starlingmq.cluster.takeover.orphaned_sessions import OrphanedSessions
 from starlingmq.cluster.takeover.owner_store import OwnerKey
 from starlingmq.cluster.takeover.takeover import Takeovers
-from starlingmq.core.mqtt.publishing import RETURNED
-from starlingmq.core.routing.peer_receivers import SEQUENCE_SHIFT
+from starlingmq.core.peers.peer_receivers import SEQUENCE_SHIFT
+from starlingmq.core.publish.publishing import RETURNED
 
 FOUND = (16, 38, 89, 106, 174)
 """Worlds in which something was wrong: sessions that were owed to one that had ended, a session that came when a later

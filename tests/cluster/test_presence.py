@@ -22,7 +22,7 @@ from starlingmq.cluster.retained.retained_sync import RetainedSync
 from starlingmq.cluster.takeover.inbound_claims import InboundClaims
 from starlingmq.cluster.wills.will_records import FIRING, SETTLED, RegisteredWill, taken_name
 from starlingmq.cluster.wills.will_settlement import WillSettlements
-from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.connect.connecting import Connecting
 from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties

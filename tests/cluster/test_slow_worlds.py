@@ -12,7 +12,7 @@ from tests.few import few
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
-from starlingmq.core.mqtt.connecting import Connecting
+from starlingmq.core.connect.connecting import Connecting
 from starlingmq.wire.reasons import Reason
 
 FOUND = (2, 14, 22, 26, 60, 96, 136, 202, 242, 564, 51, 3, 7)

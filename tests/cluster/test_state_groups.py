@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.cluster.fleet import Fleet
 from tests.cluster.subscribers import payloads, subscribe
 
-from starlingmq.core.message import Message
-from starlingmq.core.ready import Deliveries
+from starlingmq.core.context.ready import Deliveries
+from starlingmq.core.messages.message import Message
 from starlingmq.wire.mqtt import Publish
 
 

@@ -16,8 +16,8 @@ from tests.sim.world import LIVENESS_MAX, World
 from starlingmq.cluster.links.peer_frames import Data, Envelope, ShareFrame
 from starlingmq.cluster.shares.share_table import share_of
 from starlingmq.cluster.takeover.owner_store import OwnerKey
+from starlingmq.core.peers.session_transfer import SessionTransfer
 from starlingmq.core.session.session import Session
-from starlingmq.core.session.session_transfer import SessionTransfer
 from starlingmq.wire.reasons import ProtocolError
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ from starlingmq.cluster.takeover.inbound import ASK_SECONDS
 from starlingmq.cluster.takeover.migrations import FACTS, Migrations
 from starlingmq.cluster.takeover.outbound_states import OutboundState
 from starlingmq.cluster.takeover.transfer_frames import Head, Takeover, TransferFrame, Whole
-from starlingmq.core.message import Message
-from starlingmq.core.ready import FACT_PUT
-from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
+from starlingmq.core.context.ready import FACT_PUT
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.session import MOVED_PREFIX, NEVER
 from starlingmq.wire.mqtt import Connack, Connect
 

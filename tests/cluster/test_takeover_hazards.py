@@ -18,10 +18,10 @@ from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.inbound_claims import InboundClaims
 from starlingmq.cluster.takeover.takeover_source import TakeoverSource
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
-from starlingmq.core.routing.peer_receivers import PeerReceivers
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.peers.peer_receivers import PeerReceivers
+from starlingmq.core.peers.session_transfer import SessionTransfer
 from starlingmq.core.session.session import MOVED_PREFIX, Session
-from starlingmq.core.session.session_transfer import SessionTransfer
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.reasons import Reason
 

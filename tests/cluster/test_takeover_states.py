@@ -47,10 +47,10 @@ from starlingmq.cluster.takeover.transfer_frames import (
     encode,
     pack,
 )
-from starlingmq.core.message import Message
-from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import PUBLISHED, Outgoing
 from starlingmq.core.session.session_user import REFUSE
-from starlingmq.core.state_table import NoTransition, Row, StateTable
+from starlingmq.core.structures.state_table import NoTransition, Row, StateTable
 
 pytestmark = pytest.mark.interpreted_only("compiled code takes no stand-ins")
 

@@ -20,7 +20,7 @@ from tests.harness import FakeClient, World
 from starlingmq.cluster.wills import cluster_wills
 from starlingmq.cluster.wills.will_records import RegisteredWill, registered
 from starlingmq.cluster.wills.will_settlement import Settlement
-from starlingmq.core.session import ending
+from starlingmq.core.connect import ending
 from starlingmq.core.session.session import Will as CoreWill
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties

@@ -21,7 +21,7 @@ from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import RegisteredWill
 from starlingmq.cluster.wills.will_settlement import WillSettlements
 from starlingmq.cluster.wills.will_table import DUE, WillTable
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.connect.ending import Ending
 from starlingmq.wire.mqtt import Connect, Will, encode
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 

@@ -27,7 +27,7 @@ from starlingmq.cluster.wills.will_records import (
 from starlingmq.cluster.wills.will_settlement import KEPT_SECONDS, WillSettlements
 from starlingmq.cluster.wills.will_store import WillRecord
 from starlingmq.cluster.wills.will_table import DUE
-from starlingmq.core.ready import FACT_DELETE
+from starlingmq.core.context.ready import FACT_DELETE
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Publish, Subscribe, SubscribeRequest, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
 

@@ -32,8 +32,8 @@ from tests.sim.world import LIVENESS_MAX, World
 from starlingmq.cluster.shares.share_messages import WillWrite
 from starlingmq.cluster.shares.will_book import WillBook
 from starlingmq.cluster.wills.will_records import WillValueError, decode_will
-from starlingmq.core.ready import Ready
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.connect.ending import Ending
+from starlingmq.core.context.ready import Ready
 from starlingmq.core.session.session import Will as CoreWill
 from starlingmq.wire.mqtt import Connect, Disconnect, Packet, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL

@@ -9,7 +9,7 @@ import pytest
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import Write
+from starlingmq.core.context.ready import Write
 from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NoStore
 from starlingmq.wire.mqtt import Disconnect, Pingreq, Pingresp, Publish

@@ -9,7 +9,7 @@ from collections import Counter
 
 from tests.harness import FakeClient, World
 
-from starlingmq.core.session.outgoing import RELEASED
+from starlingmq.core.messages.outgoing import RELEASED
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Packet, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties

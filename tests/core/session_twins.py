@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from starlingmq.core.message import Message
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
 
 
 def message(payload: bytes = b"", expires_at: float = 0.0, topic: bytes = b"t") -> Message:

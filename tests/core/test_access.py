@@ -18,7 +18,7 @@ from starlingmq.core.limits.access import (
     Grant,
     Rights,
 )
-from starlingmq.core.routing.topics import matches
+from starlingmq.core.topics.topics import matches
 
 NAMES = (b"a", b"b", b"$s", b"")
 TOPICS = [b"/".join(parts) for length in (1, 2, 3) for parts in product(NAMES, repeat=length) if parts != (b"",)]

@@ -12,12 +12,12 @@ from tests.harness import FakeClient, World
 from tests.nats.talk import connect as nats_connect
 from tests.storage.test_streams import StreamWorld, defined
 
-from starlingmq.core.message import Message
-from starlingmq.core.observe.event_topics import CENSUS_SECONDS
+from starlingmq.core.context.ready import Ready
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.observe.message_watch import MessageWatch
-from starlingmq.core.ready import Ready
-from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.reports.event_topics import CENSUS_SECONDS
 from starlingmq.core.session.session import Session
 from starlingmq.wire.mqtt import (
     PUBACK,

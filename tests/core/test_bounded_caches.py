@@ -8,11 +8,11 @@ from tests.nats.talk import NatsPeer
 
 from starlingmq.core.limits.access import REMEMBERED_BYTES, Rights
 from starlingmq.core.nats.subject_cache import GENERATION_BYTES, SubjectCache
-from starlingmq.core.routing.filter_summary import TOPIC_BYTES_MAX, TOPICS_MAX, LookedUp
-from starlingmq.core.routing.filter_tree import REST_BYTES_MAX, FilterTree
-from starlingmq.core.routing.router import CACHED_BYTES, LET_GO_AT_ONCE, Router
-from starlingmq.core.routing.topics import LONG
+from starlingmq.core.router.filter_summary import TOPIC_BYTES_MAX, TOPICS_MAX, LookedUp
+from starlingmq.core.router.router import CACHED_BYTES, LET_GO_AT_ONCE, Router
 from starlingmq.core.session.session import Session
+from starlingmq.core.topics.filter_tree import REST_BYTES_MAX, FilterTree
+from starlingmq.core.topics.topics import LONG
 from starlingmq.wire.mqtt import Publish
 
 

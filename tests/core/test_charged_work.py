@@ -8,10 +8,10 @@ from tests.core.test_overlaps import every_pattern, subscribe
 from tests.harness import FakeClient, World
 from tests.nats.talk import NatsPeer
 
-from starlingmq.core.context import PROPERTY_SHIFT, TURN_WORK
+from starlingmq.core.context.context import PROPERTY_SHIFT, TURN_WORK
 from starlingmq.core.limits.access import EVERY_PUBLISH, PUBLISH, SUBSCRIBE, Grant, Rights
-from starlingmq.core.message import Message
-from starlingmq.core.routing.retained_store import LOOKS_PER_MATCH, RetainedTree
+from starlingmq.core.messages.message import Message
+from starlingmq.core.retained.retained_store import LOOKS_PER_MATCH, RetainedTree
 from starlingmq.wire.decoder import FILTERS_MAX
 from starlingmq.wire.mqtt import (
     PUBREC,

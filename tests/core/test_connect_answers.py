@@ -6,7 +6,7 @@ import pytest
 from tests.conformance.kit import connect_frame, utf8
 from tests.harness import World
 
-from starlingmq.core.ready import SESSION_PUT
+from starlingmq.core.context.ready import SESSION_PUT
 from starlingmq.wire.mqtt import (
     Connack,
 )

@@ -8,9 +8,7 @@ import pytest
 from tests.harness import World
 from tests.nats.talk import NatsPeer
 
-from starlingmq.core.connection import TURN_OVER
-from starlingmq.core.context import Context
-from starlingmq.core.limits.connect_verdict import (
+from starlingmq.core.connect.connect_verdict import (
     ADMITTED,
     AFTER_EARLIER,
     CUT_OFF,
@@ -21,6 +19,8 @@ from starlingmq.core.limits.connect_verdict import (
     ConnectRequest,
     ConnectVerdict,
 )
+from starlingmq.core.context.context import Context
+from starlingmq.core.session.connection import TURN_OVER
 from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.reasons import Reason

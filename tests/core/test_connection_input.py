@@ -10,7 +10,7 @@ from tests.harness import FakeClient, World
 from tests.patience import slowness
 
 import starlingmq
-from starlingmq.core.ready import HookAnswer
+from starlingmq.core.context.ready import HookAnswer
 from starlingmq.wire.mqtt import (
     Connect,
     Disconnect,

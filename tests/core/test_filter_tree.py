@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearFilters, filters, topics
 from tests.few import drawn, live
 
-from starlingmq.core.routing import filter_tree
-from starlingmq.core.routing.filter_tree import FilterTree, Subscriber
-from starlingmq.core.routing.topics import matches
+from starlingmq.core.topics import filter_tree
+from starlingmq.core.topics.filter_tree import FilterTree, Subscriber
+from starlingmq.core.topics.topics import matches
 
 DEPTH_MAX = 128
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.core.message import Message
-from starlingmq.core.routing.forward_batch import ForwardError, ForwardReader, encode_forward
+from starlingmq.core.delivery.forward_batch import ForwardError, ForwardReader, encode_forward
+from starlingmq.core.messages.message import Message
 
 
 def a_message() -> Message:

@@ -12,7 +12,7 @@ from tests.storage.world import StoredWorld
 from starlingmq.config.settings import QueueGroupsConfig
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_stats import figures
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.packets import PUBACK, PUBREC
 from starlingmq.wire.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties

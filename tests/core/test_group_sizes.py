@@ -12,10 +12,10 @@ from tests.harness import FakeClient, World
 from tests.nats.talk import connect
 from tests.storage.world import StoredWorld
 
-from starlingmq.core.groups.group_engine import TOO_LARGE
+from starlingmq.core.delivery.group_engine import TOO_LARGE
 from starlingmq.core.groups.member_selection import ID_SIZE, accepts, publish_size
-from starlingmq.core.message import Message
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.session.session import Session, Subscription
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL

@@ -9,7 +9,7 @@ from tests.few import drawn, live
 
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.member_selection import RANDOM, STRATEGIES
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import Client, Session, Subscription
 

@@ -11,10 +11,10 @@ from tests.conformance.kit import deliver, persistent, subscribe
 from tests.harness import FakeClient, World
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.context import TURN_WORK
-from starlingmq.core.groups.group_engine import GROUPS_PER_UNIT
-from starlingmq.core.mqtt.subscribing import FILTERS_PER_TURN
-from starlingmq.core.routing.delivery import PUMP_BATCH
+from starlingmq.core.context.context import TURN_WORK
+from starlingmq.core.delivery.delivery import PUMP_BATCH
+from starlingmq.core.delivery.group_engine import GROUPS_PER_UNIT
+from starlingmq.core.subscribe.subscribing import FILTERS_PER_TURN
 from starlingmq.wire.mqtt import (
     Connect,
     Packet,

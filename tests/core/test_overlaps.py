@@ -9,10 +9,10 @@ import pytest
 from tests.harness import FakeClient, World
 from tests.nats.talk import NatsPeer
 
-import starlingmq.core.routing.filter_tree as filter_tree
-from starlingmq.core.routing.filter_tree import SEARCH_MAX, FilterTree
-from starlingmq.core.routing.topics import matches
+import starlingmq.core.topics.filter_tree as filter_tree
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS_MAX, Overlaps
+from starlingmq.core.topics.filter_tree import SEARCH_MAX, FilterTree
+from starlingmq.core.topics.topics import matches
 from starlingmq.wire.mqtt import PUBREL, Ack, Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe, encode
 from starlingmq.wire.properties import SUBSCRIPTION_IDENTIFIER, Properties
 from starlingmq.wire.reasons import Reason

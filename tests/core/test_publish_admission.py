@@ -9,8 +9,9 @@ from tests.harness import World
 from tests.nats.talk import connect
 
 from starlingmq.admin.messages import TURNED_DOWN
-from starlingmq.core.limits import publish_admission
-from starlingmq.core.limits.publish_admission import (
+from starlingmq.core.nats.nats_publishing import WHY
+from starlingmq.core.publish import publish_admission
+from starlingmq.core.publish.publish_admission import (
     ADMITTED,
     COUNTED,
     ISOLATED,
@@ -21,8 +22,7 @@ from starlingmq.core.limits.publish_admission import (
     STREAM_FULL,
     admit,
 )
-from starlingmq.core.nats.nats_publishing import WHY
-from starlingmq.core.routing.stream import Stream
+from starlingmq.core.router.stream import Stream
 from starlingmq.wire.mqtt import Ack, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBREC
 from starlingmq.wire.reasons import Reason

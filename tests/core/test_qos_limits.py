@@ -6,7 +6,7 @@ import pytest
 from tests.conformance.kit import payloads, subscribe
 from tests.harness import World
 
-from starlingmq.core.ready import INBOUND_DELETE
+from starlingmq.core.context.ready import INBOUND_DELETE
 from starlingmq.core.session.qos import WINDOW_MAX
 from starlingmq.wire.mqtt import (
     Ack,

@@ -7,7 +7,7 @@ import gc
 from tests.conformance.kit import subscribe
 from tests.harness import World
 
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.mqtt import (
     Pingreq,

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.core.twins import SMALL_FILTERS, SMALL_TOPICS, LinearRetained, filters, retained, topics
 from tests.few import drawn, live
 
-from starlingmq.core.message import Message
-from starlingmq.core.routing.retained_store import LOOK_BYTES, LOOKS_PER_MATCH, RetainedCursor, RetainedTree
-from starlingmq.core.routing.sorted_topics import BLOCK_MAX, SortedTopics
-from starlingmq.core.routing.topics import matches
+from starlingmq.core.messages.message import Message
+from starlingmq.core.retained.retained_store import LOOK_BYTES, LOOKS_PER_MATCH, RetainedCursor, RetainedTree
+from starlingmq.core.structures.sorted_topics import BLOCK_MAX, SortedTopics
+from starlingmq.core.topics.topics import matches
 
 
 def walk(tree: RetainedTree, filter: bytes, limit: int = 7) -> list[Message]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cluster.test_takeover import subscribe
 from tests.harness import World
 
-from starlingmq.core.observe.session_totals import SLOW_MAX, SessionTotals
+from starlingmq.core.reports.session_totals import SLOW_MAX, SessionTotals
 from starlingmq.core.session.session import MOVED_PREFIX, Session
 from starlingmq.wire.mqtt import PUBACK, Ack, Disconnect, Publish
 

@@ -11,11 +11,11 @@ import pytest
 from tests.few import few
 from tests.patience import slowness
 
-from starlingmq.core.sharded_dict import SHARDS, ShardedDict
+from starlingmq.core.structures.sharded_dict import SHARDS, ShardedDict
 
 KEYS = [b"plant/%d/machine/%d" % (number % 7, number) for number in range(500)]
 PRINT_ORDER = """
-from starlingmq.core.sharded_dict import ShardedDict
+from starlingmq.core.structures.sharded_dict import ShardedDict
 shards = ShardedDict()
 for number in range(500):
     shards.set(b"plant/%d/machine/%d" % (number % 7, number), number)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.few import drawn, live
 
-from starlingmq.core.timers import TICK, TimerWheel
+from starlingmq.core.turn.timers import TICK, TimerWheel
 
 
 class WheelAsTheListSays(RuleBasedStateMachine):

@@ -6,9 +6,9 @@ import msgspec
 from tests.conformance.kit import subscribe
 from tests.harness import World
 
-import starlingmq.core.routing.router as router_module
+import starlingmq.core.router.router as router_module
 from starlingmq.config.settings import LimitsConfig, MqttConfig
-from starlingmq.core.routing.router import Router
+from starlingmq.core.router.router import Router
 from starlingmq.core.session.session import Session, Subscription
 from starlingmq.wire.mqtt import (
     Ack,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.twins import filters, topics
 
-from starlingmq.core.routing.topics import levels, matches, parse_share, valid_filter, valid_topic
+from starlingmq.core.topics.topics import levels, matches, parse_share, valid_filter, valid_topic
 
 # (topic or filter, as a topic, as a filter, why)
 WELL_FORMED = [

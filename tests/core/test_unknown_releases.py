@@ -9,7 +9,7 @@ from tests.conformance.kit import persistent, publish, sole, subscribe
 from tests.few import few
 from tests.harness import FakeClient, World
 
-from starlingmq.core.mqtt.unknown_pubrel import CLIENT_MAX, TOTAL_MAX, UnknownPubrels
+from starlingmq.core.publish.unknown_pubrel import CLIENT_MAX, TOTAL_MAX, UnknownPubrels
 from starlingmq.wire.mqtt import Ack
 from starlingmq.wire.packets import PUBCOMP, PUBREC, PUBREL
 

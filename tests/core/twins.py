@@ -6,8 +6,8 @@ import itertools
 
 from hypothesis import strategies as st
 
-from starlingmq.core.message import Message
-from starlingmq.core.routing.topics import matches
+from starlingmq.core.messages.message import Message
+from starlingmq.core.topics.topics import matches
 
 # Few levels, so that filters match topics; some differ from others by bytes before and after the slash.
 LEVELS = [b"", b"a", b"b", b"a-", b"a0", b" ", "é".encode(), b"$SYS"]

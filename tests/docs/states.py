@@ -16,10 +16,10 @@ from starlingmq.cluster.takeover.inbound_states import INBOUND_TABLE, SOURCE_TAB
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.outbound_states import OUTBOUND_TABLE, OutboundState
 from starlingmq.cluster.takeover.transfer_frames import Passed, TransferFrame
-from starlingmq.core.message import Message
-from starlingmq.core.session.outgoing import PUBLISHED, RELEASED, Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import PUBLISHED, RELEASED, Outgoing
 from starlingmq.core.session.qos import Inbound, SendWindow
-from starlingmq.core.state_table import StateTable
+from starlingmq.core.structures.state_table import StateTable
 from starlingmq.wire.mqtt import Ack, Publish, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBREC, PUBREL
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL

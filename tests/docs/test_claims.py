@@ -15,8 +15,8 @@ from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.config.settings import Config, ListenerConfig
 from starlingmq.config.streams_section import StreamConfig
 from starlingmq.config.tree_builder import settings
-from starlingmq.core.limits import turned_away
-from starlingmq.core.mqtt.connecting import LOGIN_WORDS
+from starlingmq.core.connect import turned_away
+from starlingmq.core.connect.connecting import LOGIN_WORDS
 from starlingmq.storage.storage_health import ADVICE
 from starlingmq.wire.reasons import Reason
 from tests import boundaries

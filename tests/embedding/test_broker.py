@@ -15,7 +15,7 @@ import pytest
 import starlingmq
 from starlingmq import Broker, ConfigError
 from starlingmq.config.settings import Config, ListenerConfig, from_tree
-from starlingmq.core.ready import Event
+from starlingmq.core.context.ready import Event
 from starlingmq.net.listeners.urls import ListenerError
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
 from starlingmq.wire.reasons import Reason

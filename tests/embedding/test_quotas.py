@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from starlingmq import Broker
-from starlingmq.core.connection import NEW
+from starlingmq.core.session.connection import NEW
 from starlingmq.net import memory_watch
 from starlingmq.wire.encoder import encode
 from starlingmq.wire.mqtt import Ack, Connack, Connect, Publish

@@ -10,9 +10,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from starlingmq.core.connection import NEW, OPEN
-from starlingmq.core.message import Message
-from starlingmq.core.ready import AUTHENTICATE, HookQuestion
+from starlingmq.core.context.ready import AUTHENTICATE, HookQuestion
+from starlingmq.core.messages.message import Message
+from starlingmq.core.session.connection import NEW, OPEN
 from starlingmq.wire.mqtt import Ack, Packet, Publish, Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from starlingmq.wire.reasons import Reason

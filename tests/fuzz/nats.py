@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.ready import AUTHENTICATE
+from starlingmq.core.context.ready import AUTHENTICATE
 from starlingmq.core.session.session import NATS_PREFIX
 from starlingmq.wire.mqtt import Suback, Subscribe, SubscribeRequest
 from starlingmq.wire.reasons import Reason

@@ -7,7 +7,7 @@ from tests.harness import World
 from tests.nats.talk import LISTENER, Msg, NatsPeer, connect
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.server_info import PROTOCOL_VERSION
 from starlingmq.wire.reasons import Reason
 

@@ -10,7 +10,7 @@ from tests.nats.talk import Msg, NatsPeer, connect, frames
 from tests.wire.nats_cases import BAD
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import CLOSED
+from starlingmq.core.session.connection import CLOSED
 
 
 def small_world() -> World:

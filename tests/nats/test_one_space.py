@@ -12,7 +12,7 @@ from tests.nats.talk import Msg, NatsPeer, connect
 from tests.wire.test_nats_headers import name, value
 from tests.wire.test_nats_subjects import FILTERS, PAIRS, names
 
-from starlingmq.core.routing.topics import valid_topic
+from starlingmq.core.topics.topics import valid_topic
 from starlingmq.wire.mqtt import Publish, Suback, Subscribe, SubscribeRequest, Unsubscribe
 from starlingmq.wire.nats_subjects import subject_of
 from starlingmq.wire.properties import (

@@ -10,9 +10,9 @@ from tests.harness import World
 from tests.nats.talk import Msg, connect, subscribe
 
 from starlingmq.config.settings import QueueGroupsConfig
-from starlingmq.core.connection import HELD, TURN_OVER
-from starlingmq.core.context import TURN_WORK
+from starlingmq.core.context.context import TURN_WORK
 from starlingmq.core.groups.member_selection import STRATEGIES
+from starlingmq.core.session.connection import HELD, TURN_OVER
 from starlingmq.wire.mqtt import Publish
 
 payloads = st.sampled_from([b"", b"x", b"PUB a 1\r\nx", b"\r\n", b"y" * 12])

@@ -10,8 +10,8 @@ import pytest
 from tests.nats.stale_world import run
 
 from starlingmq.cluster.links import peer_link
-from starlingmq.core.groups.group_engine import GroupEngine
-from starlingmq.core.message import Message
+from starlingmq.core.delivery.group_engine import GroupEngine
+from starlingmq.core.messages.message import Message
 from starlingmq.core.nats import nats_client
 
 SEEDS_MAX = 40

@@ -10,8 +10,8 @@ from tests.auth.test_acl import acl
 from tests.harness import World
 from tests.nats.talk import Msg, NatsPeer, connect
 
+from starlingmq.core.context.ready import Ready, SystemRequest
 from starlingmq.core.nats.system_requests import CLIENT_MAX, NODE_MAX
-from starlingmq.core.ready import Ready, SystemRequest
 
 OPERATOR = "rules: [{allow: publish, topics: ['$SYS/REQ/#']}, {allow: all}]"
 REFUSED = "-ERR 'Permissions Violation for Publish to \"%s\"'"

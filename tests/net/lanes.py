@@ -10,7 +10,7 @@ from tests.harness import body_start
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import Deliveries, Write
+from starlingmq.core.context.ready import Deliveries, Write
 from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NoStore
 from starlingmq.wire.mqtt import (

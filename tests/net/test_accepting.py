@@ -11,8 +11,8 @@ from tests.patience import within
 
 from starlingmq.config.settings import LimitsConfig
 from starlingmq.core.broker import TURNED_AWAY
-from starlingmq.core.limits.turned_away import OF_ADDRESS, OF_LISTENER
-from starlingmq.core.ready import Notice
+from starlingmq.core.connect.turned_away import OF_ADDRESS, OF_LISTENER
+from starlingmq.core.context.ready import Notice
 from starlingmq.net.listeners import accepting, descriptors
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
 from starlingmq.net.listeners.descriptors import Descriptors

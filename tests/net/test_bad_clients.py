@@ -16,7 +16,7 @@ from tests.peer import PATIENCE, Peer
 from starlingmq import Broker
 from starlingmq.config.settings import from_tree
 from starlingmq.core.broker import TURNED_AWAY
-from starlingmq.core.ready import Notice
+from starlingmq.core.context.ready import Notice
 from starlingmq.log import NoticeLog
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY
 from starlingmq.wire import properties as prop

@@ -15,7 +15,7 @@ import trustme
 
 import starlingmq
 from starlingmq.config.settings import from_tree
-from starlingmq.core.timers import TimerWheel
+from starlingmq.core.turn.timers import TimerWheel
 
 CONNECT = b"\x10\x0c\0\4MQTT\4\2\0\0\0\0"
 UPGRADE = (

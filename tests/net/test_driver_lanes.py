@@ -16,7 +16,7 @@ from tests.net.lanes import EIO, Bench, Peer, SlowStore, turns
 
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.config.settings import ClusterConfig
-from starlingmq.core.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT
+from starlingmq.core.context.ready import INBOUND_PUT, QUEUE_PUT, SESSION_PUT, WINDOW_PUT
 from starlingmq.net.driver import Driver
 from starlingmq.storage.store import NotYetStored
 from starlingmq.wire.mqtt import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from starlingmq.config.settings import LimitsConfig
-from starlingmq.core.limits.turned_away import OF_ADDRESS
+from starlingmq.core.connect.turned_away import OF_ADDRESS
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
 from starlingmq.net.listeners.listeners import Listener
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.patience import within
 
-from starlingmq.core.limits.turned_away import OF_LISTENER
+from starlingmq.core.connect.turned_away import OF_LISTENER
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY
 from starlingmq.net.listeners.listeners import ListenerError
 from starlingmq.net.listeners.sockets import hold_shared, listen_tcp

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.patience import within
 
-from starlingmq.core.limits.turned_away import OF_LISTENER
+from starlingmq.core.connect.turned_away import OF_LISTENER
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.listeners.listeners import Listener
 

@@ -18,7 +18,7 @@ from starlingmq import Broker
 from starlingmq.config.auth_section import AclConfig
 from starlingmq.config.settings import AuthConfig, Config, ConfigError, LimitsConfig, ListenerConfig, NodeConfig
 from starlingmq.config.settings import load_config as load
-from starlingmq.core.limits.turned_away import OF_ADDRESS
+from starlingmq.core.connect.turned_away import OF_ADDRESS
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
 from starlingmq.net.listeners.listeners import Listener
 from starlingmq.net.listeners.proxy_protocol import V2, V2_MAX, ProxyError, ProxyHeader, parse

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.patience import within
 
-from starlingmq.core.ready import Notice
+from starlingmq.core.context.ready import Notice
 from starlingmq.net.broker_loop import BrokerLoop, client_sockets
 from starlingmq.net.listeners.client_certificate import certificate_name
 from starlingmq.net.tls_client_socket import ANSWERS_MAX

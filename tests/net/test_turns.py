@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.context import TURN_WORK
+from starlingmq.core.context.context import TURN_WORK
 from starlingmq.core.session.session import Client
 from starlingmq.net.driver import CLIENTS_PER_TURN, Driver
 from starlingmq.storage.store import NoStore

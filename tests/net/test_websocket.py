@@ -9,8 +9,8 @@ import pytest
 from wsproto.frame_protocol import Opcode
 
 from starlingmq.config.settings import ListenerConfig
-from starlingmq.core.limits.turned_away import OF_LISTENER
-from starlingmq.core.ready import Notice
+from starlingmq.core.connect.turned_away import OF_LISTENER
+from starlingmq.core.context.ready import Notice
 from starlingmq.net.listeners import websocket_upgrade
 from starlingmq.net.listeners.connection_counts import ConnectionCounts
 from starlingmq.net.listeners.listener_gate import ListenerGate

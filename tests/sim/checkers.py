@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.routing.filter_summary import is_summary
+from starlingmq.core.router.filter_summary import is_summary
 from starlingmq.wire.mqtt import Publish
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 from tests.sim.schedule import Schedule
 from tests.storage.simloop import SimLoop
 
-from starlingmq.core.limits.storage_failure import StorageFailure
-from starlingmq.core.ready import Ready
+from starlingmq.core.conditions.storage_failure import StorageFailure
+from starlingmq.core.context.ready import Ready
 from starlingmq.core.session.session import Client
 from starlingmq.storage.durable_store import DurableStore
 from starlingmq.storage.store import NotYetStored

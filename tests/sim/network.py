@@ -17,7 +17,7 @@ from tests.sim.seen import Seen
 from tests.sim.trace import Trace
 
 from starlingmq.cluster.links.peer_frames import Data, Envelope, Heartbeat, MemberInfo, RouteSnapshot, SyncRequest
-from starlingmq.core.routing.forward_batch import GROUP
+from starlingmq.core.delivery.forward_batch import GROUP
 
 RECONNECT_SECONDS = 0.2
 

@@ -27,7 +27,7 @@ from starlingmq.cluster.etcd.etcd_requests import Answer, LeaseLost, TxnAnswer, 
 from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.config.settings import ClusterConfig, LimitsConfig, MqttConfig, QueueGroupsConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import Event, Ready
+from starlingmq.core.context.ready import Event, Ready
 from starlingmq.core.session.session import Client
 from starlingmq.storage.journal_writer import Durability
 from starlingmq.storage.recovery import restore

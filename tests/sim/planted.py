@@ -28,14 +28,14 @@ from starlingmq.cluster.membership.relay import Relay
 from starlingmq.cluster.peers.publishers import Publishers
 from starlingmq.cluster.routes.peer_routes import PeerRoutes
 from starlingmq.cluster.routes.route_table import RouteTable
-from starlingmq.core.context import Context
-from starlingmq.core.groups.group_engine import GroupEngine
-from starlingmq.core.limits.storage_failure import StorageFailure
-from starlingmq.core.ready import RETAINED_PUT
-from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.forward_batch import count_tracked
-from starlingmq.core.routing.peer_receivers import PeerReceivers
-from starlingmq.core.routing.retained_store import RetainedTree
+from starlingmq.core.conditions.storage_failure import StorageFailure
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import RETAINED_PUT
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.delivery.forward_batch import count_tracked
+from starlingmq.core.delivery.group_engine import GroupEngine
+from starlingmq.core.peers.peer_receivers import PeerReceivers
+from starlingmq.core.retained.retained_store import RetainedTree
 from starlingmq.core.session.session import Client
 
 SEEDS_MAX = 800

@@ -11,9 +11,9 @@ from tests.planting import set_in_init
 from starlingmq.cluster.retained.large_retained import LargeRetained
 from starlingmq.cluster.retained.retained_sync import RetainedSync
 from starlingmq.cluster.retained.retained_writer import RetainedEntry, RetainedWriter
-from starlingmq.core.context import Context
-from starlingmq.core.ready import FACT_PUT
-from starlingmq.core.routing.retained_outbox import DELETED_FACT, RetainedOutbox
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import FACT_PUT
+from starlingmq.core.context.retained_outbox import DELETED_FACT, RetainedOutbox
 
 
 def a_batch_does_not_look_whether_it_was_done() -> Any:

@@ -27,7 +27,7 @@ from tests.sim.schedule import Schedule
 from tests.sim.seen import Seen
 from tests.sim.trace import Trace
 
-from starlingmq.core.ready import Event
+from starlingmq.core.context.ready import Event
 
 START = 1_000_000.0
 LOOK_SECONDS = 0.25  # between two looks at who serves

@@ -15,7 +15,7 @@ from rich.console import Console
 from starlingmq.cli.pipeline_jobs import show
 from starlingmq.client import Client
 from starlingmq.client.options import QOS
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.pipeline.delivery_audit import DeliveryAudit, audit, events_of
 from starlingmq.wire.mqtt import PUBREL, Ack, Publish
 from tests.auditing import judge

@@ -15,7 +15,7 @@ import yaml
 from starlingmq import Broker
 from starlingmq.client import Client
 from starlingmq.config.settings import load_config
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.outgoing import Outgoing
 from tests.patience import within
 from tests.spark.brokers import TOKEN, StreamBroker, batches_of
 from tests.spark.test_pipeline import command, tree, written

@@ -25,13 +25,12 @@ from tests.storage import (
     test_streams,
 )
 
-from starlingmq.core.context import Context
-from starlingmq.core.limits import publish_admission
-from starlingmq.core.limits.storage_failure import ReleaseJob, StorageFailure
-from starlingmq.core.message import Message
-from starlingmq.core.mqtt.connecting import Connecting
-from starlingmq.core.mqtt.publishing import Publishing
-from starlingmq.core.ready import (
+from starlingmq.core.conditions.storage_failure import ReleaseJob, StorageFailure
+from starlingmq.core.connect.connecting import Connecting
+from starlingmq.core.connect.ending import Ending
+from starlingmq.core.connect.restoring import Restoring
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import (
     INBOUND_COMPLETED,
     INBOUND_PUT,
     PRODUCER_PUT,
@@ -40,11 +39,12 @@ from starlingmq.core.ready import (
     SESSION_PUT,
     Ready,
 )
-from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.router import Router
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.messages.message import Message
+from starlingmq.core.publish import publish_admission
+from starlingmq.core.publish.publishing import Publishing
+from starlingmq.core.router.router import Router
 from starlingmq.core.session.production import AHEAD, NEW, Production
-from starlingmq.core.session.restoring import Restoring
 from starlingmq.storage import directory_store
 from starlingmq.storage.checkpointer import Checkpointer
 from starlingmq.storage.journal_faults import SyncState

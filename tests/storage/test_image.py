@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starlingmq.core.session.stored_messages import Reference, References
+from starlingmq.core.messages.stored_messages import Reference, References
 from starlingmq.storage.store_image import SessionImage
 
 Entry = tuple[int, bytes]

@@ -18,8 +18,8 @@ from tests.storage.simfs import SimFiles
 from starlingmq.cli.command_errors import USER_ERROR, explain
 from starlingmq.config.settings import load_config
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.message import Message
-from starlingmq.core.routing.forward_batch import ForwardReader, encode_forward
+from starlingmq.core.delivery.forward_batch import ForwardReader, encode_forward
+from starlingmq.core.messages.message import Message
 from starlingmq.storage import file_calls
 from starlingmq.storage.directory_store import make_safe
 from starlingmq.storage.durable_store import DurableStore

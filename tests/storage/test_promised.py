@@ -7,9 +7,9 @@ from tests.conformance.kit import acknowledge, messages, persistent, publish, su
 from tests.harness import FakeClient
 from tests.storage.world import StoredWorld
 
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.session.migration_state import Held
-from starlingmq.core.session.outgoing import Outgoing
 
 BOUND = 5
 MANY = 20

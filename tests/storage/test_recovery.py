@@ -12,7 +12,7 @@ from tests.storage.crash_engines import CrashJournal, Machine, Span
 from tests.storage.memory_engine import MemoryKv
 from tests.storage.world import StoredWorld
 
-from starlingmq.core.ready import Ready
+from starlingmq.core.context.ready import Ready
 from starlingmq.core.session.session import Subscription
 from starlingmq.storage.checkpointer import CHECKPOINT_AGAIN
 from starlingmq.storage.keys import META_CHECKPOINT, SESSION, SUBSCRIPTION

@@ -15,8 +15,8 @@ from tests.storage.memory_engine import MemoryJournal
 from tests.storage.simfs import SimFiles
 from tests.storage.world import StoredWorld
 
-from starlingmq.core.message import Message
-from starlingmq.core.routing.topics import matches
+from starlingmq.core.messages.message import Message
+from starlingmq.core.topics.topics import matches
 from starlingmq.storage.records import decode_message, encode_message
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.streams.stream_consumers import Consumer, read_consumers

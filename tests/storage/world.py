@@ -11,7 +11,7 @@ from tests.storage.memory_engine import MemoryJournal, MemoryKv
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import Ready
+from starlingmq.core.context.ready import Ready
 from starlingmq.storage.durable_store import PIECE, DurableStore
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.journal_writer import Durability

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from starlingmq.core.nats.subject_cache import GENERATION, SubjectCache
-from starlingmq.core.routing.topics import matches, valid_filter, valid_topic
+from starlingmq.core.topics.topics import matches, valid_filter, valid_topic
 from starlingmq.wire.nats_subjects import filter_of, subject_of, topic_of
 
 relaxed = settings(deadline=None)

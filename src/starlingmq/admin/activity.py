@@ -18,7 +18,7 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
 from starlingmq.admin.sessions import inflight, queued
 from starlingmq.admin.typed_actions import PAGE, Limit, typed
-from starlingmq.core.observe.session_totals import subscription_count
+from starlingmq.core.reports.session_totals import subscription_count
 from starlingmq.core.session.session import Client
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver

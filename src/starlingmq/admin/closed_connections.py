@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from starlingmq.admin.remedies import CLOSED
-from starlingmq.core.ready import Notice
+from starlingmq.core.context.ready import Notice
 
 WINDOW_SECONDS: Final = 300.0
 CLOSED_MIN: Final = 5  # in that time: a device that tries every minute is one, a single mistake is none

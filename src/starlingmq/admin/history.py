@@ -23,7 +23,7 @@ from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.typed_actions import typed
 from starlingmq.core.observe.counters import BUCKETS, Histogram
-from starlingmq.core.observe.sys_topics import count_own_retained
+from starlingmq.core.reports.sys_topics import count_own_retained
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.process import memory
 from starlingmq.storage.opening import directory_of

@@ -12,7 +12,7 @@ from starlingmq.auth.access_control import AccessControl
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.config.settings import Config
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import Notice
+from starlingmq.core.context.ready import Notice
 from starlingmq.net.driver import Driver
 from starlingmq.net.listeners.listeners import Listener
 

@@ -17,8 +17,8 @@ from starlingmq.admin.sessions import when
 from starlingmq.admin.share_views import SharesRequest, SharesView, view_shares
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.cluster.cluster_state import ClusterState, PeerStatus
-from starlingmq.core.routing.filter_summary import is_summary, parse_shape
-from starlingmq.core.session.session_reset import UNSETTLED
+from starlingmq.core.connect.session_reset import UNSETTLED
+from starlingmq.core.router.filter_summary import is_summary, parse_shape
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.peers.cluster_shell import Cluster
 

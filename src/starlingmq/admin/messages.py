@@ -13,7 +13,8 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import pack, unpack
 from starlingmq.admin.sessions import name_of, text, when
 from starlingmq.admin.typed_actions import PAGE, Limit, typed
-from starlingmq.core.limits.publish_admission import (
+from starlingmq.core.messages.message import Message
+from starlingmq.core.publish.publish_admission import (
     ADMITTED,
     ISOLATED,
     MEMORY,
@@ -23,8 +24,7 @@ from starlingmq.core.limits.publish_admission import (
     STREAM_FULL,
     admit,
 )
-from starlingmq.core.message import Message
-from starlingmq.core.routing.topics import valid_filter
+from starlingmq.core.topics.topics import valid_filter
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import MqttError

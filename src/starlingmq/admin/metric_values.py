@@ -29,8 +29,8 @@ from starlingmq.admin.share_metrics import share_metrics
 from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.core.groups.group_stats import title
 from starlingmq.core.observe.counters import BUCKETS, Histogram
-from starlingmq.core.observe.session_totals import SessionTotals
-from starlingmq.core.observe.sys_topics import count_own_retained
+from starlingmq.core.reports.session_totals import SessionTotals
+from starlingmq.core.reports.sys_topics import count_own_retained
 from starlingmq.storage.opening import directory_of
 
 BOUNDS: Final = [f"{1e-6 * 2**bucket:.6f}" for bucket in range(BUCKETS - 1)] + ["+Inf"]

@@ -25,7 +25,7 @@ from starlingmq.admin.nats_stats import Accountz, AnsweringServer, Jsz, ServerId
 from starlingmq.admin.nats_user import user_info
 from starlingmq.admin.node_rpc import NodeRpc, ours
 from starlingmq.admin.typed_actions import typed
-from starlingmq.core.ready import SystemRequest
+from starlingmq.core.context.ready import SystemRequest
 from starlingmq.net.control_socket import Action, Report
 
 log = logging.getLogger("starlingmq.admin")

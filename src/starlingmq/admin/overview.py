@@ -13,7 +13,7 @@ from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.core.observe.counters import BUCKETS, Histogram
-from starlingmq.core.observe.sys_topics import count_own_retained
+from starlingmq.core.reports.sys_topics import count_own_retained
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import directory_of
 

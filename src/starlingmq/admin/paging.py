@@ -19,7 +19,7 @@ from msgspec import MsgspecError, json
 
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.printable import PAGE_MAX
-from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.session.session import Session
 
 PIECE: Final = 1000  # sessions per turn of the event loop: well below a millisecond

@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.core.limits.address_key import peer_host
-from starlingmq.core.observe.session_totals import of_clients
-from starlingmq.core.routing.topics import valid_filter, valid_topic
+from starlingmq.core.reports.session_totals import of_clients
+from starlingmq.core.topics.topics import valid_filter, valid_topic
 from starlingmq.net.control_socket import Action, Report
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import text, when
 from starlingmq.admin.typed_actions import typed
-from starlingmq.core.message import Message
-from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.messages.message import Message
+from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.session.session import Session
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver

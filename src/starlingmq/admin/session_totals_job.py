@@ -9,7 +9,7 @@ from typing import Final
 
 from starlingmq.admin.paging import in_pieces
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.observe.session_totals import SessionTotals
+from starlingmq.core.reports.session_totals import SessionTotals
 
 FRESH: Final = 2.0  # seconds for which a result is reused, at least
 # a result is reused for at least this multiple of the time it took: so this costs at most a third of a percent of a

@@ -14,11 +14,11 @@ from starlingmq.admin.node_rpc import ListPart, Missing
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import page_of
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, typed
+from starlingmq.core.messages.outgoing import PUBLISHED
 from starlingmq.core.nats.nats_client import NatsClient
-from starlingmq.core.observe.session_totals import of_clients, subscription_count
-from starlingmq.core.routing.topics import matches, parse_share
-from starlingmq.core.session.outgoing import PUBLISHED
+from starlingmq.core.reports.session_totals import of_clients, subscription_count
 from starlingmq.core.session.session import NEVER, Client, Session, Subscription
+from starlingmq.core.topics.topics import matches, parse_share
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import Reason

@@ -25,10 +25,10 @@ from starlingmq.admin.printable import PAGE_MAX
 from starlingmq.admin.sessions import SubscriptionInfo, SubscriptionsRequest, named_subscriptions, subscription_info
 from starlingmq.admin.sorted_lists import SORT_TEXT_MAX, Value
 from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, typed
-from starlingmq.core.message import Message
-from starlingmq.core.observe.session_totals import of_clients
-from starlingmq.core.routing.topics import valid_filter
+from starlingmq.core.messages.message import Message
+from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.topics.topics import valid_filter
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 

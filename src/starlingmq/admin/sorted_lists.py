@@ -27,7 +27,7 @@ from starlingmq.admin.sessions import (
     session_info,
 )
 from starlingmq.admin.typed_actions import PAGE, Limit, typed
-from starlingmq.core.observe.session_totals import of_clients, subscription_count
+from starlingmq.core.reports.session_totals import of_clients, subscription_count
 from starlingmq.core.session.session import Session
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver

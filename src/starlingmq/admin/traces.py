@@ -22,8 +22,8 @@ from starlingmq.admin.typed_actions import typed
 from starlingmq.core.observe.audit import Audit
 from starlingmq.core.observe.event_lines import Event
 from starlingmq.core.observe.message_watch import PAYLOAD_MAX, MessageWatch
-from starlingmq.core.routing.topics import valid_filter
 from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX
+from starlingmq.core.topics.topics import valid_filter
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.net.driver import Driver
 

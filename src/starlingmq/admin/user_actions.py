@@ -13,7 +13,7 @@ from starlingmq.admin.paging import in_pieces
 from starlingmq.admin.typed_actions import typed
 from starlingmq.config.auth_section import methods_of
 from starlingmq.config.section_types import ConfigError
-from starlingmq.core.observe.session_totals import of_clients
+from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.net.control_socket import Action, Report
 
 if TYPE_CHECKING:

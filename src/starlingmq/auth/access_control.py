@@ -12,10 +12,10 @@ from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config
 from starlingmq.connector_counts import ConnectorCounts
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import UNPROVED
-from starlingmq.core.context import everything
+from starlingmq.core.context.context import everything
+from starlingmq.core.context.ready import PUBLISH_REFUSED, Refusal
 from starlingmq.core.nats.nkey_auth import NKEY, Verify
-from starlingmq.core.ready import PUBLISH_REFUSED, Refusal
+from starlingmq.core.session.connection import UNPROVED
 from starlingmq.core.session.session import Client
 from starlingmq.core.session.session_user import RULES
 from starlingmq.hooks import Hooks

@@ -53,7 +53,7 @@ from starlingmq.core.limits.access import (
     ReplyGrant,
     Rights,
 )
-from starlingmq.core.routing.topics import valid_filter
+from starlingmq.core.topics.topics import valid_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import Final
 from librt.strings import BytesWriter, read_f64_le, read_i32_le, write_i32_le, write_i64_le
 from zlib_ng.zlib_ng import crc32
 
-from starlingmq.core.routing.topics import matches
+from starlingmq.core.topics.topics import matches
 from starlingmq.storage.records import EXPIRES, MESSAGE, NAMED, PASSED, RecordError
 from starlingmq.storage.segment.segment_format import HEAD_SIZE, LENGTH, LOW
 from starlingmq.wire.properties import (

@@ -291,7 +291,7 @@ def _chosen(rows: DataFrame, topics: list[str], since: str, until: str) -> DataF
     if until:
         rows = rows.where(F.col("timestamp") < F.lit(_time(until, "--until")))
     if topics:
-        from starlingmq.core.routing.topics import matches
+        from starlingmq.core.topics.topics import matches
 
         filters = [topic.encode() for topic in topics]
         wanted = F.udf(lambda topic: any(matches(each, topic.encode()) for each in filters), "boolean")

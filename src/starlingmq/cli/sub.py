@@ -19,7 +19,7 @@ from starlingmq.cli.declare import CommandError, command_of
 from starlingmq.cli.output import NotJson, Printer, as_json, formatted, plain, verbose
 from starlingmq.client import Client, ClientError, Message, Subscription
 from starlingmq.client.options import QOS
-from starlingmq.core.routing.topics import matches, valid_filter
+from starlingmq.core.topics.topics import matches, valid_filter
 
 TIMED_OUT: Final = 27
 

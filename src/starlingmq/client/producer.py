@@ -1,4 +1,4 @@
-"""A publisher whose messages are numbered, as pure state: bytes in, bytes out; see ``core.session.producers`` for the
+"""A publisher whose messages are numbered, as pure state: bytes in, bytes out; see ``core.publish.producers`` for the
 protocol.
 
     connection_made()        -> CONNECT is in ``take()``

@@ -1,7 +1,7 @@
 """The broker as one state machine without I/O: bytes and ``now`` in, a Ready out.
 
 The *shell* is the code around it that has the sockets, the disk and the clock (``net.driver``). A *Ready* is the result
-of a turn: the records to store, and the frames to send before and after they are stored (``core.ready``).
+of a turn: the records to store, and the frames to send before and after they are stored (``core.context.ready``).
 
 The shell calls ``open``, ``receive``, ``closed``, ``blocked``, ``drained`` and ``answer`` when these events happen, and
 at the end of its turn ``turn`` and ``take_ready``. It carries out the Ready, and calls ``sent`` for each client that it
@@ -13,35 +13,35 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config.settings import LimitsConfig, MqttConfig, NatsConfig, QueueGroupsConfig
-from starlingmq.core.connection import CLOSED, DEAF, NEW, PACED
-from starlingmq.core.context import TURN_WORK, Context
-from starlingmq.core.groups.group_engine import GroupEngine
-from starlingmq.core.limits.caches import Caches
-from starlingmq.core.limits.reauthorization import ReauthorizeJob
-from starlingmq.core.limits.storage_failure import StorageFailure
-from starlingmq.core.limits.turned_away import CLIENT_PACKET_LIMIT, DETAILS, OF_ALL, WORDS
-from starlingmq.core.message import Message
-from starlingmq.core.mqtt.connecting import Connecting
-from starlingmq.core.mqtt.publishing import Publishing
-from starlingmq.core.mqtt.subscribing import Subscribing
+from starlingmq.core.conditions.caches import Caches
+from starlingmq.core.conditions.reauthorization import ReauthorizeJob
+from starlingmq.core.conditions.storage_failure import StorageFailure
+from starlingmq.core.connect.connecting import Connecting
+from starlingmq.core.connect.deadlines import Deadlines
+from starlingmq.core.connect.ending import Ending
+from starlingmq.core.connect.restoring import Restoring
+from starlingmq.core.connect.turned_away import CLIENT_PACKET_LIMIT, DETAILS, OF_ALL, WORDS
+from starlingmq.core.context.context import TURN_WORK, Context
+from starlingmq.core.context.ready import AUTHENTICATE, SUBSCRIBE, HookAnswer, HookQuestion, Ready
+from starlingmq.core.context.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.delivery.group_engine import GroupEngine
+from starlingmq.core.intake.packet_intake import PacketIntake
+from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.commands import LISTENERS, Nats
 from starlingmq.core.observe.audit import Audit
-from starlingmq.core.observe.event_topics import EventTopics
-from starlingmq.core.observe.sys_topics import SysTopics
-from starlingmq.core.packet_intake import PacketIntake
-from starlingmq.core.ready import AUTHENTICATE, SUBSCRIBE, HookAnswer, HookQuestion, Ready
-from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
-from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.peer_receivers import PeerReceivers
-from starlingmq.core.routing.retained_store import RetainedTree
-from starlingmq.core.routing.router import Router
-from starlingmq.core.session.deadlines import Deadlines
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.peers.peer_receivers import PeerReceivers
+from starlingmq.core.peers.session_transfer import SessionTransfer
+from starlingmq.core.publish.publishing import Publishing
+from starlingmq.core.reports.event_topics import EventTopics
+from starlingmq.core.reports.sys_topics import SysTopics
+from starlingmq.core.retained.retained_store import RetainedTree
+from starlingmq.core.router.router import Router
+from starlingmq.core.session.connection import CLOSED, DEAF, NEW, PACED
 from starlingmq.core.session.queue import KEPT_IN_MEMORY
-from starlingmq.core.session.restoring import Restoring
 from starlingmq.core.session.session import Client, Session
-from starlingmq.core.session.session_transfer import SessionTransfer
-from starlingmq.core.timers import TimerWheel, sooner
+from starlingmq.core.subscribe.subscribing import Subscribing
+from starlingmq.core.turn.timers import TimerWheel, sooner
 from starlingmq.wire.reasons import MqttError, Reason
 
 LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages that are due, per turn
@@ -161,7 +161,7 @@ class BrokerState(PacketIntake):
     def open(self, listener: str, peer: str, now: float, full: int = 0) -> Client:
         """A transport has connected. It has ``mqtt.connect_timeout`` for its CONNECT.
 
-        ``full``: the limit of connections (``core.limits.turned_away``) that refuses that CONNECT; 0: not refused.
+        ``full``: the limit of connections (``core.connect.turned_away``) that refuses that CONNECT; 0: not refused.
         """
         ctx = self.ctx
         ctx.now = now
@@ -348,7 +348,7 @@ class BrokerState(PacketIntake):
     # The cluster
 
     def resolved(self, client: Client, session: Session, packet_id: int, outcome: int) -> None:
-        """The result of a lookup of a QoS 2 handshake at other nodes (see core.session.remote_qos2)."""
+        """The result of a lookup of a QoS 2 handshake at other nodes (see core.context.remote_qos2)."""
         try:
             self.publishing.resolved(client, session, packet_id, outcome)
         except MqttError as error:

@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.limits.storage_failure import StorageFailure
-from starlingmq.core.ready import Event, Notice, Ready, SystemRequest
+from starlingmq.core.conditions.storage_failure import StorageFailure
+from starlingmq.core.context.ready import Event, Notice, Ready, SystemRequest
 from starlingmq.core.session.session import Client
 from starlingmq.net.broker_clock import BrokerClock, broker_clock
 from starlingmq.net.broker_loop import client_sockets

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import HookAnswer, HookQuestion
+from starlingmq.core.context.ready import HookAnswer, HookQuestion
 
 CANCEL_SECONDS: Final = 1.0  # for cancelled tasks to end
 

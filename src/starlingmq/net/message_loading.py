@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.context.ready import Ready
 from starlingmq.core.observe.audit import Audit
-from starlingmq.core.ready import Ready
 from starlingmq.core.session.session import Session
 from starlingmq.storage.store import Store
 

@@ -18,7 +18,7 @@ import msgspec
 
 from starlingmq.client.endpoint import Tls, parse_url
 from starlingmq.client.producer import ProducerState
-from starlingmq.core.routing.topics import valid_topic
+from starlingmq.core.topics.topics import valid_topic
 from starlingmq.spark.row_publishing import Lane, PublishError
 from starlingmq.spark.sink import properties_of
 

@@ -1,6 +1,6 @@
 """Chooses the node for the rows of a batch: the same one at each attempt, because only it knows which rows it has.
 
-A node stores its progress in a partition (``core.session.producers``), and reports its name. So a streaming query
+A node stores its progress in a partition (``core.publish.producers``), and reports its name. So a streaming query
 stores next to its checkpoint the nodes that its batches go to, and the names that these have reported. Rules:
 
     a batch that may have begun      goes to the nodes it began with, and waits for one that is unreachable

@@ -1,7 +1,7 @@
 """The sink of the format ``starlingmq``: rows become messages, each published once, whatever the number of attempts.
 
 A partition's rows are numbered in order, under a producer name that is the same at each attempt: for a streaming query
-its id and the partition, with the batch as the epoch. The broker stores its progress (see ``core.session.producers``).
+its id and the partition, with the batch as the epoch. The broker stores its progress (see ``core.publish.producers``).
 
 A repeated batch write has no checkpoint that fixes which rows are in which partition: with other cores or another
 partition size its input is split differently, and a row of partition 0 may move to partition 1. No task knows all
@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from starlingmq.core.routing.topics import valid_topic
+from starlingmq.core.topics.topics import valid_topic
 from starlingmq.spark.checkpoint import Checkpoint
 from starlingmq.spark.option_error import OptionError
 from starlingmq.spark.placing import Placement

@@ -17,9 +17,9 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.message import Message
+from starlingmq.core.context.ready import Write
+from starlingmq.core.messages.message import Message
 from starlingmq.core.observe.counters import Histogram
-from starlingmq.core.ready import Write
 from starlingmq.core.session.session import Session
 from starlingmq.storage.checkpointer import CHECKPOINT_BYTES, Checkpointer
 from starlingmq.storage.copies.copied import Copies

@@ -14,7 +14,8 @@ MESSAGE     u8 1, u8 QoS | retain << 2 | retained << 3 | expires << 4 | passed <
             A receiver: session, u16 packet id (0: queued), u8 flags; with HAS_IDS: length, identifiers. A stream is
             a receiver, too (docs/STREAMS.md), and its own log has the same record without receivers. The state of a
             producer as of this message is also encoded as a receiver, so that both are stored atomically.
-OPERATIONS  u8 2, then operations: u8 kind (a number of core.ready), session, then as ``operations`` defines per kind.
+OPERATIONS  u8 2, then operations: u8 kind (a number of core.context.ready), session, then as ``operations`` defines per
+            kind.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import Final
 from librt.strings import BytesWriter, write_f64_le
 from mypy_extensions import i64, u8
 
-from starlingmq.core.message import Message
-from starlingmq.core.session.stored_messages import HAS_IDS
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.stored_messages import HAS_IDS
 from starlingmq.wire.primitives import BYTE
 
 MESSAGE: Final = 1
@@ -35,7 +36,7 @@ OPERATIONS: Final = 2
 INBOUND: Final = 16  # receiver flags: the receiver is a QoS 2 handshake that holds the message,
 STREAM: Final = 32  # a stream; the identifiers are the offset of the message in it
 PRODUCER: Final = (
-    64  # not a receiver but who published it: the identifiers are its state and its key (core.session.producers)
+    64  # not a receiver but who published it: the identifiers are its state and its key (core.publish.producers)
 )
 RETAINED: Final = 8  # message flags: it becomes the retained message of its topic
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.message import Message
-from starlingmq.core.observe.session_totals import of_clients
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.messages.stored_messages import QOS_MASK, RETAIN, References
+from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.session.session import Session
-from starlingmq.core.session.stored_messages import QOS_MASK, RETAIN, References
 from starlingmq.core.session.trail import Trail
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.keys import (

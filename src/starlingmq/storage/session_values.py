@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import msgspec
 
-from starlingmq.core.connection import UNPROVED
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.stored_messages import References
+from starlingmq.core.session.connection import UNPROVED
 from starlingmq.core.session.queue import refer
 from starlingmq.core.session.session import Client, Session, Subscription, Will
-from starlingmq.core.session.stored_messages import References
 
 
 class WillValue(msgspec.Struct, array_like=True):

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.message import Message
-from starlingmq.core.ready import Write
+from starlingmq.core.context.ready import Write
+from starlingmq.core.messages.message import Message
 
 
 class NotYetStored(OSError):
     """These writes could not be stored. They are kept in memory and stored as soon as possible. Callers should not wait
-    for that: see ``starlingmq.core.limits.storage_failure``."""
+    for that: see ``starlingmq.core.conditions.storage_failure``."""
 
 
 class TooFewCopies(OSError):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from starlingmq.core.message import Message
-from starlingmq.core.ready import (
+from starlingmq.core.context.ready import (
     FACT_DELETE,
     FACT_PUT,
     INBOUND_COMPLETED,
@@ -26,9 +25,10 @@ from starlingmq.core.ready import (
     WINDOW_DELETE,
     WINDOW_PUT,
 )
-from starlingmq.core.session.producers import PRODUCER_FACT, later_state
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.stored_messages import PROMISED, QOS_MASK, RETAIN, Reference, References
+from starlingmq.core.publish.producers import PRODUCER_FACT, later_state
 from starlingmq.core.session.production import STATE_SIZE
-from starlingmq.core.session.stored_messages import PROMISED, QOS_MASK, RETAIN, Reference, References
 from starlingmq.storage.keys import fact_key, retained_key, session_key, subscription_key
 from starlingmq.storage.kv import Batch
 from starlingmq.storage.records import (

@@ -26,8 +26,7 @@ from typing import cast
 
 from librt.strings import BytesWriter, write_f64_le
 
-from starlingmq.core.message import Message
-from starlingmq.core.ready import (
+from starlingmq.core.context.ready import (
     FACT_DELETE,
     FACT_PUT,
     INBOUND_COMPLETED,
@@ -48,10 +47,11 @@ from starlingmq.core.ready import (
     Deliveries,
     Write,
 )
-from starlingmq.core.routing.stream import Stream
-from starlingmq.core.session.outgoing import PUBLISHED, Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import PUBLISHED, Outgoing
+from starlingmq.core.messages.stored_messages import PROMISED, RETAIN
+from starlingmq.core.router.stream import Stream
 from starlingmq.core.session.session import Session
-from starlingmq.core.session.stored_messages import PROMISED, RETAIN
 from starlingmq.storage.records import (
     INBOUND,
     OPERATIONS,

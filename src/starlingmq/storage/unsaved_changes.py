@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starlingmq.core.ready import (
+from starlingmq.core.context.ready import (
     FACT_DELETE,
     FACT_PUT,
     PRODUCER_PUT,
@@ -14,7 +14,7 @@ from starlingmq.core.ready import (
     SUBSCRIPTION_PUT,
     Write,
 )
-from starlingmq.core.session.producers import PRODUCER_FACT
+from starlingmq.core.publish.producers import PRODUCER_FACT
 from starlingmq.core.session.session import Session
 from starlingmq.storage.keys import fact_key, retained_key, session_key, subscription_key
 from starlingmq.storage.kv import Batch

@@ -1,4 +1,4 @@
-"""Names of the User Properties that producers and brokers exchange (see core.session.producers)."""
+"""Names of the User Properties that producers and brokers exchange (see core.publish.producers)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.takeover.transfer_frames import Offer, TransferFrame
 from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import CLOSED
+from starlingmq.core.session.connection import CLOSED
 from starlingmq.core.session.session import MOVED_PREFIX, NATS_PREFIX, Client, Session
 
 TICK: Final = 0.05  # seconds between two batches

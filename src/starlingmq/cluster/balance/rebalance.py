@@ -15,7 +15,7 @@ from typing import Final
 from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import OPEN
+from starlingmq.core.session.connection import OPEN
 from starlingmq.core.session.session import Client
 
 TICK: Final = 0.05  # seconds between two batches

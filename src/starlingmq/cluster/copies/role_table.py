@@ -19,7 +19,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from starlingmq.core.state_table import StateTable, goes, ignores
+from starlingmq.core.structures.state_table import StateTable, goes, ignores
 
 
 class Role(Enum):

@@ -17,7 +17,7 @@ class RouteRecord:
     """A node's own route for one filter or shared group.
 
     ``key`` is a topic filter, ``$share/name/filter`` for a group, or belongs to a summary of filters
-    (core.routing.filter_summary; only there values have more than 32 bits). ``value`` 0: not wanted any more. For a
+    (core.router.filter_summary; only there values have more than 32 bits). ``value`` 0: not wanted any more. For a
     filter 1: wanted, 2: wanted durably (by a persistent session at QoS 1 or 2). For a group: its members on that node.
     """
 

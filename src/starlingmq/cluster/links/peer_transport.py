@@ -1,4 +1,4 @@
-"""The transport to one peer: connects ``core.routing.peer_receivers``, for which it looks like a connection, with
+"""The transport to one peer: connects ``core.peers.peer_receivers``, for which it looks like a connection, with
 ``cluster.links.peer_link``.
 
 Output of the core for a peer becomes a data frame when it may be sent, that is, after the commit that it waits for.
@@ -20,11 +20,11 @@ from starlingmq.cluster.links.peer_backlog import PeerBacklog
 from starlingmq.cluster.links.peer_frames import DataAck, MemberInfo
 from starlingmq.cluster.links.peer_link import PeerLink
 from starlingmq.config.settings import ClusterConfig
-from starlingmq.core.routing.forward_batch import ForwardReader, count_tracked, first_sequence
+from starlingmq.core.delivery.forward_batch import ForwardReader, count_tracked, first_sequence
 
 if TYPE_CHECKING:
     from starlingmq.core.broker import BrokerState
-    from starlingmq.core.routing.peer_receivers import PeerReceiver
+    from starlingmq.core.peers.peer_receivers import PeerReceiver
 
 _SEQUENCE_BITS: Final = 40
 _SEQUENCE: Final = (1 << _SEQUENCE_BITS) - 1

@@ -17,8 +17,8 @@ from math import inf
 from typing import Final
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.connection import CLOSED
-from starlingmq.core.context import ISOLATED
+from starlingmq.core.context.context import ISOLATED
+from starlingmq.core.session.connection import CLOSED
 from starlingmq.core.session.session import Client
 from starlingmq.wire.reasons import Reason
 

@@ -30,7 +30,7 @@ from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.operator_rpc import OperatorRpc
 from starlingmq.cluster.view.subsystem import Subsystem, overriding
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 
 NEEDS_TURN: Final = 0
 ONLY_MESSAGES: Final = 1  # for the inbox (``PeerInbox``)

@@ -11,7 +11,7 @@ from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.peers.serving import ServingDecision
 from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import Subsystem
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 
 
 class Heartbeats(Subsystem):

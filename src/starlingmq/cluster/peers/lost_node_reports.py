@@ -21,7 +21,7 @@ from starlingmq.cluster.links.peer_frames import MemberInfo
 from starlingmq.cluster.peers.node_directory import NodeDirectory
 from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import Subsystem
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 
 PAUSE_FIRST: Final = 5.0  # seconds
 PAUSE_MAX: Final = 300.0

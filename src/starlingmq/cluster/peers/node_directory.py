@@ -12,7 +12,7 @@ from typing import Final
 from starlingmq.cluster.links.peer_frames import Heartbeat
 from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.limits.connect_admission import kind_of
+from starlingmq.core.context.connect_admission import kind_of
 
 ROOM_SHARE: Final = 10  # a node has room if it has fewer clients than this one by one in so many
 

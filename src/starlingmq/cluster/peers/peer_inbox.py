@@ -6,7 +6,7 @@ from starlingmq.cluster.links.peer_transport import PeerTransport
 from starlingmq.cluster.view.cluster_ready import ClusterReady
 from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import Subsystem
-from starlingmq.core.routing.forward_batch import ForwardError
+from starlingmq.core.delivery.forward_batch import ForwardError
 
 
 class PeerInbox(Subsystem):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from starlingmq.cluster.membership.quorum import Quorum
 from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.config.settings import ClusterConfig
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 
 
 class Publishers:

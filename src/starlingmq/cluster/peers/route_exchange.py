@@ -18,7 +18,7 @@ from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT, Write
 
 FADE_SECONDS: Final = 0.25  # filters that have moved away wait for so long for other records to go with
 GATHER_SECONDS: Final = 0.05  # filters that have moved here go at most so often: when many move, many go together

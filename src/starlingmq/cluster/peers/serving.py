@@ -19,7 +19,7 @@ from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.context import ISOLATED
+from starlingmq.core.context.context import ISOLATED
 
 
 class ServingDecision(Subsystem):

@@ -13,7 +13,7 @@ from starlingmq.cluster.peers.publishers import Publishers
 from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import Subsystem
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.mqtt.subscribing import HeldSuback
+from starlingmq.core.subscribe.subscribing import HeldSuback
 
 
 class SubackWait(Subsystem):

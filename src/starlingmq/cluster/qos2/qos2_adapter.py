@@ -18,11 +18,11 @@ from starlingmq.cluster.qos2.qos2_store import FACTS, HELD, LATER, UNKNOWN, Answ
 from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.message import Message
-from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
-from starlingmq.core.routing.peer_receivers import link
-from starlingmq.core.session import remote_qos2
-from starlingmq.core.session.remote_qos2 import RemoteQos2
+from starlingmq.core.context import remote_qos2
+from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.context.remote_qos2 import RemoteQos2
+from starlingmq.core.messages.message import Message
+from starlingmq.core.peers.peer_receivers import link
 from starlingmq.core.session.session_user import BY_CLIENT_ID
 
 CALLS_MAX: Final = 1000  # calls of other nodes that may wait for an answer; further ones are dropped and repeated

@@ -36,8 +36,8 @@ from typing import Final
 
 from starlingmq.cluster.links.peer_frames import HandshakeCall, HandshakeReply
 from starlingmq.cluster.qos2.qos2_store import COMPLETED, HELD, LATER, UNKNOWN, Answer
-from starlingmq.core.session import remote_qos2
-from starlingmq.core.session.remote_qos2 import Asked, RemoteQos2
+from starlingmq.core.context import remote_qos2
+from starlingmq.core.context.remote_qos2 import Asked, RemoteQos2
 from starlingmq.core.session.trail import Trail
 
 LOOK: Final = 0  # in place of a bound: only report
@@ -101,7 +101,7 @@ class Call:
 
 class Qos2Lookup:
     """Asks. ``look`` and ``release`` answer from this node's own ``Qos2Store``; ``connected``: whether a node can be
-    asked. ``resolved`` has the results: (question, an outcome of ``core.session.remote_qos2``)."""
+    asked. ``resolved`` has the results: (question, an outcome of ``core.context.remote_qos2``)."""
 
     resolved: list[tuple[Qos2Question, int]]
 

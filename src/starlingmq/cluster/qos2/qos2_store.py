@@ -2,7 +2,7 @@
 
 A stay is the time from a client's connection to a node until its connection to another one. Its epoch is the last one
 by which the node owned the client id, so of two stays the one with the higher epoch is the later one, on whatever node.
-Handshakes belong to the stay in which their PUBLISH arrived (``core.session.remote_qos2`` describes where to look), and
+Handshakes belong to the stay in which their PUBLISH arrived (``core.context.remote_qos2`` describes where to look), and
 continue as they would have::
 
     HELD      --release--> COMPLETED  this node routes the message
@@ -28,9 +28,9 @@ from typing import Any, Final
 import msgspec
 
 from starlingmq.cluster.qos2.stay_values import StayValue, decode_stay, encode_stay
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 from starlingmq.core.session.qos import Inbound
-from starlingmq.core.timers import TimerWheel
+from starlingmq.core.turn.timers import TimerWheel
 
 UNKNOWN: Final = 0
 HELD: Final = 1

@@ -25,9 +25,9 @@ from starlingmq.cluster.retained.retained_records import (
     value_of,
 )
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.message import Message
-from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
-from starlingmq.core.routing.retained_outbox import WantedPayload
+from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.context.retained_outbox import WantedPayload
+from starlingmq.core.messages.message import Message
 
 COPY_FACT: Final = b"rk"
 """Then the number of a node, a slash, a topic: the fact of a copy that is kept for that node."""

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.view.subsystem import Subsystem
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 
 SLOW_SECONDS: Final = 1.0
 REPORT_SECONDS: Final = 60.0

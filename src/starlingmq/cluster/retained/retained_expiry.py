@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from starlingmq.core.routing.retained_store import RetainedTree
+from starlingmq.core.retained.retained_store import RetainedTree
 
 
 class RetainedExpiry:

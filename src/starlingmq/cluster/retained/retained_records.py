@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 
 MARK: Final = b"\0"
 TAG: Final = b"R"  # prefix of all frames about retained messages, and of no other ones

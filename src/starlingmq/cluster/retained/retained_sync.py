@@ -13,7 +13,7 @@ Invariants:
 - A node is *complete* when it has read everything and the watch has reported a mark that it wrote after that: a message
   here that was not read is gone.
 
-Pure: the core's messages, answers of etcd and frames of nodes in; requests, and calls of ``core.mqtt.publishing``, out.
+Pure: the core's messages, answers of etcd and frames of nodes in; requests, and calls of ``Publishing``, out.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from starlingmq.cluster.view.durable_tokens import DurableTokens
 from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.message import Message
-from starlingmq.core.ready import FACT_DELETE, Write
-from starlingmq.core.routing.retained_outbox import DELETED_FACT
+from starlingmq.core.context.ready import FACT_DELETE, Write
+from starlingmq.core.context.retained_outbox import DELETED_FACT
+from starlingmq.core.messages.message import Message
 
 PAGE: Final = 1000  # keys read at once
 RETRY_SECONDS: Final = 0.5

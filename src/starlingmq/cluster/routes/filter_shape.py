@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from starlingmq.core.routing.filter_summary import (
+from starlingmq.core.router.filter_summary import (
     SIZE_MAX,
     chunk_key,
     mask,

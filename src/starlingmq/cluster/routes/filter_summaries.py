@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from starlingmq.cluster.routes.filter_shape import FilterShape, Record, fitting_size
-from starlingmq.core.routing.filter_summary import is_summary, parse_shape
+from starlingmq.core.router.filter_summary import is_summary, parse_shape
 
 SAMPLE: Final = 512  # newest filters among which a shape is searched for
 SHARE_MIN: Final = 4  # a shape must have one in so many of them

@@ -12,7 +12,7 @@ from typing import Final
 
 from starlingmq.cluster.links.peer_frames import RouteRecord
 
-VALUE_BITS: Final = 128  # of a summary of filters (core.routing.filter_summary); all other numbers are smaller
+VALUE_BITS: Final = 128  # of a summary of filters (core.router.filter_summary); all other numbers are smaller
 KEYS_MAX: Final = 1 << 20  # bytes of all keys; frames have 64 KiB, or one longer key
 
 

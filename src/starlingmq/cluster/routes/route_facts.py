@@ -6,7 +6,7 @@
     v u32 node            another node's: u64 epoch, u64 version of its table, then the records that led to it
     t u32 node, key       table of another node: u32 value, or 16 bytes
 
-A record is u32 value, u32 length, key. A larger value (of up to 16 bytes, see core.routing.filter_summary) follows the
+A record is u32 value, u32 length, key. A larger value (of up to 16 bytes, see core.router.filter_summary) follows the
 key, and the highest bit of the length is set.
 
 A crash may keep any prefix of the facts. So the records of a change are written before the entries of the table, in one

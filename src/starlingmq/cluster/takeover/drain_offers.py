@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from starlingmq.cluster.takeover.ownership import Owned, Ownership
 from starlingmq.cluster.takeover.transfer_frames import Offer
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 from starlingmq.core.session.session import GROUP_PREFIX, MOVED_PREFIX, NATS_PREFIX, NODE_PREFIX
 
 

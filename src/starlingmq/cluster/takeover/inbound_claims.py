@@ -17,7 +17,7 @@ from starlingmq.cluster.takeover.ownership import Owned
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import OVERTAKEN, UNREPORTED, Head, Takeover
 from starlingmq.cluster.takeover.waiting_connects import WaitingConnects
-from starlingmq.core.session.owner_claims import OwnerClaim, OwnerClaims
+from starlingmq.core.context.owner_claims import OwnerClaim, OwnerClaims
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_user import BY_CLIENT_ID, is_anothers
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.migrations import Migrations
 from starlingmq.cluster.takeover.transfer_frames import Part, Parts
-from starlingmq.core.message import Message
-from starlingmq.core.ready import QUEUE_DELETE
+from starlingmq.core.connect.session_reset import UNSETTLED
+from starlingmq.core.context.ready import QUEUE_DELETE
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import RELEASED, Outgoing
 from starlingmq.core.session.migration_state import MARKED, OPEN, UNMARKED, MigrationState
-from starlingmq.core.session.outgoing import RELEASED, Outgoing
 from starlingmq.core.session.session import Session
-from starlingmq.core.session.session_reset import UNSETTLED
 
 
 class InboundDelivery:
@@ -182,7 +182,7 @@ class InboundDelivery:
 
     def _give_up(self, session: Session, part: Part) -> None:
         """Drops a QoS 2 message that was sent in a session that the client has lost: the client may have acted on it
-        (``core.session.session_reset``)."""
+        (``core.connect.session_reset``)."""
         client_id = session.client_id if session.moving is None else session.moving.client_id
         self._ctx.drop(UNSETTLED, client_id)
         session.dropped += 1

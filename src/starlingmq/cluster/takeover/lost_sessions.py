@@ -1,7 +1,7 @@
 """Sessions that clients lost: counted and logged by reason when CONNACK says session present 0.
 
 Invariant: a loss is reported once. It is reported again only to a client that has sent nothing since the CONNACK that
-reported it (``core.session.session_reset``).
+reported it (``core.connect.session_reset``).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from starlingmq.cluster.takeover.inbound import InboundSession
-from starlingmq.core.context import Context
-from starlingmq.core.ready import Notice
+from starlingmq.core.connect.session_reset import LOST, sends_session_lost
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import Notice
 from starlingmq.core.session.session import Session
-from starlingmq.core.session.session_reset import LOST, sends_session_lost
 
 UNREACHABLE: Final = "unreachable"  # a node that may have it is not connected
 REMOVED: Final = "removed"  # a node that had it is no longer a member of the cluster

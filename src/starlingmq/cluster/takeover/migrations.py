@@ -31,8 +31,8 @@ from starlingmq.cluster.takeover.transfer_frames import (
     pack,
 )
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.context import Context
-from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT, Write
 from starlingmq.core.session.session import Session
 
 FACTS: Final = b"m"  # prefix of the keys of all facts of this package

@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from starlingmq.core.state_table import StateTable, goes
+from starlingmq.core.structures.state_table import StateTable, goes
 
 
 class OutboundState(Enum):

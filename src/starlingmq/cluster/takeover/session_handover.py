@@ -16,7 +16,7 @@ from starlingmq.cluster.takeover.outbound import OutboundSession
 from starlingmq.cluster.takeover.outbound_states import OutboundAction, OutboundEvent, OutboundState
 from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.cluster.takeover.transfer_frames import Part, Parts, Passed, Whole
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.session.session import Session
 
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.migrations import Migrations
-from starlingmq.core.mqtt.subscribing import HeldSuback
 from starlingmq.core.session.session import Session
+from starlingmq.core.subscribe.subscribing import HeldSuback
 
 LOOK_SECONDS: Final = 0.5  # seconds between checks without a marker: nodes may have disconnected
 

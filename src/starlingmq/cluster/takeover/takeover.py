@@ -74,10 +74,10 @@ from starlingmq.cluster.takeover.transfer_frames import (
 )
 from starlingmq.cluster.takeover.waiting_connects import WaitingConnects
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import SESSION_PUT, Write
-from starlingmq.core.session.owner_claims import OwnerClaim
+from starlingmq.core.context.owner_claims import OwnerClaim
+from starlingmq.core.context.ready import SESSION_PUT, Write
 from starlingmq.core.session.session import Session
-from starlingmq.core.state_table import NoTransition
+from starlingmq.core.structures.state_table import NoTransition
 from starlingmq.wire.reasons import Reason
 
 __all__ = ["FACTS", "Takeovers"]

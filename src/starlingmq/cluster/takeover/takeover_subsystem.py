@@ -8,7 +8,7 @@ from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.takeover import FACTS, Takeovers
 from starlingmq.cluster.view.cluster_view import ClusterView
 from starlingmq.cluster.view.subsystem import NodeLife, Subsystem
-from starlingmq.core.cluster_port import ClusterPort
+from starlingmq.core.context.cluster_port import ClusterPort
 
 
 class TakeoverSubsystem(Subsystem):

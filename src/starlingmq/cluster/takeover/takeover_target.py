@@ -34,7 +34,7 @@ from starlingmq.cluster.takeover.transfer_frames import (
     Whole,
 )
 from starlingmq.cluster.takeover.waiting_connects import WaitingConnects
-from starlingmq.core.session import session_transfer
+from starlingmq.core.peers import session_transfer
 from starlingmq.core.session.session import NEVER, Session
 from starlingmq.core.session.session_user import REFUSE, is_anothers
 from starlingmq.core.session.trail import Trail

@@ -1,7 +1,7 @@
 """Frames about sessions between nodes, and the values that a node stores about them (MessagePack).
 
 The frames travel on the links between nodes, in order and as reliably as messages
-(core.routing.delivery.Delivery.send_to_node): none is lost, duplicated or reordered between two nodes that keep
+(core.delivery.delivery.Delivery.send_to_node): none is lost, duplicated or reordered between two nodes that keep
 their storage. ``epoch`` is that of the new owner.
 """
 

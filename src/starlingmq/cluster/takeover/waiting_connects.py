@@ -1,7 +1,7 @@
 """CONNECTs that wait for a session from another node: each gets the session, or is refused.
 
 If a node that cannot be reached may have a later session, the CONNECT gets a session reset
-(``core.session.session_reset``). Once the client has noticed the reset, its new subscriptions wait for cut markers.
+(``core.connect.session_reset``). Once the client has noticed the reset, its new subscriptions wait for cut markers.
 Markers of an earlier claim do not count for a reset: the node hands the session over to itself in the epoch of the
 CONNECT, and that part keeps the earlier subscriptions until all nodes have sent markers of that epoch.
 """
@@ -13,8 +13,8 @@ from starlingmq.cluster.takeover.inbound_delivery import InboundDelivery
 from starlingmq.cluster.takeover.inbound_states import ResetAction, ResetEvent, ResetState
 from starlingmq.cluster.takeover.lost_sessions import removed_of, unheard_of
 from starlingmq.cluster.takeover.migrations import Migrations
-from starlingmq.core.connection import WORKING
-from starlingmq.core.ready import SESSION_PUT, Write
+from starlingmq.core.context.ready import SESSION_PUT, Write
+from starlingmq.core.session.connection import WORKING
 from starlingmq.core.session.session import Session
 from starlingmq.core.session.session_user import ANOTHER_USER, KEPT_FOR_ANOTHER, is_anothers
 from starlingmq.core.session.trail import Trail

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.routing.peer_receivers import link
+from starlingmq.core.peers.peer_receivers import link
 
 
 class DurableTokens:

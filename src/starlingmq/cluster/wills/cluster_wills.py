@@ -31,7 +31,7 @@ The parts, each of which reports to this module:
 - ``taken_away``: wills of this node that other nodes have taken.
 - ``lost_wills``: wills of nodes that are gone.
 
-Pure: the core's wills and answers of a ``WillStore`` in; requests to it, and calls of ``core.session.ending``, out.
+Pure: the core's wills and answers of a ``WillStore`` in; requests to it, and calls of ``core.connect.ending``, out.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from starlingmq.cluster.wills.will_store import WillStore
 from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import SESSION_PUT, Write
+from starlingmq.core.context.ready import SESSION_PUT, Write
 from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from starlingmq.core.connection import UNPROVED
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
+from starlingmq.core.session.connection import UNPROVED
 from starlingmq.core.session.session import Client, Will
 from starlingmq.core.session.will_rule import due_after
 

@@ -27,7 +27,7 @@ from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import SETTLED, RegisteredWill, wills_of
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillStore, WillUpdate
 from starlingmq.cluster.wills.will_table import WillTable
-from starlingmq.core.session.will_port import WillPort
+from starlingmq.core.context.will_port import WillPort
 
 NAMES_PER_CHECK: Final = 200
 

@@ -31,7 +31,7 @@ from starlingmq.cluster.wills.will_records import (
     will_from,
 )
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.ready import FACT_DELETE, FACT_PUT, Write
+from starlingmq.core.context.ready import FACT_DELETE, FACT_PUT, Write
 from starlingmq.core.session.session import Will
 
 FACTS: Final = b"w"  # prefix of the keys of all facts of this package

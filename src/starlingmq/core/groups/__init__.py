@@ -1,1 +1,1 @@
-"""Queue groups (shared subscriptions): members, group queues, and the selection of members."""
+"""State of queue groups (shared subscriptions): members and their selection. ``core.delivery`` gives them messages."""

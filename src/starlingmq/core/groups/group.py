@@ -1,7 +1,7 @@
 """A shared subscription group: which member gets the next message (docs/GROUPS.md).
 
 A selected member can take the message now: it has a connection that is read, an empty queue, and room in its window. If
-there is no such member, the message waits in the group queue. core.groups.group_engine hands messages over.
+there is no such member, the message waits in the group queue. core.delivery.group_engine hands messages over.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-from starlingmq.core.connection import WORKING
 from starlingmq.core.groups.member_selection import (
     ANY_SIZE,
     HASH_CLIENT,
@@ -29,9 +28,10 @@ from starlingmq.core.groups.member_selection import (
     in_flight,
     takes,
 )
-from starlingmq.core.message import Message
-from starlingmq.core.routing.filter_tree import Subscriber
+from starlingmq.core.messages.message import Message
+from starlingmq.core.session.connection import WORKING
 from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.topics.filter_tree import Subscriber
 
 LINGERS: Final = 1 << 31
 """In place of a node's number of members: it has none, but lost the last one with its connection, and waits for it."""
@@ -64,7 +64,7 @@ class Group(Subscriber):
     line: Session | None  # the group queue of this node, whose window has messages lent to members; None: never used
     full: bool  # no member here could take messages at the last check
     gone_at: float  # the time when it ends, since its last member here was lost; 0.0: unset
-    unreached: dict[int, None]  # nodes that are unreachable: shared by all groups (core.routing.router)
+    unreached: dict[int, None]  # nodes that are unreachable: shared by all groups (core.router.router)
     node: int  # the number of this node, in a cluster
     primary: bool  # this node selects members: it was elected, or there is no cluster
     # another node is the primary, but lets this node select for messages that enter here, within ``rooms``

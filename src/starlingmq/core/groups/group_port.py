@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from starlingmq.core.groups.group import Group
-from starlingmq.core.message import Message
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.session.session import Session, Subscription
 
 
 class GroupPort:
-    """Implemented by core.groups.group_engine."""
+    """Implemented by core.delivery.group_engine."""
 
     def take(self, group: Group, message: Message, publisher: Session | None) -> bool:
         """A message for a group has entered here. Returns whether there is a receiver for it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import WORKING
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
+from starlingmq.core.session.connection import WORKING
 from starlingmq.core.session.session import Client, Session, Subscription
 
 STRATEGIES: Final = (

@@ -1,1 +1,1 @@
-"""Access rules, quotas and admission: which clients may connect, publish and subscribe, and how much."""
+"""Limits of one client: its rights to publish and to subscribe, its rate, the key of its address."""

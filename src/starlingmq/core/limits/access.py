@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.base_context import BaseContext
-from starlingmq.core.routing.topics import LONG
+from starlingmq.core.topics.topics import LONG
+from starlingmq.core.turn.base_context import BaseContext
 
 PUBLISH: Final = 1
 SUBSCRIBE: Final = 2

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import ASKING, CLOSED, NEW, OPEN, WORKING
-from starlingmq.core.context import HEAVY, Context
-from starlingmq.core.job import Job
-from starlingmq.core.mqtt.connecting import Connecting
-from starlingmq.core.mqtt.publishing import Publishing
-from starlingmq.core.mqtt.subscribing import FILTER_WORK, Subscribing
+from starlingmq.core.connect.connecting import Connecting
+from starlingmq.core.connect.deadlines import Deadlines
+from starlingmq.core.connect.ending import Ending
+from starlingmq.core.context.context import HEAVY, Context
+from starlingmq.core.context.ready import AUTHENTICATE, HookAnswer, HookQuestion
+from starlingmq.core.context.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.delivery.delivery import Delivery
 from starlingmq.core.nats.lame_duck import LameDuck
 from starlingmq.core.nats.nats_client import NatsClient, NatsPort, NatsSubscription
 from starlingmq.core.nats.nats_connecting import NatsConnecting
@@ -25,13 +26,12 @@ from starlingmq.core.nats.publish_runs import PublishRuns
 from starlingmq.core.nats.server_info import ServerInfo
 from starlingmq.core.nats.subject_cache import SubjectCache
 from starlingmq.core.nats.system_requests import SystemRequests
-from starlingmq.core.ready import AUTHENTICATE, HookAnswer, HookQuestion
-from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
-from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.router import Router
-from starlingmq.core.session.deadlines import Deadlines
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.publish.publishing import Publishing
+from starlingmq.core.router.router import Router
+from starlingmq.core.session.connection import ASKING, CLOSED, NEW, OPEN, WORKING
 from starlingmq.core.session.session import NATS_PREFIX, Client, Session
+from starlingmq.core.subscribe.subscribing import FILTER_WORK, Subscribing
+from starlingmq.core.turn.job import Job
 from starlingmq.wire.nats import CONNECT, HPUB, LINE_TOO_LONG, MORE, PING, PONG, PUB, SUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import PING_FRAME, PONG_FRAME, error_frame
 from starlingmq.wire.reasons import Reason

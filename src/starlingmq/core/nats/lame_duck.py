@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from starlingmq.core.context import Context
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.connect.ending import Ending
+from starlingmq.core.context.context import Context
 from starlingmq.core.session.session import Client
 
 TICK: Final = 0.05  # minimum seconds between two ticks

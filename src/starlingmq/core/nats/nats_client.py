@@ -15,22 +15,22 @@ from __future__ import annotations
 from typing import Final, cast
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import CLOSED, WORKING
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.delivery.stale_requests import REASON as STALE
+from starlingmq.core.delivery.stale_requests import stale
 from starlingmq.core.limits.response_rights import Replies, longest
-from starlingmq.core.message import Message
-from starlingmq.core.nats.stale_requests import REASON as STALE
-from starlingmq.core.nats.stale_requests import stale
+from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.subject_cache import SubjectCache
-from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.topics import LONG
+from starlingmq.core.session.connection import CLOSED, WORKING
 from starlingmq.core.session.overlaps import OVERLAPS_MAX, Overlaps
 from starlingmq.core.session.session import Client, ProtocolHandler, Session, Subscription
+from starlingmq.core.topics.topics import LONG
 from starlingmq.wire.nats_frames import OK_FRAME, message_tail
 from starlingmq.wire.nats_headers import carried, response_topic
 from starlingmq.wire.nats_subjects import subject_of
 
-# of a message's cached head and tail: for NATS; those of MQTT are lower (see core.routing.delivery)
+# of a message's cached head and tail: for NATS; those of MQTT are lower (see core.delivery.delivery)
 SHAPE: Final = 64
 SHAPE_HEADERS: Final = 65  # and for NATS clients that accept headers
 

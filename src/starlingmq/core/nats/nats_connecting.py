@@ -7,9 +7,7 @@ from typing import Final
 import msgspec
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.connection import ASKING, AUTHENTICATING, NEW, OPEN
-from starlingmq.core.context import Context
-from starlingmq.core.limits.connect_verdict import (
+from starlingmq.core.connect.connect_verdict import (
     ADMITTED,
     CUT_OFF,
     RULES_CHANGED,
@@ -17,13 +15,15 @@ from starlingmq.core.limits.connect_verdict import (
     ConnectVerdict,
     why_refused,
 )
-from starlingmq.core.mqtt.connecting import REASONS, Connecting, login_word
+from starlingmq.core.connect.connecting import REASONS, Connecting, login_word
+from starlingmq.core.connect.deadlines import Deadlines
+from starlingmq.core.connect.ending import Ending
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import AUTHENTICATE, HookAnswer, HookQuestion
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import AUTHORIZATION_VIOLATION, NatsErrors
 from starlingmq.core.nats.nkey_auth import NKEY, NkeyAuth
-from starlingmq.core.ready import AUTHENTICATE, HookAnswer, HookQuestion
-from starlingmq.core.session.deadlines import Deadlines
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.session.connection import ASKING, AUTHENTICATING, NEW, OPEN
 from starlingmq.core.session.session import Client
 from starlingmq.wire.mqtt import Connect
 from starlingmq.wire.nats import PARSER_ERROR, NatsError

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import CLOSED, OPEN
-from starlingmq.core.context import ISOLATED, Context
-from starlingmq.core.ready import PUBLISH_REFUSED, SUBSCRIBE_REFUSED
-from starlingmq.core.session.ending import Ending
+from starlingmq.core.connect.ending import Ending
+from starlingmq.core.context.context import ISOLATED, Context
+from starlingmq.core.context.ready import PUBLISH_REFUSED, SUBSCRIBE_REFUSED
+from starlingmq.core.session.connection import CLOSED, OPEN
 from starlingmq.core.session.session import Client
 from starlingmq.wire.nats_frames import error_frame
 from starlingmq.wire.nats_subjects import filter_of, topic_of

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import ASKING
-from starlingmq.core.context import PROPERTY_SHIFT, Context
-from starlingmq.core.limits.publish_admission import (
+from starlingmq.core.context.context import PROPERTY_SHIFT, Context
+from starlingmq.core.context.ready import BROKER_ONLY, BY_HOOK, HookAnswer, HookQuestion
+from starlingmq.core.context.ready import PUBLISH as ASK_PUBLISH
+from starlingmq.core.delivery.delivery import Delivery
+from starlingmq.core.messages.message import Message
+from starlingmq.core.nats.nats_client import NatsClient
+from starlingmq.core.nats.nats_errors import NatsErrors
+from starlingmq.core.nats.no_responders import has_no_receivers, send_no_responders
+from starlingmq.core.nats.subject_cache import SubjectCache
+from starlingmq.core.nats.system_requests import JETSTREAM, USER_INFO, SystemRequests
+from starlingmq.core.publish.publish_admission import (
     ADMITTED,
     COUNTED,
     ISOLATED,
@@ -17,17 +25,9 @@ from starlingmq.core.limits.publish_admission import (
     STREAM_FULL,
     admit,
 )
-from starlingmq.core.message import Message
-from starlingmq.core.mqtt.publishing import Publishing
-from starlingmq.core.nats.nats_client import NatsClient
-from starlingmq.core.nats.nats_errors import NatsErrors
-from starlingmq.core.nats.no_responders import has_no_receivers, send_no_responders
-from starlingmq.core.nats.subject_cache import SubjectCache
-from starlingmq.core.nats.system_requests import JETSTREAM, USER_INFO, SystemRequests
-from starlingmq.core.ready import BROKER_ONLY, BY_HOOK, HookAnswer, HookQuestion
-from starlingmq.core.ready import PUBLISH as ASK_PUBLISH
-from starlingmq.core.routing.delivery import Delivery
-from starlingmq.core.routing.router import Router
+from starlingmq.core.publish.publishing import Publishing
+from starlingmq.core.router.router import Router
+from starlingmq.core.session.connection import ASKING
 from starlingmq.core.session.session import Client, Session
 from starlingmq.wire.nats import HPUB, NatsError, NatsReader
 from starlingmq.wire.nats_frames import OK_FRAME

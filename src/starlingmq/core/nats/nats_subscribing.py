@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connection import ASKING, WORKING
-from starlingmq.core.context import Context
-from starlingmq.core.job import Job
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import BY_HOOK, HookAnswer, HookQuestion
+from starlingmq.core.context.ready import SUBSCRIBE as ASK_SUBSCRIBE
 from starlingmq.core.limits.access import NOTHING, PART, WHOLE
-from starlingmq.core.mqtt.subscribing import WHY_REFUSED, HeldSuback, Subscribing
 from starlingmq.core.nats.nats_client import NatsClient, NatsSubscription
 from starlingmq.core.nats.nats_errors import INVALID_SUBJECT, NatsErrors
-from starlingmq.core.ready import BY_HOOK, HookAnswer, HookQuestion
-from starlingmq.core.ready import SUBSCRIBE as ASK_SUBSCRIBE
-from starlingmq.core.routing.router import Router
-from starlingmq.core.routing.topics import levels, valid_filter
+from starlingmq.core.router.router import Router
+from starlingmq.core.session.connection import ASKING, WORKING
 from starlingmq.core.session.overlaps import OVERLAPPING, OVERLAPS
 from starlingmq.core.session.session import Client, Session
+from starlingmq.core.subscribe.subscribing import WHY_REFUSED, HeldSuback, Subscribing
+from starlingmq.core.topics.topics import levels, valid_filter
+from starlingmq.core.turn.job import Job
 from starlingmq.wire.mqtt import Subscribe, SubscribeRequest
 from starlingmq.wire.nats_frames import OK_FRAME, PONG_FRAME
 from starlingmq.wire.nats_subjects import filter_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 from starlingmq.core.nats.nats_client import NatsSubscription
-from starlingmq.core.routing.router import Route, Router
+from starlingmq.core.router.router import Route, Router
 from starlingmq.core.session.session import Client
 from starlingmq.wire.nats_frames import NO_RESPONDERS, message_head, message_tail
 from starlingmq.wire.nats_subjects import subject_of

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from starlingmq.core.connection import CLOSED
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 from starlingmq.core.groups.group import Group
-from starlingmq.core.limits.publish_admission import ADMITTED, admit
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.nats_client import NatsClient, NatsSubscription
 from starlingmq.core.nats.subject_cache import SubjectCache
-from starlingmq.core.routing.router import Route, Router
+from starlingmq.core.publish.publish_admission import ADMITTED, admit
+from starlingmq.core.router.router import Route, Router
+from starlingmq.core.session.connection import CLOSED
 from starlingmq.core.session.session import Client, Session, Subscription
 from starlingmq.wire.nats import NatsReader
 from starlingmq.wire.reasons import MqttError

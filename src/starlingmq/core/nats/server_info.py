@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.config.nats_section import NatsConfig
-from starlingmq.core.context import Context
+from starlingmq.core.context.context import Context
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nkey_auth import NkeyAuth
 from starlingmq.core.session.session import Client

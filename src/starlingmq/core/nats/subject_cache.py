@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.routing.topics import LONG
+from starlingmq.core.topics.topics import LONG
 from starlingmq.wire.nats_frames import message_head
 from starlingmq.wire.nats_subjects import subject_of, topic_of
 

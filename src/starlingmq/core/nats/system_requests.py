@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from starlingmq.core.connection import OPEN
-from starlingmq.core.context import Context
-from starlingmq.core.message import Message
+from starlingmq.core.context.context import Context
+from starlingmq.core.context.ready import SystemRequest
+from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.no_responders import send_no_responders
-from starlingmq.core.ready import SystemRequest
-from starlingmq.core.routing.router import Router
+from starlingmq.core.router.router import Router
+from starlingmq.core.session.connection import OPEN
 from starlingmq.core.session.session import Client
 from starlingmq.wire.reasons import MqttError
 

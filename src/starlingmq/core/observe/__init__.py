@@ -1,1 +1,1 @@
-"""Figures and reports of the broker: counters, $SYS topics, events, traces."""
+"""Counters, events of messages and samples, recorded while the broker works. ``core.reports`` publishes them."""

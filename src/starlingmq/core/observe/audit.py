@@ -22,15 +22,15 @@ from typing import Final
 
 import msgspec
 
-from starlingmq.core.base_context import BaseContext
 from starlingmq.core.groups.group import Group
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.observe.event_lines import EventLine
 from starlingmq.core.observe.message_watch import MessageWatch
 from starlingmq.core.observe.sampling import Sampler
-from starlingmq.core.session.outgoing import Outgoing
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX, Session
+from starlingmq.core.turn.base_context import BaseContext
 
 UNNAMED_PER_TURN: Final = 1000  # dropped messages that are read back per turn to learn what they were
 NAME_BYTES_MAX: Final = (

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 from starlingmq.core.observe.event_lines import Event, EventLine
-from starlingmq.core.routing.topics import matches
+from starlingmq.core.topics.topics import matches
 
 EVENTS_MAX: Final = 2000
 FOLLOWED_MAX: Final = 10_000  # messages of its client; the oldest are removed

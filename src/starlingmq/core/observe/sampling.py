@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from typing import Final
 
-from starlingmq.core.message import Message
+from starlingmq.core.messages.message import Message
 from starlingmq.core.observe.event_lines import EventLine
 from starlingmq.core.observe.message_watch import MessageWatch
 from starlingmq.wire.properties import USER_PROPERTY, decode_property_bytes

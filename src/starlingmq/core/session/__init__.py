@@ -1,1 +1,1 @@
-"""Sessions: queue, inflight window, QoS handshakes and will of each, and how sessions are restored, moved and ended."""
+"""The state of connections and sessions: queue, inflight window, QoS handshakes, will."""

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.routing.topics import matches
-from starlingmq.core.session.outgoing import Outgoing
+from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.topics.topics import matches
 from starlingmq.wire.packets import Subscribe
 
 UNMARKED: Final = 0
@@ -58,7 +58,7 @@ class MigrationState:
     unmarked: dict[int, tuple[int, ...]]  # node -> epochs for which its marker has not come, while it has for others
     behind: dict[int, None]  # nodes of which a former owner still has messages from before their marker
     held: list[Held]
-    reset_confirmed: bool  # its client knows that the session was reset (core.session.session_reset)
+    reset_confirmed: bool  # its client knows that the session was reset (core.connect.session_reset)
     subscribe: Subscribe | None  # its SUBSCRIBE since then, to be handled when the markers have come
     subscriber: object  # the connection of that SUBSCRIBE; None: none
 

@@ -1,4 +1,4 @@
-"""The state of a producer (core.session.producers), and of one of its connections."""
+"""The state of a producer (core.publish.producers), and of one of its connections."""
 
 from __future__ import annotations
 

@@ -30,10 +30,10 @@ from typing import Final, cast
 
 from mypy_extensions import mypyc_attr
 
-from starlingmq.core.message import Message
-from starlingmq.core.session.outgoing import PUBLISHED, RELEASED, Outgoing
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import PUBLISHED, RELEASED, Outgoing
+from starlingmq.core.messages.stored_messages import LOAD_BATCH
 from starlingmq.core.session.packet_ids import packet_id_key
-from starlingmq.core.session.stored_messages import LOAD_BATCH
 
 MAX_PACKET_ID: Final = 65535
 WINDOW_MAX: Final = 32767  # with half of the ids free, the next free one is found in two steps on average

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from starlingmq.core.message import Message
-from starlingmq.core.session.outgoing import Outgoing
-from starlingmq.core.session.stored_messages import LOAD_BATCH, PROMISED, QOS_MASK, RETAIN, Reference, References, mark
+from starlingmq.core.messages.message import Message
+from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.messages.stored_messages import LOAD_BATCH, PROMISED, QOS_MASK, RETAIN, Reference, References, mark
 
 KEPT_IN_MEMORY: Final = 256  # messages that a connected client's queue keeps at hand
 

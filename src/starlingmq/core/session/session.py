@@ -12,23 +12,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from starlingmq.core.connection import NEW
-from starlingmq.core.job import Job
 from starlingmq.core.limits.access import Rights
 from starlingmq.core.limits.meter import Meter
-from starlingmq.core.message import Message
-from starlingmq.core.routing.filter_tree import Subscriber
+from starlingmq.core.messages.message import Message
+from starlingmq.core.session.connection import NEW
 from starlingmq.core.session.migration_state import MigrationState
 from starlingmq.core.session.overlaps import OVERLAPS_MAX, Overlaps
 from starlingmq.core.session.production import Production
 from starlingmq.core.session.qos import Inbound, Parking, SendWindow
 from starlingmq.core.session.queue import MessageQueue
 from starlingmq.core.session.trail import Trail
+from starlingmq.core.topics.filter_tree import Subscriber
+from starlingmq.core.turn.job import Job
 
 NODE_PREFIX: Final = "$node/"  # client ids of sessions that represent other nodes; clients must not use them
 NATS_PREFIX: Final = "$nats/"  # of NATS clients, which have no client id of their own
 MOVED_PREFIX: Final = "$moved/"  # of sessions that migrate to another node
-GROUP_PREFIX: Final = "$group/"  # of group queues (core.groups.group_engine)
+GROUP_PREFIX: Final = "$group/"  # of group queues (core.delivery.group_engine)
 NEVER: Final = 0xFFFFFFFF  # Session Expiry Interval: the session does not expire [MQTT-3.1.2.11.2]
 
 
@@ -47,8 +47,8 @@ class Client:
     rules: int  # version of the rules (``Context.rules``) that admitted it
     standing: object  # its proof of identity, as the authentication method noted it; UNPROVED: unknown
     assigned: bool  # the broker chose its client id
-    counted_as: str  # the user that it counts for in core.limits.quotas
-    production: Production | None  # set if it numbers its publications (see core.session.producers)
+    counted_as: str  # the user that it counts for in core.context.quotas
+    production: Production | None  # set if it numbers its publications (see core.publish.producers)
     meter: Meter | None  # its publish rate; None: unlimited
     valid_until: float  # the time when it must have disconnected or re-authenticated; 0.0: never
     session: Session | None
@@ -61,7 +61,7 @@ class Client:
     chunks: list[bytes] | None  # more of them while a large frame arrives
     missing: int  # bytes until that frame is complete
     halted: int
-    heavy: bool  # the bytes that it sent last cost a large part of a turn (``core.context.HEAVY``)
+    heavy: bool  # the bytes that it sent last cost a large part of a turn (``core.context.context.HEAVY``)
     # writing
     frames: list[bytes]
     size: int  # bytes in ``frames`` and of ``unstored`` ones
@@ -83,7 +83,7 @@ class Client:
     alias_limit: int  # highest alias that the client may set
     aliases_out: dict[bytes, int] | None  # topic aliases of the broker
     alias_out_limit: int
-    bridge: bool  # it may publish its state below $SYS/ (see core.mqtt.bridges)
+    bridge: bool  # it may publish its state below $SYS/ (see core.publish.bridges)
     mirrors: bool  # 3.x, bit 7 of its level was set: its subscriptions are No Local and Retain As Published
     plain: bool  # neither of the last two: it gets frames that receivers share
     problem_information: bool
@@ -93,7 +93,7 @@ class Client:
     output_stopped: bool  # set by the shell: nothing more may be written, because earlier output could not be stored
     last_words: bool  # it is closed with output left for the client to read
     paused: bool  # set by the shell: whether it reads the transport
-    link: bool  # not a client but the link to another node (see core.routing.peer_receivers)
+    link: bool  # not a client but the link to another node (see core.peers.peer_receivers)
     gone: bool  # the transport is closed; earlier input is still being handled
 
     def __init__(self, listener: str, peer: str, now: float) -> None:
@@ -265,7 +265,7 @@ class Session:
     dropped: int  # messages dropped for this session, for any reason
     node: int  # number of the node that it represents; 0: it belongs to a client
     epoch: int  # in a cluster: ownership epoch; 0: not claimed yet
-    needs_reset: bool  # session reset: its client must be told session present 0 (core.session.session_reset) ...
+    needs_reset: bool  # session reset: its client must be told session present 0 (core.connect.session_reset) ...
     connack_sent_to: Client | None  # ... by the CONNACK of this connection, which has been sent
     reset_confirmed: bool  # and its client has sent something since: only its old subscriptions have yet to be removed
     placeholder: bool  # its client never had it: it exists for what other nodes owe (cluster.takeover.takeover_target)

@@ -19,9 +19,9 @@ from typing import Final
 
 from starlingmq.config.settings import LimitsConfig
 from starlingmq.core.broker import TURNED_AWAY
+from starlingmq.core.connect.turned_away import OF_ADDRESS, OF_ALL, WORDS
+from starlingmq.core.context.ready import Notice
 from starlingmq.core.limits.address_key import peer_host, peer_key
-from starlingmq.core.limits.turned_away import OF_ADDRESS, OF_ALL, WORDS
-from starlingmq.core.ready import Notice
 from starlingmq.net.listeners.descriptors import Descriptors
 from starlingmq.net.listeners.handshake_queue import HandshakeQueue
 
@@ -77,7 +77,7 @@ class ConnectionCounts:
         return self._enter_address(peer, any_ban)
 
     def full(self, peer: str) -> int:
-        """The limit (``core.limits.turned_away``) by which a connection that was just counted is refused; 0 if it is
+        """The limit (``core.connect.turned_away``) by which a connection that was just counted is refused; 0 if it is
         not."""
         limit = self.limits.connections_per_address
         return OF_ADDRESS if limit and self.addresses.get(peer_key(peer), 0) > limit else 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from starlingmq.config.networks import Network, is_among, parse_address
+from starlingmq.core.connect.turned_away import OF_ADDRESS, OF_ALL, OF_LISTENER, WORDS
+from starlingmq.core.context.ready import Notice
 from starlingmq.core.limits.address_key import peer_host
-from starlingmq.core.limits.turned_away import OF_ADDRESS, OF_ALL, OF_LISTENER, WORDS
-from starlingmq.core.ready import Notice
 from starlingmq.net.listeners.connection_counts import ADDRESS_TURNED_AWAY, ConnectionCounts
 
 WRITE_BUFFER = 1024 * 1024
@@ -106,7 +106,7 @@ class ListenerGate:
         return True
 
     def full(self, peer: str, exempt: bool = False) -> int:
-        """The limit (``core.limits.turned_away``) by which a connection that was just counted is refused; 0 if it is
+        """The limit (``core.connect.turned_away``) by which a connection that was just counted is refused; 0 if it is
         not."""
         if self.max_connections and self.connections > self.max_connections:
             return OF_LISTENER

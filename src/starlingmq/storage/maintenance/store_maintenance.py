@@ -18,8 +18,8 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.observe.session_totals import of_clients
-from starlingmq.core.observe.sys_topics import count_own_retained
+from starlingmq.core.reports.session_totals import of_clients
+from starlingmq.core.reports.sys_topics import count_own_retained
 from starlingmq.core.session.session import Session
 from starlingmq.storage.data_dir import DataDir
 from starlingmq.storage.directory_store import DirectoryStore

@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from starlingmq.config.streams_section import StreamConfig
-from starlingmq.core.routing.topics import valid_filter
+from starlingmq.core.topics.topics import valid_filter
 from starlingmq.storage.maintenance.file_copy import sync_directory
 from starlingmq.storage.segment.segment_journal import SegmentJournal
 from starlingmq.storage.streams.stream_consumers import read_consumers

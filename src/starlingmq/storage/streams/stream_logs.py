@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from starlingmq.core.context import Context
-from starlingmq.core.routing.stream import Stream
+from starlingmq.core.context.context import Context
+from starlingmq.core.router.stream import Stream
 from starlingmq.storage.copies.stream_copies import StreamCopies
 from starlingmq.storage.journal import Journal
 from starlingmq.storage.records import encode_message

@@ -1,0 +1,373 @@
+"""State that all parts of the core share: settings, counters, the time, the sessions, and the Ready being filled."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from starlingmq.config.settings import LimitsConfig, MqttConfig
+from starlingmq.core.context.cluster_port import ClusterPort
+from starlingmq.core.context.connect_admission import ConnectAdmission
+from starlingmq.core.context.quotas import Quotas
+from starlingmq.core.context.ready import Event, Notice, Ready, Refusal, Write
+from starlingmq.core.context.storage_report import StorageReport
+from starlingmq.core.limits.access import Rights
+from starlingmq.core.messages.outgoing import Outgoing
+from starlingmq.core.observe.audit import Audit
+from starlingmq.core.observe.counters import Counters
+from starlingmq.core.session.connection import CLOSED, TURN_OVER
+from starlingmq.core.session.session import Client, Session
+from starlingmq.core.session.session_user import BY_USER
+from starlingmq.core.turn.base_context import BaseContext
+from starlingmq.core.turn.job import Job
+from starlingmq.core.turn.timers import TimerWheel
+
+TURN_WORK: Final = 8192  # messages received and sent in one turn before other tasks run: a few milliseconds
+HEAVY: Final = TURN_WORK // 4  # work for the bytes of one read from which on a client comes after the others
+PROPERTY_SHIFT: Final = 4  # so many bytes of properties or headers, as a power of two, are a unit of work
+REFUSAL_WORK: Final = 2  # for a line of the log, most of which are left out
+
+ISOLATED: Final = "this node is isolated from the majority of its cluster"
+
+
+def everything(client: Client) -> Rights | None:
+    return None
+
+
+def welcome(client: Client) -> int:
+    return 0
+
+
+class Context(BaseContext):
+    mqtt: MqttConfig
+    limits: LimitsConfig
+    counters: Counters
+    ready: Ready
+    sessions: dict[str, Session]
+    quotas: Quotas
+    client_wheel: TimerWheel
+    session_wheel: TimerWheel
+    jobs: deque[Job]  # long work, one piece per turn
+    resumable: deque[Client]  # clients that are no longer halted and have bytes to be handled
+    resumable_last: deque[Client]  # those of them whose last bytes cost a large part of a turn
+    next_number: int  # number of the next session
+    rules: int  # version of the rules: counts their changes
+    refusing: bool  # nothing can be stored at the moment
+    storage: StorageReport  # the state of the storage
+    # clients to which something is to be sent that exceeds their maximum packet size [MQTT-3.1.2-24]
+    unsendable: list[Client]
+    sequence: int  # sequence of the last message forwarded to another node
+    cluster: ClusterPort  # interface to the rest of the cluster
+    connect_admission: ConnectAdmission
+    audit: Audit | None  # reports the events of each message, where events are wanted
+    isolated: bool  # this node has no quorum
+    serves_until: float  # the time when the quorum ends if no other node is heard before
+    catching_up: bool  # the routes of a new node are incomplete: nothing is published until they are
+    # the messages handled now were accepted at another node, which could not know the limits of queues here: those do
+    # not count them (core.session.queue)
+    promised: bool
+    beyond_limits: int  # messages that queues have beyond their limits, as last counted, and those taken since
+    full_peers: int  # number of nodes whose buffers are full
+    full_streams: int  # number of streams that refuse messages
+    want_events: bool
+    ask_authenticate: bool
+    ask_publish: bool
+    ask_subscribe: bool
+    allow_anonymous: bool
+    rights_of: Callable[[Client], Rights | None]  # the rights of a client by the present rules; None: all
+    # the reason code with which the present rules would refuse a client; 0: they would not
+    standing_of: Callable[[Client], int]
+    session_owner: int  # one of ``core.session.session_user.RULES``
+    # copies for the hot path
+    max_queue: int
+    max_queue_bytes: int
+    write_buffer: int
+    store_qos0: bool
+    hold_seconds: float
+    retry_interval: float
+    max_packet: int
+    connect_size: int
+    max_qos: int
+    retain_available: bool
+    max_awaiting_rel: int
+    await_rel_timeout: float
+
+    def __init__(self, mqtt: MqttConfig, limits: LimitsConfig, now: float) -> None:
+        super().__init__(now)
+        self.mqtt = mqtt
+        self.limits = limits
+        self.counters = Counters()
+        self.ready = Ready()
+        self.sessions = {}
+        self.quotas = Quotas(limits, now)
+        self.client_wheel = TimerWheel()
+        self.session_wheel = TimerWheel()
+        self.jobs = deque()
+        self.resumable = deque()
+        self.resumable_last = deque()
+        self.next_number = 1
+        self.rules = 1
+        self.refusing = False
+        self.storage = StorageReport()
+        self.unsendable = []
+        self.work = TURN_WORK
+        self.sequence = 0
+        self.cluster = ClusterPort()
+        self.connect_admission = ConnectAdmission()
+        self.audit = None
+        self.isolated = False
+        self.serves_until = math.inf
+        self.catching_up = False
+        self.promised = False
+        self.beyond_limits = 0
+        self.full_peers = 0
+        self.full_streams = 0
+        self.want_events = False
+        self.ask_authenticate = False
+        self.ask_publish = False
+        self.ask_subscribe = False
+        self.allow_anonymous = True
+        self.rights_of = everything
+        self.standing_of = welcome
+        self.session_owner = BY_USER
+        self.configure(mqtt, limits)
+
+    def configure(self, mqtt: MqttConfig, limits: LimitsConfig) -> None:
+        """Apply new settings. What was agreed with connected clients stays."""
+        self.mqtt = mqtt
+        self.limits = limits
+        self.quotas.configure(limits, self.now)
+        self.max_queue = mqtt.max_mqueue_len
+        self.max_queue_bytes = limits.queue_bytes
+        self.write_buffer = limits.write_buffer
+        self.store_qos0 = mqtt.mqueue_store_qos0
+        self.hold_seconds = limits.publisher_hold
+        self.retry_interval = mqtt.retry_interval
+        self.max_packet = limits.max_packet_size
+        self.connect_size = min(limits.max_packet_size, limits.connect_size)
+        self.max_qos = mqtt.max_qos
+        self.retain_available = mqtt.retain_available
+        self.max_awaiting_rel = mqtt.max_awaiting_rel
+        self.await_rel_timeout = mqtt.await_rel_timeout
+
+    # Inputs from outside the core
+
+    def at(self, now: float) -> None:
+        """Set the time. Required before any call of the core outside of a turn."""
+        self.now = now
+
+    def record(self, recording: bool) -> None:
+        """Set whether a store keeps the writes."""
+        self.recording = recording
+
+    def storage_failed(self, stored_before: int, written_before: int) -> None:
+        """From now on nothing can be stored. For the offsets, which matter when this begins, see StorageReport."""
+        if not self.refusing:
+            self.storage.stored_before = stored_before
+            self.storage.written_before = written_before
+        self.refusing = True
+
+    def storage_works(self) -> None:
+        self.refusing = False
+
+    def streams_full(self, count: int) -> None:
+        """Set the number of streams that refuse messages."""
+        self.full_streams = count
+
+    def counted_beyond_limits(self, count: int) -> None:
+        """Set the number of messages that queues have beyond their limits."""
+        self.beyond_limits = count
+
+    def peers_full(self, count: int) -> None:
+        """Set the number of nodes whose buffers are full."""
+        self.full_peers = count
+
+    def isolate(self) -> None:
+        """This node has lost its quorum."""
+        self.isolated = True
+        self.serves_until = math.inf
+
+    def serve(self, until: float) -> None:
+        """This node has a quorum, which lasts until then if no other node is heard before."""
+        self.isolated = False
+        self.serves_until = until
+
+    def use_hooks(self, publish: bool, subscribe: bool, events: bool) -> None:
+        """Set which hooks are called, and whether events are wanted."""
+        self.ask_publish = publish
+        self.ask_subscribe = subscribe
+        self.use_events(events)
+
+    def use_events(self, events: bool) -> None:
+        """Set whether events are wanted."""
+        self.want_events = events
+
+    def admit_by(self, ask: bool, anonymous: bool, session_owner: int) -> None:
+        """Set how a CONNECT is decided: whether ``authenticate`` is called, and if not, whether all clients are
+        admitted; and whose session a client may have (one of ``core.session.session_user.RULES``)."""
+        self.ask_authenticate = ask
+        self.allow_anonymous = anonymous
+        self.session_owner = session_owner
+
+    def decide(self, rights_of: Callable[[Client], Rights | None], standing_of: Callable[[Client], int]) -> None:
+        """Set the functions that give a client's rights and decide whether it would be admitted.
+        ``BrokerState.entitle`` applies them to connected clients."""
+        self.rights_of = rights_of
+        self.standing_of = standing_of
+
+    def give_rights(self, client: Client, rights: Rights | None) -> None:
+        """From now on the client has these rights, and this broker's turns pay for their decisions."""
+        client.rights = rights
+        if rights is not None:
+            rights.ctx = self
+
+    def spend(self, work: int) -> None:
+        """Count work against the limit of this turn."""
+        self.work -= work
+
+    def next_sequence(self) -> int:
+        """The sequence of a message or a will for other nodes."""
+        self.sequence += 1
+        return self.sequence
+
+    def new_session(self, client_id: str) -> Session:
+        session = Session(client_id, self.next_number)
+        self.next_number += 1
+        self.sessions[client_id] = session
+        return session
+
+    def numbers_from(self, number: int) -> None:
+        """Numbers below this one may be stored: no new session gets one."""
+        if number > self.next_number:
+            self.next_number = number
+
+    # The lanes
+
+    def send(self, client: Client, frame: bytes) -> None:
+        """Add a frame to the lane that is sent now (or after frames of this connection that wait for storage)."""
+        if client.max_packet != 0 and len(frame) > client.max_packet:
+            self.unsendable.append(client)
+            return
+        if client.waiting != 0 and client.stored_from < 0:
+            client.stored_from = 0
+        client.frames.append(frame)
+        client.size += len(frame)
+        if not client.dirty:
+            client.dirty = True
+            self.ready.dirty.append(client)
+
+    def send_stored(self, client: Client, frame: bytes) -> None:
+        """Add a frame to the lane that is sent only after the writes of this turn are stored."""
+        if client.max_packet != 0 and len(frame) > client.max_packet:
+            self.unsendable.append(client)
+            return
+        if client.stored_from < 0 and (self.recording or client.waiting != 0):
+            client.stored_from = len(client.frames)
+        client.frames.append(frame)
+        client.size += len(frame)
+        if not client.dirty:
+            client.dirty = True
+            self.ready.dirty.append(client)
+
+    def write(self, write: Write) -> None:
+        self.ready.write(write)
+
+    def note(self, kind: int, session: Session, outgoing: Outgoing) -> None:
+        """Record a QUEUE_PUT, QUEUE_DELETE or WINDOW_PUT, if the session is stored."""
+        if self.recording and session.expiry != 0:
+            self.ready.deliver(kind, session, outgoing)
+
+    def done(self, session: Session, packet_id: int) -> None:
+        """A window entry is complete. This most frequent write is only a number in a list."""
+        acknowledged = session.acknowledged
+        if acknowledged is None:
+            session.acknowledged = [packet_id]
+            self.ready.acknowledged.append(session)
+        else:
+            acknowledged.append(packet_id)
+
+    def spill(self, session: Session) -> None:
+        """Make this session's queue release its messages once they are stored."""
+        if not session.spilling:
+            session.spilling = True
+            self.ready.spills.append(session)
+
+    def load(self, session: Session) -> None:
+        """Request the messages that this session needs next from the store."""
+        queue = session.queue
+        if queue is not None:
+            if queue.loading:
+                return
+            queue.loading = True
+        self.ready.reads.append(session)
+
+    def halt(self, client: Client, why: int) -> None:
+        """Stop reading this connection, for one of the reasons in core.session.connection."""
+        if client.halted == 0:
+            self.ready.pause.append(client)
+        client.halted |= why
+
+    def turn_over(self, client: Client) -> None:
+        """Handle the rest of what the client has sent in another turn."""
+        self.halt(client, TURN_OVER)
+        if client.heavy:
+            self.resumable_last.append(client)
+        else:
+            self.resumable.append(client)
+
+    def unhalt(self, client: Client, why: int) -> None:
+        """Remove one reason. After the last one, bytes that were read meanwhile are handled in one of the next
+        turns."""
+        if client.halted & why == 0:
+            return
+        client.halted &= ~why
+        if client.halted == 0 and client.state != CLOSED:
+            client.halted = TURN_OVER  # until then, new bytes are appended to those that were read before
+            self.resumable.append(client)
+
+    def event(self, kind: str, client_id: str, detail: str = "") -> None:
+        if self.want_events:
+            self.ready.events.append(Event(kind, client_id, detail))
+
+    def drop(self, reason: str, client_id: str, count: int = 1) -> None:
+        """Count a dropped message for (or from) this client by reason, and report it."""
+        self.counters.drop(reason, count)
+        if self.want_events:
+            self.ready.events.append(Event("dropped", client_id, reason))
+
+    def notice(self, reason: str, client: Client, detail: str, closing: bool = True) -> None:
+        if closing:
+            self.counters.error(reason)
+        else:
+            self.counters.note(reason)
+        self.ready.notices.append(Notice(reason, client.client_id, client.peer, detail, closing, client.username))
+
+    def refused(
+        self,
+        reason: str,
+        client: Client,
+        topic: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        group: bytes = b"",
+        detail: str = "",
+    ) -> None:
+        """Have a refused PUBLISH or SUBSCRIBE counted and logged, as ``Refusal`` has it."""
+        self.work -= REFUSAL_WORK
+        self.counters.note(reason)
+        self.ready.notices.append(Refusal(reason, client, topic, qos, retain, group, detail))
+
+    def arm(self, session: Session, when: float) -> None:
+        """Have the timer wheel check a session at ``when`` at the latest."""
+        if session.armed_at == 0.0 or when < session.armed_at:
+            self.disarm(session)
+            session.armed_at = when
+            self.session_wheel.add(session, when)
+
+    def disarm(self, session: Session) -> None:
+        """Remove a session from the timer wheel, which has it at most once."""
+        if session.armed_at != 0.0:
+            self.session_wheel.remove(session, session.armed_at)
+            session.armed_at = 0.0

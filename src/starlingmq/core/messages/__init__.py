@@ -1,0 +1,1 @@
+"""A message, its delivery to one receiver (Outgoing), and references to stored messages."""

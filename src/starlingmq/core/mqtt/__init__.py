@@ -1,1 +1,0 @@
-"""MQTT packets in, acknowledgements out: CONNECT, PUBLISH, SUBSCRIBE and their properties."""

@@ -1,0 +1,1 @@
+"""From PUBLISH to PUBREL: admission, QoS 2 receiving, numbered publications."""

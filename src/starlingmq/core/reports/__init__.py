@@ -1,0 +1,1 @@
+"""$SYS topics, event topics, and totals of sessions."""

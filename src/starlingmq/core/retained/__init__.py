@@ -1,0 +1,1 @@
+"""Retained messages: the store by topic, and their expiry."""

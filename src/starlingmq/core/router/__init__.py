@@ -1,0 +1,1 @@
+"""From a topic to its receivers: routes, streams, summaries of filters."""

@@ -1,1 +1,0 @@
-"""From a topic to its receivers: filters, routes, delivery, retained messages, streams."""

@@ -1,0 +1,1 @@
+"""SUBSCRIBE and UNSUBSCRIBE, and the replay of retained messages to new subscriptions."""
