@@ -98,7 +98,7 @@ def test_a_process_without_the_library_runs_interpreted(copy: Path) -> None:
     """The extension modules here are no machine code: to load one of them is an error."""
     for path in hot_modules(copy):
         (copy / path).with_suffix(SUFFIX).write_text("a part of a build")
-    code = "import starlingmq, starlingmq.node; print(starlingmq.compiled())"
+    code = "import starlingmq, starlingmq.node.assembly; print(starlingmq.compiled())"
     environment = {**NOT_PURE, "PYTHONPATH": str(copy / "src")}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"

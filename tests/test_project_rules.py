@@ -18,19 +18,16 @@ RANKS: Final = (
         "_version",
         "_pure",
         "config",
-        "connector_counts",
-        "names",
-        "nkeys",
     ),
     ("wire",),
     ("core",),
     ("cluster",),
-    ("storage", "net", "auth", "hooks", "log", "connection_log", "node_log", "client", "process"),
+    ("storage", "net", "auth", "hooks", "log", "client"),
     ("admin", "api", "otel"),
     ("bulk",),
     ("spark",),
     ("pipeline",),
-    ("node", "node_copies", "node_process", "node_state", "node_tracing"),
+    ("node",),
     ("pytest_plugin",),
     ("cli", "demo", "__main__"),
 )
@@ -57,7 +54,7 @@ PURE_IMPORTS: Final = {
     "zlib": "crc32",
     "starlingmq.config.nats_section": "settings are given as dataclasses",
     "starlingmq.config.settings": "the same",
-    "starlingmq.nkeys": "the text of a key",
+    "starlingmq.config.nkeys": "the text of a key",
 }
 """Modules that the pure parts may import besides each other, and the purpose where the name does not tell it."""
 PURE_ATTRIBUTES: Final = {"_blake2": {"blake2b"}, "zlib": {"crc32"}}

@@ -19,7 +19,7 @@ from bench.frames import PUBACK, connect, publish, subscribe
 from bench.scale.quick_etcd import QuickEtcd
 from starlingmq.cluster.links.peer_frames import Envelope, Heartbeat
 from starlingmq.net.peers.peer_codec import encode
-from starlingmq.node_process import YOUNG_MAX, freeze
+from starlingmq.node.node_process import YOUNG_MAX, freeze
 from starlingmq.wire.mqtt import Publish
 
 VERSION = 4

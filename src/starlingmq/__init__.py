@@ -27,7 +27,7 @@ if os.environ.get("STARLINGMQ_PURE", "") not in ("", "0") or not os.path.exists(
 if TYPE_CHECKING:
     from starlingmq.config.settings import Config, ConfigError, load_config
     from starlingmq.hooks import Access, AuthRequest, AuthResult, Publication
-    from starlingmq.node import Broker
+    from starlingmq.node.assembly import Broker
 
 __all__ = [
     "Access",
@@ -46,7 +46,7 @@ _EXPORTS: Final = {
     "Access": "starlingmq.hooks",
     "AuthRequest": "starlingmq.hooks",
     "AuthResult": "starlingmq.hooks",
-    "Broker": "starlingmq.node",
+    "Broker": "starlingmq.node.assembly",
     "Config": "starlingmq.config.settings",
     "ConfigError": "starlingmq.config.settings",
     "Publication": "starlingmq.hooks",

@@ -31,7 +31,7 @@ import pytest
 if TYPE_CHECKING:  # imported at first use, because every pytest run on the machine imports this file
     from starlingmq.core.context.ready import Event
     from starlingmq.hooks import Publication
-    from starlingmq.node import Broker
+    from starlingmq.node.assembly import Broker
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class MqttBroker:
 
     async def _serve(self) -> None:
         from starlingmq.config.settings import from_tree
-        from starlingmq.node import Broker
+        from starlingmq.node.assembly import Broker
 
         hooks = {**self._hooks, "on_publish": self._on_publish, "on_event": self._on_event}
         async with Broker(from_tree(self._options), **hooks) as self.broker:

@@ -25,7 +25,7 @@ from starlingmq.auth.password_file import read_passwords
 from starlingmq.auth.verifier import Verifier
 from starlingmq.config.auth_section import FailuresConfig, FlappingConfig
 from starlingmq.hooks import AuthRequest
-from starlingmq.node import Broker
+from starlingmq.node.assembly import Broker
 from starlingmq.wire.mqtt import Connack, Connect
 from starlingmq.wire.reasons import Reason
 from tests.api.conftest import BEARER, TOKEN

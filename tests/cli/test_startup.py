@@ -108,7 +108,7 @@ def test_a_broker_with_its_defaults_loads_nothing_that_it_does_not_use(tmp_path:
         report.seek(0)
         loaded = imported(report.read())
     assert said.startswith(b"ready mqtt://127.0.0.1:")
-    assert "starlingmq.node" in loaded
+    assert "starlingmq.node.assembly" in loaded
     assert packages(loaded) & OF_OPTIONS == set()
     assert [name for name in loaded if name.startswith(OF_A_CLUSTER)] == []
     assert OF_NAMES.intersection(loaded) == set()

@@ -18,7 +18,7 @@ from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.core.messages.message import Message
 from starlingmq.core.peers.peer_receivers import link
 from starlingmq.core.session.session import Session, Will
-from starlingmq.node_process import YOUNG_MAX
+from starlingmq.node.node_process import YOUNG_MAX
 
 STEP = 0.002  # seconds
 LONG_STEP = 0.02  # while nothing of it matters

@@ -224,7 +224,7 @@ async def test_large_incomplete_connects_are_dropped_while_memory_is_short(
 
 
 HOLES = """
-from starlingmq.process import free_memory, memory, tune_allocator
+from starlingmq.net.process import free_memory, memory, tune_allocator
 tune_allocator()
 before = memory()
 held, between = [], []

@@ -30,7 +30,7 @@ def main(library: str, names: list[str]) -> None:
     work: dict[str, tuple[int, int]] = {}
     for name in names:
         cell = made(name)
-        # As a node does (starlingmq.node_process, Node.start): only what is young is ever looked at.
+        # As a node does (starlingmq.node.node_process, Node.start): only what is young is ever looked at.
         gc.collect()
         gc.freeze()
         requests.zero()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starlingmq.cli.local_cluster import free_port
-from starlingmq.process import ending_with_us
+from starlingmq.net.process import ending_with_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from tests.harness import World
 from tests.nats.talk import NatsPeer
 
 from starlingmq.config.nats_section import NatsConfig
+from starlingmq.config.nkeys import user_key
 from starlingmq.net.listeners.nkey_signatures import verifier
-from starlingmq.nkeys import user_key
 
 VIOLATION = "-ERR 'Authorization Violation'"
 

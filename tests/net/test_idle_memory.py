@@ -17,7 +17,7 @@ from tests.patience import within
 
 import starlingmq
 from starlingmq.config.settings import Config, ListenerConfig
-from starlingmq.node import Broker
+from starlingmq.node.assembly import Broker
 from starlingmq.wire.mqtt import Connect, Subscribe, SubscribeRequest, encode
 
 from .conftest import PATIENCE

@@ -19,7 +19,7 @@ from types import TracebackType
 import psutil
 import pyspark
 
-from starlingmq.process import ending_with_us
+from starlingmq.net.process import ending_with_us
 from tests.spark.session import JAVA
 
 START_SECONDS = 300.0  # a machine with much else to do; seconds are usual

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from starlingmq.cli.local_cluster import free_port
-from starlingmq.process import ending_with_us
+from starlingmq.net.process import ending_with_us
 from tests.spark.brokers import StreamBroker
 from tests.spark.session import JAVA
 from tests.spark.standalone import SPARK_HOME

@@ -74,7 +74,7 @@ async def serving(
         peers.append(await open_peer(address, version))
         return peers[-1]
 
-    monkeypatch.setattr("starlingmq.node.open_store", open_with_copies)
+    monkeypatch.setattr("starlingmq.node.assembly.open_store", open_with_copies)
     config = load_config(
         None,
         [f"node.data_dir={path}", f"storage.segment_size={SEGMENT}", "mqtt.sys_interval=0.05", *settings],

@@ -95,7 +95,7 @@ async def serve(
     journal: Journal | None = None,
 ) -> None:
     disk = Disk(durability, journal)
-    monkeypatch.setattr("starlingmq.node.open_store", disk.open_store)
+    monkeypatch.setattr("starlingmq.node.assembly.open_store", disk.open_store)
     monkeypatch.setattr(journal_writer, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(checkpointer, "CHECKPOINT_AGAIN", 0.02)
     monkeypatch.setattr(message_loading, "READ_AGAIN", 0.02)

@@ -41,7 +41,7 @@ from starlingmq.admin.sessions import inflight, queued
 from starlingmq.config.alarms_section import AlarmsConfig
 from starlingmq.config.section_types import format_size
 from starlingmq.core.reports.session_totals import SessionTotals
-from starlingmq.process import clock_is_synchronized, memory
+from starlingmq.net.process import clock_is_synchronized, memory
 from starlingmq.storage.opening import directory_of
 from starlingmq.storage.storage_health import ADVICE, CAUSES
 

@@ -22,7 +22,7 @@ from msgspec import json
 
 from starlingmq.admin.alarms import Alarm
 from starlingmq.admin.sessions import when
-from starlingmq.connector_counts import ConnectorCounts
+from starlingmq.net.connector_counts import ConnectorCounts
 
 log = logging.getLogger("starlingmq.alarms")
 

@@ -24,7 +24,7 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import when
 from starlingmq.admin.typed_actions import NoArguments, typed
 from starlingmq.config.secret_masking import HIDDEN, without_login
-from starlingmq.connector_counts import ConnectorCounts
+from starlingmq.net.connector_counts import ConnectorCounts
 from starlingmq.net.control_socket import Action, Report
 
 TEST_SECONDS: Final = 10.0  # for the service to answer a test, whatever its own time-out

@@ -25,7 +25,7 @@ from starlingmq.admin.typed_actions import typed
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
 from starlingmq.net.control_socket import Action, Report
-from starlingmq.process import memory
+from starlingmq.net.process import memory
 from starlingmq.storage.opening import directory_of
 
 STEP: Final = 5  # seconds between two samples

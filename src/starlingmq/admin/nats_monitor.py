@@ -22,7 +22,7 @@ from starlingmq.admin.readiness import readiness
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.server_info import GO, PROTOCOL, PROTOCOL_VERSION
 from starlingmq.core.session.session import Client
-from starlingmq.process import memory
+from starlingmq.net.process import memory
 
 CONNECTIONS_MAX: Final = 1024  # on a page of connz, as at nats-server
 SUBSCRIPTIONS_MAX: Final = 1000  # shown per connection

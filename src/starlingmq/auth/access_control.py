@@ -10,7 +10,6 @@ from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.config.auth_section import AuthConfig, admits_anonymous, methods_of
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config
-from starlingmq.connector_counts import ConnectorCounts
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context.context import everything
 from starlingmq.core.context.ready import PUBLISH_REFUSED, Refusal
@@ -20,6 +19,7 @@ from starlingmq.core.session.session import Client
 from starlingmq.core.session.session_user import RULES
 from starlingmq.hooks import Hooks
 from starlingmq.log import SparingLog
+from starlingmq.net.connector_counts import ConnectorCounts
 from starlingmq.net.listeners.nkey_signatures import verifier
 from starlingmq.wire.reasons import Reason
 

@@ -28,9 +28,9 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.automatic_bans import AutomaticBans
     from starlingmq.config.auth_section import HttpAuthConfig
-    from starlingmq.connector_counts import ConnectorCounts
     from starlingmq.hooks import AuthRequest
     from starlingmq.log import SparingLog
+    from starlingmq.net.connector_counts import ConnectorCounts
 
 NO_ANSWER: Final = Verdict(Reason.SERVER_UNAVAILABLE, detail="the login service gives no answer (auth.http)")
 REMEMBERED_MAX: Final = 100_000

@@ -19,13 +19,13 @@ from starlingmq.auth.nats_login import NatsLogin
 from starlingmq.config.auth_section import AuthConfig, methods_of
 from starlingmq.config.nats_section import NatsConfig
 from starlingmq.config.section_types import ConfigError
-from starlingmq.connector_counts import ConnectorCounts
 from starlingmq.core.connect.connect_verdict import NO_ANONYMOUS, NO_METHOD
 from starlingmq.core.limits.address_key import peer_host
 from starlingmq.core.nats.nkey_auth import NKEY
 from starlingmq.core.session.connection import UNPROVED
 from starlingmq.hooks import Authenticate, AuthRequest, AuthResult
 from starlingmq.log import SparingLog
+from starlingmq.net.connector_counts import ConnectorCounts
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from starlingmq.names import NAME_BYTES_MAX
+from starlingmq.config.plain_names import NAME_BYTES_MAX
 
 REQUEST_BYTES_MAX: Final = 1 << 20  # size of a ticket, or of the body of an action
 FILTERS_MAX: Final = 1000

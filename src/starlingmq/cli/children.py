@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from starlingmq.process import ending_with_us
+from starlingmq.net.process import ending_with_us
 
 LINE_BYTES_MAX: Final = 1 << 20
 KILL_SECONDS: Final = 5.0  # added to the broker's own shutdown time

@@ -14,7 +14,7 @@ from starlingmq.admin.expirations import expirations
 from starlingmq.cli.doctor_checks import CheckResult, Level
 from starlingmq.cli.progress import amount
 from starlingmq.config.settings import Config
-from starlingmq.process import clock_is_synchronized
+from starlingmq.net.process import clock_is_synchronized
 from starlingmq.storage.data_dir import DataDirError, read_layout
 from starlingmq.storage.private_files import NotPrivate, refusal, refuse_foreign, run_as, user_name
 

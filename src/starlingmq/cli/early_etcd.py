@@ -16,7 +16,7 @@ from starlingmq.config.settings import Config, refuse_open_listeners
 if TYPE_CHECKING:
     from starlingmq.net.etcd.etcd_access import EtcdAccess
 
-MODULES: Final = ("starlingmq.node_process", "starlingmq.net.peers.cluster_shell")
+MODULES: Final = ("starlingmq.node.node_process", "starlingmq.net.peers.cluster_shell")
 """The largest modules that a node of a cluster imports."""
 
 

@@ -25,12 +25,12 @@ from starlingmq.cli.command_errors import explain
 from starlingmq.cli.early_etcd import begin_etcd
 from starlingmq.cli.serve_options import OVERRIDES, ServeOptions
 from starlingmq.config.settings import Config, ConfigError, exposed_secrets, load_config, misspelled_variables
-from starlingmq.node_copies import TakenOver
-from starlingmq.process import make_files_private, raise_file_limit, tune_allocator
+from starlingmq.net.process import make_files_private, raise_file_limit, tune_allocator
+from starlingmq.node.node_copies import TakenOver
 
 if TYPE_CHECKING:
     from starlingmq.net.etcd.etcd_access import EtcdAccess
-    from starlingmq.node_process import Node
+    from starlingmq.node.node_process import Node
 
 log = logging.getLogger("starlingmq")
 
@@ -151,7 +151,7 @@ async def _serve(config: Config, load: Callable[[], Config], settings_file: str)
 async def _serve_until(
     stop: asyncio.Event, config: Config, load: Callable[[], Config], settings_file: str, etcd: EtcdAccess | None
 ) -> None:
-    from starlingmq.node_process import Node  # late: help and setting errors do not need the whole broker
+    from starlingmq.node.node_process import Node  # late: help and setting errors do not need the whole broker
 
     loop = asyncio.get_running_loop()
     again = True

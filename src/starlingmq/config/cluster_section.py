@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Final
 from msgspec import Meta
 
 from starlingmq.config.networks import is_loopback, is_wildcard
+from starlingmq.config.plain_names import NAME_BYTES_MAX, plain_name
 from starlingmq.config.secret_masking import SECRET, SECRET_URL, without_login
 from starlingmq.config.section_types import ConfigError, Count, Duration, PositiveDuration, PositiveSize, Section, Size
-from starlingmq.names import NAME_BYTES_MAX, plain_name
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 

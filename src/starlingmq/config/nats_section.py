@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from starlingmq.config.nkeys import user_key
 from starlingmq.config.section_types import ConfigError, Duration, PositiveDuration, PositiveSize, Section
-from starlingmq.nkeys import user_key
 
 
 class NatsConfig(Section, frozen=True):

@@ -26,7 +26,7 @@ from starlingmq.client.requests import RENEWED
 from starlingmq.demo.device import ONLINE, REGIONS, Device, region_of
 from starlingmq.demo.tally import Key, Tally
 from starlingmq.demo.told import DemoOutcome, Order, Tick
-from starlingmq.process import raise_file_limit
+from starlingmq.net.process import raise_file_limit
 
 TICK_SECONDS: Final = 1.0
 SETTLE_SECONDS: Final = 120.0  # Spark may have started late

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Final
 
 from starlingmq.net.driver import Driver
-from starlingmq.process import free_memory, memory
+from starlingmq.net.process import free_memory, memory
 
 log = logging.getLogger("starlingmq")
 

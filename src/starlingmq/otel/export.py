@@ -21,7 +21,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 
 from starlingmq._version import __version__
 from starlingmq.config.secret_masking import without_login
-from starlingmq.connector_counts import ConnectorCounts
+from starlingmq.net.connector_counts import ConnectorCounts
 from starlingmq.otel.steps import Step
 
 log = logging.getLogger("starlingmq.otel")

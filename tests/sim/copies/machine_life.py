@@ -129,7 +129,7 @@ class CopiedProcess(Process):
 
 
 class SimBroker:
-    """See ``starlingmq.node.Broker``."""
+    """See ``starlingmq.node.assembly.Broker``."""
 
     def __init__(self, life: MachineLife, config: Config, part: CopyPart) -> None:
         assert isinstance(part, SimPart)

@@ -10,7 +10,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Final
 
-from starlingmq.nkeys import user_key
+from starlingmq.config.nkeys import user_key
 from starlingmq.wire.digests import blake2b
 
 Verify = Callable[[bytes, bytes, bytes], bool]  # public key, message, signature

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlingmq.config.nats_section import NatsConfig
+from starlingmq.config.nkeys import server_id
 from starlingmq.core.context.context import Context
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nkey_auth import NkeyAuth
 from starlingmq.core.session.session import Client
-from starlingmq.nkeys import server_id
 from starlingmq.wire.digests import blake2b
 from starlingmq.wire.nats_frames import info_frame
 

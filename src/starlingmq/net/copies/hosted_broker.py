@@ -30,7 +30,7 @@ FAILURES: Final = 3  # after which another node in step is to serve
 
 
 class HostedBroker(Protocol):
-    """See ``starlingmq.node.Broker``."""
+    """See ``starlingmq.node.assembly.Broker``."""
 
     def start(self) -> Coroutine[None, None, None]: ...
     def stop_at_once(self) -> Coroutine[None, None, None]: ...

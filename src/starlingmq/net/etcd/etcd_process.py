@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from starlingmq.process import ending_with_us
+from starlingmq.net.process import ending_with_us
 
 log = logging.getLogger("starlingmq.etcd")
 

@@ -25,8 +25,8 @@ from starlingmq.net.listeners.sockets import Address, SocketFile, hold_shared, l
 from starlingmq.net.listeners.tls import TlsError, revoked_certificates, server_context
 from starlingmq.net.listeners.tls_handshake import Secured
 from starlingmq.net.listeners.urls import DEFAULT_PATHS, DIRECT, ListenerError, ListenerSpec, parse_listener
+from starlingmq.net.process import umask_of_start
 from starlingmq.net.tls_client_socket import TlsClientSocket
-from starlingmq.process import umask_of_start
 
 __all__ = ["Listener", "ListenerError", "ListenerSpec", "open_listener", "parse_listener"]
 

@@ -24,7 +24,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from starlingmq.names import plain_name
+from starlingmq.config.plain_names import plain_name
 from starlingmq.net.proto import peers_pb2 as pb
 
 VERSION_MIN: Final = 4

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from starlingmq.config.plain_names import NAME_BYTES_MAX, plain_name
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.streams_section import NAME_PATTERN, StreamConfig
 from starlingmq.config.tree_builder import build
 from starlingmq.core.broker import BrokerState
-from starlingmq.names import NAME_BYTES_MAX, plain_name
 from starlingmq.storage.directory_store import DirectoryStore
 from starlingmq.storage.segment.segment_journal import SegmentInfo
 from starlingmq.storage.streams.stream_consumers import Consumer

@@ -32,6 +32,6 @@ def event_listener(config: Config, hooks: Hooks, notices: NoticeLog) -> OnEvent 
     """The hook of the program, before it the log of connections if that is wanted."""
     if not config.log.connections:
         return hooks.on_event
-    from starlingmq.connection_log import ConnectionLog
+    from starlingmq.node.connection_log import ConnectionLog
 
     return ConnectionLog(notices, hooks.on_event).event

@@ -37,9 +37,9 @@ from starlingmq.net.listeners.listener_set import ListenerSet
 from starlingmq.net.listeners.listeners import Listener, ListenerSpec, open_listener
 from starlingmq.net.listeners.revocation_sweep import end_revoked
 from starlingmq.net.memory_watch import MemoryWatch
-from starlingmq.node_copies import NodeCopies, has_copies
-from starlingmq.node_state import event_listener, new_state
-from starlingmq.node_tracing import NodeTracing
+from starlingmq.node.node_copies import NodeCopies, has_copies
+from starlingmq.node.node_state import event_listener, new_state
+from starlingmq.node.node_tracing import NodeTracing
 from starlingmq.storage.opening import directory_of, open_store
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from starlingmq.config.auth_section import methods_of
 from starlingmq.config.restart_settings import in_force
 from starlingmq.config.settings import Config, ConfigError, refuse_open_listeners
 from starlingmq.log import set_up_logging
-from starlingmq.node import Broker
-from starlingmq.node_log import NodeLog
-from starlingmq.process import free_memory
+from starlingmq.net.process import free_memory
+from starlingmq.node.assembly import Broker
+from starlingmq.node.node_log import NodeLog
 
 if TYPE_CHECKING:
     from starlingmq.net.etcd.etcd_access import EtcdAccess
