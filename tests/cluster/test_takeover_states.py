@@ -71,7 +71,7 @@ def of(table: StateTable[Any, Any, Any]) -> pytest.MarkDecorator:
 class Target:
     """A node with an inbound session of client "c" whose one source is another node, which this test speaks for."""
 
-    def __init__(self, state: SourceState) -> None:
+    def __init__(self, state: SourceState, whole: bool = False) -> None:
         self.fleet = Fleet(2)
         self.node = self.fleet[0]
         self.source = self.fleet[1].cluster.number
@@ -84,7 +84,7 @@ class Target:
             self.hear(Head("c", EPOCH, HELD, granted=[GRANTED]), Passed("c", EPOCH, [], True))
         elif state is not SourceState.ASKED:
             self.hear(Head("c", EPOCH, HELD, granted=[GRANTED]))
-        if state is SourceState.QUEUE:
+        if whole:
             self.hear(Whole("c", EPOCH))
         assert self.state() is state
         self.migrations.store()
@@ -100,6 +100,10 @@ class Target:
         """Messages that are here for the session."""
         session = self.node.state.ctx.sessions["c"]
         return 0 if session.queue is None else len(session.queue)
+
+    def asks(self) -> bool:
+        """Whether the source is asked again in this turn."""
+        return encode(self.inbound.asking()) in self.migrations._outbox.get(self.source, [])
 
     def releases(self) -> bool:
         """Whether the owner key of the source is to be deleted."""
@@ -136,11 +140,11 @@ def outcome(at: Target, row: SourceRow) -> bool:
     if row.event is SourceEvent.PASSED:
         return not before or at.inbound.ordered(at.source)
     if row.event is SourceEvent.SILENT:
-        return (encode(at.inbound.asking()) in at.migrations._outbox.get(at.source, [])) == (not row.ignored)
+        return at.asks() == (not row.ignored)
     if row.event is SourceEvent.UNREACHABLE:
         return at.inbound.late() == [at.source] and not at.inbound.awaited()
     if row.event is SourceEvent.REACHABLE:
-        return at.inbound.late() == ([at.source] if row.ignored else [])
+        return at.inbound.late() == []
     if row.event is SourceEvent.REMOVED and row.state is SourceState.ASKED:
         return not at.inbound.sources and at.inbound.removed == {at.source: HELD}  # its key is deleted with a session
     if row.event in (SourceEvent.NOTHING, SourceEvent.DONE, SourceEvent.REMOVED):
@@ -161,6 +165,18 @@ def test_an_event_of_a_source_leads_to_the_state_of_its_row(row: SourceRow) -> N
     assert not at.takeovers.take_notices()
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_source_is_asked_again_and_waited_for_until_its_window_is_whole(whole: bool) -> None:
+    at = Target(SourceState.HANDING, whole)
+    assert at.inbound.whole == whole
+    for now in (1.0, 100.0):
+        at.target._ask_again(at.inbound, now)
+    assert at.asks() == (not whole)
+    at.target.late(at.inbound, at.source)
+    at.target.reconsider(at.inbound)
+    assert at.inbound.late() == [at.source] * whole
+
+
 @pytest.mark.parametrize("event", [SourceEvent.DONE])
 def test_a_message_without_a_row_is_ignored_and_the_notice_names_state_and_event(event: SourceEvent) -> None:
     at = Target(SourceState.ASKED)
@@ -174,7 +190,7 @@ def test_a_message_without_a_row_is_ignored_and_the_notice_names_state_and_event
 def test_an_event_of_an_inbound_session_leads_to_the_state_of_its_row(
     row: Row[InboundState, InboundEvent, InboundAction],
 ) -> None:
-    at = Target(SourceState.QUEUE)
+    at = Target(SourceState.HANDING, True)
     inbound, migrations = at.inbound, at.migrations
     inbound.state = row.state
     if row.state is InboundState.SETTLING:
@@ -191,7 +207,7 @@ def test_an_event_of_an_inbound_session_leads_to_the_state_of_its_row(
 
 @of(RESET_TABLE)
 def test_an_event_of_a_session_reset_leads_to_the_state_of_its_row(row: Row[ResetState, ResetEvent, Any]) -> None:
-    at = Target(SourceState.QUEUE)
+    at = Target(SourceState.HANDING, True)
     inbound, connects = at.inbound, at.takeovers._connects
     session = inbound.session
     assert session is not None
@@ -326,10 +342,10 @@ def test_worlds_take_the_way_of_a_takeover(worlds: int) -> None:
     for state, event in [
         (SourceState.ASKED, SourceEvent.HEAD),
         (SourceState.ASKED, SourceEvent.NOTHING),
-        (SourceState.WINDOW, SourceEvent.WHOLE),
-        (SourceState.QUEUE, SourceEvent.PARTS),
-        (SourceState.QUEUE, SourceEvent.PASSED),
-        (SourceState.QUEUE, SourceEvent.DONE),
+        (SourceState.HANDING, SourceEvent.WHOLE),
+        (SourceState.HANDING, SourceEvent.PARTS),
+        (SourceState.HANDING, SourceEvent.PASSED),
+        (SourceState.HANDING, SourceEvent.DONE),
     ]:
         assert taken[SOURCE_TABLE.rows[state, event]] > 0, f"{state.name} on {event.name}"
     assert taken[INBOUND_TABLE.rows[InboundState.WAITING, InboundEvent.READY]] > 0

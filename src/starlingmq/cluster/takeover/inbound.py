@@ -36,8 +36,6 @@ from starlingmq.core.session.session import Session
 UNVERSIONED: Final = -1
 ASK_SECONDS: Final = 5.0  # until a connected source whose answer is missing is asked again; twice as long each time
 ASK_SECONDS_MAX: Final = 80.0
-ANSWER_MISSING: Final = (SourceState.ASKED, SourceState.WINDOW)
-HANDING_OVER: Final = (SourceState.WINDOW, SourceState.QUEUE)
 
 
 class Source:
@@ -45,13 +43,17 @@ class Source:
 
     state: SourceState
     epoch: int  # of the source's owner key
+    whole: bool  # its inflight window is here completely: no CONNECT waits for it any more
     late: bool  # the source is not connected, so nothing waits for it
     filters_unknown: bool  # the source does not know all filters of former owners
     passed: dict[int, None]  # nodes whose messages before their cut markers the source has handed over completely
 
-    def __init__(self, epoch: int, state: SourceState = SourceState.ASKED, late: bool = False) -> None:
+    def __init__(
+        self, epoch: int, state: SourceState = SourceState.ASKED, whole: bool = False, late: bool = False
+    ) -> None:
         self.state = state
         self.epoch = epoch
+        self.whole = whole
         self.late = late
         self.filters_unknown = False
         self.passed = {}
@@ -181,7 +183,7 @@ class InboundSession:
         if self.best == 0:
             return False
         source = self.sources.get(self.best)
-        return source is None or source.state is SourceState.QUEUE
+        return source is None or source.whole
 
     def asked(self) -> dict[int, int]:
         """Sources that have not answered -> their epoch."""
@@ -194,7 +196,7 @@ class InboundSession:
 
     def unanswered(self) -> list[int]:
         """Sources whose answer, or a part of it that the CONNECT needs, is missing."""
-        return [node for node, source in self.sources.items() if source.state in ANSWER_MISSING]
+        return [node for node, source in self.sources.items() if not source.whole]
 
     def silent(self, now: float) -> list[int]:
         """Those of ``unanswered`` that are to be asked again now. Sets the next time."""
@@ -212,7 +214,7 @@ class InboundSession:
 
     def streaming(self) -> dict[int, int]:
         """Sources that hand over -> their epoch."""
-        return {node: source.epoch for node, source in self.sources.items() if source.state in HANDING_OVER}
+        return {node: source.epoch for node, source in self.sources.items() if source.state is SourceState.HANDING}
 
     def epoch_of(self, node: int) -> int:
         """The epoch of that node's owner key; 0 if the node is not a source."""
@@ -235,7 +237,7 @@ class InboundSession:
             if source.state is SourceState.ASKED and not source.late:
                 return True
         best = self.sources.get(self.best)
-        return best is not None and best.state is SourceState.WINDOW and not best.late
+        return best is not None and not best.whole and not best.late
 
     def wanted(self) -> bool:
         """Whether a later owner has to wait until the session could be served here, before this node hands it over."""
@@ -252,7 +254,7 @@ class InboundSession:
             return False  # the client still relies on the messages that the sources receive
         if self.former_filters:
             return True
-        return any(source.late or source.state in HANDING_OVER for source in self.sources.values())
+        return any(source.late or source.state is SourceState.HANDING for source in self.sources.values())
 
     def is_unmarked(self) -> bool:
         """Whether no cut marker was requested."""
@@ -340,7 +342,7 @@ class InboundSession:
         inbound = InboundSession(value.client_id, value.epoch, value.waiting, state)
         for node, held in value.streaming.items():
             whole = node == value.best and (inbound.open or value.whole)
-            inbound.sources[node] = Source(held, SourceState.QUEUE if whole else SourceState.WINDOW)
+            inbound.sources[node] = Source(held, SourceState.HANDING, whole)
         for node, source in inbound.sources.items():
             source.late = opened
             source.filters_unknown = node in value.filters_unknown

@@ -2,14 +2,14 @@
 
 Each source (a node that may have the session), in ``SOURCE_TABLE``::
 
-    ASKED  --Head-------------------> WINDOW   it has the session, or only owes messages
-    WINDOW --Whole------------------> QUEUE    its inflight window is complete; its queue follows
-    any    --Passed, done-----------> GONE     it has no state left
-    any    --Head: nothing----------> GONE     it has no state, and never will
-    any    --Head: overtaken--------> GONE     it knows a higher epoch, or reserves the session for its user
-    any    --not a member-----------> GONE
-    any    --not connected----------> the same state, but ``late``: nothing waits for this source
-    ASKED or WINDOW --silent--------> the same state: it is asked again
+    ASKED   --Head------------------> HANDING  it has the session, or only owes messages
+    HANDING --Whole-----------------> HANDING  and ``whole``: its inflight window is complete; its queue follows
+    any     --Passed, done----------> GONE     it has no state left
+    any     --Head: nothing---------> GONE     it has no state, and never will
+    any     --Head: overtaken-------> GONE     it knows a higher epoch, or reserves the session for its user
+    any     --not a member----------> GONE
+    any     --not connected---------> the same state, but ``late``: nothing waits for this source
+    any     --silent----------------> the same state: it is asked again, unless it is ``whole``
 
 The session as a whole, in ``INBOUND_TABLE``::
 
@@ -47,8 +47,7 @@ from starlingmq.core.structures.state_table import StateTable, goes, ignores
 
 class SourceState(Enum):
     ASKED = "asked"
-    WINDOW = "hands over its window"
-    QUEUE = "hands over its queue"
+    HANDING = "hands over"
     GONE = "gone"
 
 
@@ -81,7 +80,7 @@ class SourceAction(Enum):
     YIELD = "refuse the CONNECT, or end the session of another user"
     DELIVER = "deliver what waited for this"
     STORE = "look at the session in this turn, and store it"
-    STORE_IF_BEST = "look at the session in this turn; store it if this source has the client's session"
+    NOTE_WHOLE = "note that its window is complete; store the session if it is this source's"
 
 
 class InboundState(Enum):
@@ -135,51 +134,39 @@ _A = SourceAction
 SOURCE_TABLE: Final[StateTable[SourceState, SourceEvent, SourceAction]] = StateTable(
     "source of an inbound session",
     [
-        goes(_S.ASKED, _E.HEAD, _S.WINDOW, _A.LEARN, _A.STORE, _A.ADOPT, _A.PUT_KEPT),
-        goes(_S.WINDOW, _E.HEAD, _S.WINDOW, _A.LEARN, _A.STORE, _A.DELIVER),
-        goes(_S.QUEUE, _E.HEAD, _S.QUEUE, _A.LEARN, _A.STORE, _A.DELIVER),
+        goes(_S.ASKED, _E.HEAD, _S.HANDING, _A.LEARN, _A.STORE, _A.ADOPT, _A.PUT_KEPT),
+        goes(_S.HANDING, _E.HEAD, _S.HANDING, _A.LEARN, _A.STORE, _A.DELIVER),
         ignores(_S.GONE, _E.HEAD, "it has answered before: its key is being deleted"),
         goes(_S.ASKED, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.PUT_KEPT, _A.DELIVER),
-        goes(_S.WINDOW, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
-        goes(_S.QUEUE, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.HANDING, _E.NOTHING, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         ignores(_S.GONE, _E.NOTHING, "it was asked twice"),
         goes(_S.ASKED, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.PUT_KEPT, _A.DELIVER),
-        goes(_S.WINDOW, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
-        goes(_S.QUEUE, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
+        goes(_S.HANDING, _E.OVERTAKEN, _S.GONE, _A.STORE, _A.YIELD, _A.DELIVER),
         ignores(_S.GONE, _E.OVERTAKEN, "it was asked twice"),
         # its description was lost: it is asked for it again
         goes(_S.ASKED, _E.PARTS, _S.ASKED, _A.KEEP),
-        goes(_S.WINDOW, _E.PARTS, _S.WINDOW, _A.PUT),
-        goes(_S.QUEUE, _E.PARTS, _S.QUEUE, _A.PUT),
+        goes(_S.HANDING, _E.PARTS, _S.HANDING, _A.PUT),
         # it was asked twice, and has received messages since: they are accepted
         goes(_S.GONE, _E.PARTS, _S.GONE, _A.PUT),
         ignores(_S.ASKED, _E.WHOLE, "its description was lost, and it says so again with the description"),
-        goes(_S.WINDOW, _E.WHOLE, _S.QUEUE, _A.STORE_IF_BEST),
-        ignores(_S.QUEUE, _E.WHOLE, "it has said so before it was restarted"),
+        goes(_S.HANDING, _E.WHOLE, _S.HANDING, _A.NOTE_WHOLE),
         ignores(_S.GONE, _E.WHOLE, "nothing waits for its window"),
         goes(_S.ASKED, _E.PASSED, _S.ASKED, _A.NOTE_PASSED, _A.DELIVER),
-        goes(_S.WINDOW, _E.PASSED, _S.WINDOW, _A.NOTE_PASSED, _A.DELIVER),
-        goes(_S.QUEUE, _E.PASSED, _S.QUEUE, _A.NOTE_PASSED, _A.DELIVER),
+        goes(_S.HANDING, _E.PASSED, _S.HANDING, _A.NOTE_PASSED, _A.DELIVER),
         ignores(_S.GONE, _E.PASSED, "nothing waits for its messages"),
-        goes(_S.WINDOW, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
-        goes(_S.QUEUE, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.HANDING, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         goes(_S.GONE, _E.DONE, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         goes(_S.ASKED, _E.SILENT, _S.ASKED, _A.ASK),
-        goes(_S.WINDOW, _E.SILENT, _S.WINDOW, _A.ASK),
-        ignores(_S.QUEUE, _E.SILENT, "the CONNECT does not wait for its queue"),
+        goes(_S.HANDING, _E.SILENT, _S.HANDING, _A.ASK),
         ignores(_S.GONE, _E.SILENT, "nothing is missing"),
         goes(_S.ASKED, _E.UNREACHABLE, _S.ASKED, _A.NOTE_LATE),
-        goes(_S.WINDOW, _E.UNREACHABLE, _S.WINDOW, _A.NOTE_LATE),
-        goes(_S.QUEUE, _E.UNREACHABLE, _S.QUEUE, _A.NOTE_LATE),
+        goes(_S.HANDING, _E.UNREACHABLE, _S.HANDING, _A.NOTE_LATE),
         goes(_S.ASKED, _E.REACHABLE, _S.ASKED, _A.NOTE_REACHABLE),
-        goes(_S.WINDOW, _E.REACHABLE, _S.WINDOW, _A.NOTE_REACHABLE),
-        ignores(_S.QUEUE, _E.REACHABLE, "the CONNECT does not wait for its queue"),
+        goes(_S.HANDING, _E.REACHABLE, _S.HANDING, _A.NOTE_REACHABLE),
         goes(_S.ASKED, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.PUT_KEPT, _A.DELIVER),
-        goes(_S.WINDOW, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
-        goes(_S.QUEUE, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
+        goes(_S.HANDING, _E.REMOVED, _S.GONE, _A.STORE, _A.RELEASE, _A.DELIVER),
         goes(_S.ASKED, _E.DROPPED, _S.GONE, _A.STORE, _A.PUT_KEPT),
-        goes(_S.WINDOW, _E.DROPPED, _S.GONE, _A.STORE),
-        goes(_S.QUEUE, _E.DROPPED, _S.GONE, _A.STORE),
+        goes(_S.HANDING, _E.DROPPED, _S.GONE, _A.STORE),
         goes(_S.GONE, _E.DROPPED, _S.GONE, _A.STORE),  # its session has ended, so the inbound session may be complete
     ],
 )

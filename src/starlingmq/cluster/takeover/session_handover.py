@@ -161,7 +161,7 @@ class SessionHandover:
             inbound = InboundSession(client_id, epoch, {}, InboundState.OPEN)
         inbound.owned = max(there.epoch, inbound.owned)
         inbound.unheard[0] = None  # the target may have given its part to nodes that cannot be asked
-        source = inbound.sources[migrations.me] = Source(migrating.epoch, SourceState.QUEUE, late=True)
+        source = inbound.sources[migrations.me] = Source(migrating.epoch, SourceState.HANDING, True, True)
         inbound.session = there
         for granted in migrations.broker.mover.granted(migrating):
             if not granted.whole.startswith(b"$share/"):

@@ -62,7 +62,7 @@ class TakeoverTarget:
             SourceAction.YIELD: self._yield,
             SourceAction.DELIVER: lambda inbound, node, epoch, frame: delivery.deliver(inbound.session),
             SourceAction.STORE: lambda inbound, node, epoch, frame: migrations.changed(inbound),
-            SourceAction.STORE_IF_BEST: self._store_if_best,
+            SourceAction.NOTE_WHOLE: self._note_whole,
         }
         self._by_session: Final[dict[InboundAction, Callable[[InboundSession], None]]] = {
             InboundAction.WATCH_WILLS: lambda inbound: migrations.settling.update({inbound: None}),
@@ -178,7 +178,7 @@ class TakeoverTarget:
         if inbound.served or inbound.discarded:
             return
         for node in inbound.late():
-            if not self._migrations.is_unreachable(node):
+            if not inbound.sources[node].whole and not self._migrations.is_unreachable(node):
                 self._step_source(inbound, node, SourceEvent.REACHABLE)
 
     def source_gone(self, inbound: InboundSession, node: int) -> None:
@@ -246,7 +246,8 @@ class TakeoverTarget:
         self.step(inbound, InboundEvent.REACHABLE)
         self._migrations.touch(inbound)
 
-    def _store_if_best(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+    def _note_whole(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        inbound.sources[node].whole = True
         if node == inbound.best:
             self._migrations.changed(inbound)
         else:
