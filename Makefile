@@ -74,7 +74,7 @@ test-long: setup-test ## the tests that take longest: rolling restarts, and Spar
 	STARLINGMQ_PURE=1 $(PY) -m pytest -q -n $(JOBS) $(BY_FILE) -m "long and interpreted_only" $(ARGS) || [ $$? = 5 ]
 	$(PY) -m pytest -q -n $(JOBS) $(BY_FILE) -m "long and not interpreted_only and not shipped" $(ARGS)
 
-test-all: test ## everything: also what takes longest, sinks with their real packages, and attacks (an hour)
+test-all: test ## everything: also what takes longest, sinks with their real packages, and attacks (two hours)
 	@$(MAKE) test-long test-lake security
 
 flaky: setup-test ## the tests that changed, N times on a quiet machine and N times beside six busy processes (N=20, ARGS="tests/net")
