@@ -124,7 +124,7 @@ async def test_a_held_publisher_that_disconnects_leaves_nothing(serve: Serve, jo
     fast = await join(broker, "f")
     fast.send(*(Publish(b"t", b"", 0) for _ in range(50)))
     async with within(5):
-        while not broker.state.pace_wheel.wake_at():
+        while not broker.state.intake.pace_wheel.wake_at():
             await asyncio.sleep(0.01)
         fast.abort()
         while "f" in broker.state.ctx.sessions:

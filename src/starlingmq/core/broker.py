@@ -41,7 +41,7 @@ from starlingmq.core.session.connection import CLOSED, DEAF, NEW, PACED
 from starlingmq.core.session.queue import KEPT_IN_MEMORY
 from starlingmq.core.session.session import Client, Session
 from starlingmq.core.subscribe.subscribing import Subscribing
-from starlingmq.core.turn.timers import TimerWheel, sooner
+from starlingmq.core.turn.timers import sooner
 from starlingmq.wire.reasons import MqttError, Reason
 
 LOOKS_PER_TURN: Final = 500  # sessions, connections or retained messages that are due, per turn
@@ -53,10 +53,17 @@ STRANGER_BYTES: Final = 4096  # bytes of an incomplete packet that are kept when
 TURNED_AWAY: Final = 256
 
 
-class BrokerState(PacketIntake):
+class BrokerState:
     """One broker. ``secret`` (16 bytes or more) is the source of assigned client ids and of choices in groups."""
 
+    ctx: Context
+    intake: PacketIntake
     router: Router
+    delivery: Delivery
+    publishing: Publishing
+    subscribing: Subscribing
+    ending: Ending
+    connecting: Connecting
     retained: RetainedTree
     groups: GroupEngine
     deadlines: Deadlines
@@ -84,7 +91,6 @@ class BrokerState(PacketIntake):
         groups: QueueGroupsConfig | None = None,
     ) -> None:
         self.ctx = Context(mqtt, limits, now)
-        self.pace_wheel = TimerWheel()
         self.router = Router(int.from_bytes(secret[:8], "big"), limits.max_topic_length, limits.topic_levels)
         self.router.ctx = self.ctx
         self.retained = RetainedTree()
@@ -105,6 +111,9 @@ class BrokerState(PacketIntake):
             self.ending,
             self.deadlines,
             secret,
+        )
+        self.intake = PacketIntake(
+            self.ctx, self.delivery, self.publishing, self.subscribing, self.ending, self.connecting
         )
         self.peers = PeerReceivers(self.ctx, self.router, self.delivery, self.publishing, self.ending)
         self._spare = Ready()
@@ -180,6 +189,10 @@ class BrokerState(PacketIntake):
             client.full = OF_ALL  # its CONNACK follows when its CONNECT has shown the protocol version
         self._refuse_later(client, full)
         return client
+
+    def receive(self, client: Client, data: bytes, now: float) -> None:
+        """Bytes have arrived. Complete packets are handled; the rest is kept for the next call."""
+        self.intake.receive(client, data, now)
 
     def readdress(self, client: Client, peer: str, full: int, now: float) -> None:
         """Proxies have named the address of a client that has not sent anything yet. ``full`` as in ``open``."""
@@ -343,7 +356,7 @@ class BrokerState(PacketIntake):
             self.ending.fail(question.client, error.reason, error.detail)
         resumable = self.ctx.resumable
         if self.ctx.work > 0 and resumable and resumable[-1] is question.client:
-            self.resume(resumable.pop())
+            self.intake.resume(resumable.pop())
 
     # The cluster
 
@@ -352,7 +365,7 @@ class BrokerState(PacketIntake):
         try:
             self.publishing.resolved(client, session, packet_id, outcome)
         except MqttError as error:
-            self.end_for(client, error)
+            self.intake.end_for(client, error)
 
     def catch_up(self, catching_up: bool) -> None:
         """While this is set, nothing is published; afterwards, messages that came meanwhile are."""
@@ -399,8 +412,8 @@ class BrokerState(PacketIntake):
         if ctx.client_wheel.has_due(now):
             for item in ctx.client_wheel.due(now, LOOKS_PER_TURN):
                 self.deadlines.look_at_client(cast(Client, item))
-        if self.pace_wheel.has_due(now):
-            for item in self.pace_wheel.due(now, LOOKS_PER_TURN):
+        if self.intake.pace_wheel.has_due(now):
+            for item in self.intake.pace_wheel.due(now, LOOKS_PER_TURN):
                 ctx.unhalt(cast(Client, item), PACED)
         if ctx.session_wheel.has_due(now):
             for item in ctx.session_wheel.due(now, LOOKS_PER_TURN):
@@ -422,10 +435,10 @@ class BrokerState(PacketIntake):
                 if len(client.rest) > FEW_BYTES:  # more than others should wait for
                     ctx.resumable_last.append(client)
                 else:
-                    self.resume(client)
+                    self.intake.resume(client)
         self._last_first = len(ctx.resumable_last) != 0 and ctx.work < -TURN_WORK
         if ctx.resumable_last and not self._last_first:
-            self.resume_last()
+            self.intake.resume_last()
 
     def pending(self) -> bool:
         """Whether there is work for another turn now."""
@@ -443,7 +456,7 @@ class BrokerState(PacketIntake):
     def wake_at(self) -> float:
         """The time of the next call of ``turn`` if no event happens before; 0.0: none."""
         # No loop over a tuple: that creates an object for each time.
-        soonest = sooner(self.ctx.client_wheel.soonest, self.pace_wheel.soonest)
+        soonest = sooner(self.ctx.client_wheel.soonest, self.intake.pace_wheel.soonest)
         soonest = sooner(soonest, self.ctx.session_wheel.soonest)
         soonest = sooner(soonest, self.publishing.retained.wheel.soonest)
         soonest = sooner(soonest, self.sys.due_at)

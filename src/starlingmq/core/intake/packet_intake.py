@@ -65,6 +65,23 @@ class PacketIntake:
     connecting: Connecting
     pace_wheel: TimerWheel  # clients that are not read because of ``limits.message_rate`` or ``byte_rate``
 
+    def __init__(
+        self,
+        ctx: Context,
+        delivery: Delivery,
+        publishing: Publishing,
+        subscribing: Subscribing,
+        ending: Ending,
+        connecting: Connecting,
+    ) -> None:
+        self.ctx = ctx
+        self.delivery = delivery
+        self.publishing = publishing
+        self.subscribing = subscribing
+        self.ending = ending
+        self.connecting = connecting
+        self.pace_wheel = TimerWheel()
+
     def receive(self, client: Client, data: bytes, now: float) -> None:
         """Bytes have arrived. Complete packets are handled; the rest is kept for the next call."""
         ctx = self.ctx
