@@ -52,6 +52,9 @@ async def test_jetstream_is_not_supported_and_says_so(broker: ServedBroker) -> N
             with pytest.raises(ServiceUnavailableError) as refused:
                 await asked
             assert refused.value.err_code == 10076 and "does not support it" in str(refused.value.description)
+        bound = await stream.pull_subscribe_bind("worker", "orders")
+        with pytest.raises(ServiceUnavailableError):
+            await bound.fetch(1, timeout=PATIENCE)
 
 
 async def test_messages_in_order_to_every_subscription_that_matches(broker: ServedBroker) -> None:

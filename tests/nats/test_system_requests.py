@@ -157,6 +157,9 @@ def test_requests_to_jetstream_are_answered_in_its_own_form_unless_a_client_answ
         found = json.loads(answer.payload)
         assert found["type"] == f"io.nats.jetstream.api.v1.{kind}_response"
         assert (found["error"]["code"], found["error"]["err_code"]) == (503, 10076)
+    for subject in ("CONSUMER.MSG.NEXT.orders.all", "DIRECT.GET.orders"):
+        peer.pub(f"$JS.API.{subject}", reply="_INBOX.1")
+        assert peer.heard() == [Msg("_INBOX.1", "9", b"", "", " 503")] * no_responders, "its answer is a message"
     other.said("SUB $JS.API.INFO 1")
     peer.pub("$JS.API.INFO", reply="_INBOX.1")
     assert peer.heard() == [] and other.heard() == [Msg("$JS.API.INFO", "1", b"", "_INBOX.1")]

@@ -13,7 +13,7 @@ from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.nats.nats_errors import NatsErrors
 from starlingmq.core.nats.no_responders import has_no_receivers, send_no_responders
 from starlingmq.core.nats.subject_cache import SubjectCache
-from starlingmq.core.nats.system_requests import JETSTREAM, USER_INFO, SystemRequests
+from starlingmq.core.nats.system_requests import FOR_MESSAGES, JETSTREAM, USER_INFO, SystemRequests
 from starlingmq.core.publish.publish_admission import (
     ADMITTED,
     COUNTED,
@@ -154,20 +154,21 @@ class NatsPublishing:
                 ctx.send_stored(client, OK_FRAME)
             else:
                 ctx.send(client, OK_FRAME)
-        if reply and (nats.no_responders or message.topic.startswith(JETSTREAM)) and has_no_receivers(route):
-            self._say_that_nothing_answers(client, message.topic, reply)
+        asks = reply != b"" and (nats.no_responders or message.topic.startswith(JETSTREAM))
+        if asks and has_no_receivers(route):
+            self._say_that_nothing_answers(client, nats, message.topic, reply)
             return
         if message.retain:  # set by a hook
             found = self.publishing.route(message, session)
         else:
             found = self.delivery.fan_out(message, route, session)
-        if found == len(route.streams) and reply and nats.no_responders:  # a stream does not answer
-            self._say_that_nothing_answers(client, message.topic, reply)
+        if asks and found == len(route.streams):  # a stream does not answer
+            self._say_that_nothing_answers(client, nats, message.topic, reply)
 
-    def _say_that_nothing_answers(self, client: Client, topic: bytes, reply: bytes) -> None:
-        if topic.startswith(JETSTREAM):
+    def _say_that_nothing_answers(self, client: Client, nats: NatsClient, topic: bytes, reply: bytes) -> None:
+        if topic.startswith(JETSTREAM) and not topic.startswith(FOR_MESSAGES):
             self.system.refuse_jetstream(client, topic, reply)
-        else:
+        elif nats.no_responders:
             send_no_responders(self.ctx, self.router, client, reply)
 
     def _turn_down(self, client: Client, message: Message, verdict: int) -> None:

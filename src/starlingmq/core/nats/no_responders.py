@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlingmq.core.context.context import Context
 from starlingmq.core.nats.nats_client import NatsSubscription
 from starlingmq.core.router.router import Route, Router
@@ -9,6 +11,8 @@ from starlingmq.core.session.session import Client
 from starlingmq.wire.nats_frames import NO_RESPONDERS, message_head, message_tail
 from starlingmq.wire.nats_subjects import subject_of
 from starlingmq.wire.reasons import MqttError
+
+SEARCH_SHIFT: Final = 5  # to look through 32 subscriptions counts as one message
 
 
 def has_no_receivers(route: Route) -> bool:
@@ -25,6 +29,7 @@ def send_no_responders(ctx: Context, router: Router, client: Client, reply: byte
         route = router.resolve(reply)
     except MqttError:  # too many levels: nothing is ever published there
         return
+    ctx.work -= len(route.subscriptions) >> SEARCH_SHIFT
     for subscription in route.subscriptions:
         if subscription.session is client.session and isinstance(subscription, NatsSubscription):
             head = b"H" + message_head(subject_of(reply))

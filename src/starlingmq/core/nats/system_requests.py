@@ -12,7 +12,8 @@ Invariant:
   answer of the broker must not go where the requester could not publish.
 - At most ``CLIENT_MAX`` requests of a client, and ``NODE_MAX`` of all clients of a node, are open at once.
 
-Requests to JetStream's API (``$JS.API.>``), where no client answers them, get the error of a server without JetStream.
+Requests to JetStream's API (``$JS.API.>``) that have no receivers get the error that JetStream is not enabled. Those
+that ask for a message get the status 503 like any other request: their answers are messages, not JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import SystemRequest
 from starlingmq.core.messages.message import Message
 from starlingmq.core.nats.nats_client import NatsClient
-from starlingmq.core.nats.no_responders import send_no_responders
+from starlingmq.core.nats.no_responders import SEARCH_SHIFT, send_no_responders
 from starlingmq.core.router.router import Router
 from starlingmq.core.session.connection import OPEN
 from starlingmq.core.session.session import Client
@@ -45,6 +46,7 @@ NO_JETSTREAM: Final = (
     b'{"type":"io.nats.jetstream.api.v1.%b_response","error":{"code":503,"err_code":10076,'
     b'"description":"JetStream not enabled: StarlingMQ does not support it"}}'
 )
+FOR_MESSAGES: Final = (b"$JS/API/CONSUMER/MSG/NEXT/", b"$JS/API/DIRECT/GET")
 KIND_MAX: Final = 32  # bytes of a kind of request: longer ones do not exist
 
 BUSY: Final = b'{"server":{},"error":{"code":503,"description":"too many requests are open"}}'
@@ -100,9 +102,15 @@ class SystemRequests:
             send_no_responders(self.ctx, self.router, client, request.reply)
 
     def refuse_jetstream(self, client: Client, topic: bytes, reply: bytes) -> None:
-        """For a request that has no receivers. The error's code is that of nats-server (JSNotEnabledErr)."""
-        levels = topic[len(JETSTREAM) :].lower().split(b"/", 2)[:2]
-        kind = b"account_info" if levels == [b"info"] else b"_".join(levels)
+        """The error's code is that of nats-server (JSNotEnabledErr)."""
+        levels = topic[len(JETSTREAM) :].lower().split(b"/", 3)[:3]
+        if levels[0] == b"info":
+            levels = [b"account", b"info"]
+        elif levels[1:2] == [b"durable"]:  # CONSUMER.DURABLE.CREATE
+            del levels[1]
+        elif levels[1:2] != [b"msg"] and levels[1:2] != [b"leader"]:  # STREAM.MSG.GET, STREAM.LEADER.STEPDOWN
+            del levels[2:]
+        kind = b"_".join(levels)
         known = len(kind) <= KIND_MAX and kind.replace(b"_", b"").isalpha()
         self._deliver(client, reply, NO_JETSTREAM % (kind if known else b"unknown"))
 
@@ -115,6 +123,7 @@ class SystemRequests:
             route = self.router.resolve(reply)
         except MqttError:
             return
+        self.ctx.work -= len(route.subscriptions) >> SEARCH_SHIFT
         message = Message(reply, data, 0, False, b"", 0.0, "", self.ctx.now)
         for subscription in list(route.subscriptions):  # a subscription that reaches its limit is removed from the list
             if subscription.session is session:
