@@ -311,25 +311,36 @@ async def test_the_alarm_of_slow_clients_says_what_the_settings_do_to_their_queu
     assert alarm["kind"] == "queue" and alarm["text"].endswith(told)
 
 
-async def test_a_client_that_acknowledges_nothing_is_an_alarm(serve: Serve, ask: Ask, join: Join) -> None:
-    broker = await serve()
-    stuck, author = await join(broker, "stuck"), await join(broker, "author")
-    await stuck.subscribe("a", qos=1)
+async def test_clients_that_acknowledge_nothing_are_an_alarm(serve: Serve, ask: Ask, join: Join) -> None:
+    broker = await serve(alarms={"unacknowledged": "45s"})
+    names = ("stuck", "stuck too", "gone")
+    clients = [await join(broker, name) for name in (*names, "author")]
+    for each in clients[:3]:
+        await each.subscribe("a", qos=1)
     for _ in range(11):
-        await author.publish("a")
-    window = broker.state.ctx.sessions["stuck"].window
-    assert window is not None and len(window.entries) == 11
-    for seconds, alarms in ((20.0, 0), (11.0, 1)):
-        assert broker._admin is not None
-        broker._admin.session_totals_job._good_until = 0.0
-        broker._admin.session_totals_job._last.late.clear()
-        for entry in window.entries.values():
-            entry.sent_at -= seconds
+        await clients[-1].publish("a")
+    assert broker._admin is not None
+    job = broker._admin.session_totals_job
+
+    async def alarms(seconds: float) -> list[dict[str, str]]:
+        job._good_until = 0.0
+        survey = await job.count()
+        for age, name in enumerate(name for name in names if name in survey.silent):
+            survey.silent[name].since -= seconds - age
         await look(broker)
         found = (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"]
-        assert len(found) == alarms
-    assert re.fullmatch(r"'stuck' leaves 11 messages unacknowledged for 3\d s", found[0]["text"])
-    assert found[0]["kind"] == "unacknowledged" and "ctl kick" in found[0]["next"]
+        return [one for one in found if one["kind"] == "unacknowledged" and not one["ended"]]
+
+    assert await alarms(30.0) == []
+    clients[2].send(Disconnect(0))
+    while await clients[2].receive() is not None:
+        pass
+    (alarm,) = await alarms(20.0)
+    told = (
+        r"'stuck' has acknowledged nothing for 5\d s: 11 messages are in flight to it, 0 wait; nor has 1 other client"
+    )
+    assert re.fullmatch(told, alarm["text"]), alarm["text"]
+    assert "top --sort inflight" in alarm["next"]
 
 
 async def test_a_disk_with_little_room_is_an_alarm(serve: Serve, ask: Ask, tmp_path: Path) -> None:

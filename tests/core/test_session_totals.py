@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from tests.cluster.test_takeover import subscribe
 from tests.harness import World
 
-from starlingmq.core.reports.session_totals import SLOW_MAX, SessionTotals
+from starlingmq.core.reports.session_totals import SILENT_MESSAGES, SLOW_MAX, SessionTotals
 from starlingmq.core.session.session import MOVED_PREFIX, Session
-from starlingmq.wire.mqtt import PUBACK, Ack, Disconnect, Publish
+from starlingmq.wire.mqtt import PUBACK, PUBREC, PUBREL, Ack, Disconnect, Publish
 
 
 def surveyed(sessions: list[Session], piece: int) -> SessionTotals:
@@ -48,28 +51,75 @@ def test_all_sessions_of_clients_are_summed_up() -> None:
         assert listener.bytes_in == sum(one.client.bytes_in for one in clients if one.client is not None)
 
 
-def test_a_client_that_acknowledges_nothing_is_late_since_the_first_sending() -> None:
-    world = World()
-    reader, busy, author = world.connect("reader", version=4), world.connect("busy"), world.connect("author")
-    for each in (reader, busy):
-        subscribe(each, b"a", 1)
-    author.send(Publish(b"a", b"1", 1, packet_id=1))
-    sent_at = world.now
-    sessions = list(world.state.ctx.sessions.values())
-    first = SessionTotals(world.now + 1.0)
-    first.count(sessions)
-    assert first.late == {}
-    busy.send(Ack(PUBACK, 1))
-    before = first
-    for seconds in (10.0, 35.0, 70.0):  # mqtt.retry_interval sends it again meanwhile, with a new time
-        world.advance(sent_at + seconds - world.now)
-        found = SessionTotals(world.now, before)
-        found.count(sessions)
-        assert [(name, since) for name, (_, _, since) in found.late.items()] == [("reader", sent_at)]
-        before = found
-    assert world.state.ctx.sessions["reader"].window.oldest() > sent_at  # type: ignore[union-attr]
-    reader.send(Ack(PUBACK, 1))
-    author.send(Publish(b"a", b"2", 1, packet_id=2))
-    found = SessionTotals(world.now + 1.0, before)
-    found.count(sessions)
-    assert found.late == {}
+class Silent:
+    """A reader with twelve messages in flight, and what each survey finds about it: since when it is silent."""
+
+    def __init__(self, version: int = 5, qos: int = 1) -> None:
+        self.world = World()
+        self.qos = qos
+        self.options: dict[str, Any] = {"version": version, "clean_start": False}
+        if version == 5:
+            self.options["properties"] = {0x11: 100}
+        self.reader = self.world.connect("reader", **self.options)
+        self.author = self.world.connect("author")
+        subscribe(self.reader, b"a", qos)
+        self.publish(12)
+        self.last: SessionTotals | None = None
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            self.author.send(Publish(b"a", b"1", self.qos, packet_id=1))
+            if self.qos == 2:
+                self.author.send(Ack(PUBREL, 1))
+
+    def since(self, seconds: float) -> float | None:
+        """After so many seconds; None: it has acknowledged something, or little is in flight."""
+        self.world.advance(seconds)
+        self.last = SessionTotals(self.world.now, self.last)
+        self.last.count(list(self.world.state.ctx.sessions.values()))
+        self.last.finished()
+        found = self.last.silent.get("reader")
+        return None if found is None else found.since
+
+
+def test_a_client_is_silent_since_the_first_survey_that_found_it_so() -> None:
+    """Also while ``mqtt.retry_interval`` sends the messages again, and more come."""
+    silent = Silent(version=4)
+    start = silent.since(1.0)
+    assert start == silent.world.now
+    for seconds in (10.0, 35.0, 70.0):
+        silent.publish(3)
+        assert silent.since(seconds) == start
+
+
+@pytest.mark.parametrize("packet_id", [1, 5])
+def test_a_client_that_acknowledges_any_of_its_messages_is_not_silent(packet_id: int) -> None:
+    silent = Silent()
+    start = silent.since(1.0)
+    silent.publish(1)
+    silent.reader.send(Ack(PUBACK, packet_id))
+    assert silent.since(10.0) == silent.world.now != start
+
+
+def test_pubrec_is_an_acknowledgement_too() -> None:
+    silent = Silent(qos=2)
+    start = silent.since(1.0)
+    assert start is not None and silent.since(1.0) == start
+    silent.reader.send(Ack(PUBREC, 1))
+    assert silent.since(1.0) == silent.world.now
+
+
+def test_a_client_that_has_left_or_come_back_or_has_little_in_flight_is_not_silent() -> None:
+    silent = Silent()
+    start = silent.since(1.0)
+    known = silent.last
+    assert known is not None
+    silent.reader.send(Disconnect(0))
+    assert not known.silent["reader"].holds(silent.world.state.ctx.sessions["reader"])
+    assert silent.since(1.0) is None
+    silent.last = known
+    back = silent.world.connect("reader", **silent.options)
+    assert silent.since(1.0) == silent.world.now != start
+    for packet_id in range(1, 4):
+        back.send(Ack(PUBACK, packet_id))
+    assert silent.since(1.0) is None, f"{SILENT_MESSAGES - 1} are in flight"

@@ -9,7 +9,7 @@
 | disk | | ``alarms.disk_free`` |
 | memory | | ``alarms.memory`` of ``limits.memory``; critical: clients and messages are refused |
 | queue | | clients for which publishers are no longer held: their queues grow, and drop messages at their limits |
-| unacknowledged | | a connected client leaves messages unacknowledged for ``UNREAD_SECONDS`` |
+| unacknowledged | | a connected client has acknowledged nothing for ``alarms.unacknowledged`` |
 | dropped | reason | ``alarms.dropped_rate`` |
 | closed | reason | connections are closed again and again for a reason of ``admin.closed_connections`` |
 | certificate | file, setting | one of ``expirations`` ends within ``alarms.certificate_days``, or cannot be read |
@@ -47,8 +47,6 @@ from starlingmq.storage.storage_health import ADVICE, CAUSES
 
 DISK_FREE_CRITICAL: Final = 0.03
 SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
-UNREAD_SECONDS: Final = 30.0
-UNREAD_MESSAGES: Final = 10  # fewer are no alarm: a program may take long for each
 FLAPPING: Final = "give each device a client id of its own, or find out why it loses its connection; see the bans"
 LOGINS: Final = "correct the password of the device, or leave a stranger banned; see the bans"
 
@@ -165,17 +163,19 @@ class Conditions:
     def _unacknowledged(self, survey: SessionTotals) -> Iterator[Condition]:
         """A client that reads nothing may have an empty queue: all that waits for it counts as in flight."""
         now, sessions = self._local_node.driver.clock(), self._local_node.state.ctx.sessions
+        most = self._settings().unacknowledged
         found = [
-            (since, client_id, inflight(session) + queued(session))
-            for client_id, (_, _, since) in survey.late.items()
-            if now - since >= UNREAD_SECONDS and (session := sessions.get(client_id)) is not None
+            (one.since, client_id)
+            for client_id, one in survey.silent.items()
+            if most and now - one.since >= most and client_id in sessions and one.holds(sessions[client_id])
         ]
-        found = [one for one in found if one[2] >= UNREAD_MESSAGES]
         if found:
-            since, client_id, waiting = min(found)
-            others = f"; so do {len(found) - 1:,} other clients" if len(found) > 1 else ""
-            text = f"{client_id!r} leaves {waiting:,} messages unacknowledged for {now - since:,.0f} s{others}"
-            advice = "see starlingmq top --sort inflight; restart the client's program, or close it: ctl kick"
+            since, client_id = min(found)
+            session, more = sessions[client_id], len(found) - 1
+            others = f"; nor have {more:,} other clients" if more > 1 else "; nor has 1 other client" if more else ""
+            waiting = f"{inflight(session):,} messages are in flight to it, {queued(session):,} wait"
+            text = f"{client_id!r} has acknowledged nothing for {now - since:,.0f} s: {waiting}{others}"
+            advice = "see starlingmq top --sort inflight; restart the client's program"
             yield Condition("unacknowledged", "", "warning", text, advice)
 
     def _drops(self) -> Iterator[Condition]:

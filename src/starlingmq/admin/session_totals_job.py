@@ -49,6 +49,7 @@ class SessionTotalsJob:
         for name, before in self._last.by_listener.items():
             # clients that disconnected during the survey were counted neither as open nor as closed
             found.of(name).at_least(before)
+        found.finished()
         self._last = found
         self._state.ctx.counted_beyond_limits(found.beyond_limits)
         self._good_until = asyncio.get_running_loop().time() + max(FRESH, SHARE * took)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from starlingmq.config.secret_masking import SECRET
-from starlingmq.config.section_types import ConfigError, Count, Section
+from starlingmq.config.section_types import ConfigError, Count, Duration, Section
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
@@ -35,6 +35,13 @@ class AlarmsConfig(Section, frozen=True):
             "0: never.",
         ),
     ] = 1.0
+    unacknowledged: Annotated[
+        Duration,
+        Meta(
+            description="Alarm if a connected client has acknowledged nothing for so long while ten messages or more "
+            "are in flight to it; longer than clients need for one message. 0: never."
+        ),
+    ] = 30.0
     webhook: Annotated[
         str,
         Meta(

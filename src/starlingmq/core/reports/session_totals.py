@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.messages.outgoing import Outgoing
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.observe.counters import OfListener
-from starlingmq.core.session.session import MOVED_PREFIX, Session
+from starlingmq.core.session.qos import MAX_PACKET_ID, SendWindow
+from starlingmq.core.session.session import MOVED_PREFIX, Client, Session
 
 SLOW_MAX: Final = 10  # sessions with the longest queues, listed by name
-LATE_SECONDS: Final = 2.0  # a message in flight for longer is remembered until the next survey
+SILENT_MESSAGES: Final = 10  # in flight at least: with fewer, a client may take long for each
 
 
 def of_clients(session: Session) -> bool:
@@ -30,12 +30,41 @@ def subscription_count(session: Session) -> int:
     return session.subscription_count()
 
 
+class InFlight:
+    """What was in flight to a connected client at the time ``since``, in numbers that an acknowledgement changes."""
+
+    connected_at: float  # of this connection
+    first: int  # packet id
+    stage: int
+    count: int
+    last_id: int
+    since: float
+
+    def __init__(self, client: Client, window: SendWindow, since: float) -> None:
+        self.connected_at = client.connected_at
+        self.first = next(iter(window.entries))
+        self.stage = window.entries[self.first].stage
+        self.count = len(window.entries)
+        self.last_id = window.last_id
+        self.since = since
+
+    def holds(self, session: Session) -> bool:
+        """Whether the client is still connected, and has acknowledged nothing: the window has grown by as many messages
+        as were sent."""
+        client, window = session.client, session.window
+        if client is None or window is None or len(window.entries) < self.count:
+            return False
+        first = next(iter(window.entries))
+        if first != self.first or window.entries[first].stage != self.stage or client.connected_at != self.connected_at:
+            return False
+        return (window.last_id - self.last_id) % MAX_PACKET_ID == len(window.entries) - self.count
+
+
 class SessionTotals:
     """The sums. ``slow`` has (queued messages, client id), the longest queues first.
 
-    ``late`` has, by client id, the connected sessions whose first message in flight is older than ``LATE_SECONDS``:
-    the message, its stage, and when it was sent for the first time, also if ``retry_interval`` sent it again since.
-    ``before`` is what the last survey found.
+    ``silent`` has, by client id, what each connected session had in flight that has acknowledged nothing of it since
+    the last survey, which is ``before``, or that has not been looked at before.
     """
 
     connected: int
@@ -47,15 +76,15 @@ class SessionTotals:
     awaiting_rel: int
     stalled: int
     subscriptions: int
-    _late_until: float
-    _late_before: dict[str, tuple[Outgoing, int, float]]
+    _now: float
+    _silent_before: dict[str, InFlight]
     by_listener: dict[str, OfListener]  # open connections, and those before them
     slow: list[tuple[int, str]]
-    late: dict[str, tuple[Outgoing, int, float]]
+    silent: dict[str, InFlight]
 
     def __init__(self, now: float = 0.0, before: SessionTotals | None = None) -> None:
-        self._late_until = now - LATE_SECONDS
-        self._late_before = {} if before is None else before.late
+        self._now = now
+        self._silent_before = {} if before is None else before.silent
         self.connected = 0
         self.away = 0
         self.queued = 0
@@ -67,7 +96,7 @@ class SessionTotals:
         self.subscriptions = 0
         self.by_listener = {}
         self.slow = []
-        self.late = {}
+        self.silent = {}
 
     def of(self, listener: str) -> OfListener:
         found = self.by_listener.get(listener)
@@ -98,8 +127,11 @@ class SessionTotals:
                 self.stalled += 1
             if session.window is not None:
                 self.inflight += len(session.window.entries)
-                if client is not None and len(session.window.entries) != 0:
-                    self._look_at_first(session.client_id, next(iter(session.window.entries.values())))
+                if client is not None and len(session.window.entries) >= SILENT_MESSAGES:
+                    known = self._silent_before.get(session.client_id)
+                    if known is None or not known.holds(session):
+                        known = InFlight(client, session.window, self._now)
+                    self.silent[session.client_id] = known
             if session.inbound is not None:
                 self.awaiting_rel += session.inbound.held
             if session.queue is not None:
@@ -110,12 +142,9 @@ class SessionTotals:
                 if waiting != 0 and client is not None:
                     self._lags(waiting, session.client_id)
 
-    def _look_at_first(self, client_id: str, first: Outgoing) -> None:
-        known = self._late_before.get(client_id)
-        if known is not None and known[0] is first and known[1] == first.stage:
-            self.late[client_id] = known
-        elif first.sent_at < self._late_until:
-            self.late[client_id] = (first, first.stage, first.sent_at)
+    def finished(self) -> None:
+        """All sessions are counted: what the survey before found is not needed any more."""
+        self._silent_before = {}
 
     def _lags(self, waiting: int, client_id: str) -> None:
         slow = self.slow
