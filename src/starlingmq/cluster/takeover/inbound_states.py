@@ -9,7 +9,7 @@ Each source (a node that may have the session), in ``SOURCE_TABLE``::
     any     --Head: overtaken-------> GONE     it knows a higher epoch, or reserves the session for its user
     any     --not a member----------> GONE
     any     --not connected---------> the same state, but ``late``: nothing waits for this source
-    any     --silent----------------> the same state: it is asked again, unless it is ``whole``
+    ASKED or HANDING --silent-------> the same state: it is asked again, unless it is ``whole``
 
 The session as a whole, in ``INBOUND_TABLE``::
 

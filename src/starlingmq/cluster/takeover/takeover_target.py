@@ -247,6 +247,8 @@ class TakeoverTarget:
         self._migrations.touch(inbound)
 
     def _note_whole(self, inbound: InboundSession, node: int, epoch: int, frame: FromSource | None) -> None:
+        if inbound.sources[node].whole:
+            return  # it has said so before it was restarted
         inbound.sources[node].whole = True
         if node == inbound.best:
             self._migrations.changed(inbound)
