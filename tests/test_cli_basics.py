@@ -18,6 +18,7 @@ import pytest
 import starlingmq
 from starlingmq.auth.password_file import HASHER
 from starlingmq.cli.app import COMMANDS
+from starlingmq.cli.command_errors import explain
 from tests.cli import commands
 
 
@@ -114,6 +115,7 @@ def test_completion_offers_the_commands() -> None:
             ["config", "check", "--set", "listeners=[{url: 'mqtts://[::1]:1', tls: {cert: none.pem}}]"],
             "none.pem: No such file",
         ),
+        (["cluster", "up", "--dir", __file__], "test_cli_basics.py: is no directory, or is below a file"),
         (["config", "check", "--set", "mqtt.max_qso=1"], "mqtt.max_qso: unknown key; the nearest is mqtt.max_qos"),
         (["config", "check", "--set", "listeners=mqtt://0.0.0.0:0"], "would accept anyone who can reach it"),
     ],
@@ -132,6 +134,15 @@ def test_no_command_gets_the_help(args: list[str]) -> None:
     assert result.returncode == 2
     assert "Usage:" in result.stdout + result.stderr
     assert "error:" not in result.stderr
+
+
+def test_a_module_that_is_missing_from_a_checkout_is_named_with_what_to_do() -> None:
+    missing = ModuleNotFoundError("No module named 'starlingmq.gone'", name="starlingmq.gone")
+    assert explain(missing) == (
+        "starlingmq.gone is missing: compiled modules are older than the sources; run make setup",
+        2,
+    )
+    assert explain(ModuleNotFoundError("No module named 'gone'", name="gone"))[1] == 1
 
 
 def test_debug_adds_the_traceback() -> None:

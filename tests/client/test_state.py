@@ -66,6 +66,22 @@ def test_connect_says_what_the_options_say(version: int) -> None:
     assert client.sent() == [Connect(version, "c", True, 30, "u", b"p", will, announced)]
 
 
+def test_only_a_server_that_has_never_answered_may_speak_another_protocol() -> None:
+    client = line(clean_start=True)
+    client.state.connection_made(client.now)
+    late = only(client.state.tick(client.now + 10.0))
+    assert isinstance(late, Ended) and late.detail == (
+        "the server did not answer CONNECT within 10 s; is it an MQTT port?"
+    )
+    client.state.connection_lost()
+    wrong = only(client.connect(session_present=True))
+    assert isinstance(wrong, Ended) and wrong.detail.endswith("although a clean start was requested")
+    client.state.connection_lost()
+    client.state.connection_made(client.now)
+    late = only(client.state.tick(client.now + 10.0))
+    assert isinstance(late, Ended) and late.detail == "the server did not answer CONNECT within 10 s"
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_connack_makes_it_connected(version: int) -> None:
     client = line(version)

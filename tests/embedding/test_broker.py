@@ -139,6 +139,10 @@ async def test_settings_are_given_as_sections() -> None:
         Broker(mqtt={"max_qus": 1})
     with pytest.raises(TypeError, match="a Config, or sections such as mqtt, not both"):
         Broker(Config(), mqtt={"max_qos": 1})
+    for listener in ("mqtt://127.0.0.1:0", {"url": "mqtt://127.0.0.1:0"}):
+        assert Broker(Config(), listeners=[listener]).config.listeners[0].url == "mqtt://127.0.0.1:0"
+    with pytest.raises(TypeError, match=r"a list of URLs: write \['mqtt://127.0.0.1:0'\]"):
+        Broker(listeners="mqtt://127.0.0.1:0")
 
 
 async def test_stopping_twice_and_at_the_same_time() -> None:

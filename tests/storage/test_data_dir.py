@@ -51,8 +51,10 @@ def test_an_empty_directory_will_do(tmp_path: Path) -> None:
 def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    for path in (file, file / "below"):
-        with pytest.raises(DataDirError, match=r"^node\.data_dir: .*file.* is a file, or is below"):
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "not mounted")
+    for path in (file, file / "below", dangling):
+        with pytest.raises(DataDirError, match=r"^node\.data_dir: .* is no directory, or is below a file; name"):
             DataDir(path, DECIDED)
 
 

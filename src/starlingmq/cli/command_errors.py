@@ -21,6 +21,8 @@ def explain(error: Exception) -> tuple[str, int]:
         return _one_line(f"{error.filename}: {reason}" if error.filename else reason), USER_ERROR
     if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return _one_line(str(error)), USER_ERROR  # the exceptions of this package are written for users
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("starlingmq."):  # of a checkout
+        return f"{error.name} is missing: compiled modules are older than the sources; run make setup", USER_ERROR
     return _one_line(f"unexpected {type(error).__name__}: {error} (--debug shows where)"), OUR_ERROR
 
 

@@ -120,7 +120,10 @@ def _prepare(directory: Path, count: int, base_port: int) -> list[Path]:
     ]
     if ports[-1][-1] > 65535:
         raise CommandError(f"--base-port {base_port}: too high, because the last port would be {ports[-1][-1]}")
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise CommandError(f"--dir {directory}: is no directory, or is below a file") from None
     secret = directory / SECRET_FILE
     write_secret(secret)
     members = [f"n{number}={HOST}:{each[3]}" for number, each in enumerate(ports, start=1)]

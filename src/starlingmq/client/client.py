@@ -36,7 +36,7 @@ from starlingmq.client.inquiries import Inquiries
 from starlingmq.client.link import Link
 from starlingmq.client.options import V5, V31, ConnectFields, ConnectOptions, Qos, Subscription
 from starlingmq.client.requests import RENEWED
-from starlingmq.client.state import CONNECTED, NO_MQTT, ClientState
+from starlingmq.client.state import CONNECTED, ClientState
 from starlingmq.wire.properties import CORRELATION_DATA, RESPONSE_TOPIC, SERVER_REFERENCE, Properties
 from starlingmq.wire.reasons import Reason
 
@@ -380,8 +380,8 @@ class Client:
         detail = f": {error}" if error else ""
         why = self._why or ConnectionLost(f"connection to {self.endpoint} lost{detail}")
         if self._accepted is not None and not self._accepted.done():
-            if self._why is None:
-                why = ConnectFailed(f"{self.endpoint} ended the connection before CONNACK{detail}{NO_MQTT}")
+            if self._why is None and not self._leaving:
+                why = ConnectFailed(f"{self.endpoint} ended the connection before CONNACK{detail}{self.state.doubt()}")
             self._accepted.set_exception(why if isinstance(why, ConnectFailed) else ConnectFailed(str(why)))
         if self._accepted is not None:
             return  # connect() reports it

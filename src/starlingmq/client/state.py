@@ -76,7 +76,6 @@ IDLE: Final = 0
 CONNECTING: Final = 1
 CONNECTED: Final = 2
 CLOSING: Final = 3
-NO_MQTT: Final = "; is it an MQTT port?"
 
 PING_AFTER: Final = 0.8  # of the keep-alive: a timer that fires late must not exceed it
 PING_PATIENCE_MAX: Final = 20.0  # seconds until an unanswered PINGREQ ends the connection
@@ -114,6 +113,7 @@ class ClientState:
         self._unwritten = 0
         self._events: list[Event] = []
         self._was_connected = False
+        self.speaks_mqtt = False  # the server has answered CONNECT at least once
         self._clean = options.clean_start
         self._keep_alive = 0.0
         self._connack_due = math.inf
@@ -163,16 +163,17 @@ class ClientState:
             for first, whole, start, end in self._frames.feed(data):
                 if self.phase in (IDLE, CLOSING):
                     break
+                self.speaks_mqtt = self.speaks_mqtt or first >> 4 in (CONNACK, AUTH)
                 self._frame(first, whole, start, end)
         except MqttError as error:
-            self._fail(error.reason, error.detail + (NO_MQTT if self.phase == CONNECTING else ""))
+            self._fail(error.reason, error.detail + self.doubt())
         return self._take_events()
 
     def tick(self, now: float, reading: bool = True) -> list[Event]:
         """Time has passed. ``reading`` is false while the caller leaves the server's bytes unread on purpose."""
         if self.phase == CONNECTING and now >= self._connack_due:
             late = f"the server did not answer CONNECT within {self.options.connect_timeout:g} s"
-            self._fail(Reason.UNSPECIFIED_ERROR, late + NO_MQTT)
+            self._fail(Reason.UNSPECIFIED_ERROR, late + self.doubt())
         if self.phase != CONNECTED or not self._keep_alive:
             return self._take_events()
         if now >= self._pong_due:
@@ -185,6 +186,10 @@ class ClientState:
             self._pong_due = now + self._patience()
             self._spoke_at = now
         return self._take_events()
+
+    def doubt(self) -> str:
+        """What an error says further while the server has not shown that it speaks MQTT."""
+        return "" if self.speaks_mqtt else "; is it an MQTT port?"
 
     def wake_at(self) -> float:
         """When ``tick`` is due; ``math.inf`` for never."""

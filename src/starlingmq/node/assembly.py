@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -57,10 +57,37 @@ LAST_OUTPUT_SECONDS: Final = 0.5  # at least, for clients to read their DISCONNE
 LAME_DUCK_LOOK: Final = 0.1  # seconds between two checks whether all NATS clients are gone
 
 
+class Sections(TypedDict, total=False):
+    """Those of a settings file, as plain dictionaries."""
+
+    node: Mapping[str, Any]
+    mqtt: Mapping[str, Any]
+    nats: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    auth: Mapping[str, Any]
+    storage: Mapping[str, Any]
+    log: Mapping[str, Any]
+    cluster: Mapping[str, Any]
+    queue_groups: Mapping[str, Any]
+    streams: Mapping[str, Any]
+    tracing: Mapping[str, Any]
+    alarms: Mapping[str, Any]
+
+
+def _listeners(given: Iterable[str | Mapping[str, Any]]) -> tuple[ListenerConfig, ...]:
+    """Of URLs, and of sections with a url. Raises TypeError, ConfigError."""
+    if isinstance(given, str):
+        raise TypeError(f"listeners is a list of URLs: write [{given!r}]")
+    found: list[ListenerConfig] = []
+    for each in given:
+        found += [ListenerConfig(url=each)] if isinstance(each, str) else from_tree({"listeners": [each]}).listeners
+    return tuple(found)
+
+
 class Broker:
     """``async with Broker(config) as broker`` serves until the block ends.
 
-    ``listeners`` replaces what the configuration says, e.g. ``["mqtt://127.0.0.1:0"]``; the hooks are those of
+    ``listeners`` (URLs, or sections with a url) replaces what the configuration says; the hooks are those of
     ``starlingmq.hooks``. ``sections``, in place of ``config``: those of a settings file as dictionaries, e.g.
     ``mqtt={"max_qos": 1}``; raises ConfigError if they are wrong. ``start`` raises ConfigError or ListenerError, and
     then nothing is left open.
@@ -70,20 +97,20 @@ class Broker:
         self,
         config: Config | None = None,
         *,
-        listeners: Iterable[str] | None = None,
+        listeners: Iterable[str | Mapping[str, Any]] | None = None,
         authenticate: Authenticate | None = None,
         authorize: Authorize | None = None,
         on_publish: OnPublish | None = None,
         on_event: OnEvent | None = None,
         copy_part: CopyPart | None = None,
         etcd: EtcdAccess | None = None,
-        **sections: Any,
+        **sections: Unpack[Sections],
     ) -> None:
         if config is not None and sections:
             raise TypeError(f"give a Config, or sections such as {next(iter(sections))}, not both")
-        self.config = config or from_tree(sections)
+        self.config = config or from_tree(dict(sections))
         if listeners is not None:
-            self.config = replace(self.config, listeners=tuple(ListenerConfig(url=url) for url in listeners))
+            self.config = replace(self.config, listeners=_listeners(listeners))
         self._started_with = self.config  # at ``start``; a reload changes ``config`` only
         self._lines = SparingLog(log, self.config.limits.log_rate)
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout, self._lines)

@@ -210,7 +210,9 @@ def _open_locked(path: Path) -> int:
         try:
             path.mkdir(mode=0o700, parents=True)
         except (FileExistsError, NotADirectoryError):
-            raise DataDirError(f"node.data_dir: {path} is a file, or is below one; name a directory") from None
+            if not path.is_dir():  # another process has not made it meanwhile
+                detail = f"node.data_dir: {path} is no directory, or is below a file; name a directory"
+                raise DataDirError(detail) from None
         sync_directory(path.parent)
     elif not (path / "LAYOUT").exists() and _has_only_etcd(path):
         raise DataDirError(
