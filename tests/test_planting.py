@@ -75,7 +75,7 @@ def test_all_plants_apply_today() -> None:
     for mistake in test_planted.MISTAKES.values():
         with mistake.plant:
             pass
-    for begin in sim_planted.FOUND:
+    for begin in sim_planted.MISTAKES.values():
         with begin():
             pass
 

@@ -215,12 +215,14 @@ class Publisher(Person):
         self.names: dict[int, bytes] = {}  # packet id -> what the books know such a message by
         self.count = 0
 
-    def publish(self, topic: bytes, qos: int) -> None:
+    def publish(self, topic: bytes, qos: int, retain: bool | None = None, delete: bool = False) -> None:
+        """``retain``: None: as ``retained`` and ``deletes`` say."""
         self.left -= 1
         self.count += 1
         payload = b"%b %b %d %d" % (self.name.encode(), topic, qos, self.count)
-        retain = qos != 0 and self.retained != 0.0 and self.random.random() < self.retained
-        delete = retain and self.random.random() < self.deletes
+        if retain is None:
+            retain = qos != 0 and self.retained != 0.0 and self.random.random() < self.retained
+            delete = retain and self.random.random() < self.deletes
         packet = Publish(topic, b"" if delete else payload, qos, retain)
         self.later.append((packet, payload))
         self._flush()

@@ -87,6 +87,7 @@ class EtcdModel:
         self.lease_ttl = lease_ttl
         self.request_timeout = request_timeout
         self._random = random
+        self.late = 0.0  # seconds that answers take longer than watch events
         self._serials = count(1)
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._sessions: dict[str, Session] = {}
@@ -199,7 +200,7 @@ class EtcdModel:
             if session.open and self._reachable(session):
                 self._extend(session, now)
         term = self._term
-        self._later(now, partial(self._answer, session, serial, answer, term))
+        self._later(now, partial(self._answer, session, serial, answer, term), self.late)
         self._changed(before, now)
 
     def _answer(self, session: Session, serial: int, answer: TxnAnswer, term: int, now: float) -> None:
@@ -309,8 +310,8 @@ class EtcdModel:
             session.available = available
             self._say(session, EtcdState(available, "" if available else reason))
 
-    def _later(self, now: float, act: Callable[[float], None]) -> None:
-        self._at(now + self._random.uniform(0, DELAY_MAX), act)
+    def _later(self, now: float, act: Callable[[float], None], late: float = 0.0) -> None:
+        self._at(now + late + self._random.uniform(0, DELAY_MAX), act)
 
     def _at(self, when: float, act: Callable[[float], None]) -> None:
         heapq.heappush(self._agenda, (when, next(self._serials), act))

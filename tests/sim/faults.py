@@ -44,6 +44,10 @@ def crash(world: World, random: Random) -> End:
     return end
 
 
+def crash_now(world: World, random: Random) -> End:
+    return take_down(world, some_node(world, random))
+
+
 def die(node: Node, process: object) -> None:
     """The end of a node whose fuse has not burnt down: it had little to do."""
     if node.running and (process is None or node.process is process):
@@ -158,6 +162,13 @@ def proxy_of_one_ends(world: World, random: Random) -> End:
     return end_proxy(world, [(one, other) for other in world.hosts if other != one])
 
 
+def loses(world: World, random: Random) -> End:
+    """All frames of one way are lost, and neither end is told."""
+    one, other = random.sample(world.hosts, 2)
+    world.network.losing.append((one, other))
+    return lambda: world.network.losing.remove((one, other))
+
+
 def cut_client(world: World, random: Random) -> End:
     random.choice(world.people).cut()
     return nothing
@@ -167,6 +178,16 @@ def etcd_without_leader(world: World, random: Random) -> End:
     world.seen["losses of the leader"] += 1
     world.etcd.lose_leader(random.choice([0.1, 1.0, 5.0]))
     return nothing
+
+
+def etcd_answers_late(world: World, random: Random) -> End:
+    """Watch events overtake answers."""
+    world.etcd.model.late = 0.2
+
+    def end() -> None:
+        world.etcd.model.late = 0.0
+
+    return end
 
 
 def etcd_compacts(world: World, random: Random) -> End:

@@ -65,6 +65,7 @@ class Network:
         self.delay = 0.001  # seconds; each frame draws up to three times that
         self.slow: dict[tuple[str, str], float] = {}  # (source host, target host) -> seconds more
         self.loss = 0.0  # share of the frames
+        self.losing: list[tuple[str, str]] = []  # (source host, target host): all of them
         self.doubling = 0.0
         self.overtaking = False
         self.patience = 2.0  # seconds until the sender of a stream learns of a cut, twice that at most
@@ -195,11 +196,12 @@ class Network:
         return self.delay * (0.5 + 2.5 * self.random.random())
 
     def _carry(self, stream: Stream, envelope: Envelope) -> None:
-        if self.loss and self.random.random() < self.loss:
+        way = (machine_of(stream.source.host), machine_of(stream.host))
+        if way in self.losing or (self.loss and self.random.random() < self.loss):
             self.trace.envelope(stream.source.host, f"to {stream.host} LOST", envelope)
             return
         when = self.schedule.now + self._latency()
-        slow = self.slow.get((machine_of(stream.source.host), machine_of(stream.host)), 0.0)
+        slow = self.slow.get(way, 0.0)
         if slow:
             when += slow * self.random.random()
         if not self.overtaking:

@@ -1,21 +1,18 @@
 """Mistakes made on purpose, one for each hazard that is known: the checkers have to find every one of them.
 
-Each is a patch of the code that ships, for as long as its worlds run. That a mistake shows may take many worlds; how
-many is bounded by ``SEEDS_MAX``.
+Each is a patch of the code that ships, for as long as its world runs. ``recorded/NAME.txt`` is a world that finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from typing import Any
 from unittest.mock import patch
 
-from tests.planting import first_to_find
 from tests.sim import planted_retained
 from tests.sim.commits import Commits, Ticket
-from tests.sim.run import run
 
 from starlingmq.cluster.groups import group_pull
 from starlingmq.cluster.groups.group_primaries import GroupPrimaries
@@ -37,8 +34,6 @@ from starlingmq.core.delivery.group_engine import GroupEngine
 from starlingmq.core.peers.peer_receivers import PeerReceivers
 from starlingmq.core.retained.retained_store import RetainedTree
 from starlingmq.core.session.session import Client
-
-SEEDS_MAX = 800
 
 Mistake = Callable[[], AbstractContextManager[Any]]
 
@@ -354,41 +349,9 @@ def what_follows_a_refused_commit_overtakes_it() -> Iterator[None]:
         yield
 
 
-FOUND: dict[Mistake, tuple[int, str]] = {
-    suback_does_not_wait: (3, ""),
-    suback_does_not_wait_for_nodes_lost_recently: (12, "subscribed_while_cut"),
-    one_node_alone_declares_another_dead: (31, "subscribed_while_processes_end"),
-    a_node_that_finds_all_others_gone_keeps_serving: (2, "subscribed_while_processes_end"),
-    taken_is_said_before_it_is_stored: (91, "the_power_fails"),
-    what_was_seen_is_forgotten_at_a_restart: (18, "many_lives"),
-    what_was_seen_is_not_looked_at: (4, "many_lives"),
-    a_link_delivers_duplicates: (4, ""),
-    frames_of_an_earlier_life_are_taken: (53, "many_lives"),
-    a_node_that_is_heard_but_deaf_counts: (35, ""),
-    nobody_has_to_be_there: (0, ""),
-    a_joining_member_counts: (10, "somebody_joins_apart"),
-    what_others_have_of_third_nodes_does_not_matter: (234, "subscribed_while_cut"),
-    records_are_applied_over_a_gap: (4, ""),
-    a_snapshot_adds_and_takes_nothing_away: (26, ""),
-    the_cursor_moves_when_it_is_sent: (57, ""),
-    nothing_is_sent_again: (4, ""),
-    what_is_retained_is_not_stored: (111, "the_power_fails"),
-    the_last_retained_message_is_not_kept: (2, ""),
-    a_group_without_members_here_loses_messages: (14, ""),
-    each_node_with_members_gets_messages_of_the_group: (9, ""),
-    a_primary_that_is_gone_is_not_replaced: (3, "groups_lose_their_primary"),
-    a_pull_is_asked_for_once: (6, "groups_have_two_primaries"),
-    messages_of_a_lost_member_go_to_no_other_member: (29, "groups_lose_their_primary"),
-    messages_lent_at_the_death_of_a_node_stay_lent: (11, "groups_lose_their_primary"),
-    messages_that_are_handed_over_are_kept_too: (0, "groups_have_two_primaries"),
-    a_group_is_over_when_the_node_of_its_last_member_is_back: (69, "groups_lose_their_primary"),
-    what_goes_at_once_is_kept_nowhere: (3, "groups_lose_their_primary"),
-    what_follows_a_refused_commit_overtakes_it: (15, "disks_fail"),
-    **planted_retained.FOUND,
+MISTAKES: dict[str, Mistake] = {
+    name: value
+    for name, value in {**globals(), **vars(planted_retained)}.items()
+    if getattr(value, "__module__", "") in (__name__, planted_retained.__name__)
 }
-"""The mistakes, a seed that finds each of them, and the theme of its worlds."""
-
-
-def caught(mistake: Mistake, seeds: Iterable[int], theme: str = "") -> int:
-    """The first of these seeds that finds it, in a world that holds without it; -1 if none does."""
-    return first_to_find(seeds, mistake, lambda seed: run(seed, False, theme))
+"""By name: all functions of these two modules."""

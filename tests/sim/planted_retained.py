@@ -106,14 +106,3 @@ def copies_ignore_messages_published_here() -> Any:
 def marks_count_before_all_is_read() -> Any:
     read = set_in_init(LargeRetained, "read")
     return patch.object(LargeRetained, read, property(lambda self: True, lambda self, read: None), create=True)
-
-
-FOUND: dict[Any, tuple[int, str]] = {
-    a_batch_does_not_look_whether_it_was_done: (4, "all_retain"),
-    what_the_watch_told_meanwhile_is_forgotten: (0, "all_retain"),
-    what_was_published_here_gives_way_at_once: (20, "all_retain"),
-    a_page_replaces_newer_messages: (4, "all_retain"),
-    messages_on_their_way_are_not_waited_for: (0, "all_retain_in_peace"),
-    routes_do_not_tell_the_retained_sequence: (0, "all_retain_in_peace"),
-}
-"""The others are found by tests made by hand: see tests/cluster/test_retained.py."""

@@ -39,7 +39,15 @@ COPY_TIMEOUT = 8.0  # seconds until a node that is away is replaced by another o
 DOUBT_SECONDS = 2.0  # from a claim to its CONNACK, as a rule
 
 
+def drawn(random: Random, seed: int, theme: str) -> Plan:
+    more = Random(f"more of {seed}")
+    plan = Plan(random, more)
+    themes.give(plan, more, theme)
+    return plan
+
+
 class World:
+    liveness_max = LIVENESS_MAX
     one_machine = False  # cluster.one_machine; the proxies of such a world end without looking like ended processes
     without_etcd = False  # etcd is away in the whole safety phase
     copies = 1  # cluster.copies; above 1, disks are lost
@@ -48,9 +56,7 @@ class World:
     def __init__(self, seed: int, trace: bool = False, theme: str = "") -> None:
         """``theme``: one of ``themes.THEMES``; as a rule none, or which the seed draws."""
         self.random = Random(seed)
-        more = Random(f"more of {seed}")
-        self.plan = Plan(self.random, more)
-        themes.give(self.plan, more, theme)
+        self.plan = self.draw(seed, theme)
         self.schedule = Schedule(START)
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
@@ -82,6 +88,9 @@ class World:
             self._add_node(f"n{number + 1}")
         if trace:
             print(self.plan.told())
+
+    def draw(self, seed: int, theme: str) -> Plan:
+        return drawn(self.random, seed, theme)
 
     @property
     def hosts(self) -> list[str]:
@@ -243,10 +252,10 @@ class World:
         for person in self.people:
             schedule.after(0.2 * self.random.random(), person.come)
 
-    def _strike(self, kind: faults.Fault, seconds: float) -> None:
+    def _strike(self, kind: faults.Fault, seconds: float, random: Random | None = None) -> None:
         if self.trace.on:
             self.trace.note("world", f"FAULT {kind.__name__} for {seconds:g} s")
-        end = kind(self, self.random)
+        end = kind(self, random or self.random)
         if end is not faults.nothing:
             self.undo_after(seconds, end, kind.__name__)
 
@@ -306,7 +315,7 @@ class World:
             if node.leaving:
                 self.schedule.after(FORGET_SECONDS, self._operate, node)
             self.start_if_wanted(node)
-        self._wait(self._settled, LIVENESS_MAX, "nothing is wrong, and yet it does not come to an end")
+        self._wait(self._settled, self.liveness_max, "nothing is wrong, and yet it does not come to an end")
         wrong = self._wrongly_retained()
         assert not wrong, f"retained: {wrong[0]}, {len(wrong)} in all"
         self.trace.note("world", "a last round")
@@ -315,12 +324,12 @@ class World:
                 for qos in (1, 2):
                     publisher.left += 1
                     publisher.publish(topic, qos)
-        self._wait(self._balanced, LIVENESS_MAX, "something that was acknowledged is lost", self._count_got)
+        self._wait(self._balanced, self.liveness_max, "something that was acknowledged is lost", self._count_got)
         wrong = self._wrongly_retained()
         assert not wrong, f"retained: {wrong[0]}, {len(wrong)} in all"
-        self._wait(self._read_by_all, LIVENESS_MAX, "somebody does not get what is retained")
+        self._wait(self._read_by_all, self.liveness_max, "somebody does not get what is retained")
         if self.plan.theme.startswith("groups_"):
-            self._wait(self._groups_at_rest, LIVENESS_MAX, "something stays in line, or is lost")
+            self._wait(self._groups_at_rest, self.liveness_max, "something stays in line, or is lost")
             twice = groups.doubled(self.books) if self.plan.theme == "groups_have_two_primaries" else []
             assert not twice, f"doubled: {twice[0]}, {len(twice)} in all"
         doubled = self.books.doubled_in_groups()
