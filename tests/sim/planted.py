@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 from unittest.mock import patch
 
-from tests.sim import planted_retained
+from tests.sim import planted_copies, planted_retained
 from tests.sim.commits import Commits, Ticket
 
 from starlingmq.cluster.groups import group_pull
@@ -351,7 +351,8 @@ def what_follows_a_refused_commit_overtakes_it() -> Iterator[None]:
 
 MISTAKES: dict[str, Mistake] = {
     name: value
-    for name, value in {**globals(), **vars(planted_retained)}.items()
-    if getattr(value, "__module__", "") in (__name__, planted_retained.__name__)
+    for module in (globals(), vars(planted_retained), vars(planted_copies))
+    for name, value in module.items()
+    if getattr(value, "__module__", "") == module["__name__"]
 }
-"""By name: all functions of these two modules."""
+"""By name: all functions of these modules."""

@@ -1,6 +1,6 @@
 """A world written as events, one a line, in a text file: nothing is left to draw.
 
-    nodes 4                             a setting, if it is not the default, in JSON
+    nodes 4                             a setting, if it is not the default, in JSON; "copies 2": cluster.copies
     0.1 subscriber sub n2 5 lasting     a client connects: its name, node, MQTT version, session (lasting or clean);
                                         for a subscriber also the seconds until it acknowledges, default 0
     0.3 subscribe sub a/# 2             a client subscribes to a filter with a QoS; or "unsubscribe sub a/#"
@@ -25,6 +25,7 @@ from msgspec import structs
 from tests.planting import FAILURES, Plant
 from tests.sim import faults
 from tests.sim.clients import Person, Publisher, Subscriber
+from tests.sim.copies.lost_disks import lose_disk
 from tests.sim.plan import Plan
 from tests.sim.world import LOOK_SECONDS, World, drawn
 
@@ -89,9 +90,10 @@ class Words(Random):
 
 def name_of(option: Any) -> str:
     if isinstance(option, tuple):
-        return "+".join(option)
-    name = getattr(option, "host", None) or getattr(option, "name", None)
-    return name or (option if isinstance(option, str) else f"{option:g}")
+        return "+".join(map(str, option))
+    if isinstance(option, (int, float)):
+        return f"{option:g}"
+    return str(getattr(option, "host", None) or getattr(option, "name", option))
 
 
 def end_of(event: list[str]) -> float:
@@ -147,7 +149,10 @@ class RecordedWorld(World):
         self.random = Constant(self.share)
         plan = usual()
         for name, value in [line for line in self.lines if line not in self.events]:
-            put(plan, name, msgspec.json.decode(value))
+            if name == "copies":
+                self.copies = int(value)
+            else:
+                put(plan, name, msgspec.json.decode(value))
         plan.faulty = plan.kind == "faulty"
         plan.delay *= self.shift
         plan.seconds = max([0.0, *map(end_of, self.events)]) + SECONDS_AFTER
@@ -194,7 +199,11 @@ class RecordedWorld(World):
             self._go(what)
         else:
             drawn = Words(words[1:], " ".join(line))
-            self._strike(getattr(faults, what), float(words[0]), drawn)
+            if what == "lose_disk":
+                assert self.copies > 1, "without copies no disk may be lost"
+                lose_disk(self, drawn, float(words[0]), self.schedule.now)
+            else:
+                self._strike(getattr(faults, what), float(words[0]), drawn)
             line[3:] = drawn.said
 
 

@@ -11,22 +11,10 @@ from tests.sim.run import run
 from tests.sim.seen import EVERYTHING, Seen
 from tests.sim.world import World
 
-FOUND = (10, 61, 239, 325, 10313, 11531, 11831, 12144, 12345, 12359, 12543, 2100580, 2100581, 2100623, 2100683)
-"""Seeds that found a bug: a held message forwarded without a sequence, a joining node that was away for longer than its
-lease, routes that only a third node had told, a publisher heard after its node had stood still, a SUBACK of a node that
-is cut off, a node that leaves before it is back, errors of the checkers themselves, a node that began to count while a
-route was on its way to it, a large retained message that no node had any more.
-"""
-
-
-@pytest.mark.parametrize("seed", few(FOUND, 239, 2100683))
-def test_seeds_that_found_something(seed: int) -> None:
-    run(seed)
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("worlds", few([5, 80, 200], 5))
+@pytest.mark.parametrize("worlds", few([7, 90, 200], 7))
 def test_many_worlds(worlds: int) -> None:
     seen = Seen()
     acknowledged = data_frames = 0
@@ -41,11 +29,11 @@ def test_many_worlds(worlds: int) -> None:
     assert worlds < 80 or not [what for what in EVERYTHING if not seen[what]], "what never happened was not tested"
 
 
-@pytest.mark.parametrize("worlds", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("worlds", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_worlds_in_which_nodes_tell_summaries_of_their_filters(worlds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "summaries", True)
     acknowledged = 0
-    for seed in (24, *range(3_000_000, 3_000_000 + worlds)):
+    for seed in range(3_000_000, 3_000_000 + worlds):
         acknowledged += run(seed).books.acknowledged_count
     assert acknowledged > 10 * worlds
 
