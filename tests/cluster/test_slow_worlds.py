@@ -15,12 +15,6 @@ from starlingmq.cluster.takeover.takeover_target import TakeoverTarget
 from starlingmq.core.connect.connecting import Connecting
 from starlingmq.wire.reasons import Reason
 
-FOUND = (2, 14, 22, 26, 60, 96, 136, 202, 242, 564, 51, 3, 7)
-"""Worlds that found a bug: two nodes that waited for each other, a session that was handed on before it was complete,
-a CONNECT that was served with the options of an earlier one, messages that overtook others, or had no receiver; and by
-odd seeds, races without a winner.
-"""
-
 look_at, overtaken = TakeoverTarget.look_at, Connecting.overtaken
 PATIENCE = 0.5  # seconds
 
@@ -57,7 +51,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]
 }
 
 
-@pytest.mark.parametrize("seed", few(FOUND, 2, 51))
+@pytest.mark.parametrize("seed", few(range(13), 2, 3))
 def test_slowness_costs_time_and_nothing_else(seed: int) -> None:
     assert run(seed).schedule.now > 0
 

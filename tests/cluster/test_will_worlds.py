@@ -28,13 +28,13 @@ from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 pytestmark = pytest.mark.interpreted_only("what is compiled can not be patched")
 
 
-@pytest.mark.parametrize("seed", few([4, 8, 22, 758, 2066, 3021], 4, 3021))
+@pytest.mark.parametrize("seed", few(range(6), 4, 5))
 def test_each_will_is_published_once_and_none_of_a_client_that_is_back(seed: int) -> None:
     world = run(seed)
     assert world.published
 
 
-@pytest.mark.parametrize("seed", few([2, 5, 30], 2))
+@pytest.mark.parametrize("seed", few(range(3), 2))
 def test_each_will_is_published_once_when_live_nodes_lose_their_leases(seed: int) -> None:
     assert run(seed, losses=True).published
 
