@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from tests.cluster import copies_last_disk
@@ -12,6 +12,7 @@ from tests.cluster.copies_disk import Log
 from tests.cluster.copies_process import CopyProcess, Feed, Served
 from tests.cluster.copies_world import run
 from tests.few import few
+from tests.planting import first_to_find
 
 from starlingmq.cluster.copies import copy_roles as roles_module
 from starlingmq.cluster.copies import copy_server as server_module
@@ -26,9 +27,7 @@ from starlingmq.cluster.etcd.etcd_cas import EtcdCas
 from starlingmq.cluster.etcd.etcd_requests import Txn, TxnAnswer
 from starlingmq.core.structures.state_table import NoTransition, Row, StateTable
 
-SEEDS = (*range(12), 21, 141, 281, 322, 651, 5117)
-"""The last ones found a bug: a node was named whose disk had not been checked yet; a follower left and returned between
-two turns; and the worlds themselves had weak points."""
+FOUND = (AssertionError, NoTransition)
 
 _S, _E = FollowerState, FollowerEvent
 
@@ -202,24 +201,9 @@ MISTAKES_WITH_THE_LAST_DISK: dict[str, tuple[Any, str, Any]] = {
     "giving up keeps the generation": (CopyRecord, "given_up_to", gives_up_in_the_same_generation),
     "a returning node keeps its tail": (Log, "cut", keeps_the_tail),
 }
-SEED_WITH_THE_LAST_DISK: Final = {"a returning node keeps its tail": 6}
-SEED_OF: Final = {
-    "a lagging follower is named": 49,
-    "a follower is waited for once it is listed": 11,
-    "a follower is listed before it has everything": 6,
-    "an unknown outcome counts as a failure": 7,
-    "an empty disk is believed": 3,
-    "an old disk is believed": 7,
-    "a restart keeps the generation": 3,
-    "what an earlier disk had stored counts": 25,
-    "an older state of a record replaces a newer one": 11,
-    "too few are left in step": 3,
-    "a returning node keeps its tail": 12,
-}
-"""The first world that finds the mistake, where it is not world 0."""
 
 
-@pytest.mark.parametrize("seed", few(SEEDS, 1, 5117))
+@pytest.mark.parametrize("seed", few(range(18), 1, 2))
 def test_nothing_acknowledged_is_lost_with_a_disk(seed: int) -> None:
     assert run(seed).books.seen["acknowledged"] > 0
 
@@ -235,11 +219,8 @@ def test_nothing_acknowledged_is_lost_with_a_disk(seed: int) -> None:
         "a returning node keeps its tail",
     ),
 )
-def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, attribute, wrong = MISTAKES[name]
-    monkeypatch.setattr(place, attribute, wrong)
-    with pytest.raises((AssertionError, NoTransition)):
-        run(SEED_OF.get(name, 0))
+def test_mistakes_show(name: str) -> None:
+    assert first_to_find(range(60), lambda: patch.object(*MISTAKES[name]), run, FOUND) >= 0, "no seed below 60 finds it"
 
 
 @pytest.mark.parametrize("seed", few(range(6), 0))
@@ -248,8 +229,7 @@ def test_no_node_serves_without_what_was_acknowledged_before_an_operator_gives_i
 
 
 @pytest.mark.parametrize("name", few(MISTAKES_WITH_THE_LAST_DISK, "the only node in step serves what it has"))
-def test_mistakes_with_the_last_disk_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, attribute, wrong = MISTAKES_WITH_THE_LAST_DISK[name]
-    monkeypatch.setattr(place, attribute, wrong)
-    with pytest.raises((AssertionError, NoTransition)):
-        copies_last_disk.run(SEED_WITH_THE_LAST_DISK.get(name, 0))
+def test_mistakes_with_the_last_disk_show(name: str) -> None:
+    plant = MISTAKES_WITH_THE_LAST_DISK[name]
+    found = first_to_find(range(60), lambda: patch.object(*plant), copies_last_disk.run, FOUND)
+    assert found >= 0, "no seed below 60 finds it"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests.cluster.slow_world import RaceWorld, SlowWorld, run
 from tests.few import few
+from tests.planting import first_to_find
 
 from starlingmq.cluster.takeover.inbound import InboundSession
 from starlingmq.cluster.takeover.outbound import OutboundSession
@@ -38,16 +40,15 @@ def waiting_clients_are_refused(self: Connecting, client_id: str, epoch: int) ->
     self.not_claimed(client_id, Reason.SERVER_BUSY, "", "")
 
 
-MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld], int]] = {
-    "a slow owner is given up": (TakeoverTarget, "look_at", gives_up_a_slow_owner, SlowWorld, 0),
+MISTAKES: dict[str, tuple[Any, str, Callable[..., object], type[SlowWorld]]] = {
+    "a slow owner is given up": (TakeoverTarget, "look_at", gives_up_a_slow_owner, SlowWorld),
     "what is held is forgotten by the next owner": (
         OutboundSession,
         "newly_passed",
         says_too_early_that_all_is_there,
         SlowWorld,
-        2,
     ),
-    "a CONNECT gives way that came later": (Connecting, "overtaken", waiting_clients_are_refused, RaceWorld, 8),
+    "a CONNECT gives way that came later": (Connecting, "overtaken", waiting_clients_are_refused, RaceWorld),
 }
 
 
@@ -58,8 +59,8 @@ def test_slowness_costs_time_and_nothing_else(seed: int) -> None:
 
 @pytest.mark.interpreted_only("what is compiled can not be patched")
 @pytest.mark.parametrize("name", few(MISTAKES, "a slow owner is given up", "a CONNECT gives way that came later"))
-def test_mistakes_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, method, wrong, world, seed = MISTAKES[name]
-    monkeypatch.setattr(kind, method, wrong)
-    with pytest.raises(AssertionError):
-        world(seed).live()
+def test_mistakes_show(name: str) -> None:
+    kind, method, wrong, world = MISTAKES[name]
+    assert first_to_find(range(20), lambda: patch.object(kind, method, wrong), lambda seed: world(seed).live()) >= 0, (
+        "no seed below 20 finds it"
+    )

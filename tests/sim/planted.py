@@ -29,7 +29,7 @@ from starlingmq.core.conditions.storage_failure import StorageFailure
 from starlingmq.core.context.context import Context
 from starlingmq.core.context.ready import RETAINED_PUT
 from starlingmq.core.delivery.delivery import Delivery
-from starlingmq.core.delivery.forward_batch import count_tracked
+from starlingmq.core.delivery.forward_batch import ForwardReader, count_tracked
 from starlingmq.core.delivery.group_engine import GroupEngine
 from starlingmq.core.peers.peer_receivers import PeerReceivers
 from starlingmq.core.retained.retained_store import RetainedTree
@@ -347,6 +347,21 @@ def what_follows_a_refused_commit_overtakes_it() -> Iterator[None]:
 
     with patch.object(Commits, "_stored", alone), patch.object(StorageFailure, "released", released):
         yield
+
+
+def frames_on_the_way_when_a_cut_began_count_as_new() -> Any:
+    """The queue of a session may drop what is new."""
+
+    def received(self: PeerTransport, blob: bytes, life: int, sequence: int, made_at: float, kept: bool) -> None:
+        reader = ForwardReader(blob, self.peer.number, made_at)
+        reader.kept = kept
+        self._inbox.append((reader, life << peer_transport._SEQUENCE_BITS | sequence))
+
+    return patch.object(PeerTransport, "received", received)
+
+
+def messages_that_waited_for_a_node_count_as_new() -> Any:
+    return patch.object(PeerTransport, "keep", lambda self, seconds: None)
 
 
 MISTAKES: dict[str, Mistake] = {
