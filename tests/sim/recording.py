@@ -145,7 +145,7 @@ class RecordedWorld(World):
     def events(self) -> list[list[str]]:
         return [line for line in self.lines if line[0][0].isdigit()]
 
-    def draw(self, seed: int, theme: str) -> Plan:
+    def make_plan(self, seed: int, theme: str) -> Plan:
         self.random = Constant(self.share)
         plan = usual()
         for name, value in [line for line in self.lines if line not in self.events]:

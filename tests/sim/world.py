@@ -56,7 +56,7 @@ class World:
     def __init__(self, seed: int, trace: bool = False, theme: str = "") -> None:
         """``theme``: one of ``themes.THEMES``; as a rule none, or which the seed draws."""
         self.random = Random(seed)
-        self.plan = self.draw(seed, theme)
+        self.plan = self.make_plan(seed, theme)
         self.schedule = Schedule(START)
         self.trace = Trace(self.schedule, trace)
         self.settings = self.plan.settings
@@ -89,7 +89,7 @@ class World:
         if trace:
             print(self.plan.told())
 
-    def draw(self, seed: int, theme: str) -> Plan:
+    def make_plan(self, seed: int, theme: str) -> Plan:
         return drawn(self.random, seed, theme)
 
     @property
