@@ -188,7 +188,7 @@ class ClientState:
         return self._take_events()
 
     def doubt(self) -> str:
-        """What an error says further while the server has not shown that it speaks MQTT."""
+        """The end of an error's text while the server has not shown that it speaks MQTT."""
         return "" if self.speaks_mqtt else "; is it an MQTT port?"
 
     def wake_at(self) -> float:

@@ -103,14 +103,7 @@ class BrokerState:
         self.ending = Ending(self.ctx, self.delivery, self.publishing, self.subscribing)
         self.deadlines = Deadlines(self.ctx, self.ending, self.delivery, self.publishing)
         self.connecting = Connecting(
-            self.ctx,
-            self.router,
-            self.delivery,
-            self.publishing,
-            self.subscribing,
-            self.ending,
-            self.deadlines,
-            secret,
+            self.ctx, self.router, self.delivery, self.publishing, self.subscribing, self.ending, self.deadlines, secret
         )
         self.intake = PacketIntake(
             self.ctx, self.delivery, self.publishing, self.subscribing, self.ending, self.connecting

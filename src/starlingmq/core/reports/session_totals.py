@@ -31,7 +31,7 @@ def subscription_count(session: Session) -> int:
 
 
 class InFlight:
-    """What was in flight to a connected client at the time ``since``, in numbers that an acknowledgement changes."""
+    """The window of a connected client at the time ``since``, in numbers that an acknowledgement changes."""
 
     connected_at: float  # of this connection
     first: int  # packet id
@@ -63,8 +63,8 @@ class InFlight:
 class SessionTotals:
     """The sums. ``slow`` has (queued messages, client id), the longest queues first.
 
-    ``silent`` has, by client id, what each connected session had in flight that has acknowledged nothing of it since
-    the last survey, which is ``before``, or that has not been looked at before.
+    ``silent`` has, by client id, the window of each connected session that has acknowledged nothing of it since the
+    last survey, which is ``before``, or that has not been looked at before.
     """
 
     connected: int
