@@ -44,9 +44,13 @@ def test_qos_2_that_leaves_before_its_commit_is_found() -> None:
         test_state.test_qos_2_leaves_for_another_node_with_its_commit_and_qos_1_at_once()
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", [name for name in RECORDED if name in planted.MISTAKES])
 @pytest.mark.parametrize("shift", few(SHIFTS, SHIFTS[0]), ids=str)
-def test_a_recording_finds_its_mistake_and_holds_without_it(name: str, shift: tuple[float, float]) -> None:
-    if name in planted.MISTAKES:
-        assert found(RecordedWorld(read(name), *shift), planted.MISTAKES[name]), "nothing finds it"
+def test_a_recording_finds_its_mistake(name: str, shift: tuple[float, float]) -> None:
+    assert found(RecordedWorld(read(name), *shift), planted.MISTAKES[name])
+
+
+@pytest.mark.parametrize("name", few(RECORDED, *RECORDED[::5]))
+@pytest.mark.parametrize("shift", few(SHIFTS, SHIFTS[0]), ids=str)
+def test_a_recording_holds_without_its_mistake(name: str, shift: tuple[float, float]) -> None:
     RecordedWorld(read(name), *shift).live()
