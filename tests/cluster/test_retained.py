@@ -6,11 +6,11 @@ from math import inf
 from typing import Any
 
 import pytest
-from msgspec import structs
 from tests.cluster.fleet import Fleet, NodeWorld
 from tests.harness import FakeClient
 from tests.sim import planted_retained
 from tests.sim.clients import Publisher
+from tests.sim.recording import formed
 from tests.sim.retained import payload_of, retained_in
 from tests.sim.world import World
 
@@ -311,15 +311,8 @@ def test_a_copy_is_kept_while_all_is_read_again() -> None:
 
 def keeping_world(power: bool, **retained: int) -> World:
     """Two nodes that serve, and store; no client is connected."""
-    for seed in range(2000):
-        world = World(seed)
-        settings = world.settings
-        calm = world.plan.kind == "calm" and world.plan.nodes == 2
-        if calm and settings.keeps and settings.power == power and settings.cluster.retained_window < 0.1:
-            settings.cluster = structs.replace(settings.cluster, **retained)
-            world.form()
-            return world
-    raise AssertionError("no seed draws such a world")
+    settings = [f"cluster.{name} {value}" for name, value in retained.items()]
+    return formed("nodes 2", 'kind "calm"', f"power {str(power).lower()}", *settings)
 
 
 def a_deleted_retained_message_stays_deleted_after_a_crash() -> None:

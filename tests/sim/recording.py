@@ -217,6 +217,13 @@ def found(world: World, mistake: Callable[[], Plant]) -> bool:
     return False
 
 
+def formed(*lines: str) -> RecordedWorld:
+    """A world with these settings whose nodes serve, without clients."""
+    world = RecordedWorld(lines)
+    world.form()
+    return world
+
+
 def read(name: str) -> list[str]:
     return (FOLDER / f"{name}.txt").read_text().splitlines()
 

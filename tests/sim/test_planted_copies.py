@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.cluster.test_takeover_crashes import mute
@@ -11,17 +11,12 @@ from tests.sim.copies.copied_node import CopiedNode
 from tests.sim.copies.machine_life import CopiedProcess
 from tests.sim.copies.sim_pipe import SimPipe
 from tests.sim.node import Node
+from tests.sim.recording import formed
 from tests.sim.world import World
 
 from starlingmq.storage.copies.copy_source import CopySource
 
 pytestmark = pytest.mark.interpreted_only("compiled classes cannot be patched")
-
-
-@pytest.fixture(autouse=True)
-def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(World, "copies", 2)
-    yield
 
 
 def forgets_what_was_between_nodes(begin: Callable[[CopiedProcess], None]) -> Callable[[CopiedProcess], None]:
@@ -39,17 +34,6 @@ def waits_for_this_disk_alone(self: CopySource, local: Awaitable[None] | None) -
     return local
 
 
-def calm_world() -> World:
-    """Three nodes that keep what they store and serve, without clients."""
-    for seed in range(1000):
-        world = World(seed)
-        if world.plan.kind == "calm" and world.plan.nodes == 3 and world.settings.keeps:
-            world.plan.faulty = True  # as far as the checkers go
-            world.form()
-            return world
-    raise AssertionError("no seed draws such a world")
-
-
 def people_at(world: World, home: Node, there: Node) -> Publisher:
     """A publisher at home, and a subscriber there."""
     subscriber = Subscriber(world.books, world.random, there, "subscriber", 5, True)
@@ -65,7 +49,7 @@ def people_at(world: World, home: Node, there: Node) -> Publisher:
 
 def test_a_publish_is_acknowledged_once_a_copy_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """While what its node sends to the copies is on its way, the client waits."""
-    world = calm_world()
+    world = formed("copies 2")
     arrive = SimPipe._arrive
     held: list[SimPipe] = []
     try:
@@ -94,7 +78,7 @@ def test_an_acknowledgement_before_the_copy_is_found(monkeypatch: pytest.MonkeyP
 
 def test_what_was_between_nodes_comes_from_the_copy() -> None:
     """A message was accepted, for a subscriber at a node that was not reached; then its node dies, with its disk."""
-    world = calm_world()
+    world = formed("copies 2")
     try:
         lose_a_node_with_a_message_for_another(world)
     finally:

@@ -7,6 +7,7 @@ from tests.few import few
 from tests.sim import faults, planted
 from tests.sim.clients import Subscriber
 from tests.sim.node import Node
+from tests.sim.recording import formed
 from tests.sim.run import run
 from tests.sim.seen import EVERYTHING, Seen
 from tests.sim.world import World
@@ -56,16 +57,6 @@ def test_a_seed_is_the_same_world_again() -> None:
     assert one.schedule.count == two.schedule.count
 
 
-def made(nodes: int) -> World:
-    """A cluster of so many nodes that all serve, without clients."""
-    for seed in range(1000):
-        world = World(seed)
-        if world.plan.kind == "calm" and world.plan.nodes == nodes:
-            world.form()
-            return world
-    raise AssertionError("no seed draws such a world")
-
-
 def serving(world: World) -> list[str]:
     return [node.host for node in world.nodes if node.process is not None and node.process.serves()]
 
@@ -78,7 +69,7 @@ def connected(world: World) -> int:
 
 @pytest.mark.parametrize("ways", [[("n1", "n2"), ("n2", "n1")], [("n1", "n2")], [("n1", "n2"), ("n2", "n3")]])
 def test_two_nodes_without_a_connection_continue_through_the_third(ways: list[tuple[str, str]]) -> None:
-    world = made(3)
+    world = formed('kind "calm"', "nodes 3")
     end = faults.cut_ways(world, ways)
     world.pass_time(10.0)
     assert serving(world) == ["n1", "n2", "n3"] and connected(world) == 6
@@ -97,7 +88,7 @@ def owned_without(node: Node) -> str:
 @pytest.mark.interpreted_only("what is compiled can not be patched")
 def test_a_suback_waits_for_nodes_that_others_reach() -> None:
     """n1 and n2 do not reach each other at all, and both serve with n3: what n2 accepts it would not pass on to n1."""
-    world = made(3)
+    world = formed('kind "calm"', "nodes 3")
     with planted.nothing_is_passed_on():
         end = faults.cut_ways(world, [("n1", "n2"), ("n2", "n1")])
         world.pass_time(10.0)
@@ -114,7 +105,7 @@ def test_a_suback_waits_for_nodes_that_others_reach() -> None:
 
 @pytest.mark.parametrize("ways", [[("n1", "n2"), ("n1", "n3")], [("n2", "n1"), ("n3", "n1")]])
 def test_a_node_with_one_way_connections_does_not_serve(ways: list[tuple[str, str]]) -> None:
-    world = made(3)
+    world = formed('kind "calm"', "nodes 3")
     end = faults.cut_ways(world, ways)
     world.pass_time(10.0)
     assert serving(world) == ["n2", "n3"]
@@ -124,7 +115,7 @@ def test_a_node_with_one_way_connections_does_not_serve(ways: list[tuple[str, st
 
 
 def test_no_majority_no_service() -> None:
-    world = made(4)
+    world = formed('kind "calm"', "nodes 4")
     hosts = world.hosts
     ways = [(a, b) for a in hosts[:2] for b in hosts[2:]]
     end = faults.cut_ways(world, ways + [(b, a) for a, b in ways])
