@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from unittest import mock
 
@@ -25,6 +25,24 @@ made_once = mock.patch("typer.main.get_command_from_info", cache(typer.main.get_
 """``ctl`` has fifty commands, whose options a process reads from their functions at its start: 0.1 s."""
 
 
+started: list[Command] = []
+"""Those that may still run, the youngest last."""
+
+
+@contextmanager
+def leaving_none_behind() -> Iterator[None]:
+    """Commands that are started meanwhile and still run at the end are killed: a test that fails waits for none."""
+    before = len(started)
+    try:
+        yield
+    finally:
+        for command in started[before:]:
+            if command.process.poll() is None:
+                command.process.kill()
+                command.process.communicate()
+        del started[before:]
+
+
 class Command:
     """A running command. ``subscribed`` waits for the line about SUBACK that ``-d`` prints."""
 
@@ -33,6 +51,7 @@ class Command:
             list(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self.errors = b""
+        started.append(self)
 
     def wait_for(self, words: bytes) -> None:
         """Until a line of stderr contains ``words``."""

@@ -5,6 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from ..client.brokers import BROKERS, Broker
+from .commands import leaving_none_behind
+
+
+@pytest.fixture(autouse=True)
+def no_command_is_left_behind() -> Iterator[None]:
+    with leaving_none_behind():
+        yield
 
 
 @pytest.fixture(scope="module", params=["starlingmq", pytest.param("mosquitto", marks=pytest.mark.long)])

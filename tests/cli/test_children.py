@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
+
+import pytest
 
 from starlingmq.cli.children import Child
 from tests.patience import within
+
+from .commands import Command, leaving_none_behind
 
 PROGRAM = """
 import signal, sys
@@ -36,3 +41,10 @@ async def test_a_signal_waits_until_a_process_is_ready_for_it(tmp_path: Path) ->
         await child.ended.wait()
     assert child.code == 1
     await child.stop(1)
+
+
+def test_a_command_that_a_test_leaves_behind_is_ended() -> None:
+    with pytest.raises(ZeroDivisionError), leaving_none_behind():
+        left = Command([sys.executable, "-c", "import signal; signal.pause()"])
+        raise ZeroDivisionError
+    assert left.process.returncode == -signal.SIGKILL

@@ -105,7 +105,8 @@ async def test_a_connect_byte_by_byte_runs_out_of_time(serve: Serve, meet: Meet,
     for at in range(len(data)):
         slow.send(data[at : at + 1])
         with suppress(TimeoutError):
-            assert await asyncio.wait_for(slow.reader.read(1), 0.02) == b""
+            with suppress(ConnectionResetError):  # a byte that was on its way when the broker closed
+                assert await asyncio.wait_for(slow.reader.read(1), 0.02) == b""
             break
     taken = asyncio.get_running_loop().time() - began
     assert 0.1 <= taken < 0.1 + 2 * TICK + 1.0
