@@ -13,7 +13,7 @@ class LoneStore:
         self.claims: list[tuple[str, Callable[[str, Claimed], None]]] = []
         self.reads: list[tuple[str, Callable[[str, int, tuple[OwnerKey, ...]], None]]] = []
 
-    def claim(self, client_id: str, floor: int, answered: Callable[[str, Claimed], None]) -> None:
+    def claim(self, client_id: str, floor: int, will: bytes, answered: Callable[[str, Claimed], None]) -> None:
         self.claims.append((client_id, answered))
 
     def release(self, client_id: str, node: int, epoch: int, answered: Callable[[str, int, int, int], None]) -> None:

@@ -88,7 +88,9 @@ class ShareNode:
     def start(self) -> None:
         self.lives += 1
         self.alive = True
-        ports = OwnershipPorts(lambda _: 0, lambda name: name in self.wanted, lambda _: False)
+        ports = OwnershipPorts(
+            lambda _: 0, lambda name: name in self.wanted, lambda _: False, lambda _: b"", lambda *_: None
+        )
         owners, books = OwnerRequests(), ShareBooks()
         self.ownership = Ownership(owners, ports)
         view: Any = NodeView(self.world, self.number)

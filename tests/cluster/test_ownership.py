@@ -25,7 +25,7 @@ def test_of_each_share_one_request_is_under_way_and_the_others_follow_in_order()
 
     first, second, third = [f"c{n}" for n in range(100_000) if share_of(f"c{n}") == share_of("c0")][:3]
     for client_id in (first, second, "c1", third):
-        requests.claim(client_id, 0, answered)
+        requests.claim(client_id, 0, b"", answered)
     (one, other) = requests.lines.take_messages()
     assert [each.client_id for _, each in (one, other)] == [first, "c1"]
     requests.lines.answered(OwnerAnswer(one[1].ticket, 7, ()))

@@ -35,9 +35,11 @@ _start = ShareNode.start
 _begin = HeldKeys.begin
 
 
-def _grants_alone(self: ShareLeader, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...]) -> None:
-    self._keep(led, claim.client_id, key)
-    self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found))
+def _grants_alone(
+    self: ShareLeader, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...], will: bytes
+) -> None:
+    self._keep(led, KeyChanged(led.share, claim.client_id, key))
+    self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found, will != b""))
 
 
 def _answers_before_it_has_the_key(self: Shares, leader: int, change: KeyChanged) -> None:
@@ -80,10 +82,10 @@ def _passes_over_the_deputy(self: Reassignment, pair: Pair) -> None:
 
 
 def _tells_no_deputy(
-    self: ShareLeader, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...]
+    self: ShareLeader, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...], will: bytes
 ) -> None:
     """The deputy has the keys of the beginning."""
-    self._answer(led, key.node, OwnerAnswer(claim.ticket, key.epoch, found))
+    self._answer(led, key.node, OwnerAnswer(claim.ticket, key.epoch, found, will != b""))
 
 
 def _serves_without_a_copy(self: ShareLeader) -> None:

@@ -48,10 +48,10 @@ def test_worlds_hold_while_etcd_is_away(worlds: int, monkeypatch: pytest.MonkeyP
 
 
 def _answers_before_the_deputy(
-    self: ShareLeader, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...]
+    self: ShareLeader, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...], will: bytes
 ) -> None:
-    self._keep(led, claim.client_id, key)
-    self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found))
+    self._keep(led, KeyChanged(led.share, claim.client_id, key))
+    self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found, will != b""))
 
 
 _collect = ShareLeader._collect

@@ -5,7 +5,8 @@ Each connection leaves another will. Of each of them must hold, whatever fails:
 
 - it is published once at most;
 - it is not published after its client was back, if it was back before its delay was over;
-- in the end it is published, if its client was not back in time and did not take it back; unless its node kept nothing.
+- in the end it is published, if its client was not back in time and did not take it back; unless its node kept nothing;
+- the leader of its share knows it when its client gets CONNACK.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from random import Random
@@ -31,7 +32,7 @@ from tests.sim.world import LIVENESS_MAX, World
 
 from starlingmq.cluster.shares.share_messages import WillWrite
 from starlingmq.cluster.shares.will_book import WillBook
-from starlingmq.cluster.wills.will_records import WillValueError, decode_will
+from starlingmq.cluster.wills.will_records import decode_will
 from starlingmq.core.connect.ending import Ending
 from starlingmq.core.context.ready import Ready
 from starlingmq.core.session.session import Will as CoreWill
@@ -56,6 +57,7 @@ class Wish:
     back: Node | None = None  # ... and from whom
     clean: bool = False  # which began a new session
     found: bool = True  # or which found the one of before
+    unregistered: bool = False  # no leader of a share had heard of it at CONNACK
     tries: int = 0  # CONNECTs until then: one that was not answered may have cancelled it all the same
 
     def in_time(self) -> bool:
@@ -120,6 +122,7 @@ class Wisher(Person):
         now = self.schedule.now
         self.known = False
         self.wishes[-1].answered_at = now
+        self.wishes[-1].unregistered = self.wishes[-1].payload not in self.node.world.in_shares  # type: ignore[attr-defined]
         for wish in self.wishes[:-1]:
             if wish.back_at == inf:
                 wish.back_at, wish.clean, wish.back, wish.found = now, self.clean, self.node, present
@@ -174,7 +177,7 @@ class WillWorld(World):
         self.more = Random(f"wills {seed}")
         self.wishers: list[Wisher] = []
         self.published: dict[bytes, list[Publication]] = {}
-        self.in_shares: dict[bytes, None] = {}  # values that leaders of shares have written
+        self.in_shares: dict[bytes, None] = {}  # payloads of wills that leaders of shares have registered
         self.pair_lost = False  # a leader and its deputy were lost together, and perhaps records of wills with them
         self._uncommitted: dict[int, list[Publication]] = {}  # of the turn under way, by number of the node
 
@@ -219,48 +222,19 @@ class WillWorld(World):
         missing = [
             wish
             for wish in self.wishes()
-            if wish.required() and not wish.node.gone and wish.payload not in self.published and self._known(wish)
+            if wish.required() and not wish.node.gone and wish.payload not in self.published
         ]
-        known = self._ever_in_etcd() if missing else {}
-        return [
-            f"the will {wish.payload!r} of a client at {wish.node.host} was never published"
-            for wish in missing
-            if wish.payload in known or not self._dies_with_its_node(wish)
-        ]
-
-    def _ever_in_etcd(self) -> dict[bytes, None]:
-        """Payloads of all wills that were registered at some time."""
-        found: dict[bytes, None] = {}
-        for value in self._ever_written():
-            with suppress(WillValueError):
-                found[decode_will(value).payload] = None
-        return found
-
-    def _ever_written(self) -> list[bytes]:
-        return list(self.in_shares)
-
-    @staticmethod
-    def _dies_with_its_node(wish: Wish) -> bool:
-        """Whether the node of a will was lost before etcd knew the will, and its client was back elsewhere since."""
-        lost = any(wish.answered_at <= at <= wish.back_at for at in wish.node.crashes)
-        return lost and wish.back is not None and wish.back is not wish.node
-
-    def _known(self, wish: Wish) -> bool:
-        """Whether a node that may publish the will knew of it. A node that crashes before etcd has its will cannot tell
-        others. When the client is back at another one, wills that etcd does not have are settled unseen: see
-        KNOWN-ISSUES.
-        """
-        as_stored = b"\xc4" + bytes([len(wish.payload)]) + wish.payload
-        elsewhere = wish.back is not None and wish.back is not wish.node
-        return not elsewhere or any(as_stored in value for value in self._ever_written())
+        return [f"the will {wish.payload!r} of a client at {wish.node.host} was never published" for wish in missing]
 
     def wrongly_published(self) -> list[str]:
         found: list[str] = []
         for wish in self.wishes():
+            if wish.unregistered:
+                found.append(f"the will {wish.payload!r} was not registered when its client got CONNACK")
             times = [each.at for each in self.published.get(wish.payload, []) if each.is_stored()]
             if len(times) > 1 and not self.pair_lost:
                 found.append(f"the will {wish.payload!r} was published {len(times)} times")
-            # A will that only its own node knows may die with it, before etcd has it: see KNOWN-ISSUES.
+            # That the client has taken it back may be known to its own node alone, and die with it: see KNOWN-ISSUES.
             told = not self.plan.faulty or wish.back is not wish.node
             # A session that was at a node which left for good is over, as its client is told: its will is due, whenever
             # the client is back (MQTT 5, 3.1.3.2.2).
@@ -297,7 +271,7 @@ class WillWorld(World):
         write = WillBook.write
 
         def writing(book: WillBook, revision: int, writes: Iterable[WillWrite]) -> None:
-            self.in_shares.update({value: None for _, value in writes if value is not None})
+            self.in_shares.update({decode_will(value).payload: None for _, value in writes if value is not None})
             write(book, revision, writes)
 
         commit = Commits.commit

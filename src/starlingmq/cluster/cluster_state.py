@@ -187,6 +187,8 @@ class ClusterState:
             lambda client_id: self.takeovers.floor(client_id),
             lambda client_id: self.takeovers.is_wanted(client_id),
             lambda client_id: self.wills.is_known(client_id),
+            lambda client_id: self.wills.arm(client_id),
+            lambda client_id, epoch: self.wills.registration.armed(client_id, epoch),
         )
         owners, books = OwnerRequests(), ShareBooks()
         will_store = WillRequests(books)

@@ -3,7 +3,7 @@
 Laws, the same that the keys in etcd had (``takeover.ownership``):
 
 - A claim writes the key of its node, and reads those of all nodes in the same step. Its epoch is above all epochs of
-  the share, and above all that the claiming node knows.
+  the share, and above all that the claiming node knows. It registers the will of its CONNECT in that step, too.
 - A key is deleted by a release of its epoch, or of a later one.
 - ``unknown`` nodes have not said what they have, and the book may miss their keys from before it was collected: a claim
   names each of them with the highest epoch that was granted then. So a session from before is assumed there to be the
@@ -19,7 +19,15 @@ from starlingmq.cluster.shares.share_messages import Claim, Stated, WillChange, 
 from starlingmq.cluster.shares.share_table import VERSION_SHIFT
 from starlingmq.cluster.shares.will_book import WillBook, node_of
 from starlingmq.cluster.takeover.owner_store import OwnerKey
-from starlingmq.cluster.wills.will_records import SETTLED, RegisteredWill, decode_will, encode_will, is_taken
+from starlingmq.cluster.wills.will_records import (
+    REGISTERED,
+    SETTLED,
+    RegisteredWill,
+    decode_will,
+    encode_will,
+    is_taken,
+    will_key,
+)
 
 
 class OwnerBook:
@@ -63,6 +71,23 @@ class OwnerBook:
         if self.unknown:
             found = self._with_suspected(found, node)
         return key, found
+
+    def arm(self, owner: OwnerKey, claim: Claim) -> bytes:
+        """Registers the will of the CONNECT that has made the claim, unless there is a record of another will of that
+        node, or this will was settled. Returns the record; empty: it is not registered."""
+        if not claim.will:
+            return b""
+        key = will_key(owner.node, claim.client_id)
+        will = decode_will(claim.will)
+        known = self.wills.value(claim.client_id, key)
+        if known is not None:
+            before = decode_will(known)
+            if (before.state, before.id) != (REGISTERED, will.id):
+                return b""
+        will.epoch = owner.epoch
+        value = encode_will(will)
+        self.wills.write(owner.epoch, ((key, value),))
+        return value
 
     def _with_suspected(self, found: tuple[OwnerKey, ...], node: int) -> tuple[OwnerKey, ...]:
         """These keys, and those that unknown nodes may have, apart from the claiming ``node``."""

@@ -33,14 +33,14 @@ class OwnerRequests:
 
     # The store
 
-    def claim(self, client_id: str, floor: int, answered: Callable[[str, Claimed], None]) -> None:
-        claim = Claim(self.lines.ticket(), client_id, self._incarnation, floor, self.newest)
+    def claim(self, client_id: str, floor: int, will: bytes, answered: Callable[[str, Claimed], None]) -> None:
+        claim = Claim(self.lines.ticket(), client_id, self._incarnation, floor, self.newest, will)
         self._ask(claim, lambda answer: answered(client_id, self._claimed(answer)))
 
     def _claimed(self, answer: OwnerAnswer) -> Claimed:
         others = [key for key in answer.keys if key.node != self._me]
         floor = max([key.epoch if key.floor == CLEAN else key.floor for key in others], default=0)
-        return Claimed(answer.epoch, {key.node: key.epoch for key in others}, floor)
+        return Claimed(answer.epoch, {key.node: key.epoch for key in others}, floor, answer.armed)
 
     def release(self, client_id: str, node: int, epoch: int, answered: Callable[[str, int, int, int], None]) -> None:
         def released(answer: OwnerAnswer) -> None:

@@ -20,6 +20,7 @@ from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_messages import Copy, KeyChanged, Statement, WillChange, WillsKept
 from starlingmq.cluster.shares.share_table import NO_TABLE, Pair, ShareTable, share_of
 from starlingmq.cluster.shares.will_book import node_of
+from starlingmq.cluster.wills.will_records import will_key
 
 HINTS_MAX: Final = 256  # changes of one share that its leader has not answered; of more, the oldest are forgotten
 VOID_MAX: Final = 8  # pairs of one share; with more, all nodes are asked
@@ -82,6 +83,8 @@ class ShareBooks:
             return False
         if change.key.epoch:
             book.put(change.client_id, change.key)
+            if change.will:
+                book.put_wills(change.key.epoch, ((will_key(change.key.node, change.client_id), change.will),))
         else:
             book.drop(change.client_id, change.key.node)
         return True

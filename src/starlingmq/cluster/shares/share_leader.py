@@ -205,11 +205,12 @@ class ShareLeader:
         assert table is not None
         if isinstance(message, Claim):
             self.granted += 1
-            self._grant(led, message, *book.claim(node, message, table.version))
+            key, found = book.claim(node, message, table.version)
+            self._grant(led, message, key, found, book.arm(key, message))
         elif isinstance(message, Release):
             later = book.release(message.client_id, message.node, message.epoch)
             if later is None:
-                self._keep(led, message.client_id, OwnerKey(message.node, 0, 0))
+                self._keep(led, KeyChanged(led.share, message.client_id, OwnerKey(message.node, 0, 0)))
             answer = OwnerAnswer(message.ticket, book.counter, () if later is None else (later,))
             self._answer(led, node, answer, is_awaited=False)  # by no client
         elif isinstance(message, WillChange):
@@ -225,11 +226,11 @@ class ShareLeader:
             found = (*book.read(message.client_id), book.missing_below())
             self._answer(led, node, OwnerAnswer(message.ticket, newest, found))
 
-    def _grant(self, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...]) -> None:
-        """The deputy answers, if there is one."""
-        self._keep(led, claim.client_id, key, claim.ticket, found)
+    def _grant(self, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...], will: bytes) -> None:
+        """The deputy answers, if there is one. ``will``: the record that is written with the key."""
+        self._keep(led, KeyChanged(led.share, claim.client_id, key, claim.ticket, found, will))
         if not led.pair.deputy:
-            self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found))
+            self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found, will != b""))
 
     def _change_wills(self, led: LedShare, node: int, change: WillChange, table: ShareTable) -> None:
         book = led.book
@@ -250,11 +251,8 @@ class ShareLeader:
             if other != node and other in table.nodes:
                 self._answer(led, other, WillNews(revision, tuple(writes)))
 
-    def _keep(
-        self, led: LedShare, client_id: str, key: OwnerKey, ticket: int = 0, found: tuple[OwnerKey, ...] = ()
-    ) -> None:
+    def _keep(self, led: LedShare, change: KeyChanged) -> None:
         if led.pair.deputy:
-            change = KeyChanged(led.share, client_id, key, ticket, found)
             led.position = self._links.send(led.pair.deputy, change)
 
     def _answer(self, led: LedShare, node: int, answer: Answer, is_awaited: bool = True) -> None:

@@ -30,13 +30,15 @@ WillWrite = tuple[bytes, bytes | None]  # such a key and its new value; None: it
 
 
 class Claim(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """``newest``: the newest epoch that the node knows."""
+    """``newest``: the newest epoch that the node knows. ``will``: the record of the will that the claiming CONNECT
+    leaves, without its epoch; empty: none."""
 
     ticket: int
     client_id: str
     incarnation: int
     floor: int
     newest: int
+    will: bytes = b""
 
 
 class Release(msgspec.Struct, array_like=True, tag=2, frozen=True):
@@ -53,22 +55,25 @@ class Read(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 class OwnerAnswer(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """``epoch``: of the claim, or the highest of the share. ``keys``: before the claim; of a release: the later key
-    that it has not deleted."""
+    that it has not deleted. ``armed``: the will of the claim is registered, in the revision ``epoch``."""
 
     ticket: int
     epoch: int
     keys: tuple[OwnerKey, ...]
+    armed: bool = False
 
 
 class KeyChanged(msgspec.Struct, array_like=True, tag=5, frozen=True):
     """A key is written; its epoch 0: deleted. ``ticket``: of the claim that has written it, which the deputy answers
-    with ``found`` once it has the key; 0: there is none."""
+    with ``found`` once it has the key; 0: there is none. ``will``: the record of the will that is written with it, in
+    the revision of its epoch; empty: none."""
 
     share: int
     client_id: str
     key: OwnerKey
     ticket: int = 0
     found: tuple[OwnerKey, ...] = ()
+    will: bytes = b""
 
 
 class Copy(msgspec.Struct, array_like=True, tag=6, frozen=True):

@@ -23,6 +23,10 @@ class WillBook:
         """0: there is no such key."""
         return self._records.get(client_id, {}).get(key, (0, b""))[0]
 
+    def value(self, client_id: str, key: bytes) -> bytes | None:
+        record = self._records.get(client_id, {}).get(key)
+        return None if record is None else record[1]
+
     def write(self, revision: int, writes: Iterable[WillWrite]) -> None:
         for key, value in writes:
             client_id = client_of_key(key)

@@ -26,18 +26,20 @@ class OwnerKey(NamedTuple):
 
 class Claimed(NamedTuple):
     """A claim was granted. ``others``: nodes with a key before, and their epochs, without the claiming node. Everything
-    of epochs below ``floor`` was discarded."""
+    of epochs below ``floor`` was discarded. ``armed``: the will that came with it is registered."""
 
     epoch: int
     others: dict[int, int]
     floor: int
+    armed: bool = False
 
 
 class OwnerStore(Protocol):
     answered_at: float  # when a request was last answered, or is sure to be
 
-    def claim(self, client_id: str, floor: int, answered: Callable[[str, Claimed], None]) -> None:
-        """Writes the key of this node, and reads those of the others in the same step."""
+    def claim(self, client_id: str, floor: int, will: bytes, answered: Callable[[str, Claimed], None]) -> None:
+        """Writes the key of this node, and reads those of the others in the same step. ``will``: a record to register
+        with it, if this node has none of that client id; empty: none."""
 
     def release(self, client_id: str, node: int, epoch: int, answered: Callable[[str, int, int, int], None]) -> None:
         """Deletes the key of a node unless it has a later epoch. The answer: client id, node, the newest epoch of the

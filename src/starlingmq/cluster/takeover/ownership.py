@@ -36,6 +36,7 @@ class UnderWay(NamedTuple):
 
     clean: bool
     newest: int
+    will: bool  # it brings a will
 
 
 class OwnershipPorts:
@@ -45,13 +46,22 @@ class OwnershipPorts:
     floor: Callable[[str], int]
     wanted: Callable[[str], bool]  # whether a CONNECT waits for it
     needed: Callable[[str], bool]  # whether this node must keep its key even without a session of it
+    arm: Callable[[str], bytes]  # the record of the will that the next claim registers; empty: none
+    armed: Callable[[str, int], None]  # that claim is answered, with the epoch in which it has; 0: it has not
 
     def __init__(
-        self, floor: Callable[[str], int], wanted: Callable[[str], bool], needed: Callable[[str], bool]
+        self,
+        floor: Callable[[str], int],
+        wanted: Callable[[str], bool],
+        needed: Callable[[str], bool],
+        arm: Callable[[str], bytes],
+        armed: Callable[[str, int], None],
     ) -> None:
         self.floor = floor
         self.wanted = wanted
         self.needed = needed
+        self.arm = arm
+        self.armed = armed
 
 
 class Ownership:
@@ -138,8 +148,9 @@ class Ownership:
             if client_id in self._unconditional or client_id in self._written or self._ports.wanted(client_id):
                 self.claims += 1
                 floor = self._ports.floor(client_id)
-                self._claiming[client_id] = UnderWay(floor == CLEAN, self.newest)
-                self._store.claim(client_id, floor, self._claimed)
+                will = self._ports.arm(client_id)
+                self._claiming[client_id] = UnderWay(floor == CLEAN, self.newest, will != b"")
+                self._store.claim(client_id, floor, will, self._claimed)
         while self._releases:
             self._releasing += 1
             self._store.release(*self._releases.popleft(), self._released)
@@ -147,6 +158,8 @@ class Ownership:
     def _claimed(self, client_id: str, claimed: Claimed) -> None:
         under_way = self._claiming.pop(client_id)
         self.newest = max(self.newest, claimed.epoch)
+        if under_way.will:
+            self._ports.armed(client_id, claimed.epoch if claimed.armed else 0)
         if client_id in self._again:
             del self._again[client_id]
             self._claims[client_id] = self._written[client_id] = None
@@ -154,7 +167,7 @@ class Ownership:
         unconditional = client_id in self._unconditional
         self._unconditional.pop(client_id, None)
         self._written.pop(client_id, None)
-        self._owned[client_id] = Owned(client_id, *claimed, under_way.clean, unconditional)
+        self._owned[client_id] = Owned(client_id, *claimed[:3], under_way.clean, unconditional)
 
     def _released(self, client_id: str, node: int, newest: int, later: int) -> None:
         self._releasing -= 1

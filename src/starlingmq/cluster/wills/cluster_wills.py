@@ -64,6 +64,7 @@ from starlingmq.cluster.wills.will_store import WillStore
 from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
+from starlingmq.core.context.owner_claims import OwnerClaim
 from starlingmq.core.context.ready import SESSION_PUT, Write
 from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
@@ -177,6 +178,9 @@ class ClusterWills(Subsystem):
         for will in [will for will in entry.due if _is_settled(will, settled)]:
             entry.due.remove(will)
             self.table.drop_due(name, will)
+        claim = self._claim(name)
+        if claim is not None and _is_claim_settled(claim, settled):
+            self._broker.connecting.not_claimed(name, Reason.SERVER_BUSY, WILL_TAKEN, "will_taken")
         session = self._ctx.sessions.get(name)
         if session is not None and session.will is not None and _is_settled(session.will, settled):
             session.will = None
@@ -204,14 +208,52 @@ class ClusterWills(Subsystem):
 
     def unpublished(self, client_id: str) -> bool:
         """Whether a will of an earlier connection is still to be published here, or its settlement to be confirmed, or
-        a copy of one: here, by this incarnation or an earlier one, or by another node, which has taken it."""
+        a copy of one: here, by this incarnation or an earlier one, or by another node, which has taken it. Or the will
+        of the CONNECT that waits is not registered yet."""
         self._remember(self._ctx.now)
         entry = self.table.get(client_id)
         if entry is None or not entry.due:
-            return self._has_unpublished_copy(client_id) or self._taken_away.is_unpublished(client_id)
+            if self._has_unpublished_copy(client_id) or self._taken_away.is_unpublished(client_id):
+                return True
+            return not self._is_armed(client_id)
         if client_id in self.table.held:
             self.table.end_hold(client_id)
         return True
+
+    # The will of a CONNECT that waits
+
+    def _claim(self, client_id: str) -> OwnerClaim | None:
+        """The CONNECT that waits, if it brings a will."""
+        claims = self._ctx.cluster.claims
+        claim = None if claims is None else claims.waiting.get(client_id)
+        return None if claim is None or claim.will is None else claim
+
+    def arm(self, client_id: str) -> bytes:
+        """The record that the claim of the CONNECT registers; empty: it brings no will, or one that has to wait until
+        the record of an earlier will is gone."""
+        self._remember(self._ctx.now)
+        claim, session, entry = self._claim(client_id), self._ctx.sessions.get(client_id), self.table.get(client_id)
+        if claim is None or claim.will is None or (session is not None and session.will is not None):
+            return b""
+        if self.registration.is_under_way(client_id):
+            return b""
+        if entry is not None and (entry.due or entry.known is None or entry.known.id != claim.will.id):
+            return b""
+        value = registered(claim.will, claim.expiry, 0.0)
+        self.registration.arm(client_id, value)
+        return encode_will(value)
+
+    def _is_armed(self, client_id: str) -> bool:
+        """Whether the will of the CONNECT that waits is registered. If not, it will be."""
+        claim = self._claim(client_id)
+        if claim is None or claim.will is None:
+            return True
+        known = self.table.entry(client_id).known
+        if known is not None and (known.state, known.id, known.epoch) == (REGISTERED, claim.will.id, claim.epoch):
+            return True
+        if self.registration.is_complete() and not self.registration.is_under_way(client_id):
+            self.table.look_later(client_id)
+        return False
 
     def leave(self, client_id: str, node: int, epoch: int) -> tuple[bool, int]:
         """The client is at that node now, since ``epoch``, which settles the due wills: they are left to it.
@@ -221,10 +263,11 @@ class ClusterWills(Subsystem):
         key is deleted soon; 0: only the records tell."""
         pending = self.pending_of(client_id)
         if not pending:
-            if not self._may_have_taken(client_id):
-                return False, CANCELLED
-            self._doubtful[client_id] = max(epoch, self._doubtful.get(client_id, 0))
             entry = self.table.get(client_id)
+            if not self._may_have_taken(client_id):
+                is_left = self.registration.is_under_way(client_id) or (entry is not None and entry.revision != 0)
+                return is_left, CANCELLED
+            self._doubtful[client_id] = max(epoch, self._doubtful.get(client_id, 0))
             return True, CANCELLED if entry is not None and entry.lived else 0
         if not self.table.entry(client_id).due:
             return True, CANCELLED
@@ -350,7 +393,7 @@ class ClusterWills(Subsystem):
         entry = self.table.get(name)
         session = self._ctx.sessions.get(name)
         if entry is None:
-            if session is None or session.will is None:
+            if self._wanted(name, session) is None:
                 return
             entry = self.table.entry(name)
         if session is not None and session.will is not None:
@@ -378,15 +421,27 @@ class ClusterWills(Subsystem):
             self.registration.amend(name, entry, RegisteredWill(FIRING, first.id, epoch=first.epoch))
 
     def _step_of_session(self, name: str, entry: WillEntry, session: Session | None) -> None:
-        if session is not None and session.will is not None:
-            due_at = session.will_at if session.client is None else 0.0
-            value = registered(session.will, session.expiry, due_at)
+        value = self._wanted(name, session)
+        if value is not None:
             if entry.known != value:
                 self.registration.amend(name, entry, value)
         elif entry.revision:
             self.registration.amend(name, entry, None)
         else:
             self.table.forget(name)
+
+    def _wanted(self, client_id: str, session: Session | None) -> RegisteredWill | None:
+        """The record of the will that the client has here: of its session, or of its CONNECT that waits."""
+        if session is not None and session.will is not None:
+            due_at = session.will_at if session.client is None else 0.0
+            return registered(session.will, session.expiry, due_at)
+        claim, entry = self._claim(client_id), self.table.get(client_id)
+        if claim is None or claim.will is None:
+            return None
+        if claim.epoch:
+            return registered(claim.will, claim.expiry, 0.0)
+        known = None if entry is None else entry.known
+        return known if known is not None and known.id == claim.will.id else None
 
     # Output
 
@@ -419,6 +474,14 @@ class ClusterWills(Subsystem):
         for name in self.table.held:
             soonest = sooner(soonest, self.table.entry(name).held_at_most(now))
         return soonest or inf
+
+
+def _is_claim_settled(claim: OwnerClaim, settled: RegisteredWill) -> bool:
+    """Whether the will of a CONNECT that waits is settled: other nodes took this node for gone, or its client is at
+    another one."""
+    if claim.will is None:
+        return False
+    return _is_settled(claim.will, settled) if claim.epoch else claim.will.id == settled.id
 
 
 def _is_settled(will: Will, settled: RegisteredWill) -> bool:

@@ -62,6 +62,11 @@ def wills_of(node: int) -> bytes:
     return b"%d/" % node
 
 
+def will_key(node: int, client_id: str) -> bytes:
+    """The key of the will of a client of the node."""
+    return wills_of(node) + client_id.encode()
+
+
 def taken_key(taker: int, node: int, client_id: str) -> bytes:
     """The key of a will that ``taker`` has taken from ``node``."""
     return wills_of(taker) + taken_name(node, client_id).encode()

@@ -52,6 +52,7 @@ class WillRegistration:
         self._seen: dict[str, None] = {}  # names that were read, or learned of since the reading began
         self._unchecked: deque[str] = deque()  # names that may have no record, to be checked
         self._under_way: dict[str, None] = {}  # names of records whose change is not answered
+        self._arming: dict[str, RegisteredWill] = {}  # those of them that a claim registers
 
     def enter(self, me: int) -> None:
         self._keys = wills_of(me)
@@ -122,6 +123,21 @@ class WillRegistration:
         """Brings the name's record to that value (None: deletes it), unless it has changed."""
         self._under_way[name] = None
         self._store.change(WillUpdate(self._keys + name.encode(), entry.revision, value), self._changed)
+
+    def arm(self, client_id: str, value: RegisteredWill) -> None:
+        """A claim registers that value, in its epoch, if there is no record of another will."""
+        self._under_way[client_id] = None
+        self._arming[client_id] = value
+
+    def armed(self, client_id: str, epoch: int) -> None:
+        """The claim is answered. ``epoch``: its own, which is the revision of the record; 0: it did not register it."""
+        value = self._arming.pop(client_id)
+        del self._under_way[client_id]
+        if epoch:
+            value.epoch = epoch
+            self.know(WillRecord(self._keys + client_id.encode(), epoch, value))
+        else:
+            self._table.look_later(client_id)
 
     def _changed(self, changed: WillChanged) -> None:
         del self._under_way[self.name_of(changed.record.key)]

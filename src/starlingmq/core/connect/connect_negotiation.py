@@ -74,11 +74,19 @@ def asks_for_storage(connect: Connect) -> bool:
     return not connect.clean_start
 
 
+def session_expiry(ctx: Context, connect: Connect) -> int:
+    """Seconds that the session lasts without a connection."""
+    if connect.version == 5:
+        return min(number(connect.properties, prop.SESSION_EXPIRY_INTERVAL, 0), ctx.mqtt.max_session_expiry)
+    return 0 if connect.clean_start else ctx.mqtt.session_expiry_v3
+
+
 def agree(ctx: Context, client: Client, connect: Connect, session: Session, agreed: Properties) -> None:
     """Settle the limits of both sides; ``agreed`` becomes the properties of CONNACK."""
     mqtt = ctx.mqtt
     limits = ctx.limits
     keep_alive = connect.keep_alive
+    session.expiry = session_expiry(ctx, connect)
     if client.version == 5:
         _agree_5(ctx, client, connect, session, agreed)
         imposed = mqtt.server_keep_alive
@@ -89,7 +97,6 @@ def agree(ctx: Context, client: Client, connect: Connect, session: Session, agre
             keep_alive = imposed
             agreed[prop.SERVER_KEEP_ALIVE] = imposed
     else:
-        session.expiry = 0 if connect.clean_start else mqtt.session_expiry_v3
         client.window_limit = mqtt.max_inflight or MAX_PACKET_ID
     client.keep_alive = keep_alive * 1.5  # [MQTT-3.1.2-22]
     client.plain = client.max_packet == 0 and client.alias_out_limit == 0 and session.moving is None
@@ -102,9 +109,7 @@ def agree(ctx: Context, client: Client, connect: Connect, session: Session, agre
 def _agree_5(ctx: Context, client: Client, connect: Connect, session: Session, agreed: Properties) -> None:
     mqtt = ctx.mqtt
     wishes = connect.properties
-    asked = number(wishes, prop.SESSION_EXPIRY_INTERVAL, 0)
-    session.expiry = min(asked, mqtt.max_session_expiry)
-    if session.expiry != asked:
+    if session.expiry != number(wishes, prop.SESSION_EXPIRY_INTERVAL, 0):
         agreed[prop.SESSION_EXPIRY_INTERVAL] = session.expiry
     client.window_limit = number(wishes, prop.RECEIVE_MAXIMUM, 65535)
     if mqtt.max_inflight != 0:
@@ -140,5 +145,9 @@ def will_of(ctx: Context, client: Client, packet: WillPacket | None) -> Will | N
     identity = 0
     if ctx.cluster.wills is not None:
         identity = ctx.next_sequence()
-    granted = client.rights is not None and client.rights.source is not None
-    return Will(message, cast(int, delay), cast(int, expiry), client, identity, granted)
+    return Will(message, cast(int, delay), cast(int, expiry), client, identity, has_own_rules(client))
+
+
+def has_own_rules(client: Client) -> bool:
+    """Whether its login brought rules, which are not stored."""
+    return client.rights is not None and client.rights.source is not None

@@ -15,7 +15,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlingmq.core.connect.connect_negotiation import agree, asks_for_storage, check, number, will_of
+from starlingmq.core.connect.connect_negotiation import (
+    agree,
+    asks_for_storage,
+    check,
+    has_own_rules,
+    number,
+    session_expiry,
+    will_of,
+)
 from starlingmq.core.connect.connect_verdict import (
     ADMITTED,
     AFTER_EARLIER,
@@ -253,7 +261,7 @@ class Connecting:
         connect = self.ending.waiting[client]
         verdict, session = self._decide(client, connect, False)
         if verdict.kind == ADMITTED:
-            self._begin(client, connect, session, auth_data, 0)
+            self._begin(client, connect, session, auth_data, None, 0)
         elif verdict.kind == AFTER_EARLIER and session is not None and session.client is not None:
             ctx.halt(client, WORKING)
             ctx.jobs.append(SuccessionJob(self, client, session.client, auth_data))
@@ -261,7 +269,8 @@ class Connecting:
             if not client.client_id:
                 self._assign(client)
             ctx.halt(client, WORKING)
-            claim = OwnerClaim(client, auth_data, connect.clean_start, ctx.now)
+            will, expiry = will_of(ctx, client, connect.will), session_expiry(ctx, connect)
+            claim = OwnerClaim(client, auth_data, connect.clean_start, ctx.now, will, expiry)
             earlier_claim = ctx.cluster.claims.hold(client.client_id, claim)
             if earlier_claim is not None:
                 self.ending.fail(earlier_claim.client, Reason.SERVER_BUSY, CLIENT_ID_IN_USE, "client_id_in_use")
@@ -279,7 +288,7 @@ class Connecting:
         verdict, session = self._decide(client, connect, True)
         if verdict.kind != ADMITTED:
             return False
-        self._begin(client, connect, session, claim.auth_data, epoch)
+        self._begin(client, connect, session, claim.auth_data, claim, epoch)
         return True
 
     def settle_will_for_connect(self, client_id: str) -> None:
@@ -315,7 +324,13 @@ class Connecting:
             self.not_claimed(client_id, Reason.SERVER_BUSY, detail, "client_id_in_use")
 
     def _begin(
-        self, client: Client, connect: Connect, session: Session | None, auth_data: bytes | None, epoch: int
+        self,
+        client: Client,
+        connect: Connect,
+        session: Session | None,
+        auth_data: bytes | None,
+        claim: OwnerClaim | None,
+        epoch: int,
     ) -> None:
         ctx = self.ctx
         del self.ending.waiting[client]
@@ -349,9 +364,10 @@ class Connecting:
         client.state = OPEN
         client.meter = ctx.quotas.meter(ctx.now)
         self.deadlines.watch(client)
-        session.will = will_of(ctx, client, connect.will)
+        session.will = will_of(ctx, client, connect.will) if claim is None else claim.will
         if session.will is not None:
             session.will.epoch = session.epoch
+            session.will.granted = has_own_rules(client)  # the rules may have changed while it waited
             self.ending.will_changed(session)
         ctx.counters.clients_connected += 1
         if ctx.recording and (session.expiry != 0 or session.kept or session.will is not None):

@@ -47,7 +47,7 @@ class ClusterPort:
 
     def claim_ids(self, silence: float, limit: float) -> OwnerClaims:
         """From now on, no client is served before this node owns its client id."""
-        self.claims = claims = OwnerClaims(silence, limit)
+        self.claims = claims = OwnerClaims(silence, limit, self.wills)
         return claims
 
     def share_qos2(self) -> RemoteQos2:

@@ -18,8 +18,9 @@ over, and not been able to say so.
 
 from __future__ import annotations
 
+from starlingmq.core.context.will_port import WillPort
 from starlingmq.core.session.connection import CLOSED
-from starlingmq.core.session.session import Client
+from starlingmq.core.session.session import Client, Will
 
 
 class OwnerClaim:
@@ -29,15 +30,21 @@ class OwnerClaim:
     auth_data: bytes | None
     clean_start: bool
     since: float  # broker time
+    will: Will | None  # the will that its connection leaves, if it is accepted
+    expiry: int  # the session expiry interval that it gets then
     epoch: int  # the ownership epoch; 0: unknown yet
     absent: dict[int, int] | None  # nodes that had nothing of the session -> the epoch of their owner key
     unsure: bool  # one of them has said so since the owner keys were read
 
-    def __init__(self, client: Client, auth_data: bytes | None, clean_start: bool, since: float) -> None:
+    def __init__(
+        self, client: Client, auth_data: bytes | None, clean_start: bool, since: float, will: Will | None, expiry: int
+    ) -> None:
         self.client = client
         self.auth_data = auth_data
         self.clean_start = clean_start
         self.since = since
+        self.will = will
+        self.expiry = expiry
         self.epoch = 0
         self.absent = None
         self.unsure = False
@@ -50,14 +57,16 @@ class OwnerClaims:
     silence: float  # seconds that a CONNECT waits for an etcd that does not answer
     limit: float  # seconds that it waits for the session in any case
     _wanted: dict[str, None]
+    _wills: WillPort | None
 
-    def __init__(self, silence: float, limit: float) -> None:
+    def __init__(self, silence: float, limit: float, wills: WillPort | None) -> None:
         self.waiting = {}
         self.unowned = {}
         self.released = []
         self.silence = silence
         self.limit = limit
         self._wanted = {}
+        self._wills = wills
 
     def hold(self, client_id: str, claim: OwnerClaim) -> OwnerClaim | None:
         """Hold a CONNECT. Returns the one with the same client id that was held before, which has to be refused."""
@@ -73,7 +82,10 @@ class OwnerClaims:
     def drop(self, client_id: str) -> OwnerClaim | None:
         """Stop holding the CONNECT for a client id."""
         self.unowned.pop(client_id, None)
-        return self.waiting.pop(client_id, None)
+        claim = self.waiting.pop(client_id, None)
+        if claim is not None and claim.will is not None and self._wills is not None:
+            self._wills.change(client_id)
+        return claim
 
     def still(self, client_id: str) -> OwnerClaim | None:
         """The CONNECT held for a client id. One whose client has disconnected is removed."""
@@ -88,6 +100,8 @@ class OwnerClaims:
         claim = self.unowned.pop(client_id, None)
         if claim is not None:
             claim.epoch = epoch
+            if claim.will is not None:
+                claim.will.epoch = epoch
 
     def found_nothing(self, client_id: str, node: int, epoch: int) -> None:
         """A node with an owner key of that epoch has nothing of the session. It may have handed the session to a later
