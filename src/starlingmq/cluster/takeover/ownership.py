@@ -36,7 +36,6 @@ class UnderWay(NamedTuple):
 
     clean: bool
     newest: int
-    will: bool  # it brings a will
 
 
 class OwnershipPorts:
@@ -47,7 +46,9 @@ class OwnershipPorts:
     wanted: Callable[[str], bool]  # whether a CONNECT waits for it
     needed: Callable[[str], bool]  # whether this node must keep its key even without a session of it
     arm: Callable[[str], bytes]  # the record of the will that the next claim registers; empty: none
-    armed: Callable[[str, int], None]  # that claim is answered, with the epoch in which it has; 0: it has not
+    armed: Callable[
+        [str, int], None
+    ]  # a claim is answered, with the epoch in which it has registered it; 0: it has not
 
     def __init__(
         self,
@@ -148,9 +149,8 @@ class Ownership:
             if client_id in self._unconditional or client_id in self._written or self._ports.wanted(client_id):
                 self.claims += 1
                 floor = self._ports.floor(client_id)
-                will = self._ports.arm(client_id)
-                self._claiming[client_id] = UnderWay(floor == CLEAN, self.newest, will != b"")
-                self._store.claim(client_id, floor, will, self._claimed)
+                self._claiming[client_id] = UnderWay(floor == CLEAN, self.newest)
+                self._store.claim(client_id, floor, self._ports.arm(client_id), self._claimed)
         while self._releases:
             self._releasing += 1
             self._store.release(*self._releases.popleft(), self._released)
@@ -158,8 +158,7 @@ class Ownership:
     def _claimed(self, client_id: str, claimed: Claimed) -> None:
         under_way = self._claiming.pop(client_id)
         self.newest = max(self.newest, claimed.epoch)
-        if under_way.will:
-            self._ports.armed(client_id, claimed.epoch if claimed.armed else 0)
+        self._ports.armed(client_id, claimed.epoch if claimed.armed else 0)
         if client_id in self._again:
             del self._again[client_id]
             self._claims[client_id] = self._written[client_id] = None

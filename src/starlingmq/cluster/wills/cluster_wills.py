@@ -2,10 +2,16 @@
 
 ::
 
-    own node     nothing <--> REGISTERED --due--> FIRING --confirmed by the leader--> published, stored, deleted
-                                   |
-    others                         '--> SETTLED: taken by the leader, because its node is gone and it is due;
-                                        or taken or cancelled by the node where its client is back (will_settlement)
+    own node     nothing --the claim of its CONNECT--> REGISTERED --due--> FIRING --confirmed--> published, stored
+                    ^                                      |  |                                        |
+                    '-------DISCONNECT, or refused---------'  |                                        '--> nothing
+    others                                                    '--> SETTLED: taken by the leader, because its node is
+                                 gone and it is due; or taken or cancelled by the node where its client is back
+                                 (will_settlement)
+
+"Registered" is written in the step in which the leader grants the claim, and answered by the deputy, which has it then.
+If the client's earlier will still has its record at this node, the claim registers nothing: the record is changed once
+that will is published or cancelled, and CONNACK waits for it.
 
 The leader is that of the share of the client id. Every step is a change of one record, and succeeds only if the record
 is unchanged: of two nodes that want the same will, one gets it. That node writes so before it publishes, and stores in
@@ -13,6 +19,8 @@ the same turn that it has published.
 
 Invariants:
 
+- The leader and the deputy of the share have the record of a will before its client gets CONNACK. If others settle it
+  before that, the CONNECT is refused. The record of a CONNECT that is refused or given up is deleted.
 - A will is published at most once, and within ``takeover_timeout`` of the time at which its node requested the change
   that allows it. After that the node has to request it again: a client that is back at another node may have had the
   will settled.
@@ -64,7 +72,6 @@ from starlingmq.cluster.wills.will_store import WillStore
 from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
-from starlingmq.core.context.owner_claims import OwnerClaim
 from starlingmq.core.context.ready import SESSION_PUT, Write
 from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
@@ -178,8 +185,8 @@ class ClusterWills(Subsystem):
         for will in [will for will in entry.due if _is_settled(will, settled)]:
             entry.due.remove(will)
             self.table.drop_due(name, will)
-        claim = self._claim(name)
-        if claim is not None and _is_claim_settled(claim, settled):
+        brought = self._brought(name)
+        if brought is not None and (brought.id == settled.id or 0 < brought.epoch < settled.epoch):
             self._broker.connecting.not_claimed(name, Reason.SERVER_BUSY, WILL_TAKEN, "will_taken")
         session = self._ctx.sessions.get(name)
         if session is not None and session.will is not None and _is_settled(session.will, settled):
@@ -222,38 +229,33 @@ class ClusterWills(Subsystem):
 
     # The will of a CONNECT that waits
 
-    def _claim(self, client_id: str) -> OwnerClaim | None:
-        """The CONNECT that waits, if it brings a will."""
+    def _brought(self, client_id: str) -> RegisteredWill | None:
+        """The record of the will that a CONNECT brings which waits; its epoch is 0 until that is known."""
         claims = self._ctx.cluster.claims
         claim = None if claims is None else claims.waiting.get(client_id)
-        return None if claim is None or claim.will is None else claim
+        return None if claim is None or claim.will is None else registered(claim.will, claim.expiry, 0.0)
 
     def arm(self, client_id: str) -> bytes:
         """The record that the claim of the CONNECT registers; empty: it brings no will, or one that has to wait until
         the record of an earlier will is gone."""
         self._remember(self._ctx.now)
-        claim, session, entry = self._claim(client_id), self._ctx.sessions.get(client_id), self.table.get(client_id)
-        if claim is None or claim.will is None or (session is not None and session.will is not None):
+        value, session, entry = self._brought(client_id), self._ctx.sessions.get(client_id), self.table.get(client_id)
+        if value is None or (session is not None and session.will is not None):
+            return b""
+        if entry is not None and (entry.due or entry.known is None or entry.known.id != value.id):
             return b""
         if self.registration.is_under_way(client_id):
             return b""
-        if entry is not None and (entry.due or entry.known is None or entry.known.id != claim.will.id):
-            return b""
-        value = registered(claim.will, claim.expiry, 0.0)
         self.registration.arm(client_id, value)
         return encode_will(value)
 
     def _is_armed(self, client_id: str) -> bool:
-        """Whether the will of the CONNECT that waits is registered. If not, it will be."""
-        claim = self._claim(client_id)
-        if claim is None or claim.will is None:
+        """Whether the will of the CONNECT that waits is registered, or need not be: a CONNECT that does not end an
+        earlier connection is refused."""
+        value, session, entry = self._brought(client_id), self._ctx.sessions.get(client_id), self.table.get(client_id)
+        if value is None or (session is not None and session.will is not None):
             return True
-        known = self.table.entry(client_id).known
-        if known is not None and (known.state, known.id, known.epoch) == (REGISTERED, claim.will.id, claim.epoch):
-            return True
-        if self.registration.is_complete() and not self.registration.is_under_way(client_id):
-            self.table.look_later(client_id)
-        return False
+        return entry is not None and entry.known == value
 
     def leave(self, client_id: str, node: int, epoch: int) -> tuple[bool, int]:
         """The client is at that node now, since ``epoch``, which settles the due wills: they are left to it.
@@ -435,13 +437,11 @@ class ClusterWills(Subsystem):
         if session is not None and session.will is not None:
             due_at = session.will_at if session.client is None else 0.0
             return registered(session.will, session.expiry, due_at)
-        claim, entry = self._claim(client_id), self.table.get(client_id)
-        if claim is None or claim.will is None:
-            return None
-        if claim.epoch:
-            return registered(claim.will, claim.expiry, 0.0)
+        value, entry = self._brought(client_id), self.table.get(client_id)
+        if value is None or value.epoch:
+            return value
         known = None if entry is None else entry.known
-        return known if known is not None and known.id == claim.will.id else None
+        return known if known is not None and known.id == value.id else None
 
     # Output
 
@@ -474,14 +474,6 @@ class ClusterWills(Subsystem):
         for name in self.table.held:
             soonest = sooner(soonest, self.table.entry(name).held_at_most(now))
         return soonest or inf
-
-
-def _is_claim_settled(claim: OwnerClaim, settled: RegisteredWill) -> bool:
-    """Whether the will of a CONNECT that waits is settled: other nodes took this node for gone, or its client is at
-    another one."""
-    if claim.will is None:
-        return False
-    return _is_settled(claim.will, settled) if claim.epoch else claim.will.id == settled.id
 
 
 def _is_settled(will: Will, settled: RegisteredWill) -> bool:

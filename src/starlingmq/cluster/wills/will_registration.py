@@ -9,7 +9,8 @@
 Invariants:
 
 - Nothing is changed or published before the registration is complete (``is_complete``): until then, a record that this
-  node does not know may say that another node has settled the will.
+  node does not know may say that another node has settled the will. The will of a new connection is registered all the
+  same, by its claim, which finds out whether there is a record.
 - A change succeeds only if the record is unchanged since ``WillEntry.revision``, and no second change of a record is
   requested before the first is answered.
 - A record that the node has learned of since a reading began is not missing, even if the reading does not have it.
@@ -51,8 +52,8 @@ class WillRegistration:
         self._read = False  # all records of this node were read
         self._seen: dict[str, None] = {}  # names that were read, or learned of since the reading began
         self._unchecked: deque[str] = deque()  # names that may have no record, to be checked
-        self._under_way: dict[str, None] = {}  # names of records whose change is not answered
-        self._arming: dict[str, RegisteredWill] = {}  # those of them that a claim registers
+        # names of records whose change is not answered -> the value, if a claim brings it
+        self._under_way: dict[str, RegisteredWill | None] = {}
 
     def enter(self, me: int) -> None:
         self._keys = wills_of(me)
@@ -126,12 +127,13 @@ class WillRegistration:
 
     def arm(self, client_id: str, value: RegisteredWill) -> None:
         """A claim registers that value, in its epoch, if there is no record of another will."""
-        self._under_way[client_id] = None
-        self._arming[client_id] = value
+        self._under_way[client_id] = value
 
     def armed(self, client_id: str, epoch: int) -> None:
-        """The claim is answered. ``epoch``: its own, which is the revision of the record; 0: it did not register it."""
-        value = self._arming.pop(client_id)
+        """A claim is answered. ``epoch``: its own, if it has registered the will that it brought; 0: it has not."""
+        value = self._under_way.get(client_id)
+        if value is None:
+            return  # the claim brought none
         del self._under_way[client_id]
         if epoch:
             value.epoch = epoch

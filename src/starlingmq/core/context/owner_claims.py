@@ -83,9 +83,13 @@ class OwnerClaims:
         """Stop holding the CONNECT for a client id."""
         self.unowned.pop(client_id, None)
         claim = self.waiting.pop(client_id, None)
-        if claim is not None and claim.will is not None and self._wills is not None:
-            self._wills.change(client_id)
+        if claim is not None:
+            self._will_changed(client_id, claim)
         return claim
+
+    def _will_changed(self, client_id: str, claim: OwnerClaim) -> None:
+        if claim.will is not None and self._wills is not None:
+            self._wills.change(client_id)
 
     def still(self, client_id: str) -> OwnerClaim | None:
         """The CONNECT held for a client id. One whose client has disconnected is removed."""
@@ -102,6 +106,7 @@ class OwnerClaims:
             claim.epoch = epoch
             if claim.will is not None:
                 claim.will.epoch = epoch
+            self._will_changed(client_id, claim)
 
     def found_nothing(self, client_id: str, node: int, epoch: int) -> None:
         """A node with an owner key of that epoch has nothing of the session. It may have handed the session to a later
