@@ -206,8 +206,8 @@ def test_a_node_dies_while_a_will_that_its_client_has_taken_back_is_still_regist
     fleet.keep_owners_at(1, 2)
     watcher = watch(fleet, 2)
     client = leave_will(fleet, 0, "c", expiry=3600)
+    fleet.hold_owners(0)  # the leader does not hear of DISCONNECT
     client.send(Disconnect())
-    fleet.hold_owners(0)  # the leader does not hear of it
     fleet.advance(0.01)
     second = fleet[1].open()
     second.send(Connect(5, "c", False, properties={SESSION_EXPIRY_INTERVAL: 3600}))
