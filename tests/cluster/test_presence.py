@@ -152,8 +152,8 @@ def test_a_connack_waits_for_a_will_and_for_its_retained_message() -> None:
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_a_connack_waits_for_a_will_that_its_connected_node_cannot_register_yet(clean: bool) -> None:
-    """Its record was lost with the leader and the deputy of the share. For longer than ``takeover_timeout``: the node is
-    heard, so the will is not given up."""
+    """For longer than ``takeover_timeout``: the node is heard, so the will is not given up. Its record was lost
+    with the leader and the deputy of the share."""
     fleet = Fleet(3)
     watcher = watch(fleet, 2)
     client = ask(fleet, 0, 5, False)
