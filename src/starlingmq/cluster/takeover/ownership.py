@@ -38,6 +38,7 @@ class UnderWay(NamedTuple):
     newest: int
 
 
+@dataclass(frozen=True, slots=True)
 class OwnershipPorts:
     """The queries that claims make to other parts of the node, about a client id."""
 
@@ -46,23 +47,8 @@ class OwnershipPorts:
     wanted: Callable[[str], bool]  # whether a CONNECT waits for it
     needed: Callable[[str], bool]  # whether this node must keep its key even without a session of it
     arm: Callable[[str], bytes]  # the record of the will that the next claim registers; empty: none
-    armed: Callable[
-        [str, int], None
-    ]  # a claim is answered, with the epoch in which it has registered it; 0: it has not
-
-    def __init__(
-        self,
-        floor: Callable[[str], int],
-        wanted: Callable[[str], bool],
-        needed: Callable[[str], bool],
-        arm: Callable[[str], bytes],
-        armed: Callable[[str, int], None],
-    ) -> None:
-        self.floor = floor
-        self.wanted = wanted
-        self.needed = needed
-        self.arm = arm
-        self.armed = armed
+    # a claim is answered, with the epoch in which it has registered the will that it brought; 0: it has registered none
+    armed: Callable[[str, int], None]
 
 
 class Ownership:

@@ -263,7 +263,7 @@ class WillSettlements:
         if not self._connected(settlement.node) and not self._is_patient(settlement):
             for each in copies:
                 self.lost += 1
-                self._change(WillUpdate(each.key, each.revision, None))
+                self._change(each.key, each.revision, None)
         self._look_again(settlement)
 
     def _know(self, settlement: Settlement, record: WillRecord) -> None:
@@ -295,7 +295,7 @@ class WillSettlements:
         elif self._is_expected(settlement):
             self._look_again(settlement)
         else:
-            self._amend(settlement, revision, RegisteredWill(SETTLED, 0, epoch=settlement.epoch))
+            self._change(settlement.key, revision, RegisteredWill(SETTLED, 0, epoch=settlement.epoch))
 
     def _is_expected(self, settlement: Settlement) -> bool:
         """Whether the other node writes the key, or answers. A due will is waited for as long as the node is connected;
@@ -315,11 +315,11 @@ class WillSettlements:
         elif other and self._is_patient(settlement):
             self._look_again(settlement)  # an earlier will, which the due one replaces
         elif settlement.will == CANCELLED or settlement.cancels(value):
-            self._amend(settlement, revision, mine)
+            self._change(settlement.key, revision, mine)
         else:
             mine.taker = self._me
             copy = taken_key(self._me, settlement.node, settlement.client_id)
-            self._amend(settlement, revision, mine, (copy, value))
+            self._change(settlement.key, revision, mine, (copy, value))
 
     def _look_at_settled(self, settlement: Settlement, value: RegisteredWill, revision: int) -> None:
         if value.taker and not (value.taker == self._me and self._is_published_here(settlement, value)):
@@ -350,7 +350,7 @@ class WillSettlements:
             if self._is_expected(settlement):
                 self._look_again(settlement)
             else:
-                self._amend(settlement, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
+                self._change(settlement.key, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
         else:
             self._conclude(settlement)
 
@@ -369,7 +369,7 @@ class WillSettlements:
             self._conclude(settlement)
         else:
             self.lost += 1
-            self._change(WillUpdate(settlement.key, revision, None))
+            self._change(settlement.key, revision, None)
 
     def _copy_is_gone(self, settlement: Settlement) -> None:
         if settlement.pointer is None:
@@ -385,21 +385,14 @@ class WillSettlements:
             self._look_again(settlement)
         else:
             self.lost += 1
-            self._amend(settlement, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
+            self._change(settlement.key, revision, RegisteredWill(SETTLED, value.id, epoch=settlement.epoch))
 
     # Changes
 
-    def _amend(
-        self,
-        settlement: Settlement,
-        revision: int,
-        value: RegisteredWill,
-        copy: tuple[bytes, RegisteredWill] | None = None,
+    def _change(
+        self, key: bytes, revision: int, value: RegisteredWill | None, copy: tuple[bytes, RegisteredWill] | None = None
     ) -> None:
-        self._change(WillUpdate(settlement.key, revision, value, copy))
-
-    def _change(self, update: WillUpdate) -> None:
-        self._store.change(update, self._changed)
+        self._store.change(WillUpdate(key, revision, value, copy), self._changed)
 
     def _changed(self, changed: WillChanged) -> None:
         settlement = self._looked_at.get(changed.update.key)
