@@ -77,14 +77,14 @@ class Wish:
 @dataclass(slots=True)
 class Publication:
     """``ticket``: of the commit that stores the turn; None: it is stored, or nothing is kept. Receivers get the will
-    after that, so a turn that was lost in a crash has published nothing.
+    after that, so a turn that was lost in a crash, or that a failing disk has refused, has published nothing.
     """
 
     at: float
     ticket: Ticket | None = None
 
     def is_stored(self) -> bool:
-        return self.ticket is None or self.ticket.done
+        return self.ticket is None or (self.ticket.done and not self.ticket.refused)
 
 
 class Wisher(Person):
