@@ -232,6 +232,24 @@ def test_leader_and_node_of_a_will_die_right_after_connack() -> None:
     assert published(watcher, 30.0) == [b"will/c"]
 
 
+def test_a_client_is_back_at_its_node_while_etcd_has_not_what_its_earlier_will_retains() -> None:
+    """The record of that will stays, as other nodes have to wait for it. The new one is registered after that."""
+    fleet = Fleet(2)
+    will = Will(b"will/c", b"gone", 1, True, {})
+    fleet[0].open().send(Connect(5, "c", True, will=will))
+    fleet.advance(0.5)
+    fleet.etcd.lose_leader(fleet.now, 20.0)
+    second = fleet[0].open()
+    second.send(Connect(5, "c", True, will=will))
+    fleet.advance(1.0, 0.02)
+    assert second.expect(Connack).reason == 0
+    before = fleet.will(KEY)
+    assert before is not None and before.state == FIRING
+    fleet.advance(40.0, 0.1)
+    after = fleet.will(KEY)
+    assert after is not None and after.state == REGISTERED
+
+
 # Mistakes
 
 

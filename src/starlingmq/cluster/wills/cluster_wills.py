@@ -19,8 +19,9 @@ the same turn that it has published.
 
 Invariants:
 
-- The leader and the deputy of the share have the record of a will before its client gets CONNACK. If others settle it
-  before that, the CONNECT is refused. The record of a CONNECT that is refused or given up is deleted.
+- The leader and the deputy of the share have the record of a will before its client gets CONNACK, unless this node has
+  published an earlier will whose retained message is not in etcd: then soon after that is. If others settle it before
+  CONNACK, the CONNECT is refused. The record of a CONNECT that is refused or given up is deleted.
 - A will is published at most once, and within ``takeover_timeout`` of the time at which its node requested the change
   that allows it. After that the node has to request it again: a client that is back at another node may have had the
   will settled.
@@ -250,12 +251,12 @@ class ClusterWills(Subsystem):
         return encode_will(value)
 
     def _is_armed(self, client_id: str) -> bool:
-        """Whether the will of the CONNECT that waits is registered, or need not be: a CONNECT that does not end an
-        earlier connection is refused."""
+        """Whether the will of the CONNECT that waits is registered, or is not waited for: such a CONNECT is refused, or
+        the record is still that of an earlier will whose retained message is not in etcd."""
         value, session, entry = self._brought(client_id), self._ctx.sessions.get(client_id), self.table.get(client_id)
         if value is None or (session is not None and session.will is not None):
             return True
-        return entry is not None and entry.known == value
+        return entry is not None and (entry.known == value or entry.sequence > self._written())
 
     def leave(self, client_id: str, node: int, epoch: int) -> tuple[bool, int]:
         """The client is at that node now, since ``epoch``, which settles the due wills: they are left to it.
