@@ -29,6 +29,7 @@ from starlingmq.cluster.shares.share_table import Pair
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.takeover.owner_store import OwnerKey
+from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
 INTERPRETED = pytest.mark.interpreted_only("compiled code takes no stand-ins, and is not patched")
@@ -137,8 +138,12 @@ def _is_deaf(self: WillRequests, news: WillNews) -> None:
     """A node that does not hear of what others do with its wills."""
 
 
-def _tells_of_nothing_taken(self: ClusterWills, client_id: str) -> bool:
-    return False
+_leave = ClusterWills.leave
+
+
+def _tells_of_nothing_taken(self: ClusterWills, client_id: str, node: int, epoch: int) -> tuple[bool, int]:
+    told = _leave(self, client_id, node, epoch)
+    return told if self.pending_of(client_id) else (False, CANCELLED)
 
 
 class PlantedWill(NamedTuple):
@@ -169,7 +174,7 @@ def test_each_mistake_with_wills_is_found(mistake: PlantedWill, monkeypatch: pyt
 
 @INTERPRETED
 def test_a_taken_will_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClusterWills, "_may_have_taken", _tells_of_nothing_taken)
+    monkeypatch.setattr(ClusterWills, "leave", _tells_of_nothing_taken)
     with pytest.raises(AssertionError):
         test_share_wills.test_a_client_waits_for_its_will_that_yet_another_node_has_taken_and_not_published()
 

@@ -168,6 +168,8 @@ class WillSettlements:
         found = self._settlements.get(key)
         if found is not None and found.epoch >= epoch:
             found.will = will
+            if found.final and not found.done and self._published(taken_name(node, client_id), found.seen):
+                self._conclude(found)  # taken by this node
             if found.done:
                 self._forget(found)
             return found.done
