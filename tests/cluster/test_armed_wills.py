@@ -38,6 +38,8 @@ from starlingmq.core.context.owner_claims import OwnerClaims
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL
 
+pytestmark = pytest.mark.interpreted_only("compiled code cannot be patched")
+
 KEY = will_key(1, "c")
 
 
@@ -83,8 +85,7 @@ def test_the_deputy_writes_the_will_with_the_key() -> None:
     share = share_of("c")
     books = ShareBooks()
     pairs = tuple([Pair(2, 3, 1, 0)] * (share + 1))
-    with patch.object(ShareBooks, "set_table", lambda self, table, me: None):
-        books._table, books._me = ShareTable(1, {2: 1, 3: 1}, pairs), 3
+    books._table, books._me = ShareTable(1, {2: 1, 3: 1}, pairs), 3
     books.books[share] = OwnerBook(1, 0, True)
     will = claim_with(7).will
     assert books.keep(2, KeyChanged(share, "c", OwnerKey(1, 9, 9), 1, (), will))
@@ -122,9 +123,6 @@ def registered_at_connack(fleet: Fleet) -> Iterator[list[bool]]:
 
     with patch.object(Connecting, "_welcome", noting):
         yield seen
-
-
-pytestmark = pytest.mark.interpreted_only("compiled code cannot be patched")
 
 
 def come(fleet: Fleet, place: int, payload: bytes = b"gone", clean_start: bool = False) -> FakeClient:

@@ -152,7 +152,9 @@ class Ownership:
         unconditional = client_id in self._unconditional
         self._unconditional.pop(client_id, None)
         self._written.pop(client_id, None)
-        self._owned[client_id] = Owned(client_id, *claimed[:3], under_way.clean, unconditional)
+        self._owned[client_id] = Owned(
+            client_id, claimed.epoch, claimed.others, claimed.floor, under_way.clean, unconditional
+        )
 
     def _released(self, client_id: str, node: int, newest: int, later: int) -> None:
         self._releasing -= 1
