@@ -18,6 +18,7 @@ from starlingmq.cluster.shares.share_messages import (
     WillHint,
     WillNews,
     WillRead,
+    WillsFound,
     WillsKept,
     WillsOf,
 )
@@ -305,14 +306,17 @@ class Requests:
         return [message for message in self.sent() if isinstance(message, (WillChange, WillRead))]
 
     def answer(self, part: WillsOf, *wills: tuple[bytes, int, bytes]) -> None:
-        self.found.answered(WillAnswer(part.ticket, False, 0, wills))
+        self.found.found(WillsFound(part.reading, part.shares, wills))
         self.found.give_answers()
+
+    def answered(self, answer: WillAnswer) -> None:
+        self.found.lines.answered(answer)
 
 
 def test_the_records_of_a_node_are_told_by_the_leaders_of_all_shares() -> None:
     world = Requests()
     asked = world.parts()
-    assert [each.share for each in asked] == list(range(SHARES)) and {each.node for each in asked} == {1}
+    assert sorted(share for each in asked for share in each.shares) == list(range(SHARES)) and len(asked) == 2
     many = tuple([(b"1/c%d" % number, 7, encode_will(WILL)) for number in range(PAGE + 1)])
     world.answer(asked[0], *many)
     assert world.heard == [WillRecord(key, 7, WILL) for key, _, _ in many[:PAGE]], "a turn takes no more"
@@ -344,12 +348,11 @@ def test_a_new_table_begins_a_reading_again_and_asks_again() -> None:
     world.found.set_table(Reassignment(world.table, {2: 1}).table, True)
     messages = world.found.take_messages()
     assert [message for _, message in messages if isinstance(message, WillRead)] == [asked]
-    assert len(messages) == SHARES + 1 and {node for node, _ in messages} == {2}
+    assert len(messages) == 2 and {node for node, _ in messages} == {2}
     world.found.give_answers()
     assert world.heard == ["begins"]
-    for ticket in (first[0].ticket, asked.ticket):
-        world.found.answered(WillAnswer(ticket, False, 0, ((b"1/c", 7, encode_will(WILL)),)))
-    world.found.give_answers()
+    world.answered(WillAnswer(asked.ticket, False, 0, ((b"1/c", 7, encode_will(WILL)),)))
+    world.answer(first[0], (b"1/c", 7, encode_will(WILL)))
     assert world.heard == ["begins"], "an answer to what was asked before tells nothing"
 
 
@@ -357,7 +360,7 @@ def test_news_of_a_record_that_is_being_read_is_told_once() -> None:
     world = Requests()
     asked = world.parts()
     settled = RegisteredWill(SETTLED, 7)
-    world.found.answered(WillAnswer(asked[0].ticket, False, 0, ((b"1/c", 7, encode_will(WILL)),)))
+    world.found.found(WillsFound(asked[0].reading, asked[0].shares, ((b"1/c", 7, encode_will(WILL)),)))
     world.found.news(WillNews(8, ((b"1/c", encode_will(settled)),)))
     world.found.give_answers()
     assert world.heard == [(WillRecord(b"1/c", 8, settled), 8)], "the reading would undo the news"
@@ -438,10 +441,10 @@ def test_changes_that_wait_for_a_lost_leader_keep_no_other_share_waiting() -> No
     first, answered = world.asked()
     assert isinstance(first, WillChange) and isinstance(answered, WillChange)
     assert (first.client_id, answered.client_id) == (lost[0], other)
-    world.found.answered(WillAnswer(answered.ticket, True, 9, ()))
+    world.answered(WillAnswer(answered.ticket, True, 9, ()))
     world.found.give_answers()
     assert [each.record for each in changed] == [WillRecord(b"1/c1", 9, WILL)] and world.sent() == []
-    world.found.answered(WillAnswer(first.ticket, True, 5, ()))
+    world.answered(WillAnswer(first.ticket, True, 5, ()))
     (second,) = world.asked()
     assert isinstance(second, WillChange) and second.client_id == lost[1]
 
@@ -458,7 +461,7 @@ def test_a_read_goes_past_changes_that_wait_in_its_share() -> None:
     (read,) = world.asked()
     world.found.set_table(Reassignment(world.table, {2: 1}).table, True)
     assert read in world.asked(), "the next leader is asked"
-    world.found.answered(WillAnswer(read.ticket, False, 9, ((b"1/c", 8, encode_will(WILL)),)))
+    world.answered(WillAnswer(read.ticket, False, 9, ((b"1/c", 8, encode_will(WILL)),)))
     world.found.give_answers()
     assert told == [[WillRecord(b"1/c", 8, WILL)]] and not world.found.idle()
 
@@ -483,10 +486,10 @@ def test_a_refused_change_tells_more_than_what_was_read_before() -> None:
     world = Requests()
     parts = world.parts()
     settled = RegisteredWill(SETTLED, 7)
-    world.found.answered(WillAnswer(parts[0].ticket, False, 0, ((b"1/c", 5, encode_will(WILL)),)))
+    world.found.found(WillsFound(parts[0].reading, parts[0].shares, ((b"1/c", 5, encode_will(WILL)),)))
     world.found.change(WillUpdate(b"1/c", 5, None), world.heard.append)
     (change,) = world.asked()
-    world.found.answered(WillAnswer(change.ticket, False, 8, ((b"1/c", 8, encode_will(settled)),)))
+    world.answered(WillAnswer(change.ticket, False, 8, ((b"1/c", 8, encode_will(settled)),)))
     world.found.give_answers()
     assert len(world.heard) == 1, "the reading would undo it"
 
@@ -496,11 +499,11 @@ def test_a_copy_that_was_made_though_its_answer_was_lost_is_read() -> None:
     world = Requests()
     parts = world.parts()
     copy = b"1/\0c/2"
-    world.found.answered(WillAnswer(parts[0].ticket, False, 0, ((copy, 8, encode_will(WILL)),)))
+    world.found.found(WillsFound(parts[0].reading, parts[0].shares, ((copy, 8, encode_will(WILL)),)))
     taken = RegisteredWill(SETTLED, 7, taker=1)
     world.found.change(WillUpdate(b"2/c", 5, taken, (copy, WILL)), lambda _: None)
     (change,) = world.asked()
-    world.found.answered(WillAnswer(change.ticket, False, 8, ((b"2/c", 8, encode_will(taken)),)))
+    world.answered(WillAnswer(change.ticket, False, 8, ((b"2/c", 8, encode_will(taken)),)))
     world.found.give_answers()
     assert world.heard == [WillRecord(copy, 8, WILL)], "the copy would never be published, nor deleted"
 
@@ -515,9 +518,9 @@ def test_a_change_that_does_not_match_tells_the_record_and_each_tells_when_it_wa
         world.found.change(each, changed.append)
     (message,) = world.asked()
     world.found.lines.now = 4.0
-    world.found.answered(WillAnswer(message.ticket, False, 9, ((b"1/c", 8, encode_will(WILL)), (b"2/c", 9, b""))))
+    world.answered(WillAnswer(message.ticket, False, 9, ((b"1/c", 8, encode_will(WILL)), (b"2/c", 9, b""))))
     (message,) = world.asked()
-    world.found.answered(WillAnswer(message.ticket, True, 10, ()))
+    world.answered(WillAnswer(message.ticket, True, 10, ()))
     world.found.give_answers()
     assert changed == [
         WillChanged(update, False, WillRecord(b"1/c", 8, WILL), 3.0),

@@ -46,8 +46,10 @@ from starlingmq.cluster.shares.share_messages import (
     Statement,
     WillAnswer,
     WillChange,
+    WillKey,
     WillNews,
     WillRead,
+    WillsFound,
     WillsKept,
     WillsOf,
     WillWrite,
@@ -58,6 +60,7 @@ from starlingmq.cluster.shares.will_book import node_of
 from starlingmq.cluster.takeover.owner_store import OwnerKey
 
 COPIES_PER_TURN: Final = 64
+WILLS_PER_ANSWER: Final = 256  # or all of one share
 SWEEPS_PER_TURN: Final = 16  # shares whose keys are searched for those of earlier incarnations
 
 
@@ -86,6 +89,7 @@ class LedShare:
     book: OwnerBook
     asked: dict[int, None]  # nodes whose statement is missing
     statements: dict[int, Statement]
+    readers: dict[int, int]  # nodes that wait for their wills, and the number of their reading
     waiting: list[tuple[int, Request]]  # (node, its message)
     position: int  # number of the last message to the deputy about this share; 0: none in this version
 
@@ -96,6 +100,7 @@ class LedShare:
         self.state = LeadState.ASKING if book is None else LeadState.SERVING if serving else LeadState.WHOLE
         self.asked = {}
         self.statements = {}
+        self.readers = {}
         self.waiting = []
         self.position = 0
 
@@ -200,6 +205,34 @@ class ShareLeader:
         if led.state is LeadState.WHOLE and len(led.waiting) == 1:
             self._to_copy = {led.share: None, **self._to_copy}
 
+    def read_wills(self, node: int, asked: WillsOf) -> None:
+        """Tells the node of its wills in these shares, of those that do not serve yet once they do."""
+        led = [self._led[share] for share in asked.shares if share in self._led]
+        for each in led:
+            each.readers[node] = asked.reading
+        self._tell_readers([each for each in led if each.state is LeadState.SERVING])
+
+    def _tell_readers(self, led: list[LedShare]) -> None:
+        read: dict[tuple[int, int, int], list[LedShare]] = {}  # (node, its reading, deputy) -> shares
+        for each in led:
+            for node, reading in each.readers.items():
+                read.setdefault((node, reading, each.pair.deputy), []).append(each)
+            each.readers = {}
+        for (node, reading, _), shares in read.items():
+            self._tell_wills(node, reading, shares)
+
+    def _tell_wills(self, node: int, reading: int, shares: list[LedShare]) -> None:
+        """``shares`` have one deputy."""
+        told: list[LedShare] = []
+        wills: list[WillKey] = []
+        for led in shares:
+            told.append(led)
+            wills += led.book.wills.of_node(node)
+            if len(wills) >= WILLS_PER_ANSWER or led is shares[-1]:
+                last = max(told, key=_position)
+                self._answer(last, node, WillsFound(reading, tuple([each.share for each in told]), tuple(wills)))
+                told, wills = [], []
+
     def _execute(self, led: LedShare, node: int, message: Request) -> None:
         table, book = self._table, led.book
         assert table is not None
@@ -217,9 +250,6 @@ class ShareLeader:
             self._change_wills(led, node, message, table)
         elif isinstance(message, WillRead):
             wills = book.wills.of_client(message.client_id)
-            self._answer(led, node, WillAnswer(message.ticket, False, book.counter, wills))
-        elif isinstance(message, WillsOf):
-            wills = book.wills.of_node(message.node)
             self._answer(led, node, WillAnswer(message.ticket, False, book.counter, wills))
         else:
             newest = max(book.counter, table.version << VERSION_SHIFT)
@@ -331,6 +361,7 @@ class ShareLeader:
         if not self._to_copy:
             return
         count = 0
+        serving: list[LedShare] = []
         for share in list(self._to_copy):
             led = self._led[share]
             if led.pair.deputy:
@@ -340,11 +371,14 @@ class ShareLeader:
                 count += 1
             del self._to_copy[share]
             led.state = LeadState.SERVING
+            serving.append(led)
+            if count >= COPIES_PER_TURN:
+                break
+        self._tell_readers(serving)
+        for led in serving:
             waiting, led.waiting = led.waiting, []
             for node, message in waiting:
                 self._execute(led, node, message)
-            if count >= COPIES_PER_TURN:
-                return
 
     def _sweep(self) -> None:
         """Tells nodes that have restarted which keys their earlier incarnations have written."""
@@ -385,6 +419,10 @@ class ShareLeader:
         if self._led:
             for node in self._table.nodes:
                 self._links.send(node, Settled(tuple(self._led)))
+
+
+def _position(led: LedShare) -> int:
+    return led.position
 
 
 def _served(node: int, statement: Statement) -> list[Served]:

@@ -7,7 +7,8 @@
     Copy, KeyChanged       from the leader to the deputy                   Ask           from a new leader to all
     Statement              from each node to a new leader                  Settled       from a new leader to all
     Earlier                from the leader to a node that has restarted
-    WillChange, WillRead, WillsOf   from a node to the leader of the share      WillAnswer   back to that node
+    WillChange, WillRead   from a node to the leader of the share          WillAnswer    back to that node
+    WillsOf                from a node to the leader of the shares         WillsFound    back to that node
     WillHint               from a node to the deputy, if the leader is slow to answer its WillChange
     WillsKept              from the leader to the deputy                   WillNews      from the leader to their node
     Hasten                 from the leader to the deputy, if an answer waits for its acknowledgement
@@ -134,11 +135,10 @@ class WillRead(msgspec.Struct, array_like=True, tag=12, frozen=True):
 
 
 class WillsOf(msgspec.Struct, array_like=True, tag=13, frozen=True):
-    """Reads all wills of a node in a share."""
+    """Reads all wills of the sender in these shares. ``reading``: a number of its choice."""
 
-    ticket: int
-    share: int
-    node: int
+    reading: int
+    shares: tuple[int, ...]
 
 
 class WillAnswer(msgspec.Struct, array_like=True, tag=14, frozen=True):
@@ -171,6 +171,14 @@ class WillHint(msgspec.Struct, array_like=True, tag=17, frozen=True):
     change: WillChange
 
 
+class WillsFound(msgspec.Struct, array_like=True, tag=19, frozen=True):
+    """All wills of the node in these shares, which are some of those it has asked for, or all."""
+
+    reading: int
+    shares: tuple[int, ...]
+    wills: tuple[WillKey, ...]
+
+
 class Hasten(msgspec.Struct, array_like=True, tag=18, frozen=True):
     """The sender waits until the other node has taken everything before this."""
 
@@ -179,9 +187,11 @@ class ShareMessageError(ValueError):
     """The bytes are not messages of this version."""
 
 
-Request = Claim | Release | Read | WillChange | WillRead | WillsOf
-Answer = OwnerAnswer | WillAnswer | WillNews
-Message = Request | Answer | KeyChanged | WillsKept | WillHint | Copy | Ask | Statement | Settled | Earlier | Hasten
+Request = Claim | Release | Read | WillChange | WillRead
+Answer = OwnerAnswer | WillAnswer | WillsFound | WillNews
+Message = (
+    Request | WillsOf | Answer | KeyChanged | WillsKept | WillHint | Copy | Ask | Statement | Settled | Earlier | Hasten
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Any = msgspec.msgpack.Decoder(list[Message])
@@ -189,7 +199,7 @@ _decoder: Any = msgspec.msgpack.Decoder(list[Message])
 
 def share_asked(message: Request) -> int:
     """The share that a request is about."""
-    return message.share if isinstance(message, WillsOf) else share_of(message.client_id)
+    return share_of(message.client_id)
 
 
 def encode(message: Message) -> bytes:

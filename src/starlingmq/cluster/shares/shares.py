@@ -48,6 +48,7 @@ from starlingmq.cluster.shares.share_messages import (
     WillHint,
     WillNews,
     WillRead,
+    WillsFound,
     WillsKept,
     WillsOf,
 )
@@ -172,14 +173,18 @@ class Shares(Subsystem):
         return False
 
     def _take(self, node: int, message: Message) -> None:
-        if isinstance(message, (Claim, Release, Read, WillChange, WillRead, WillsOf)):
+        if isinstance(message, (Claim, Release, Read, WillChange, WillRead)):
             self.leader.take(node, message)
         elif isinstance(message, OwnerAnswer):
             self.owners.lines.answered(message)
         elif isinstance(message, WillAnswer):
-            self.wills.answered(message)
+            self.wills.lines.answered(message)
         elif isinstance(message, WillNews):
             self.wills.news(message)
+        elif isinstance(message, WillsOf):
+            self.leader.read_wills(node, message)
+        elif isinstance(message, WillsFound):
+            self.wills.found(message)
         elif isinstance(message, KeyChanged):
             self._keep(node, message)
         elif isinstance(message, WillsKept):

@@ -26,6 +26,7 @@ from starlingmq.cluster.shares.share_messages import (
     WillKey,
     WillNews,
     WillRead,
+    WillsFound,
     WillsOf,
     WillWrite,
 )
@@ -58,7 +59,8 @@ class WillRequests:
         self._me = 0
         self._follower: WillFollower | None = None
         self._answers: deque[Callable[[], None]] = deque()
-        self._missing: dict[int, None] = {}  # tickets of the parts of the reading, one for each share
+        self._reading = 0  # number of the last one
+        self._missing: dict[int, None] = {}  # the shares of which the reading lacks the records
         self._found: dict[bytes, WillKey] = {}  # by the reading, and not told yet
         self._is_reading = False
         self._looked_until = 0  # the last ticket at the last look
@@ -116,10 +118,12 @@ class WillRequests:
         self._found, self._missing = {}, {}
         self._is_reading = self._taking_part and self._follower is not None
         if self._is_reading:
+            self._reading += 1
+            shares: dict[int, list[int]] = {}
             for share, pair in enumerate(self._table.pairs):
-                message = WillsOf(self.lines.ticket(), share, self._me)
-                self._missing[message.ticket] = None
-                self._messages.append((pair.leader, message))
+                self._missing[share] = None
+                shares.setdefault(pair.leader, []).append(share)
+            self._messages += [(leader, WillsOf(self._reading, tuple(asked))) for leader, asked in shares.items()]
 
     def _leave_out(self, keys: list[bytes]) -> None:
         """Their records are newer than those that were read."""
@@ -212,12 +216,13 @@ class WillRequests:
         values = [value for _, value in message.writes if value is not None]
         return all(decode_will(value).state == REGISTERED for value in values)
 
-    def answered(self, answer: WillAnswer) -> None:
-        if answer.ticket not in self._missing:
-            self.lines.answered(answer)
+    def found(self, part: WillsFound) -> None:
+        """A part of a reading has come."""
+        if part.reading != self._reading:
             return
-        del self._missing[answer.ticket]
-        self._found.update({will[0]: will for will in answer.wills})
+        for share in part.shares:
+            self._missing.pop(share, None)
+        self._found.update({will[0]: will for will in part.wills})
 
     def news(self, news: WillNews) -> None:
         """Another node has written records of this node."""
