@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import ceil, inf
 from random import Random
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from starlingmq.core.context.ready import Ready
 from starlingmq.core.session.session import Client
 
 NO_TICKET: Final = 1 << 40  # no request has it
+ROUNDED: Final = 1e-3  # of a step: what sums of seconds are rounded by
 
 
 class NodeWorld(World):
@@ -77,6 +78,9 @@ class NodeWorld(World):
 
     def received(self, envelope: Envelope) -> None:
         self.cluster.received(envelope, self.fleet.now)
+
+    def wake_at(self) -> float:
+        return min(self.state.wake_at() or inf, self.cluster.wake_at() or inf)
 
     def turn(self) -> bool:
         """One turn; whether anything came of it."""
@@ -316,10 +320,11 @@ class Fleet:
             self._running = False
 
     def advance(self, seconds: float, step: float = 0.01) -> None:
-        """Let time pass, in small steps."""
+        """Let time pass, in small steps; those in which nothing is due are left out."""
         end = self.now + seconds
         while self.now < end:
-            self.now = min(end, self.now + step)
+            steps = max(1, ceil((min(self._due_at(), end) - self.now) / step - ROUNDED))
+            self.now = min(end, self.now + steps * step)
             late, self._late = self._late, []
             for each in late:
                 self._carry(*each)
@@ -330,6 +335,13 @@ class Fleet:
                 for node in self.nodes:
                     node.etcd.keep_alive(self.now)
             self.run()
+
+    def _due_at(self) -> float:
+        """When a node is to be woken, or etcd answers or is to be told that the nodes are alive."""
+        if self._late:
+            return self.now
+        etcd = self.etcd.next_due()
+        return min([self._kept_at + 1.0, inf if etcd is None else etcd, *[node.wake_at() for node in self.nodes]])
 
     def answered(self, name: str, answer: Answer) -> None:
         """etcd answers that session."""

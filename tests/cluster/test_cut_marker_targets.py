@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.cluster import takeover_world, test_cut_marker_hazards
+from tests.cluster import test_cut_marker_hazards
 from tests.cluster.fleet import Fleet
 from tests.cluster.mistakes import Mistake, each_mistake, each_scene, numbers
 from tests.cluster.test_takeover import LASTING, lasting, publish, published, subscribe
@@ -156,10 +156,6 @@ def test_two_sessions_with_one_short_name_move_together() -> None:
         assert published(client.receive()) == [b"one"]
 
 
-def a_random_world() -> None:
-    takeover_world.run(1)
-
-
 before_its_session = test_cut_marker_hazards.a_marker_counts_that_arrives_before_its_session
 
 
@@ -181,7 +177,7 @@ def neighbours(self: CutMarkers, inbound: InboundSession) -> tuple[int, ...] | N
 
 
 MISTAKES: dict[str, Mistake] = {
-    "a marker too few": Mistake(CutMarkers, "_holders", first_only, a_random_world),
+    "a marker too few": Mistake(CutMarkers, "_holders", first_only, a_part_that_is_still_on_its_way_is_marked),
     "every node hears of it": Mistake(CutMarkers, "_holders", lambda *_: None, a_move_concerns_two_nodes),
     "a former owner hears nothing of it": Mistake(CutMarkers, "_holders", first_only, a_move_concerns_two_nodes),
     "another node hears of it instead": Mistake(
