@@ -29,6 +29,7 @@ HEAD: Final = "file\tway\tseconds\tcpu_seconds\ttests"
 PURE: Final = "pure"
 COMPILED: Final = "compiled"
 SPARK: Final = ("tests/spark/",)
+BROWSER: Final = ("tests/api/test_accessibility.py", "tests/api/test_dashboard_", "tests/api/test_dashboard.py")
 SOURCES: Final = (
     "tests/docs/test_claims.py",
     "tests/docs/test_language.py",
@@ -85,10 +86,10 @@ def average() -> float:
 
 
 def lot(file: str) -> str:
-    """The tests that pytest-xdist gives to one process: those of a file, all with Spark, which starts once there, or
-    all of SOURCES, for which all sources are read once.
+    """The tests that pytest-xdist gives to one process: those of a file, all with Spark or with a browser, which start
+    once there, or all of SOURCES, for which all sources are read once.
     """
-    return next((shared[0] for shared in (SPARK, SOURCES) if file.startswith(shared)), file)
+    return next((shared[0] for shared in (SPARK, BROWSER, SOURCES) if file.startswith(shared)), file)
 
 
 def sort_longest_first(items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ from tests.sim.world import World
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("worlds", few([7, 90, 200], 7))
+@pytest.mark.parametrize("worlds", few([4, 90, 200], 4))
 def test_many_worlds(worlds: int) -> None:
     seen = Seen()
     acknowledged = data_frames = 0
@@ -30,7 +30,7 @@ def test_many_worlds(worlds: int) -> None:
     assert worlds < 80 or not [what for what in EVERYTHING if not seen[what]], "what never happened was not tested"
 
 
-@pytest.mark.parametrize("worlds", [4, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("worlds", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_worlds_in_which_nodes_tell_summaries_of_their_filters(worlds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "summaries", True)
     acknowledged = 0
