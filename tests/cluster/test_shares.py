@@ -11,7 +11,7 @@ from tests.cluster.test_takeover import lasting, publish, published, subscribe
 from starlingmq.cluster.links.peer_frames import Envelope, ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import ShareBooks
-from starlingmq.cluster.shares.share_leader import SWEEPS_PER_TURN, ShareLeader
+from starlingmq.cluster.shares.share_leader import SWEEPS_PER_TURN, WILLS_PER_ANSWER, LeadState, ShareLeader
 from starlingmq.cluster.shares.share_messages import (
     Claim,
     KeyChanged,
@@ -19,6 +19,8 @@ from starlingmq.cluster.shares.share_messages import (
     OwnerAnswer,
     Release,
     WillRead,
+    WillsFound,
+    WillsOf,
 )
 from starlingmq.cluster.shares.share_table import (
     NO_TABLE,
@@ -354,6 +356,30 @@ def test_an_answer_that_waits_for_the_deputy_hastens_its_acknowledgement() -> No
     assert links.sent[1:] == [(it.deputy, "Hasten")], "once"
     leader.take(it.other, Release(10, it.client_id, it.other, 1 << 62))
     assert links.sent[2:] == [(it.deputy, "KeyChanged")], "no client waits for it"
+
+
+def test_a_node_reads_its_wills_of_all_shares_in_parts_and_those_that_do_not_serve_yet_later() -> None:
+    it = Claimed()
+    leader = it.of(it.leader).leader
+    leader._links = links = Silent()
+    leader._hastened = {}
+    led = [each for each in leader.led() if each.pair.deputy == it.deputy]
+    for each in led[:3]:
+        count = WILLS_PER_ANSWER if each is led[0] else 1
+        each.book.put_wills(7, tuple([(b"%d/%d-%d" % (it.other, each.share, n), b"will") for n in range(count)]))
+    led[2].state = LeadState.WHOLE
+    shares = tuple([each.share for each in led])
+    assert not leader._held.get(it.deputy)
+    leader.read_wills(it.other, WillsOf(4, shares))
+    told = [answer for _, _, answer in leader._held[it.deputy] if isinstance(answer, WillsFound)]
+    assert [answer.reading for answer in told] == [4, 4]
+    assert [len(answer.wills) for answer in told] == [WILLS_PER_ANSWER, 1]
+    assert [*told[0].shares, *told[1].shares] == [share for share in shares if share != led[2].share]
+    assert set(links.sent) == {(it.deputy, "Hasten")}, "the answers wait until the deputy has what they depend on"
+    leader._to_copy[led[2].share] = None
+    leader.turn()
+    (late,) = [answer for _, _, answer in leader._held[it.deputy] if answer not in told]
+    assert isinstance(late, WillsFound) and (late.shares, len(late.wills)) == ((led[2].share,), 1)
 
 
 def test_a_node_that_comes_back_after_a_table_without_it_is_told_of_the_keys_of_its_earlier_life() -> None:
