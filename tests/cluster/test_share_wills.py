@@ -13,6 +13,7 @@ from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import HINTS_MAX, ShareBooks
 from starlingmq.cluster.shares.share_messages import (
     Message,
+    Statement,
     WillAnswer,
     WillChange,
     WillHint,
@@ -136,6 +137,21 @@ def test_a_node_states_its_wills_when_leader_and_deputy_are_lost() -> None:
     assert kept(fleet) == [b"3/" + name.encode()]
     client.drop()
     assert published(watcher, 1.0) == [b"will/" + name.encode()]
+
+
+def test_a_node_hears_of_a_record_that_it_has_stated_after_it_had_asked_for_its_records() -> None:
+    """The leader knew none when it answered. Otherwise no node would delete the record of a will that is gone."""
+    fleet = share_fleet(3)
+    leader, name = fleet[0].cluster.shares, fleet.led_by(0)
+    number, share = fleet[1].cluster.number, share_of(name)
+    led = next(led for led in leader.leader.led() if led.share == share)
+    led.book.unknown, led.asked = {number: None}, {number: None}
+    will = encode_will(RegisteredWill(REGISTERED, 7, epoch=1))
+    leader.leader.stated(number, Statement(share, (), None, (), ((b"%d/%b" % (number, name.encode()), 5, will),)))
+    assert len(kept(fleet)) == 1
+    fleet[0].cluster._has_events = True
+    fleet.advance(5.0, 0.05)
+    assert kept(fleet) == []
 
 
 def test_a_will_that_disconnect_has_cancelled_is_not_taken_while_its_node_reads_its_records_again() -> None:

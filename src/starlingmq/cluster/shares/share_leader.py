@@ -309,6 +309,8 @@ class ShareLeader:
         elif node in led.book.unknown and self._table is not None:
             led.book.replace_node(node, self._table.nodes[node], statement.own, self._table.version)
             led.book.state_wills(node, statement.wills)
+            for key, revision, value in led.book.wills.of_node(node):  # it may have asked for them before
+                self._answer(led, node, WillNews(revision, ((key, value),)), is_awaited=False)
             led.book.served.add(_served(node, statement))
             led.book.forget_served()
             led.state = LeadState.WHOLE

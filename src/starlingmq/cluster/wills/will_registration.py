@@ -94,9 +94,12 @@ class WillRegistration:
             self._wills.changed.update(dict.fromkeys(self._table.entries))
 
     def news(self, record: WillRecord, revision: int) -> None:
-        entry = self._table.get(self.name_of(record.key))
+        name = self.name_of(record.key)
+        entry = self._table.get(name)
         if entry is None or revision > entry.revision:
             self.know(record)
+        elif revision == entry.revision and not self._read:
+            self._seen[name] = None
 
     def know(self, record: WillRecord, sent_at: float = 0.0) -> None:
         """``sent_at``: when this node requested the change; 0.0: not known to be its own."""
