@@ -382,7 +382,7 @@ def test_a_world_finds_each_mistake(mistake: Callable[[], Any]) -> None:
 
 
 @pytest.mark.interpreted_only("what is compiled can not be patched")
-@pytest.mark.parametrize("seed", few(range(1, 4), 1))
+@pytest.mark.parametrize("seed", few((1, 4, 5), 1))
 def test_clients_stay_online_when_nodes_are_lost_that_live(seed: int) -> None:
     assert run(seed, losses=True).wills or starlingmq.compiled()  # compiled code is not listened to
 
