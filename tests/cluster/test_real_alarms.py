@@ -24,7 +24,7 @@ KINDS = ("node", "copies", "last_copy", "quorum", "etcd")
 
 def alarms(node: Node) -> dict[str, str]:
     """The alarms of these kinds that this node has itself, with their severity."""
-    found = node.ask("alarms.all", node=node.name)["alarms"]
+    found = node.ask("alarms", node=node.name)["alarms"]
     return {one["kind"]: one["severity"] for one in found if one["kind"] in KINDS}
 
 

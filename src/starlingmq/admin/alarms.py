@@ -18,10 +18,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from starlingmq.admin.alarm_conditions import CertificateInfo, Condition, Conditions
+from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.remedies import PAGES
 from starlingmq.admin.sessions import when
-from starlingmq.admin.typed_actions import NoArguments, typed
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.admin.typed_actions import NoArguments
+from starlingmq.net.control_socket import Report
 
 log = logging.getLogger("starlingmq.alarms")
 
@@ -42,7 +43,7 @@ class Alarm(Condition, frozen=True):
 
 
 class AlarmsReply(Struct, frozen=True):
-    """The oldest active alarm comes first; of those that have ended, the last one."""
+    """Critical alarms come first, then the newest ones; of those that have ended, the last one."""
 
     alarms: list[Alarm]
     history: list[Alarm]
@@ -107,6 +108,10 @@ class Alarms:
         self._told(alarm)
 
 
+def _newest(alarms: list[Alarm]) -> list[Alarm]:
+    return sorted(alarms, key=lambda one: one.since, reverse=True)
+
+
 def _title(alarm: Alarm) -> str:
     return f"{alarm.kind} {alarm.subject}" if alarm.subject else alarm.kind
 
@@ -115,13 +120,10 @@ class NodeAlarms:
     """Looks from ``start`` to ``stop``."""
 
     def __init__(self, conditions: Conditions, clock: Callable[[], float], told: Callable[[Alarm], None]) -> None:
-        self.alarms = Alarms(told)
+        self.known = Alarms(told)
         self.conditions = conditions
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
-
-    def actions(self) -> dict[str, Action]:
-        return {"alarms": typed(NoArguments, self._list), "certificates": typed(NoArguments, self._certificates)}
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -139,7 +141,7 @@ class NodeAlarms:
             log.warning("the settings were reloaded, but %s", line)
 
     async def look(self) -> None:
-        self.alarms.look(await self.conditions.now(), self._clock())
+        self.known.look(await self.conditions.now(), self._clock())
 
     async def _run(self) -> None:
         while True:
@@ -149,8 +151,27 @@ class NodeAlarms:
             except Exception:
                 log.exception("internal error while looking for alarms")
 
-    async def _list(self, report: Report, request: NoArguments) -> AlarmsReply:
-        return self.alarms.reply()
+    @action(
+        "alarms",
+        "GET /alarms",
+        ALL,
+        tag="alarms",
+        help="List active alarms of all nodes, and those that have ended",
+        order={
+            "alarms": lambda found: sorted(_newest(found), key=lambda one: one.severity != "critical"),
+            "history": lambda found: sorted(found, key=lambda one: one.ended or "", reverse=True),
+        },
+    )
+    async def alarms(self, report: Report, request: NoArguments) -> AlarmsReply:
+        return self.known.reply()
 
-    async def _certificates(self, report: Report, request: NoArguments) -> CertificatesReply:
+    @action(
+        "certificates",
+        "GET /certificates",
+        ALL,
+        tag="alarms",
+        help="List certificates, revocation lists, key sets and tokens that nodes use, and when they end",
+        order={"certificates": lambda found: sorted(found, key=lambda one: one.ends_at or "")},
+    )
+    async def certificates(self, report: Report, request: NoArguments) -> CertificatesReply:
         return CertificatesReply(await self.conditions.certificates())

@@ -15,17 +15,16 @@ from time import perf_counter
 from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from starlingmq.admin.alarm_webhook import AlarmWebhook
+from starlingmq.admin.declared_actions import ALL, NODE, OPERATE, action
 from starlingmq.admin.local_node import LocalNode
-from starlingmq.admin.node_rpc import Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import when
-from starlingmq.admin.typed_actions import NoArguments, typed
+from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.config.secret_masking import HIDDEN, without_login
 from starlingmq.net.connector_counts import ConnectorCounts
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 TEST_SECONDS: Final = 10.0  # for the service to answer a test, whatever its own time-out
 NODE_SECONDS: Final = 15.0  # for another node to tell the result: a slow service is no slow node
@@ -50,23 +49,13 @@ class ConnectorsReply(Struct, frozen=True):
 
 
 class ConnectorName(Struct, frozen=True):
-    name: str = ""
-
-
-class ConnectorNameAt(ConnectorName, frozen=True):
-    """``node``: "" is this node."""
-
-    node: str = ""
+    name: Annotated[str, Meta(min_length=1, max_length=100, description="Its name, such as auth.http.")]
 
 
 class ConnectorTested(Struct, frozen=True):
     accepted: bool
     milliseconds: float
     problem: str
-
-
-class ConnectorTestedAt(ConnectorTested, frozen=True, kw_only=True):
-    node: str
 
 
 class Connector(NamedTuple):
@@ -83,12 +72,6 @@ class NodeConnectors:
         self._local_node = local_node
         self._webhook = webhook
         self._testing = asyncio.Lock()
-
-    def actions(self) -> dict[str, Action]:
-        return {
-            "connectors": typed(NoArguments, self._list),
-            "connectors.test": typed(ConnectorName, self._test),
-        }
 
     def present(self) -> list[Connector]:
         config = self._local_node.config()
@@ -107,10 +90,28 @@ class NodeConnectors:
             found.append(Connector("tracing", counting.endpoint, counting.counts, tracing.export.test))
         return found
 
-    async def _list(self, report: Report, request: NoArguments) -> ConnectorsReply:
+    @action(
+        "connectors",
+        "GET /connectors",
+        ALL,
+        tag="connectors",
+        help="List services that nodes call, with requests accepted and failed",
+        order={"connectors": lambda found: sorted(found, key=lambda one: (one.name, one.node))},
+    )
+    async def connectors(self, report: Report, request: NoArguments) -> ConnectorsReply:
         return ConnectorsReply([_info(one) for one in self.present()])
 
-    async def _test(self, report: Report, request: ConnectorName) -> ConnectorTested:
+    @action(
+        "connectors.test",
+        "POST /connectors/test",
+        NODE,
+        OPERATE,
+        "connectors",
+        "Call a service once, and report whether it accepts",
+        body="TestedConnector",
+        seconds=NODE_SECONDS,
+    )
+    async def test(self, report: Report, request: ConnectorName) -> ConnectorTested:
         """Raises AdminError."""
         found = {one.name: one for one in self.present()}
         if request.name not in found:
@@ -141,40 +142,3 @@ def _info(one: Connector) -> ConnectorInfo:
         when(counts.failed_at) if counts.failed_at else None,
         counts.problem,
     )
-
-
-class ConnectorsAt(Struct, frozen=True):
-    """A node, or "" for all."""
-
-    node: str = ""
-
-
-class ListedConnectors(Struct, frozen=True):
-    node: str
-    connectors: list[ConnectorInfo]
-    missing: list[Missing]
-
-
-class ConnectorLists:
-    """Those of all nodes."""
-
-    def __init__(self, rpc: NodeRpc) -> None:
-        self._rpc = rpc
-
-    def actions(self) -> dict[str, Action]:
-        return {
-            "connectors.all": typed(ConnectorsAt, self._list),
-            "connectors.test": typed(ConnectorNameAt, self._test),
-        }
-
-    async def _list(self, report: Report, request: ConnectorsAt) -> ListedConnectors:
-        answers = await self._rpc.everywhere("connectors", NoArguments(), ConnectorsReply, request.node)
-        found = [replace(one, node=node) for node, reply in answers.results.items() for one in reply.connectors]
-        found.sort(key=lambda one: (one.name, one.node))
-        return ListedConnectors(self._rpc.name, found, answers.missing)
-
-    async def _test(self, report: Report, request: ConnectorNameAt) -> ConnectorTestedAt:
-        """Raises AdminError."""
-        asked = ConnectorName(request.name)
-        told = await self._rpc.ask(request.node, "connectors.test", asked, ConnectorTested, NODE_SECONDS)
-        return ConnectorTestedAt(told.accepted, told.milliseconds, told.problem, node=request.node or self._rpc.name)

@@ -94,7 +94,7 @@ class MetricValues:
         yield from self._traced()
         yield from self._logins()
         yield connector_metric(self.service.connectors.present())
-        yield alarm_metric(self.service.alarms.alarms.active())
+        yield alarm_metric(self.service.alarms.known.active())
         yield expiration_metric(self.service.alarms.conditions.expirations)
         yield from self._process()
 

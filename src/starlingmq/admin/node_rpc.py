@@ -176,14 +176,19 @@ class NodeRpc:
     # All nodes
 
     async def everywhere(
-        self, action: str, request: msgspec.Struct, reply: type[R], node: str | None = None
+        self,
+        action: str,
+        request: msgspec.Struct,
+        reply: type[R],
+        node: str | None = None,
+        seconds: float = CALL_SECONDS,
     ) -> Answers[R]:
         """Ask all nodes at once, or only ``node``. Nodes that refuse are listed as missing, as those that do not
         answer. Raises AdminError if no node accepts the request."""
         if node:
-            return Answers({node: await self.ask(node, action, request, reply)}, [])
+            return Answers({node: await self.ask(node, action, request, reply, seconds)}, [])
         names = sorted(name for _, name in self.members())
-        asked = (self.ask(name, action, request, reply) for name in names)
+        asked = (self.ask(name, action, request, reply, seconds) for name in names)
         results: dict[str, R] = {}
         missing: list[Missing] = []
         refusals: list[Exception] = []

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.alarm_conditions import Conditions
-from starlingmq.admin.alarm_lists import AlarmLists
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import NodeAlarms
 from starlingmq.admin.cluster_actions import ClusterActions
-from starlingmq.admin.connectors import ConnectorLists, NodeConnectors
+from starlingmq.admin.connectors import NodeConnectors
+from starlingmq.admin.declared_actions import bound, for_operators
 from starlingmq.admin.group_actions import Groups, GroupsRequest
 from starlingmq.admin.history import NodeSampler
 from starlingmq.admin.link_views import LinksReply
@@ -108,10 +108,9 @@ class AdminService:
         local |= self.sampler.actions()
         self._webhook = AlarmWebhook(local_node.name, lambda: local_node.config().alarms.webhook)
         self.connectors = NodeConnectors(local_node, self._webhook)
-        local |= self.connectors.actions()
         conditions = Conditions(local_node, self.session_totals_job)
         self.alarms = NodeAlarms(conditions, local_node.driver.clock, self._webhook.tell)
-        local |= self.alarms.actions()
+        local |= bound(self.connectors, self.alarms)
         self._watches = WatchActions(local_node.driver, local_node.state.audit)
         self._activity = NodeActivity(local_node.driver)
         local |= self._watches.actions() | self._activity.actions()
@@ -136,7 +135,7 @@ class AdminService:
         self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
         self.actions |= {name: self._over_http(name) for name in (*OF_MEMBERS, *UPKEEP)}
         self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
-        self.actions |= AlarmLists(self.node_rpc).actions() | ConnectorLists(self.node_rpc).actions()
+        self.actions |= for_operators(self.node_rpc, self.node_rpc.actions)
         self.actions |= SessionMessageLists(self.node_rpc).actions() | LiveChangeLists(self.node_rpc).actions()
         self.actions |= SortedLists(self.node_rpc).actions() | SortedEntries(self.node_rpc).actions()
         self.traces = Traces(self.node_rpc)

@@ -7,22 +7,23 @@ that a newer node can ask an older one.
 
 | type of a field | its text |
 |---|---|
-| ``str`` | itself |
+| ``str``, ``Literal`` | itself |
 | ``bool`` | "yes" is true, anything else is false |
 | ``int``, ``float`` | a number |
-| ``int | None`` | a number, or "" for None |
+| ``int | None``, ``bool | None`` | the same, or "" for None |
 | ``Limit``, ``After`` | the size of a page, and its cursor |
+| ``Annotated`` with ``Meta`` | that of its type; a value outside of the limits is refused |
 | any other | JSON |
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, Final, NewType, TypeVar
+from functools import cache, partial
+from typing import Annotated, Any, Final, Literal, NewType, TypeVar, get_args, get_origin
 
-from msgspec import MsgspecError, Struct, convert, json, to_builtins
-from msgspec.structs import asdict, fields
+from msgspec import NODEFAULT, MsgspecError, Struct, convert, json, to_builtins
+from msgspec.structs import FieldInfo, asdict, fields
 
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import limit_of, number_after
@@ -45,14 +46,45 @@ class NoArguments(Struct, frozen=True):
 
 def typed(kind: type[Q], act: Callable[[Report, Q], Awaitable[Struct]]) -> Action:
     """Return the action that reads a request of this kind, calls ``act``, and returns the reply as plain data."""
-    readers = {field.name: READERS.get(field.type) or partial(_from_json, field.type) for field in fields(kind)}
+    read = reader_of(kind)
 
     async def asked(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
-        read = {name: reader(name, arguments[name]) for name, reader in readers.items() if name in arguments}
-        reply: dict[str, Any] = to_builtins(await act(report, kind(**read)))
+        reply: dict[str, Any] = to_builtins(await act(report, read(arguments)))
         return reply
 
     return asked
+
+
+@cache
+def reader_of(kind: type[Q]) -> Callable[[dict[str, str]], Q]:
+    """The function that makes a request of its texts. It raises AdminError."""
+    readers = {field.name: _reader(field.type) for field in fields(kind)}
+    required = [field.name for field in fields(kind) if is_required(field)]
+
+    def read(arguments: dict[str, str]) -> Q:
+        for name in required:
+            if name not in arguments:
+                raise AdminError(400, f"{name}: is missing")
+        return kind(**{name: reader(name, arguments[name]) for name, reader in readers.items() if name in arguments})
+
+    return read
+
+
+def is_required(field: FieldInfo) -> bool:
+    return field.default is NODEFAULT and field.default_factory is NODEFAULT
+
+
+def bare(kind: Any) -> Any:
+    """The type without its limits and its description."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _reader(kind: Any) -> Callable[[str, str], Any]:
+    plain = bare(kind)
+    if get_origin(plain) is Literal:
+        return partial(_one_of, get_args(plain))
+    read = READERS.get(plain) or partial(_from_json, plain)
+    return read if plain is kind else lambda name, text: _within(kind, name, read(name, text))
 
 
 async def ask(action: Action, report: Report, request: Struct, reply: type[R]) -> R:
@@ -62,14 +94,14 @@ async def ask(action: Action, report: Report, request: Struct, reply: type[R]) -
 
 def texts(request: Struct) -> dict[str, str]:
     """The arguments of a request on the wire."""
-    return {name: _text(value) for name, value in asdict(request).items()}
+    return {name: as_text(value) for name, value in asdict(request).items()}
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else ""
+        return "yes" if value else "no"
     return str(value) if isinstance(value, str | int | float) else json.encode(value).decode()
 
 
@@ -88,6 +120,21 @@ def _decimal(name: str, text: str) -> float:
         raise AdminError(400, f"{name}: must be a number") from None
 
 
+def _one_of(words: tuple[str, ...], name: str, text: str) -> str:
+    """Raises AdminError."""
+    if text not in words:
+        raise AdminError(400, f"{name}: must be one of {', '.join(words)}")
+    return text
+
+
+def _within(kind: Any, name: str, value: Any) -> Any:
+    """Raises AdminError."""
+    try:
+        return convert(value, kind)
+    except MsgspecError as error:
+        raise AdminError(400, f"{name}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
 def _from_json(kind: Any, name: str, text: str) -> Any:
     """Raises AdminError."""
     try:
@@ -102,6 +149,7 @@ READERS: Final[dict[object, Callable[[str, str], Any]]] = {
     int: _number,
     float: _decimal,
     int | None: lambda name, text: _number(name, text) if text else None,
+    bool | None: lambda _, text: text == "yes" if text else None,
     Limit: lambda _, text: limit_of({"limit": text}),
     After: lambda _, text: number_after(text),
 }

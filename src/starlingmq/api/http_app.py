@@ -14,9 +14,8 @@ from litestar.types import ASGIApp
 from starlingmq._version import __version__
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.api import (
-    alarm_views,
     cluster_views,
-    connector_views,
+    declared_routes,
     health,
     live,
     message_views,
@@ -64,11 +63,11 @@ def routed() -> Litestar:
         "sessions": session_views.routes(),
         "messages": message_views.routes(),
         "cluster": cluster_views.routes(),
-        "alarms": alarm_views.routes(),
-        "connectors": connector_views.routes(),
         "live": live.routes(),
         "upkeep": [*upkeep_views.routes(), *setting_views.routes()],
     }
+    for tag, handlers in declared_routes.routes().items():
+        parts[tag] = [*parts.get(tag, []), *handlers]
     routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
     return Litestar(
         route_handlers=[

@@ -78,7 +78,7 @@ def alarms(
     json_: JsonOption = False,
 ) -> None:
     """List the active alarms of all nodes, critical ones first."""
-    found = ask("alarms.all", data_dir, config, node=node)
+    found = ask("alarms", data_dir, config, node=node)
     if history and not json_:
         found["alarms"] += found["history"]
     lines = sys.stdout.isatty() and not wide  # in which nothing is cut
@@ -97,7 +97,7 @@ def certificates(
     json_: JsonOption = False,
 ) -> None:
     """List the certificates, revocation lists, key sets and tokens that the nodes use, and when they end."""
-    found = ask("certificates.all", data_dir, config, node=node)
+    found = ask("certificates", data_dir, config, node=node)
     show(found, json_, "certificates", CERTIFICATES, "nothing that ends is used", wide)
 
 
@@ -118,7 +118,7 @@ def connectors(
 ) -> int:
     """List services that the nodes call (auth.http, alarms.webhook, tracing), with requests accepted and failed."""
     if not test:
-        found = ask("connectors.all", data_dir, config, node=node)
+        found = ask("connectors", data_dir, config, node=node)
         show(found, json_, "connectors", CONNECTORS, "no connector is set", wide)
         return 0
     tested = ask("connectors.test", data_dir, config, name=test, node=node)

@@ -27,7 +27,7 @@ def status(
     another alarm is active, and 0 otherwise.
     """
     found = ask("overviews", data_dir, config)
-    active = ask("alarms.all", data_dir, config)["alarms"]
+    active = ask("alarms", data_dir, config)["alarms"]
     critical = sum(alarm["severity"] == "critical" for alarm in active)
     if json_:
         print(json.dumps(found | {"alarms": {"critical": critical, "other": len(active) - critical}}))

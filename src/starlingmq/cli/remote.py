@@ -12,10 +12,16 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from msgspec import to_builtins
+
+from starlingmq.admin.typed_actions import reader_of
 from starlingmq.cli.declare import CommandError
+
+if TYPE_CHECKING:
+    from starlingmq.admin.declared_actions import Declared
 
 TOKEN_FILE: Final = "STARLINGMQ_TOKEN_FILE"  # noqa: S105 the name of a variable
 ANSWER_SECONDS: Final = 30.0  # for a broker to answer a request, or to report progress
@@ -54,10 +60,6 @@ ROUTES: Final = {
     "overviews": HttpRoute("GET", "/cluster/overview"),
     "activity": HttpRoute("GET", "/activity"),
     "links": HttpRoute("GET", "/links"),
-    "alarms.all": HttpRoute("GET", "/alarms"),
-    "certificates.all": HttpRoute("GET", "/certificates"),
-    "connectors.all": HttpRoute("GET", "/connectors"),
-    "connectors.test": HttpRoute("POST", "/connectors/test", body=True),
     "rules": HttpRoute("GET", "/rules"),
     "rules.test": HttpRoute("GET", "/rules/test"),
     "users": HttpRoute("GET", "/users"),
@@ -126,6 +128,9 @@ def ask_url(url: str, action: str, arguments: dict[str, str], seconds: float = A
     CommandError, OSError."""
     if action in OF_ONE_NODE:
         return _ask_stream(url, action, arguments)
+    declared = _declared(action)
+    if declared is not None:
+        return _ask_declared(url, declared, arguments, seconds)
     route = ROUTES.get(action)
     if route is None:
         raise CommandError(f"{action} is not available over HTTP; run this on the machine of the broker")
@@ -142,11 +147,40 @@ def ask_url(url: str, action: str, arguments: dict[str, str], seconds: float = A
     query = f"?{urlencode(asked)}" if asked else ""
     body = json.dumps(_body(given)).encode() if route.body else None
     status, answer = _exchange(url, route, query, body, None if route.waits else seconds)
-    if status >= 400 and not (action == "health" and status == 503):
+    return _accepted(url, status if action != "health" or status != 503 else 200, answer)
+
+
+def _accepted(url: str, status: int, answer: Any) -> dict[str, Any]:
+    """Raises CommandError."""
+    if status >= 400:
         raise CommandError(f"{url}: {_why(status, answer)}")
     if not isinstance(answer, dict):
         raise CommandError(f"{url}: this is not the HTTP API of a broker")
     return answer
+
+
+def _declared(action: str) -> Declared | None:
+    import starlingmq.admin.service  # noqa: F401  late: it loads the modules that declare actions
+    from starlingmq.admin.declared_actions import DECLARED
+
+    return DECLARED.get(action)
+
+
+def _ask_declared(url: str, declared: Declared, arguments: dict[str, str], seconds: float) -> dict[str, Any]:
+    """Raises CommandError."""
+    method, path = declared.http.split()
+    request = reader_of(declared.request)(arguments)
+    given = {name: value for name, value in to_builtins(request).items() if name in arguments and name != "by"}
+    if declared.has_node and arguments.get("node"):
+        given["node"] = arguments["node"]
+    body = json.dumps(given).encode() if declared.body else None
+    query = "" if declared.body or not given else "?" + urlencode({name: _word(one) for name, one in given.items()})
+    status, answer = _exchange(url, HttpRoute(method, path), query, body, seconds)
+    return _accepted(url, status, answer)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _ask_stream(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:

@@ -1,0 +1,193 @@
+"""What an operator can do, each declared once: ``@action`` over the method that does it at one node.
+
+The doors are made from the declarations: the requests between nodes (``bound``), those of operators at any node
+(``for_operators``), the HTTP API and its document (``api.declared_routes``), ``ctl`` and its ``--url``
+(``cli.ctl_declared``). The types of the request and the reply are those of the method; limits and descriptions of a
+field are its ``Meta``.
+
+| scope | done by |
+|---|---|
+| ``HERE`` | the node that the operator asks |
+| ``NODE`` | the node that the argument ``node`` names; "" is the one that is asked. The reply has its name, too. |
+| ``ALL`` | each node, or the one that ``node`` names. ``merge`` makes one reply of those of the nodes. |
+| ``TARGET`` | as ``ALL``; "" is the node that is asked, or all workers of one machine; "*" is each node. |
+
+Without ``merge``, lists whose entries have a field ``node`` are joined, and other replies are told by the node. Replies
+of several nodes have ``missing``: the nodes that did not answer, and why.
+
+| right | at the HTTP API |
+|---|---|
+| ``VIEW`` | all who may log in |
+| ``CONTENT`` | as ``VIEW``, but not ``auth.api.viewers``: it shows what messages contain |
+| ``OPERATE`` | not ``auth.api.viewers``: it changes something |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from msgspec import Struct, defstruct, to_builtins
+from msgspec.structs import replace
+
+from starlingmq.admin.node_rpc import CALL_SECONDS, Answers, Missing, NodeRpc
+from starlingmq.admin.typed_actions import reader_of, typed
+from starlingmq.net.control_socket import Action, Report
+
+Scope = Literal["here", "node", "all", "target"]
+HERE: Final[Scope] = "here"
+NODE: Final[Scope] = "node"
+ALL: Final[Scope] = "all"
+TARGET: Final[Scope] = "target"
+
+Right = Literal["view", "content", "operate"]
+VIEW: Final[Right] = "view"
+CONTENT: Final[Right] = "content"
+OPERATE: Final[Right] = "operate"
+
+Act = TypeVar("Act", bound=Callable[..., Awaitable[Struct]])
+Merge = Callable[[NodeRpc, Answers[Any], Any], Any]
+Order = Callable[[list[Any]], list[Any]]
+
+
+@dataclass(eq=False)
+class Declared:
+    """``http``: method and path of the API; "": it is for nodes only. ``tag`` groups the paths in the document.
+    ``body``: the name of its JSON body; "": the request is in the query. ``order`` sorts joined lists, by their names.
+    ``seconds``: for one node to answer.
+    """
+
+    name: str
+    act: Callable[..., Awaitable[Struct]]
+    http: str
+    scope: Scope
+    right: Right
+    tag: str
+    help: str
+    status: int
+    body: str
+    seconds: float
+    merge: Merge | None
+    order: Mapping[str, Order]
+
+    @cached_property
+    def request(self) -> type[Struct]:
+        kind: type[Struct] = get_type_hints(self.act, include_extras=True)["request"]
+        return kind
+
+    @cached_property
+    def reply(self) -> type[Struct]:
+        """Of one node."""
+        kind: type[Struct] = get_type_hints(self.act, include_extras=True)["return"]
+        return kind
+
+    @property
+    def has_node(self) -> bool:
+        return self.scope != HERE
+
+
+DECLARED: Final[dict[str, Declared]] = {}
+"""Those that operators can ask for, by their names."""
+
+
+def action(
+    name: str,
+    http: str = "",
+    scope: Scope = HERE,
+    right: Right = VIEW,
+    tag: str = "",
+    help: str = "",
+    status: int = 200,
+    body: str = "",
+    seconds: float = CALL_SECONDS,
+    merge: Merge | None = None,
+    order: Mapping[str, Order] | None = None,
+) -> Callable[[Act], Act]:
+    """Declare the method. Its parameters are ``report`` and ``request``."""
+
+    def declare(act: Act) -> Act:
+        declared = Declared(name, act, http, scope, right, tag, help, status, body, seconds, merge, order or {})
+        act.declared = declared  # type: ignore[attr-defined]
+        if http:
+            DECLARED[name] = declared
+        return act
+
+    return declare
+
+
+def bound(*instances: object) -> dict[str, Action]:
+    """The declared actions of these objects, by name."""
+    found: dict[str, Action] = {}
+    for instance in instances:
+        for name, member in vars(type(instance)).items():
+            declared: Declared | None = getattr(member, "declared", None)
+            if declared is not None:
+                found[declared.name] = typed(declared.request, getattr(instance, name))
+    return found
+
+
+def for_operators(rpc: NodeRpc, actions: Mapping[str, Action]) -> dict[str, Action]:
+    """The declared ones of a node's ``actions``, as operators at this node ask for them."""
+    ways = {HERE: _here, NODE: _at, ALL: _everywhere, TARGET: _everywhere}
+    return {name: partial(ways[one.scope], one, rpc) for name in actions if (one := DECLARED.get(name)) is not None}
+
+
+async def _here(declared: Declared, rpc: NodeRpc, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    return await rpc.here(declared.name, arguments, report)
+
+
+async def _at(declared: Declared, rpc: NodeRpc, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    node = arguments.get("node", "")
+    return {"node": node or rpc.name, **await rpc.at(node, declared.name, arguments, declared.seconds)}
+
+
+async def _everywhere(declared: Declared, rpc: NodeRpc, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    request, node = reader_of(declared.request)(arguments), arguments.get("node") or None
+    if declared.scope == TARGET:
+        node = rpc.target(node or "")
+    answers = await rpc.everywhere(declared.name, request, declared.reply, node, declared.seconds)
+    reply: dict[str, Any] = to_builtins((declared.merge or partial(_merged, declared))(rpc, answers, request))
+    return reply
+
+
+def _merged(declared: Declared, rpc: NodeRpc, answers: Answers[Any], request: Struct) -> Any:
+    lists = lists_of(declared.reply)
+    if not lists:
+        return told(declared)(answers.results, answers.missing)
+    found = {
+        name: [replace(entry, node=node) for node, reply in answers.results.items() for entry in getattr(reply, name)]
+        for name in lists
+    }
+    joined = [declared.order[name](entries) if name in declared.order else entries for name, entries in found.items()]
+    return told(declared)(rpc.name, *joined, answers.missing)
+
+
+@cache
+def lists_of(reply: type[Struct]) -> dict[str, Any]:
+    """The lists of a reply with their types, if their entries have a field ``node``."""
+    hints = get_type_hints(reply, include_extras=True)
+    return {
+        name: kind
+        for name, kind in hints.items()
+        if get_origin(kind) is list and "node" in getattr(get_args(kind)[0], "__struct_fields__", ())
+    }
+
+
+@cache
+def told(declared: Declared) -> Any:
+    """The type of the reply to an operator."""
+    reply = declared.reply
+    if declared.merge is not None:
+        return get_type_hints(declared.merge)["return"]
+    if not issubclass(reply, Struct):
+        return dict[str, Any]
+    if declared.scope == HERE or (declared.scope == NODE and "node" in reply.__struct_fields__):
+        return reply
+    if declared.scope == NODE:
+        return defstruct(f"{reply.__name__}At", [("node", str)], bases=(reply,), frozen=True, kw_only=True)
+    missing = ("missing", list[Missing])
+    if lists := lists_of(reply):
+        return defstruct(f"Listed{next(iter(lists)).title()}", [("node", str), *lists.items(), missing], frozen=True)
+    return defstruct(f"{reply.__name__}ByNode", [("nodes", dict[str, reply]), missing], frozen=True)  # type: ignore[valid-type]

@@ -1,0 +1,97 @@
+"""The routes of declared actions (``admin.declared_actions``): parameters or JSON body, reply, right, and document.
+
+A field of the request is a parameter of the query, or of the body if the action has one; ``by`` is the operator, and
+``node`` is a parameter where the action has a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import Parameter as Argument
+from inspect import Signature
+from typing import Annotated, Any, Final, get_args, get_origin
+
+from litestar import Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import JSONBody, Parameter
+from msgspec import Meta, Struct, defstruct
+from msgspec.structs import FieldInfo, asdict, fields
+
+from starlingmq.admin.declared_actions import CONTENT, DECLARED, NODE, TARGET, Declared, told
+from starlingmq.admin.printable import PAGE_MAX
+from starlingmq.admin.typed_actions import Limit, as_text, is_required
+from starlingmq.api.guard import SHOWS_CONTENT
+from starlingmq.api.served import served
+
+NODES: Final = {
+    NODE: "The node to use. Default: the node that receives the request.",
+    TARGET: "The node to use, * for all. Default: the node that receives the request, with workers all.",
+}
+ALL_NODES: Final = "Only this node. Default: all nodes of the cluster."
+SPECIAL: Final[dict[Any, Any]] = {
+    Limit: Annotated[int, Parameter(ge=1, le=PAGE_MAX, description="Maximum number of entries per page.")],
+}
+
+
+def routes() -> dict[str, list[HTTPRouteHandler]]:
+    """By their tags."""
+    found: dict[str, list[HTTPRouteHandler]] = {}
+    for declared in DECLARED.values():
+        found.setdefault(declared.tag, []).append(_route(declared))
+    return found
+
+
+def _route(declared: Declared) -> HTTPRouteHandler:
+    method, path = declared.http.split()
+
+    async def asked(request: Request[Any, Any, Any], **given: Any) -> Any:
+        body = given.pop("data", None)
+        texts = {name: as_text(value) for name, value in (given | _fields(body)).items() if value is not None}
+        return await served().ask(declared.name, **texts, by=served().who(request))
+
+    arguments = [Argument("request", Argument.KEYWORD_ONLY, annotation=Request[Any, Any, Any]), *_arguments(declared)]
+    asked.__name__ = declared.act.__name__.strip("_")
+    asked.__signature__ = Signature(arguments, return_annotation=told(declared))  # type: ignore[attr-defined]
+    asked.__annotations__ = {one.name: one.annotation for one in arguments} | {"return": told(declared)}
+    return HTTPRouteHandler(
+        path,
+        http_method=method,  # type: ignore[arg-type]
+        status_code=declared.status,
+        summary=declared.help,
+        opt={SHOWS_CONTENT: True} if declared.right == CONTENT else {},
+    )(asked)
+
+
+def _fields(body: Struct | None) -> dict[str, Any]:
+    return {} if body is None else asdict(body)
+
+
+def _arguments(declared: Declared) -> Iterator[Argument]:
+    own = [field for field in fields(declared.request) if field.name != "by"]
+    node = Meta(max_length=1000, description=NODES.get(declared.scope, ALL_NODES))
+    if declared.body:
+        shape: list[Any] = [
+            (one.name, one.type) if is_required(one) else (one.name, one.type, one.default) for one in own
+        ]
+        if declared.has_node:
+            shape.append(("node", Annotated[str, node], ""))
+        body = defstruct(declared.body, shape, frozen=True, forbid_unknown_fields=True)
+        yield Argument("data", Argument.KEYWORD_ONLY, annotation=JSONBody[body])  # type: ignore[misc]
+        return
+    for field in own:
+        default = Argument.empty if is_required(field) else field.default
+        yield Argument(field.name, Argument.KEYWORD_ONLY, default=default, annotation=_parameter(field))
+    if declared.has_node:
+        annotation = Annotated[str, Parameter(max_length=1000, description=node.description)]
+        yield Argument("node", Argument.KEYWORD_ONLY, default="", annotation=annotation)
+
+
+def _parameter(field: FieldInfo) -> Any:
+    """The type of a parameter, with the limits of the field."""
+    if field.type in SPECIAL:
+        return SPECIAL[field.type]
+    if get_origin(field.type) is not Annotated:
+        return field.type
+    kind, meta = get_args(field.type)
+    names = ("ge", "gt", "le", "lt", "min_length", "max_length", "description")
+    return Annotated[kind, Parameter(**{name: getattr(meta, name) for name in names})]
