@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from msgspec import Struct
 
+from starlingmq.admin.declared_actions import bound
 from starlingmq.admin.log_tail import LogTail
 from starlingmq.admin.node_rpc import ListPart, ListRequest, Missing, NodeRpc, Page
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
@@ -124,7 +125,7 @@ async def test_the_log_continues_from_a_position_and_contains_no_terminal_contro
     try:
         log.error("closed client %r", "\x1b[2J\nroot: all is well")
         log.error("plainly \x1b[2J\nroot")
-        read = tail.actions()["log"]
+        read = bound(tail)["log"]
         found = await read(nobody, {"level": "error"})
         assert [line["message"] for line in found["lines"]] == [
             "closed client '\\x1b[2J\\nroot: all is well'",

@@ -266,7 +266,7 @@ async def test_drops_count_for_a_minute_however_rarely_somebody_looks(
         broker.state.ctx.counters.drop("queue_full", 600)
         await look(broker)
         assert broker._admin is not None
-        (alarm,) = broker._admin.alarms.alarms.active()
+        (alarm,) = broker._admin.alarms.known.active()
         assert alarm.text.startswith(f"queue_full: {600 * rarely:,} messages dropped since ")
 
 

@@ -104,7 +104,7 @@ async def test_a_published_message_arrives(serve: Serve, join: Join, ask: Ask) -
     await peer.subscribe("t", qos=1)
     body = {"topic": "t", "payload": "grüße", "qos": 1}
     answer = await ask(broker, "POST", "/api/v1/publish", json=body)
-    assert (answer.status_code, answer.json()) == (200, {"receivers": 1})
+    assert (answer.status_code, answer.json()) == (200, {"node": broker.config.node.name, "receivers": 1})
     assert (await peer.expect(Publish)).payload == "grüße".encode()
     body = {"topic": "t", "payload_base64": b64encode(b"\0\xff").decode()}
     await ask(broker, "POST", "/api/v1/publish", json=body)

@@ -11,19 +11,12 @@ import pytest
 from msgspec import Struct
 
 from starlingmq import Broker
-from starlingmq.admin import paging, sorted_entries
-from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
+from starlingmq.admin import paging, sorted_lists
+from starlingmq.admin.declared_actions import Found, for_operators
+from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc, nothing_to_report
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import session_info
-from starlingmq.admin.sorted_lists import (
-    SESSION_KEYS,
-    Search,
-    SearchAt,
-    SessionsFound,
-    SortedLists,
-    first_behind,
-)
-from starlingmq.admin.typed_actions import Limit
+from starlingmq.admin.sorted_lists import SessionSearch, select_sessions
 from starlingmq.core.session.session import Session
 
 from .conftest import Ask, Join, Serve
@@ -44,13 +37,22 @@ class Nodes:
         self.sessions = sessions
         self.missing: list[Missing] = []
 
-    async def everywhere(self, action: str, request: Struct, reply: type[Struct], node: str) -> Answers[Any]:
-        assert isinstance(request, Search)
+    async def everywhere(self, _: str, request: Struct, reply: type[Struct], *more: object) -> Answers[Any]:
+        assert isinstance(request, SessionSearch)
         found = {}
         for name, sessions in self.sessions.items():
-            rows, total = await first_behind(sessions, name, SESSION_KEYS, request)
-            found[name] = SessionsFound([session_info(one) for _, one in rows], [place for place, _ in rows], total)
+            chosen = await select_sessions(sessions, name, request)
+            found[name] = Found([session_info(one) for one in chosen.entries], chosen.places, chosen.total)
         return Answers(found, self.missing)
+
+    async def page(self, **arguments: str) -> dict[str, Any]:
+        """Of the action ``sessions.sorted``."""
+        asked = for_operators(cast(NodeRpc, self), {"sessions.sorted": not_here})["sessions.sorted"]
+        return await asked(nothing_to_report, arguments)
+
+
+async def not_here(*_: object) -> dict[str, Any]:
+    raise AssertionError
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -64,21 +66,20 @@ async def test_the_pages_of_all_nodes_are_one_sorted_list(
         node: {name: a_session(name, number, chance.randrange(5)) for number, name in enumerate(names_of(node, chance))}
         for node in ("n1", "n2", "n3")
     })  # fmt: skip
-    lists = SortedLists(cast(NodeRpc, nodes))
     every = [one for sessions in nodes.sessions.values() for one in sessions.values() if "7" in one.client_id]
     for limit in (1, 4, 1000):
         found: list[Any] = []
         cursor = ""
         while True:
-            request = SearchAt(q="7", sort="dropped", descending=descending, cursor=cursor, limit=Limit(limit))
-            page = await lists.sessions(lambda *_: None, request)
-            assert page.total == len(every)
-            found += page.sessions
-            if page.next is None:
+            direction = "yes" if descending else "no"
+            page = await nodes.page(q="7", sort="dropped", descending=direction, cursor=cursor, limit=str(limit))
+            assert page["total"] == len(every)
+            found += page["sessions"]
+            if page["next"] is None:
                 break
-            cursor = page.next
-        assert sorted(one.client_id for one in found) == sorted(one.client_id for one in every), "each exactly once"
-        values = [one.dropped for one in found]
+            cursor = page["next"]
+        assert sorted(one["client_id"] for one in found) == sorted(one.client_id for one in every), "each exactly once"
+        values = [one["dropped"] for one in found]
         assert values == sorted(values, reverse=descending)
 
 
@@ -88,9 +89,8 @@ def names_of(node: str, chance: random.Random) -> Sequence[str]:
 
 @pytest.mark.parametrize("cursor", ["x", "e30=", "WyJhIiwgIm4xIiwgMV0="])
 async def test_a_cursor_of_another_list_is_refused(cursor: str) -> None:
-    lists = SortedLists(cast(NodeRpc, Nodes({"n1": {}})))
     with pytest.raises(AdminError, match="cursor"):
-        await lists.sessions(lambda *_: None, SearchAt(sort="dropped", cursor=cursor))
+        await Nodes({"n1": {}}).page(sort="dropped", cursor=cursor)
 
 
 async def test_the_api_filters_by_user_and_address_and_counts(serve: Serve, join: Join, ask: Ask) -> None:
@@ -224,9 +224,9 @@ async def test_an_order_that_a_list_does_not_have_and_a_cursor_of_another_are_re
 async def test_a_page_of_a_long_list_looks_at_a_bounded_number_of_entries(
     serve: Serve, join: Join, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorted_entries, "EXAMINED_MAX", 10)
-    monkeypatch.setattr(sorted_entries, "RETAINED_AT_ONCE", 3)
-    monkeypatch.setattr(sorted_entries, "PAGE_MAX", 5)
+    monkeypatch.setattr(sorted_lists, "EXAMINED_MAX", 10)
+    monkeypatch.setattr(sorted_lists, "RETAINED_AT_ONCE", 3)
+    monkeypatch.setattr(sorted_lists, "PAGE_MAX", 5)
     broker = await serve()
     reader = await join(broker, "reader")
     await reader.subscribe(*(f"$share/g{number}/t" for number in range(30)))

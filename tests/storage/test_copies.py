@@ -17,6 +17,7 @@ from tests.peer import Peer
 from tests.storage import copy_lives
 
 from starlingmq import Broker
+from starlingmq.admin.declared_actions import bound
 from starlingmq.admin.stream_actions import StreamActions
 from starlingmq.auth.readers import StreamReaders
 from starlingmq.config.settings import Config, load_config
@@ -266,7 +267,7 @@ async def test_what_is_done_to_streams_is_copied_before_it_is_answered(
             served.source.require(("n2",), "")
             assert served.store.state is not None
             admin = StreamAdmin(served.store, served.store.state, "n1", list, False)
-            actions = StreamActions(admin, cast(StreamReaders, None)).actions()
+            actions = bound(StreamActions(admin, cast(StreamReaders, None)))
             await do(actions, "stream.create", name="a", topics="t/#")
             await do(actions, "stream.create", name="gone", topics="x/#")
             streams = {log.definition.name: log for log in follower.copy.files.streams.values()}

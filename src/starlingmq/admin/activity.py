@@ -9,23 +9,23 @@ from __future__ import annotations
 import asyncio
 import heapq
 from operator import attrgetter
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from starlingmq.admin.node_rpc import Missing
-from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.declared_actions import ALL, action
+from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.paging import PIECE
 from starlingmq.admin.sessions import inflight, queued
-from starlingmq.admin.typed_actions import PAGE, Limit, typed
+from starlingmq.admin.typed_actions import PAGE, Limit
 from starlingmq.core.reports.session_totals import subscription_count
 from starlingmq.core.session.session import Client
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 
 FRESH: Final = 1.0  # seconds between two counts
 FORGOTTEN_SECONDS: Final = 30.0  # after the last request
-KEYS: Final = ("messages_in", "bytes_in", "bytes_out", "queued", "inflight", "dropped", "subscriptions")
 
 
 class Active(Struct, frozen=True):
@@ -45,17 +45,11 @@ class Active(Struct, frozen=True):
 
 
 class ActivityRequest(Struct, frozen=True):
-    """``sort``: one of ``KEYS``; "" is the first of them."""
-
-    sort: str = ""
+    sort: Annotated[
+        Literal["messages_in", "bytes_in", "bytes_out", "queued", "inflight", "dropped", "subscriptions"],
+        Meta(description="Sort order: clients with the highest value first."),
+    ] = "messages_in"
     limit: Limit = PAGE
-
-    def key(self) -> str:
-        """Raises AdminError."""
-        key = self.sort or KEYS[0]
-        if key not in KEYS:
-            raise AdminError(400, f"sort: must be one of {', '.join(KEYS)}")
-        return key
 
 
 class NodeActivityReply(Struct, frozen=True):
@@ -75,6 +69,13 @@ class Activity(Struct, frozen=True):
     missing: list[Missing]
 
 
+def most_active(rpc: NodeRpc, answers: Answers[NodeActivityReply], request: ActivityRequest) -> Activity:
+    clients = [replace(client, node=node) for node, one in answers.results.items() for client in one.clients]
+    clients.sort(key=attrgetter(request.sort), reverse=True)
+    seconds = {node: one.seconds for node, one in answers.results.items()}
+    return Activity(rpc.name, clients[: request.limit], seconds, answers.missing)
+
+
 class NodeActivity:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -85,12 +86,10 @@ class NodeActivity:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def actions(self) -> dict[str, Action]:
-        return {"activity": typed(ActivityRequest, self.activity)}
-
+    @action("activity", "GET /activity", ALL, tag="sessions", help="List the most active clients", merge=most_active)
     async def activity(self, report: Report, request: ActivityRequest) -> NodeActivityReply:
-        """The clients with the highest ``sort``. Raises AdminError."""
-        key = attrgetter(request.key())
+        """The clients with the highest ``sort``."""
+        key = attrgetter(request.sort)
         if self._driver.loop.time() >= self._looked_at + FRESH:
             if self._task is None or self._task.done():
                 self._task = asyncio.ensure_future(self._look())

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from starlingmq.admin.declared_actions import bound
 from starlingmq.admin.group_actions import GroupActions
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.config.settings import Config, ConfigError
@@ -56,9 +57,9 @@ class BrokerActions:
             self.by_name |= StoreMaintenance(self._store, driver.state).actions()
             self.streams = StreamAdmin(self._store, driver.state, node, readable_nodes, cluster is not None)
             readers = StreamReaders(lambda: access.chain, lambda: access.hooks.timeout)
-            self.by_name |= StreamActions(self.streams, readers).actions()
+            self.by_name |= bound(StreamActions(self.streams, readers))
         names = dict[int, str] if cluster is None else cluster.names
-        self.by_name |= GroupActions(driver.state, names).actions()
+        self.by_name |= bound(GroupActions(driver.state, names))
         if cluster is None:
             self.by_name["cluster.status"] = _not_a_member
         else:
@@ -66,7 +67,7 @@ class BrokerActions:
             from starlingmq.admin.member_actions import MemberActions
 
             self.drain = DrainActions(cluster, listeners)
-            self.by_name |= MemberActions(cluster, self.drain, lambda: self.unready()).actions() | self.drain.actions()
+            self.by_name |= MemberActions(cluster, self.drain, lambda: self.unready()).actions()
 
     def declare_streams(self, config: Config) -> None:
         """Apply ``streams.define`` of new settings. Raises ConfigError."""

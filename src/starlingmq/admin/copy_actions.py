@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta, Struct
 
 from starlingmq.admin.copy_views import CopiesView, view_copies
-from starlingmq.admin.typed_actions import NoArguments, typed
-from starlingmq.cluster.copies.copy_record import CopyRecord
-from starlingmq.net.control_socket import Action, Report
-from starlingmq.net.copies.copies_left import copies_left, fullest
+from starlingmq.admin.declared_actions import HERE, OPERATE, action
+from starlingmq.admin.typed_actions import NoArguments
+from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
+    from starlingmq.cluster.copies.copy_record import CopyRecord
     from starlingmq.net.copies.copy_process import CopyProcess
 
 CONFIRM_SECONDS: Final = 10.0  # for etcd
@@ -26,9 +26,12 @@ class GiveUpError(Exception):
     """The data is not given up; one line says why."""
 
 
-class GiveUpRequest(Struct, frozen=True):
-    name: str = ""
-    force: bool = False
+class Removal(Struct, frozen=True):
+    """``by``: the operator, for the log."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=1000, description="The node.")]
+    force: Annotated[bool, Meta(description="Proceed even if data is lost.")] = False
+    by: str = ""
 
 
 class GivenUp(Struct, frozen=True):
@@ -45,18 +48,30 @@ class CopyActions:
     def __init__(self, process: Callable[[], CopyProcess | None]) -> None:
         self._process = process
 
-    def actions(self) -> dict[str, Action]:
-        return {
-            "cluster.copies": typed(NoArguments, self.copies),
-            "cluster.give_up": typed(GiveUpRequest, self.give_up),
-        }
-
+    @action(
+        "cluster.copies",
+        "GET /copies",
+        tag="cluster",
+        help="Show which nodes store copies of whose data, and what would be lost with a node now",
+    )
     async def copies(self, report: Report, request: NoArguments) -> CopiesView:
         """Which nodes store copies of whose data."""
         return view_copies(self._process())
 
-    async def give_up(self, report: Report, request: GiveUpRequest) -> GivenUp:
+    @action(
+        "cluster.give_up",
+        "POST /cluster/give-up",
+        HERE,
+        OPERATE,
+        "cluster",
+        "Give up data of a node whose copies in step are all lost; without force, say what would be lost",
+        body="Removal",
+        waits=True,
+    )
+    async def give_up(self, report: Report, request: Removal) -> GivenUp:
         """Let the node with the fullest copy serve the data of a node, although none has everything."""
+        from starlingmq.net.copies.copies_left import copies_left, fullest  # late: only nodes with copies need it
+
         process, origin = self._process(), request.name
         if process is None:
             raise GiveUpError("this node has no copies: cluster.copies is 1")

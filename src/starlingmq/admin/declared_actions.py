@@ -10,6 +10,8 @@ field are its ``Meta``.
 | ``HERE`` | the node that the operator asks |
 | ``NODE`` | the node that the argument ``node`` names; "" is the one that is asked. The reply has its name, too. |
 | ``ALL`` | each node, or the one that ``node`` names. ``merge`` makes one reply of those of the nodes. |
+| ``PAGED`` | as ``ALL``, but one node after the other, up to ``limit`` entries. The reply is a ``ListPart``. |
+| ``SORTED`` | as ``ALL``: the first ``limit`` entries of the nodes' ``Found``, by their places |
 | ``TARGET`` | as ``ALL``; "" is the node that is asked, or all workers of one machine; "*" is each node. |
 
 Without ``merge``, lists whose entries have a field ``node`` are joined, and other replies are told by the node. Replies
@@ -27,19 +29,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from operator import attrgetter
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from msgspec import Struct, defstruct, to_builtins
+from msgspec import Meta, Struct, defstruct, to_builtins
 from msgspec.structs import replace
 
-from starlingmq.admin.node_rpc import CALL_SECONDS, Answers, Missing, NodeRpc
+from starlingmq.admin.node_rpc import CALL_SECONDS, Answers, ListPart, ListRequest, Missing, NodeRpc
+from starlingmq.admin.paging import first_of
 from starlingmq.admin.typed_actions import reader_of, typed
 from starlingmq.net.control_socket import Action, Report
 
-Scope = Literal["here", "node", "all", "target"]
+Scope = Literal["here", "node", "all", "paged", "sorted", "target"]
 HERE: Final[Scope] = "here"
 NODE: Final[Scope] = "node"
 ALL: Final[Scope] = "all"
+PAGED: Final[Scope] = "paged"
+SORTED: Final[Scope] = "sorted"
 TARGET: Final[Scope] = "target"
 
 Right = Literal["view", "content", "operate"]
@@ -47,7 +53,25 @@ VIEW: Final[Right] = "view"
 CONTENT: Final[Right] = "content"
 OPERATE: Final[Right] = "operate"
 
-Act = TypeVar("Act", bound=Callable[..., Awaitable[Struct]])
+Value = str | float
+Place = tuple[Value, str, int, int]
+"""The value of the sort key, and a name and numbers that tell entries with the same value apart."""
+Total = Annotated[int, Meta(description="Number of all entries that match, on the nodes that answered.")]
+Complete = Annotated[bool, Meta(description="False: a node has too many entries, and did not look at all of them.")]
+
+E = TypeVar("E")
+
+
+class Found(Struct, Generic[E], frozen=True):
+    """The first entries of one node behind a place. ``places`` are those of the entries."""
+
+    entries: list[E]
+    places: list[Place]
+    total: int
+    complete: bool = True
+
+
+Act = TypeVar("Act", bound=Callable[..., Awaitable[Any]])
 Merge = Callable[[NodeRpc, Answers[Any], Any], Any]
 Order = Callable[[list[Any]], list[Any]]
 
@@ -56,11 +80,11 @@ Order = Callable[[list[Any]], list[Any]]
 class Declared:
     """``http``: method and path of the API; "": it is for nodes only. ``tag`` groups the paths in the document.
     ``body``: the name of its JSON body; "": the request is in the query. ``order`` sorts joined lists, by their names.
-    ``seconds``: for one node to answer.
+    ``seconds``: for one node to answer. ``waits``: the operator waits as long as it takes.
     """
 
     name: str
-    act: Callable[..., Awaitable[Struct]]
+    act: Callable[..., Awaitable[Any]]
     http: str
     scope: Scope
     right: Right
@@ -69,6 +93,7 @@ class Declared:
     status: int
     body: str
     seconds: float
+    waits: bool
     merge: Merge | None
     order: Mapping[str, Order]
 
@@ -82,6 +107,11 @@ class Declared:
         """Of one node."""
         kind: type[Struct] = get_type_hints(self.act, include_extras=True)["return"]
         return kind
+
+    @property
+    def key(self) -> str:
+        """The name of the list in a reply."""
+        return self.name.partition(".")[0]
 
     @property
     def has_node(self) -> bool:
@@ -102,13 +132,14 @@ def action(
     status: int = 200,
     body: str = "",
     seconds: float = CALL_SECONDS,
+    waits: bool = False,
     merge: Merge | None = None,
     order: Mapping[str, Order] | None = None,
 ) -> Callable[[Act], Act]:
     """Declare the method. Its parameters are ``report`` and ``request``."""
 
     def declare(act: Act) -> Act:
-        declared = Declared(name, act, http, scope, right, tag, help, status, body, seconds, merge, order or {})
+        declared = Declared(name, act, http, scope, right, tag, help, status, body, seconds, waits, merge, order or {})
         act.declared = declared  # type: ignore[attr-defined]
         if http:
             DECLARED[name] = declared
@@ -130,7 +161,7 @@ def bound(*instances: object) -> dict[str, Action]:
 
 def for_operators(rpc: NodeRpc, actions: Mapping[str, Action]) -> dict[str, Action]:
     """The declared ones of a node's ``actions``, as operators at this node ask for them."""
-    ways = {HERE: _here, NODE: _at, ALL: _everywhere, TARGET: _everywhere}
+    ways = {HERE: _here, NODE: _at, ALL: _everywhere, TARGET: _everywhere, PAGED: _paged, SORTED: _sorted}
     return {name: partial(ways[one.scope], one, rpc) for name in actions if (one := DECLARED.get(name)) is not None}
 
 
@@ -149,6 +180,32 @@ async def _everywhere(declared: Declared, rpc: NodeRpc, report: Report, argument
         node = rpc.target(node or "")
     answers = await rpc.everywhere(declared.name, request, declared.reply, node, declared.seconds)
     reply: dict[str, Any] = to_builtins((declared.merge or partial(_merged, declared))(rpc, answers, request))
+    return reply
+
+
+async def _paged(declared: Declared, rpc: NodeRpc, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    request = reader_of(declared.request)({name: text for name, text in arguments.items() if name != "cursor"})
+    wanted = reader_of(ListRequest)(arguments)
+    kind: type[ListPart] = declared.reply  # type: ignore[assignment]
+    page = await rpc.page(declared.name, request, kind, attrgetter(declared.key), wanted)
+    reply: dict[str, Any] = to_builtins(told(declared)(rpc.name, page.entries, page.next, page.missing))
+    return reply
+
+
+async def _sorted(declared: Declared, rpc: NodeRpc, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+    request: Any = reader_of(declared.request)(arguments)
+    kind: type[Found[Any]] = declared.reply  # type: ignore[assignment]
+    answers = await rpc.everywhere(declared.name, request, kind, arguments.get("node"), declared.seconds)
+    parts = list(answers.results.values())
+    rows = [
+        (place, replace(entry, node=node))
+        for node, part in answers.results.items()
+        for place, entry in zip(part.places, part.entries, strict=True)
+    ]
+    more = any(len(part.places) == request.limit for part in parts)
+    entries, following = first_of(rows, request.limit, request.descending, more)
+    total, complete = sum(part.total for part in parts), all(part.complete for part in parts)
+    reply: dict[str, Any] = to_builtins(told(declared)(rpc.name, entries, total, complete, following, answers.missing))
     return reply
 
 
@@ -181,13 +238,25 @@ def told(declared: Declared) -> Any:
     reply = declared.reply
     if declared.merge is not None:
         return get_type_hints(declared.merge)["return"]
-    if not issubclass(reply, Struct):
+    key, missing = declared.key, ("missing", list[Missing])
+    if declared.scope == SORTED:
+        (entry,) = get_args(reply)
+        shape = [
+            (key, list[entry]),  # type: ignore[valid-type]
+            ("total", Total),
+            ("complete", Complete),
+            ("next", str | None),
+        ]
+        return defstruct(f"Sorted{key.title()}", [("node", str), *shape, missing], frozen=True)
+    if declared.scope == PAGED:
+        shape = [(key, get_type_hints(reply)[key]), ("next", str | None)]
+        return defstruct(f"{key.removesuffix('s').title()}Page", [("node", str), *shape, missing], frozen=True)
+    if not isinstance(reply, type) or not issubclass(reply, Struct):
         return dict[str, Any]
     if declared.scope == HERE or (declared.scope == NODE and "node" in reply.__struct_fields__):
         return reply
     if declared.scope == NODE:
         return defstruct(f"{reply.__name__}At", [("node", str)], bases=(reply,), frozen=True, kw_only=True)
-    missing = ("missing", list[Missing])
     if lists := lists_of(reply):
         return defstruct(f"Listed{next(iter(lists)).title()}", [("node", str), *lists.items(), missing], frozen=True)
     return defstruct(f"{reply.__name__}ByNode", [("nodes", dict[str, reply]), missing], frozen=True)  # type: ignore[valid-type]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from starlingmq.admin.typed_actions import typed
-from starlingmq.cluster.cluster_state import ClusterState
-from starlingmq.net.control_socket import Action, Report
-from starlingmq.net.listeners.listener_set import ListenerSet
-from starlingmq.net.peers.cluster_shell import Cluster
+from starlingmq.admin.declared_actions import HERE, OPERATE, action
+from starlingmq.net.control_socket import Report
+
+if TYPE_CHECKING:
+    from starlingmq.cluster.cluster_state import ClusterState
+    from starlingmq.net.listeners.listener_set import ListenerSet
+    from starlingmq.net.peers.cluster_shell import Cluster
 
 REPORT_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 3.0  # a rebalance is over after so long without a change in the numbers of clients
@@ -25,9 +27,12 @@ class DrainRequest(Struct, frozen=True):
 
 
 class RebalanceRequest(Struct, frozen=True):
-    """``rate``: clients per second and node; 0 means the setting."""
+    """``by``: the operator, for the log."""
 
-    rate: int = 0
+    rate: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="Clients per second and node; 0: cluster.drain_rate.")
+    ] = 0
+    by: str = ""
 
 
 class DrainProgress(Struct, frozen=True):
@@ -68,19 +73,13 @@ class DrainActions:
         self.listener_set = listener_set
         self._done_at: float | None = None  # when clients and sessions had moved
 
-    def actions(self) -> dict[str, Action]:
-        """By the names that the commands use."""
-        return {
-            "cluster.drain": typed(DrainRequest, self.drain),
-            "cluster.rebalance": typed(RebalanceRequest, self.rebalance),
-        }
-
     @property
     def state(self) -> ClusterState:
         state = self.cluster.state
         assert state is not None
         return state
 
+    @action("cluster.drain")
     async def drain(self, report: Report, request: DrainRequest) -> DrainProgress:
         """Stop serving clients, and wait until all clients and sessions have moved; or, with ``cancel``, serve clients
         again."""
@@ -155,6 +154,15 @@ class DrainActions:
             waits_for_copies=drain.active and bool(only_here) and now < until,
         )
 
+    @action(
+        "cluster.rebalance",
+        "POST /rebalance",
+        HERE,
+        OPERATE,
+        "cluster",
+        "Distribute clients evenly: redirect MQTT 5 clients of busy nodes",
+        waits=True,
+    )
     async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:
         """Move clients to other nodes. Returns when all have arrived, or when no further ones arrive."""
         state = self.state

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import UNSET, Struct, UnsetType, convert
+from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
-from starlingmq.admin.typed_actions import typed
+from starlingmq.admin.declared_actions import action
+from starlingmq.admin.node_rpc import ListPart
+from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.groups.group import Group
 from starlingmq.core.groups.group_stats import figures
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 GROUPS_MAX: Final = 10_000  # in one reply
 GROUPS_AT_ONCE: Final = 200  # per turn of the event loop; takes less than 5 ms
@@ -36,7 +38,8 @@ class GroupPart(Struct, frozen=True):
 
 
 class GroupFigures(Struct, frozen=True):
-    """The figures of ``core.groups.group_stats``, with names of nodes in place of numbers."""
+    """The figures of ``core.groups.group_stats``, with names of nodes in place of numbers. ``node`` is set in lists of
+    several nodes."""
 
     name: str
     filter: str
@@ -55,6 +58,7 @@ class GroupFigures(Struct, frozen=True):
     given: int
     redelivered: int
     nodes: dict[str, GroupPart]
+    node: str = ""
 
 
 class Groups(Struct, frozen=True):
@@ -64,6 +68,18 @@ class Groups(Struct, frozen=True):
     more: bool
 
 
+class LedGroupsRequest(Struct, frozen=True):
+    prefix: Annotated[str, Meta(max_length=65535, description="Only groups with this prefix.")] = ""
+    cursor: After = FIRST
+    limit: Limit = PAGE
+
+
+class LedGroups(ListPart, frozen=True):
+    """The groups whose primary is the node that replies."""
+
+    groups: list[GroupFigures]
+
+
 class GroupActions:
     """The actions of one running node. ``names`` returns the names of the cluster's nodes, by number."""
 
@@ -71,9 +87,7 @@ class GroupActions:
         self.state = state
         self.names = names
 
-    def actions(self) -> dict[str, Action]:
-        return {"groups": typed(GroupsRequest, self.groups)}
-
+    @action("groups")
     async def groups(self, report: Report, request: GroupsRequest) -> Groups:
         """The groups that this node knows."""
         prefix, after, limit = request.prefix.encode(), request.after, request.limit

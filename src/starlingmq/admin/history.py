@@ -18,13 +18,13 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.session_totals_job import SessionTotalsJob
-from starlingmq.admin.typed_actions import typed
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 from starlingmq.net.process import memory
 from starlingmq.storage.opening import directory_of
 
@@ -141,9 +141,6 @@ class NodeSampler:
         self._turns, self._delays, self._commits, self._syncs = Since(), Since(), Since(), Since()
         self._task: asyncio.Task[None] | None = None
 
-    def actions(self) -> dict[str, Action]:
-        return {"history": typed(HistoryRequest, self.history)}
-
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -153,6 +150,7 @@ class NodeSampler:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
+    @action("history")
     async def history(self, report: Report, request: HistoryRequest) -> NodeHistory:
         wanted = HistoryRequest(request.end, max(request.step, STEP), min(request.points, POINTS_MAX))
         rows = self.samples.since(wanted.end - wanted.step * wanted.points)

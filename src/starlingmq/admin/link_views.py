@@ -6,8 +6,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.node_rpc import Missing
-
 
 class LinkInfo(Struct, frozen=True):
     """How a node reaches ``peer``. ``node`` is set in lists of several nodes."""
@@ -34,9 +32,3 @@ class LinkInfo(Struct, frozen=True):
 
 class LinksReply(Struct, frozen=True):
     links: list[LinkInfo]
-
-
-class ListedLinks(Struct, frozen=True):
-    node: str
-    links: list[LinkInfo]
-    missing: list[Missing]

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import logging
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from starlingmq.admin.declared_actions import NODE, OPERATE, TARGET, action
 from starlingmq.admin.local_node import LocalNode
-from starlingmq.admin.node_rpc import Missing, NodeRpc
+from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import name_of
-from starlingmq.admin.typed_actions import NoArguments, typed
-from starlingmq.config.live_changes import LiveSetting, Value, changed, live_settings
+from starlingmq.admin.typed_actions import NoArguments
+from starlingmq.config.live_changes import TEXT_MAX, LiveSetting, Value, changed, live_settings
 from starlingmq.config.section_types import ConfigError
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 log = logging.getLogger("starlingmq.admin")
 
 
 class SettingChange(Struct, frozen=True):
-    """``only_check``: report the difference, and change nothing. ``by``: the operator, for the log."""
+    """``by``: the operator, for the log."""
 
-    path: str = ""
-    value: str = ""
-    only_check: bool = False
+    path: Annotated[str, Meta(min_length=1, max_length=100, description="Path of the setting, such as mqtt.max_qos.")]
+    value: Annotated[str, Meta(max_length=TEXT_MAX, description="As in a settings file, such as 10s or 64KiB.")]
+    only_check: Annotated[bool, Meta(description="Report the difference, and change nothing.")] = False
     by: str = ""
-
-
-class SettingChangeAt(SettingChange, frozen=True):
-    """``node``: see ``NodeRpc.target``."""
-
-    node: str = ""
 
 
 class LiveSettings(Struct, frozen=True):
@@ -51,22 +47,37 @@ class SettingChangedAt(Struct, frozen=True):
     missing: list[Missing]
 
 
+def changed_at(rpc: NodeRpc, answers: Answers[SettingChanged], request: SettingChange) -> SettingChangedAt:
+    return SettingChangedAt(request.path, answers.results, answers.missing)
+
+
 class LiveChangeActions:
-    """The part of one node."""
+    """Each node checks a change itself."""
 
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    def actions(self) -> dict[str, Action]:
-        return {
-            "settings": typed(NoArguments, self._list),
-            "settings.change": typed(SettingChange, self._change),
-        }
-
-    async def _list(self, report: Report, request: NoArguments) -> LiveSettings:
+    @action(
+        "settings",
+        "GET /settings",
+        NODE,
+        tag="upkeep",
+        help="List the settings that can be changed while the broker serves",
+    )
+    async def listed(self, report: Report, request: NoArguments) -> LiveSettings:
         return LiveSettings(live_settings(self._local_node.config()))
 
-    async def _change(self, report: Report, request: SettingChange) -> SettingChanged:
+    @action(
+        "settings.change",
+        "PUT /settings",
+        TARGET,
+        OPERATE,
+        "upkeep",
+        "Check and change one setting until the next reload or restart",
+        body="NewSetting",
+        merge=changed_at,
+    )
+    async def change(self, report: Report, request: SettingChange) -> SettingChanged:
         """Raises AdminError, and then nothing has changed."""
         present = self._local_node.config()
         try:
@@ -84,20 +95,3 @@ class LiveChangeActions:
 
 def _value(listed: list[LiveSetting], request: SettingChange) -> Value:
     return next(one.value for one in listed if one.path == request.path)
-
-
-class LiveChangeLists:
-    """The same at any node."""
-
-    def __init__(self, rpc: NodeRpc) -> None:
-        self._rpc = rpc
-
-    def actions(self) -> dict[str, Action]:
-        return {"settings.change.at": typed(SettingChangeAt, self._change)}
-
-    async def _change(self, report: Report, request: SettingChangeAt) -> SettingChangedAt:
-        """Each node checks the change itself. Raises AdminError."""
-        node = self._rpc.target(request.node)
-        asked = SettingChange(request.path, request.value, request.only_check, request.by)
-        answers = await self._rpc.everywhere("settings.change", asked, SettingChanged, node)
-        return SettingChangedAt(request.path, answers.results, answers.missing)

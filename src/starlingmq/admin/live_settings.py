@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
+from starlingmq.admin.declared_actions import NODE, OPERATE, TARGET, action
 from starlingmq.admin.expirations import expiry_warnings
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import name_of
-from starlingmq.admin.typed_actions import NoArguments, typed
+from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.config.secret_masking import masked
-from starlingmq.config.settings import Config
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 log = logging.getLogger("starlingmq.admin")
 
@@ -52,16 +53,19 @@ class SettingActions:
     def __init__(self, local_node: LocalNode) -> None:
         self.local_node = local_node
 
-    def actions(self) -> dict[str, Action]:
-        return {
-            "config": typed(NoArguments, self.config),
-            "reload": typed(ReloadRequest, self.reload),
-            "listeners": typed(NoArguments, self.listeners),
-        }
+    @action("config", "GET /config", NODE, tag="upkeep", help="Get the settings in force, without secrets")
+    async def config(self, report: Report, request: NoArguments) -> dict[str, Any]:
+        found: dict[str, Any] = to_builtins(masked(self.local_node.in_force()))
+        return found
 
-    async def config(self, report: Report, request: NoArguments) -> Config:
-        return masked(self.local_node.in_force())
-
+    @action(
+        "reload",
+        "POST /reload",
+        TARGET,
+        OPERATE,
+        "upkeep",
+        "Reload the settings; the response lists those that need a restart",
+    )
     async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
         """Raises AdminError, and then nothing has changed."""
         try:
@@ -74,6 +78,7 @@ class SettingActions:
         config, now = self.local_node.config(), self.local_node.driver.clock()
         return Reloaded(True, restart, expiry_warnings(config, now))
 
+    @action("listeners", "GET /listeners", NODE, tag="upkeep", help="List listeners and their connections")
     async def listeners(self, report: Report, request: NoArguments) -> Listeners:
         found = [
             ListenerView(one.address, one.gate.connections, dict(one.gate.refused))

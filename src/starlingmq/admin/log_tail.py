@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.printable import plain
 from starlingmq.admin.sessions import when
-from starlingmq.admin.typed_actions import PAGE, Limit, typed
 from starlingmq.log import message_of
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 LINES_MAX: Final = 2000
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -31,9 +30,21 @@ class LogLine(Struct, frozen=True):
 class LogRequest(Struct, frozen=True):
     """Lines of ``level`` or above: those after number ``after``, or the last ones."""
 
-    level: str = ""
-    after: int | None = None
-    limit: Limit = PAGE
+    after: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=2**62,
+                description="Position to continue from: ``next`` of the previous response. Default: the last lines.",
+            ),
+        ]
+        | None
+    ) = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Minimum level of the lines.")] = (
+        "info"
+    )
 
 
 class LogLines(Struct, frozen=True):
@@ -69,14 +80,15 @@ class LogTail(logging.Handler):
         )
         self._lines.append((record.levelno, line))  # a record would keep its arguments alive
 
-    def actions(self) -> dict[str, Action]:
-        return {"log": typed(LogRequest, self.lines)}
-
-    async def lines(self, report: Report, request: LogRequest) -> LogLines:
-        """Raises AdminError."""
-        level, limit, after = request.level or "debug", request.limit, request.after
-        if level not in LEVELS:
-            raise AdminError(400, f"level: must be one of {', '.join(LEVELS)}")
+    @action(
+        "log",
+        "GET /log",
+        NODE,
+        tag="overview",
+        help="Get the last lines of a node's log, or those after a position",
+    )
+    async def log(self, report: Report, request: LogRequest) -> LogLines:
+        level, limit, after = request.level, request.limit, request.after
         wanted = [line for severity, line in list(self._lines) if severity >= LEVELS[level]]
         lost = 0
         if after is not None:

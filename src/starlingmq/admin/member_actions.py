@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field, to_builtins
 
 from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
-from starlingmq.admin.copied_nodes import CopiedNode
-from starlingmq.admin.copy_actions import CopyActions
+from starlingmq.admin.copy_actions import CopyActions, Removal
+from starlingmq.admin.declared_actions import HERE, OPERATE, action, bound
 from starlingmq.admin.drain_actions import DrainActions
 from starlingmq.admin.sessions import when
 from starlingmq.admin.share_views import SharesRequest, SharesView, view_shares
-from starlingmq.admin.typed_actions import NoArguments, typed
-from starlingmq.cluster.cluster_state import ClusterState, PeerStatus
+from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.connect.session_reset import UNSETTLED
 from starlingmq.core.router.filter_summary import is_summary, parse_shape
 from starlingmq.net.control_socket import Action, Report
-from starlingmq.net.peers.cluster_shell import Cluster
+
+if TYPE_CHECKING:
+    from starlingmq.cluster.cluster_state import ClusterState, PeerStatus
+    from starlingmq.net.peers.cluster_shell import Cluster
 
 LEAVE_SECONDS: Final = 30.0  # for other nodes to acknowledge what is queued for them, and for etcd to confirm
 LINES_SECONDS: Final = 10.0  # for members of shared groups to receive the messages that wait on this node
 REPORT_SECONDS: Final = 0.2
-ROUTES_MAX: Final = 10_000  # in one reply
 
 
 class MemberActionError(Exception):
@@ -35,17 +36,14 @@ class MemberActionError(Exception):
 class RoutesRequest(Struct, frozen=True):
     """Routes of one node (``name``) or of all, whose filters begin with ``prefix``."""
 
-    prefix: str = ""
-    name: str = ""
-    limit: int = ROUTES_MAX
+    prefix: Annotated[str, Meta(max_length=65535, description="Only filters with this prefix.")] = ""
+    name: Annotated[str, Meta(max_length=1000, description="Only this node. Default: all nodes of the cluster.")] = (
+        field(default="", name="node")
+    )
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Maximum number of entries per node.")] = 100
 
 
 class LeaveRequest(Struct, frozen=True):
-    force: bool = False
-
-
-class ForgetRequest(Struct, frozen=True):
-    name: str = ""
     force: bool = False
 
 
@@ -240,14 +238,15 @@ class MemberActions:
         self._unready = unready
 
     def actions(self) -> dict[str, Action]:
-        """By the names that the commands use."""
-        return {
-            "cluster.status": typed(NoArguments, self.status),
-            "cluster.routes": typed(RoutesRequest, self.routes),
-            "cluster.shares": typed(SharesRequest, self.shares),
-            "cluster.leave": typed(LeaveRequest, self.leave),
-            "cluster.forget": typed(ForgetRequest, self.forget),
-        } | CopyActions(lambda: self.cluster.copies).actions()
+        return bound(self, self.drain, CopyActions(lambda: self.cluster.copies))
+
+    @action(
+        "cluster.status", "GET /nodes", tag="cluster", help="List the members of the cluster as this node sees them"
+    )
+    async def nodes(self, report: Report, request: NoArguments) -> dict[str, Any]:
+        """A single broker answers with less."""
+        found: dict[str, Any] = to_builtins(await self.status(report, request))
+        return found
 
     async def status(self, report: Report, request: NoArguments) -> ClusterStatus:
         """This node and all others, as this node sees them."""
@@ -292,19 +291,25 @@ class MemberActions:
             health=health,
         )
 
+    @action(
+        "cluster.shares",
+        "GET /shares",
+        tag="cluster",
+        help="Show which nodes lead the shares of client ids, and how far their deputies are",
+    )
     async def shares(self, report: Report, request: SharesRequest) -> SharesView:
         """Which nodes lead the shares of client ids, and how far their deputies are."""
         assert self.cluster.state is not None
         return view_shares(self.cluster.state, request.client)
 
-    async def routes(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
+    @action("cluster.routes", "GET /routes", tag="cluster", help="List the routes of each node")
+    async def wanted(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
         """The routes of one node or of all nodes, of filters with a prefix."""
         state = self.cluster.state
         assert state is not None
         if state.routes is None:
             raise MemberActionError("this node has not joined the cluster yet, so it has no routes; try again later")
         prefix, wanted = request.prefix.encode(), request.name
-        limit = min(request.limit, ROUTES_MAX)
         names = self.cluster.names()
         if wanted and wanted not in names.values():
             raise MemberActionError(f"there is no node {wanted}; the members are {', '.join(sorted(names.values()))}")
@@ -312,11 +317,12 @@ class MemberActions:
         for number, name in sorted(names.items(), key=lambda item: item[1]):
             if wanted in ("", name):
                 table = state.routes.table(number)
-                listed = _listed(table, prefix, limit)
+                listed = _listed(table, prefix, request.limit)
                 epoch, version = state.routes.vector().get(number, (0, 0))
                 nodes.append(NodeRoutes(name, epoch, version, len(table), listed))
         return ClusterRoutes(nodes)
 
+    @action("cluster.leave")
     async def leave(self, report: Report, request: LeaveRequest) -> NodeLeft:
         """Hand over all sessions and queued messages, leave the membership, and stop."""
         state = self.cluster.state
@@ -400,8 +406,20 @@ class MemberActions:
         assert state is not None
         return sum(status.queued for status in state.status())
 
-    async def forget(self, report: Report, request: ForgetRequest) -> NodeForgotten:
+    @action(
+        "cluster.forget",
+        "POST /cluster/forget",
+        HERE,
+        OPERATE,
+        "cluster",
+        "Remove a node that will not return, and what waits for it",
+        body="Removal",
+        waits=True,
+    )
+    async def forget(self, report: Report, request: Removal) -> NodeForgotten:
         """Remove a node that will not return, with everything that is queued for it."""
+        from starlingmq.admin.copied_nodes import CopiedNode  # late: it loads what only members of a cluster have
+
         cluster, copies, name = self.cluster, self.cluster.copies, request.name
         known = False
         if copies is not None and name != cluster.name:

@@ -9,10 +9,11 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from starlingmq.admin.declared_actions import CONTENT, NODE, OPERATE, action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import pack, unpack
 from starlingmq.admin.sessions import name_of, text, when
-from starlingmq.admin.typed_actions import PAGE, Limit, typed
+from starlingmq.admin.typed_actions import PAGE, Cursor, Limit
 from starlingmq.core.messages.message import Message
 from starlingmq.core.publish.publish_admission import (
     ADMITTED,
@@ -25,7 +26,7 @@ from starlingmq.core.publish.publish_admission import (
     admit,
 )
 from starlingmq.core.topics.topics import valid_filter
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import MqttError
 
@@ -34,16 +35,17 @@ log = logging.getLogger("starlingmq.admin")
 FOUND_AT_ONCE: Final = 250  # retained messages per turn of the event loop
 EXPIRY_MAX: Final = 0xFFFFFFFE
 
+Topic = Annotated[str, Meta(min_length=1, max_length=65535, description="Topic without wildcards.")]
+Filter = Annotated[str, Meta(min_length=1, max_length=65535, description="Topic filter; + and # are wildcards.")]
+
 
 class PublishRequest(Struct, frozen=True):
-    """``payload_base64`` takes precedence over ``payload``. ``expiry`` is in seconds, 0 sets none."""
-
-    topic: str = ""
-    payload: str = ""
+    topic: Annotated[str, Meta(min_length=1, max_length=65535)]
+    payload: Annotated[str, Meta(description="Payload as text, in place of payload_base64.")] = ""
     payload_base64: str = ""
-    qos: int = 0
+    qos: Annotated[int, Meta(ge=0, le=2)] = 0
     retain: bool = False
-    expiry: int = 0
+    expiry: Annotated[int, Meta(ge=0, le=EXPIRY_MAX, description="Message expiry interval in seconds; 0: never.")] = 0
     by: str = ""
 
 
@@ -54,15 +56,15 @@ class Published(Struct, frozen=True):
 
 
 class RetainedRequest(Struct, frozen=True):
-    filter: str = "#"
-    cursor: str = ""
+    filter: Filter = "#"
+    cursor: Cursor = ""
     limit: Limit = PAGE
 
 
 class OneTopic(Struct, frozen=True):
     """``by``: the operator, for the log."""
 
-    topic: str = ""
+    topic: Topic
     by: str = ""
 
 
@@ -173,26 +175,32 @@ class MessageActions:
         self.driver = driver
         self.state = driver.state
 
-    def actions(self) -> dict[str, Action]:
-        return {
-            "publish": typed(PublishRequest, self.publish),
-            "retained": typed(RetainedRequest, self.retained),
-            "retained.show": typed(OneTopic, self.show),
-            "retained.delete": typed(OneTopic, self.delete),
-        }
-
+    @action(
+        "publish",
+        "POST /publish",
+        NODE,
+        OPERATE,
+        "messages",
+        "Publish a message; the response is sent after the message has been stored",
+        body="Publication",
+    )
     async def publish(self, report: Report, request: PublishRequest) -> Published:
         """Returns after the message has been stored, as far as it is to be stored. Raises AdminError."""
         topic = encoded(request.topic)
         now = self.driver.clock()
-        _check("qos", request.qos, 2)
-        _check("expiry", request.expiry, EXPIRY_MAX)
         expires_at = now + request.expiry if request.expiry else 0.0
         message = Message(topic, _payload(request), request.qos, request.retain, b"", expires_at, "", now)
         receivers = await publish(self.driver, message)
         log.debug("%s published to %r", name_of(request.by), request.topic)
         return Published(receivers)
 
+    @action(
+        "retained",
+        "GET /retained",
+        NODE,
+        tag="messages",
+        help="List retained messages by topic; they are the same on all nodes",
+    )
     async def retained(self, report: Report, request: RetainedRequest) -> RetainedReply:
         wanted, limit = encoded(request.filter), request.limit
         if not valid_filter(wanted):
@@ -205,14 +213,22 @@ class MessageActions:
         following = pack(found[limit - 1].topic) if len(found) > limit else None
         return RetainedReply([info_of(message) for message in found[:limit]], following)
 
-    async def show(self, report: Report, request: OneTopic) -> RetainedMessage:
+    @action("retained.show", "GET /retained/message", NODE, CONTENT, "messages", "Get one retained message")
+    async def retained_message(self, report: Report, request: OneTopic) -> RetainedMessage:
         message = self.state.retained.get(encoded(request.topic))
         if message is None:
             raise AdminError(404, "no retained message on this topic")
         return whole(message)
 
-    async def delete(self, report: Report, request: OneTopic) -> MessageActionDone:
-        """Delete a retained message; subscribers receive an empty one."""
+    @action(
+        "retained.delete",
+        "DELETE /retained/message",
+        NODE,
+        OPERATE,
+        "messages",
+        "Delete a retained message; subscribers receive an empty one",
+    )
+    async def forget(self, report: Report, request: OneTopic) -> MessageActionDone:
         topic = encoded(request.topic)
         if self.state.retained.get(topic) is None:
             raise AdminError(404, "no retained message on this topic")
@@ -228,9 +244,3 @@ def _payload(request: PublishRequest) -> bytes:
         return b64decode(coded, validate=True) if coded else request.payload.encode()
     except ValueError:
         raise AdminError(400, "payload_base64 is not valid base64, or payload is not valid text") from None
-
-
-def _check(name: str, given: int, highest: int) -> None:
-    """Raises AdminError."""
-    if given > highest:
-        raise AdminError(400, f"{name}: must be 0 to {highest:,}")

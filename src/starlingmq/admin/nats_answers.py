@@ -19,14 +19,14 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import Struct
 
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.nats_monitor import ACCOUNT, CONNECTIONS_MAX, Connz, NatsMonitor, Sort, Varz
 from starlingmq.admin.nats_stats import Accountz, AnsweringServer, Jsz, ServerId, account_statz, server_info, statsz
 from starlingmq.admin.nats_user import user_info
 from starlingmq.admin.node_rpc import NodeRpc, ours
-from starlingmq.admin.typed_actions import typed
 from starlingmq.core.context.ready import SystemRequest
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 log = logging.getLogger("starlingmq.admin")
 
@@ -98,10 +98,6 @@ class NatsAnswers:
         self._asking: set[asyncio.Task[None]] = set()
         self.node_rpc: NodeRpc | None = None
 
-    def actions(self) -> dict[str, Action]:
-        """For other nodes."""
-        return {"nats.request": typed(NatsRequest, self._asked)}
-
     def stop(self) -> None:
         for task in self._asking:
             task.cancel()
@@ -157,6 +153,7 @@ class NatsAnswers:
 
     # Answers of this node
 
+    @action("nats.request")
     async def _asked(self, report: Report, request: NatsRequest) -> NatsReply:
         return NatsReply(self.answer(request.kind, request.server, request.options.encode()).decode())
 

@@ -20,17 +20,17 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
 from starlingmq.admin.sessions import name_of
 from starlingmq.admin.state_files import replace
-from starlingmq.admin.typed_actions import NoArguments, typed
-from starlingmq.auth.automatic_bans import KINDS, AutomaticBans, Ban, Kind
+from starlingmq.admin.typed_actions import NoArguments
+from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.auth.banned_networks import NetworkSet, banned_address, banned_network
 from starlingmq.config.networks import parse_address
 from starlingmq.core.limits.address_key import network_key, peer_host, peer_key
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import Reason
 
@@ -80,21 +80,33 @@ class BansReply(Struct, frozen=True):
     bans: list[BanInfo]
 
 
-class ListedBans(Struct, frozen=True):
-    node: str
-    bans: list[BanInfo]
-    missing: list[Missing]
+BannedKind = Annotated[Kind, Meta(description="Kind of the banned name.")]
+BannedName = Annotated[
+    str, Meta(min_length=1, max_length=65535, description="Address or network (10.0.0.0/8), user name or client id.")
+]
 
 
-class BanChange(Struct, frozen=True):
-    """A ban for ``seconds``; 0 lifts it. ``by``: the operator, for the log."""
+class OneBan(Struct, frozen=True):
+    """``by``: the operator, for the log."""
 
-    kind: str = ""
-    name: str = ""
-    seconds: float = 3600.0
-    reason: str = ""
-    disconnect: bool = True
+    kind: BannedKind
+    name: BannedName
     by: str = ""
+
+
+class NewBan(Struct, frozen=True):
+    kind: BannedKind
+    name: BannedName
+    seconds: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = 3600.0
+    reason: Annotated[str, Meta(max_length=200)] = "by an operator"
+    disconnect: Annotated[bool, Meta(description="Whether to disconnect matching clients.")] = True
+    by: str = ""
+
+
+class BanChange(NewBan, frozen=True):
+    """0 seconds lift the ban."""
+
+    seconds: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 3600.0
 
 
 class BanNews(Struct, frozen=True):
@@ -124,23 +136,17 @@ class BanActions:
 
     def __init__(self, driver: Driver, bans: AutomaticBans, make: MakeBan, directory: Path | None) -> None:
         self._driver = driver
-        self._bans = bans
+        self._in_force = bans
         self._make = make
         self._path = None if directory is None else directory / FILE
         self._entries: dict[tuple[Kind, str], BanEntry] = {}
         self._writing = asyncio.Lock()
         self._read()
 
-    def actions(self) -> dict[str, Action]:
-        return {
-            "bans": typed(NoArguments, self.list_bans),
-            "bans.said": typed(BanChange, self.make_entry),
-            "bans.hear": typed(BanUpdate, self.receive),
-        }
-
     # Requests to this node
 
-    async def list_bans(self, report: Report, request: NoArguments) -> BansReply:
+    @action("bans", "GET /bans", ALL, tag="upkeep", help="List active bans per node")
+    async def bans(self, report: Report, request: NoArguments) -> BansReply:
         """The bans in force on this node."""
         now = monotonic()
         return BansReply(
@@ -148,18 +154,14 @@ class BanActions:
                 BanInfo(
                     ban.kind, ban.name, round(ban.until - now, 1), ban.reason, (ban.kind, ban.name) in self._entries
                 )
-                for ban in self._bans.all(now)
+                for ban in self._in_force.all(now)
             ]
         )
 
+    @action("bans.said")
     async def make_entry(self, report: Report, request: BanChange) -> BanNews:
         """Make the entry for a request of an operator at this node. Raises AdminError."""
-        if not 0 <= request.seconds <= SECONDS_MAX:  # refuses nan, too
-            raise AdminError(400, f"seconds: must be 0 to {SECONDS_MAX:,}")
-        kind = next((kind for kind in KINDS if kind == request.kind), None)
-        if kind is None or not request.name:
-            raise AdminError(400, f"kind: must be one of {', '.join(KINDS)}")
-        now = self._driver.clock()
+        kind, now = request.kind, self._driver.clock()
         self._forget(now)
         name = self._name(kind, request)
         before = self._entries.get((kind, name))
@@ -178,6 +180,7 @@ class BanActions:
         except ValueError as error:
             raise AdminError(400, f"name: {error}") from None
 
+    @action("bans.hear")
     async def receive(self, report: Report, request: BanUpdate) -> BansReceived:
         """Take over the entries that are newer than those of this node."""
         lifted = await self.merge(request.said)
@@ -214,7 +217,7 @@ class BanActions:
         if one.until > now:
             self._make(one.kind, one.name, one.until - now, one.reason)
             return False
-        return self._bans.lift(one.kind, one.name)
+        return self._in_force.lift(one.kind, one.name)
 
     def _forget(self, now: float) -> None:
         for whom in [whom for whom, one in self._entries.items() if one.remembered_until() <= now]:

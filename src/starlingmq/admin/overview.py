@@ -8,13 +8,14 @@ from msgspec import Meta, Struct
 
 from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
+from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
-from starlingmq.admin.typed_actions import NoArguments, typed
+from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 from starlingmq.storage.opening import directory_of
 
 
@@ -46,9 +47,7 @@ class OverviewActions:
         self.local_node = local_node
         self.session_totals_job = session_totals_job
 
-    def actions(self) -> dict[str, Action]:
-        return {"overview": typed(NoArguments, self.overview)}
-
+    @action("overview", "GET /overview", NODE, tag="overview", help="Get an overview of this node")
     async def overview(self, report: Report, request: NoArguments) -> Overview:
         local_node = self.local_node
         survey = await self.session_totals_job.count()

@@ -8,14 +8,15 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.admin.cluster_health import served_elsewhere
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.link_views import LinkInfo, LinksReply
 from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_bans import BanActions, BansReceived, BanUpdate
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.stream_gossip import StreamGossip
-from starlingmq.admin.typed_actions import NoArguments, typed
+from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.observe.counters import Histogram
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
     from starlingmq.cluster.cluster_state import PeerStatus
@@ -39,9 +40,6 @@ class PeerPoller:
         self._streams = streams
         self._exchanged: dict[int, int] = {}  # node -> its incarnation at the last exchange
         self._task: asyncio.Task[None] | None = None
-
-    def actions(self) -> dict[str, Action]:
-        return {"links": typed(NoArguments, self.links)}
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -91,6 +89,7 @@ class PeerPoller:
         if self._streams is not None:
             await self._streams.exchange(self._rpc, name, ANSWER_SECONDS)
 
+    @action("links")
     async def links(self, report: Report, request: NoArguments) -> LinksReply:
         """How this node reaches each other node."""
         state = self._cluster.state

@@ -5,36 +5,39 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
+from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.typed_actions import NoArguments, typed
+from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.limits.address_key import peer_host
 from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.topics.topics import valid_filter, valid_topic
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
     from starlingmq.admin.local_node import LocalNode
     from starlingmq.auth.acl import Rule
     from starlingmq.core.session.session import Client
 
-ACTIONS: Final = ("connect", "publish", "subscribe", "group")
 RULES_MAX: Final = 500
+
+Name = Annotated[str, Meta(max_length=65535)]
 
 
 class RuleTest(Struct, frozen=True):
-    """``username`` and ``address`` are those of the connected client with this client id where they are empty.
-    ``does``: one of ``ACTIONS``."""
+    """``username`` and ``address`` are those of the connected client with this client id where they are empty."""
 
-    client_id: str = ""
-    username: str = ""
-    address: str = ""
-    does: str = "publish"
-    topic: str = ""
-    qos: int = 0
+    client_id: Name = ""
+    username: Name = ""
+    address: Annotated[
+        str, Meta(max_length=100, description="Address without a port. Default: that of the connected client.")
+    ] = ""
+    does: Literal["connect", "publish", "subscribe", "group"] = field(default="publish", name="action")
+    topic: Name = ""
+    qos: Annotated[int, Meta(ge=0, le=2)] = 0
     retain: bool = False
-    group: str = ""
+    group: Name = ""
 
 
 class RuleTestResult(Struct, frozen=True):
@@ -65,9 +68,13 @@ class RuleActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    def actions(self) -> dict[str, Action]:
-        return {"rules": typed(NoArguments, self.rules), "rules.test": typed(RuleTest, self.test)}
-
+    @action(
+        "rules",
+        "GET /rules",
+        NODE,
+        tag="upkeep",
+        help="List the rules of the ACL file, and how many clients each applied to",
+    )
     async def rules(self, report: Report, request: NoArguments) -> RulesReply:
         """The first ``RULES_MAX`` rules of the file."""
         file = self._local_node.config().auth.acl.file
@@ -78,6 +85,13 @@ class RuleActions:
         shown = [_info(number, rule) for number, rule in enumerate(rules[:RULES_MAX], 1)]
         return RulesReply(file, "allow" if chain.acl.default else "deny", len(rules), shown)
 
+    @action(
+        "rules.test",
+        "GET /rules/test",
+        NODE,
+        tag="upkeep",
+        help="Test whether a client may do something, and which rule decides",
+    )
     async def test(self, report: Report, request: RuleTest) -> RuleTestResult:
         """Raises AdminError."""
         topic = self._checked(request)
@@ -95,7 +109,7 @@ class RuleActions:
             request.client_id,
             username,
             peer,
-            request.does,  # type: ignore[arg-type]  # it is one of ACTIONS
+            request.does,
             topic,
             request.qos,
             request.retain,
@@ -109,10 +123,6 @@ class RuleActions:
     def _checked(self, request: RuleTest) -> bytes:
         """The topic. Raises AdminError."""
         topic = request.topic.encode()
-        if request.does not in ACTIONS:
-            raise AdminError(400, f"action: must be one of {', '.join(ACTIONS)}")
-        if request.qos > 2:
-            raise AdminError(400, "qos: must be 0 to 2")
         if request.does == "publish" and not valid_topic(topic):
             raise AdminError(400, "topic: is not a valid topic")
         if request.does in ("subscribe", "group") and not valid_filter(topic):

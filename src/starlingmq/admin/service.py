@@ -6,22 +6,33 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from starlingmq._version import __version__
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.alarm_conditions import Conditions
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import NodeAlarms
 from starlingmq.admin.cluster_actions import ClusterActions
 from starlingmq.admin.connectors import NodeConnectors
-from starlingmq.admin.declared_actions import bound, for_operators
-from starlingmq.admin.group_actions import Groups, GroupsRequest
+from starlingmq.admin.declared_actions import (
+    ALL,
+    DECLARED,
+    HERE,
+    NODE,
+    OPERATE,
+    PAGED,
+    action,
+    bound,
+    for_operators,
+)
+from starlingmq.admin.drain_actions import DrainActions, DrainProgress
+from starlingmq.admin.group_actions import Groups, GroupsRequest, LedGroups, LedGroupsRequest
 from starlingmq.admin.history import NodeSampler
 from starlingmq.admin.link_views import LinksReply
-from starlingmq.admin.list_pages import LedGroups, LedGroupsRequest
-from starlingmq.admin.live_change_actions import LiveChangeActions, LiveChangeLists
+from starlingmq.admin.live_change_actions import LiveChangeActions
 from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.log_tail import LogTail
@@ -35,11 +46,10 @@ from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import OverviewActions
 from starlingmq.admin.readiness import NodeReadiness, readiness
 from starlingmq.admin.rule_actions import RuleActions
-from starlingmq.admin.session_messages import SessionMessageLists, SessionMessages
+from starlingmq.admin.session_messages import SessionMessages
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import SessionActions, name_of
-from starlingmq.admin.sorted_entries import SortedEntries, SortedEntriesNode
-from starlingmq.admin.sorted_lists import SortedLists, SortedNode
+from starlingmq.admin.sorted_lists import SortedLists
 from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import NoArguments, ask, texts, typed
@@ -48,32 +58,27 @@ from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import directory_of
 
 if TYPE_CHECKING:
-    from starlingmq.admin.drain_actions import DrainActions, DrainProgress
     from starlingmq.admin.peer_poller import PeerPoller
     from starlingmq.admin.stream_gossip import StreamGossip
     from starlingmq.storage.streams.stream_admin import StreamAdmin
 
 log = logging.getLogger("starlingmq.admin")
 
-FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete", "storage.stats")
+FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete")
 """Actions of the control socket that other nodes may request, too."""
 OF_MEMBERS: Final = ("cluster.forget", "cluster.give_up", "cluster.rebalance")
-UPKEEP: Final = ("storage.check", "storage.compact")
-"""Actions of the control socket that an operator may also ask for over HTTP, at the node that is asked."""
-OF_THE_CLUSTER: Final = ("cluster.status", "cluster.routes", "cluster.copies", "cluster.shares")
 ALONE: Final = "this broker is not a member of a cluster; set cluster.enabled to join one"
+NOT_STORED: Final = "this broker stores nothing: it has no data directory (node.data_dir)"
 
 
-class DrainChange(Struct, frozen=True):
+class ByOperator(Struct, frozen=True):
     """``by``: the operator, for the log."""
 
     by: str = ""
 
 
 class LeaveChange(Struct, frozen=True):
-    """Leave the cluster; with ``force`` even if sessions or messages are lost."""
-
-    force: bool = False
+    force: Annotated[bool, Meta(description="Leave even if sessions or messages are lost.")] = False
     by: str = ""
 
 
@@ -95,34 +100,41 @@ class AdminService:
         store = directory_of(local_node.driver.store)
         directory = None if store is None else store.data_dir.path
         bans = BanActions(local_node.driver, local_node.bans, local_node.ban, directory)
-        local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
-        local |= SessionActions(local_node.driver).actions()
-        local |= SessionMessages(local_node.driver).actions()
-        local |= RuleActions(local_node).actions() | UserActions(local_node).actions()
-        local |= SortedNode(local_node.driver, local_node.name).actions()
-        local |= SortedEntriesNode(local_node.driver, local_node.name, self._groups).actions()
-        local |= MessageActions(local_node.driver).actions()
-        local |= OverviewActions(local_node, self.session_totals_job).actions()
-        local |= SettingActions(local_node).actions() | LiveChangeActions(local_node).actions()
         self.sampler = NodeSampler(local_node, self.session_totals_job)
-        local |= self.sampler.actions()
         self._webhook = AlarmWebhook(local_node.name, lambda: local_node.config().alarms.webhook)
         self.connectors = NodeConnectors(local_node, self._webhook)
         conditions = Conditions(local_node, self.session_totals_job)
         self.alarms = NodeAlarms(conditions, local_node.driver.clock, self._webhook.tell)
-        local |= bound(self.connectors, self.alarms)
         self._watches = WatchActions(local_node.driver, local_node.state.audit)
         self._activity = NodeActivity(local_node.driver)
-        local |= self._watches.actions() | self._activity.actions()
-        local |= bans.actions() | self._log.actions() | self._own_actions()
         self._nats = NatsAnswers(local_node)
-        local |= self._nats.actions()
+        local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
+        local |= bound(
+            SessionActions(local_node.driver),
+            SessionMessages(local_node.driver),
+            RuleActions(local_node),
+            UserActions(local_node),
+            SortedLists(local_node.driver, local_node.name, self.groups),
+            MessageActions(local_node.driver),
+            OverviewActions(local_node, self.session_totals_job),
+            SettingActions(local_node),
+            LiveChangeActions(local_node),
+            self.sampler,
+            self.connectors,
+            self.alarms,
+            self._watches,
+            self._activity,
+            bans,
+            self._log,
+            self._nats,
+            self,
+        )
         gossip: StreamGossip | None = None
         if directory is not None and streams is not None:
             from starlingmq.admin.stream_gossip import StreamGossip
 
             gossip = StreamGossip(streams, directory)
-            local |= gossip.actions()
+            local |= bound(gossip)
         self.node_rpc = NodeRpc(local_node.name, local, local_node.cluster, local_node.config().cluster.one_machine)
         self._nats.node_rpc = self.node_rpc
         local_node.driver.on_request = self._nats.take
@@ -131,15 +143,13 @@ class AdminService:
             from starlingmq.admin.peer_poller import PeerPoller
 
             self.poller = PeerPoller(local_node.cluster, self.node_rpc, bans, gossip)
-            self.node_rpc.actions |= self.poller.actions()
-        self.actions = {name: actions[name] for name in OF_THE_CLUSTER if name in actions}
-        self.actions |= {name: self._over_http(name) for name in (*OF_MEMBERS, *UPKEEP)}
-        self.actions |= ClusterActions(self.node_rpc, local_node.driver.clock).actions
-        self.actions |= for_operators(self.node_rpc, self.node_rpc.actions)
-        self.actions |= SessionMessageLists(self.node_rpc).actions() | LiveChangeLists(self.node_rpc).actions()
-        self.actions |= SortedLists(self.node_rpc).actions() | SortedEntries(self.node_rpc).actions()
+            self.node_rpc.actions |= bound(self.poller)
         self.traces = Traces(self.node_rpc)
-        self.actions |= self.traces.actions()
+        self.actions: dict[str, Action] = {name: self._given_one(name) for name in DECLARED}
+        self.actions |= for_operators(self.node_rpc, self.node_rpc.actions)
+        self.actions |= bound(ClusterActions(self.node_rpc, local_node.driver.clock), self.traces)
+        if local_node.cluster is None:
+            self.actions["cluster.status"] = self._only_member
         self.actions |= {"metrics": typed(NoArguments, self._metrics), "health": typed(NoArguments, self._health)}
         self.actions[METRIC_TEXT] = typed(NoArguments, self._metric_text)
         self.node_rpc.actions[METRIC_TEXT] = typed(NoArguments, self._own_metric_text)
@@ -167,18 +177,9 @@ class AdminService:
         if self.poller is not None:
             await self.poller.stop()
 
-    def _own_actions(self) -> dict[str, Action]:
-        return {
-            "links": typed(NoArguments, self._no_links),
-            "stream.all": typed(NoArguments, self._streams),
-            "groups.led": typed(LedGroupsRequest, self._groups),
-            "drain.state": typed(NoArguments, self._drain_state),
-            "drain.begin": typed(DrainChange, self._drain_begin),
-            "drain.cancel": typed(DrainChange, self._drain_cancel),
-            "leave.begin": typed(LeaveChange, self._leave),
-        }
-
-    async def _no_links(self, report: Report, request: NoArguments) -> LinksReply:
+    @action("links", "GET /links", ALL, tag="overview", help="List the peer links of all nodes")
+    async def links(self, report: Report, request: NoArguments) -> LinksReply:
+        """Of a node without a cluster."""
         return LinksReply([])
 
     async def _metrics(self, report: Report, request: NoArguments) -> MetricsReply:
@@ -202,12 +203,20 @@ class AdminService:
         found = readiness(self.local_node)
         return NodeReadiness(found.status, found.storage, found.cluster, found.reasons, self.local_node.name)
 
-    async def _streams(self, report: Report, request: NoArguments) -> StreamsReply:
+    @action("stream.all", "GET /streams", ALL, tag="upkeep", help="List streams per node, with their consumers")
+    async def streams(self, report: Report, request: NoArguments) -> StreamsReply:
         if "stream.list" not in self._given:
             return StreamsReply([])
         return await ask(self._given["stream.list"], report, request, StreamsReply)
 
-    async def _groups(self, report: Report, request: LedGroupsRequest) -> LedGroups:
+    @action(
+        "groups.led",
+        "GET /groups",
+        PAGED,
+        tag="cluster",
+        help="List shared subscriptions and queue groups, each as its primary reports it",
+    )
+    async def groups(self, report: Report, request: LedGroupsRequest) -> LedGroups:
         """The groups whose primary is this node. A group without a primary is listed by the node with the lowest
         number, so that it is listed once."""
         after, limit = request.cursor, request.limit
@@ -217,18 +226,66 @@ class AdminService:
         mine = [group for group in found.groups if group.here or (not group.primary and first) or alone]
         return LedGroups(mine, next=str(after + limit) if found.more else None)
 
+    # Storage
+
+    @action("storage.stats", "GET /storage", NODE, tag="upkeep", help="Get storage statistics")
+    async def storage(self, report: Report, request: NoArguments) -> dict[str, Any]:
+        return await self._given_one("storage.stats")(report, {})
+
+    @action(
+        "storage.check",
+        "POST /storage/check",
+        HERE,
+        OPERATE,
+        "upkeep",
+        "Read all that this node stores, and report damage; takes long",
+        waits=True,
+    )
+    async def check(self, report: Report, request: ByOperator) -> dict[str, Any]:
+        return await self._given_one("storage.check")(report, texts(request))
+
+    @action(
+        "storage.compact",
+        "POST /storage/compact",
+        HERE,
+        OPERATE,
+        "upkeep",
+        "Write a checkpoint, and free the space of what is not needed",
+        waits=True,
+    )
+    async def compact(self, report: Report, request: ByOperator) -> dict[str, Any]:
+        return await self._given_one("storage.compact")(report, texts(request))
+
     # Draining, leaving
 
-    async def _drain_state(self, report: Report, request: NoArguments) -> DrainProgress:
+    @action("drain.state", "GET /drain", NODE, tag="cluster", help="Get the progress of the drain")
+    async def draining(self, report: Report, request: NoArguments) -> DrainProgress:
         return self._drain().result()
 
-    async def _drain_begin(self, report: Report, request: DrainChange) -> DrainProgress:
+    @action(
+        "drain.begin",
+        "POST /drain",
+        NODE,
+        OPERATE,
+        "cluster",
+        "Drain this node: redirect its clients and hand over their sessions",
+        status=202,
+    )
+    async def drain(self, report: Report, request: ByOperator) -> DrainProgress:
         drain = self._drain()
         await drain.start()
         log.info("%s started draining this node", name_of(request.by))
         return drain.result()
 
-    async def _drain_cancel(self, report: Report, request: DrainChange) -> DrainProgress:
+    @action(
+        "drain.cancel",
+        "DELETE /drain",
+        NODE,
+        OPERATE,
+        "cluster",
+        "End the drain, so that this node accepts clients again",
+    )
+    async def undrain(self, report: Report, request: ByOperator) -> DrainProgress:
         drain = self._drain()
         await drain.cancel()
         log.info("%s ended the drain; this node accepts clients again", name_of(request.by))
@@ -239,7 +296,16 @@ class AdminService:
             raise AdminError(409, ALONE)
         return self.local_node.drain
 
-    async def _leave(self, report: Report, request: LeaveChange) -> Leaving:
+    @action(
+        "leave.begin",
+        "POST /cluster/leave",
+        NODE,
+        OPERATE,
+        "cluster",
+        "Hand over everything, leave the cluster permanently, and stop",
+        status=202,
+    )
+    async def leave(self, report: Report, request: LeaveChange) -> Leaving:
         """Begin to leave the cluster permanently. ``drain`` reports the progress; the log says why it failed."""
         if self.local_node.cluster is None:
             raise AdminError(409, ALONE)
@@ -253,17 +319,30 @@ class AdminService:
         self._leaving = asyncio.ensure_future(self._watched(leave))
         return Leaving(earlier=earlier)
 
-    def _over_http(self, action: str) -> Action:
-        """An action of ``OF_MEMBERS`` or ``UPKEEP``, with its operator in the log."""
+    async def _only_member(self, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
+        """The members of a cluster, as a single broker tells them."""
+        here = self.local_node
+        own = {
+            "name": here.name,
+            "version": __version__,
+            "online": True,
+            "connected": True,
+            "this": True,
+            "draining": False,
+            "clients": here.state.ctx.counters.clients_connected,
+        }
+        return {"cluster": None, "node": here.name, "serving": here.serving, "members": [own]}
+
+    def _given_one(self, name: str) -> Action:
+        """An action of the control socket, with its operator in the log if it changes something."""
 
         async def asked(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
-            if action in OF_MEMBERS and self.local_node.cluster is None:
-                raise AdminError(409, ALONE)
-            if action not in self._given:
-                raise AdminError(409, "this broker stores nothing: it has no data directory (node.data_dir)")
-            what = f"{action} {name_of(arguments['name'])}" if "name" in arguments else action
-            log.warning("%s asked for %s", name_of(arguments.get("by", "")), what)
-            return await self._given[action](report, arguments)
+            if name not in self._given or (name in OF_MEMBERS and self.local_node.cluster is None):
+                raise AdminError(409, NOT_STORED if name.startswith("storage.") else ALONE)
+            if DECLARED[name].right == OPERATE:
+                what = f"{name} {name_of(arguments['name'])}" if "name" in arguments else name
+                log.warning("%s asked for %s", name_of(arguments.get("by", "")), what)
+            return await self._given[name](report, arguments)
 
         return asked
 

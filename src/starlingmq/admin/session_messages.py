@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.node_rpc import NodeRpc
+from starlingmq.admin.declared_actions import ALL, CONTENT, action
+from starlingmq.admin.node_rpc import Answers, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.sessions import text, when
-from starlingmq.admin.typed_actions import typed
+from starlingmq.admin.sessions import ClientId, text, when
 from starlingmq.core.messages.message import Message
 from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.session.session import Session
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 
 PAYLOAD_MAX: Final = 65_536  # bytes that are shown
 WINDOW: Final = "window"
-QUEUE: Final = "queue"
 
 
 class SessionMessageRequest(Struct, frozen=True):
-    """``place``: "window" or "queue"; ``number``: the packet id, or the position in the queue, from 0."""
-
-    client_id: str = ""
-    place: str = QUEUE
-    number: int = 0
-
-
-class SessionMessageAt(SessionMessageRequest, frozen=True):
-    """``node``: the node that has the session."""
-
-    node: str = ""
+    client_id: ClientId
+    number: Annotated[
+        int, Meta(ge=0, le=10**9, description="Position in the queue, from 0; or packet id in the window.")
+    ] = 0
+    place: Annotated[Literal["queue", "window"], Meta(description="Where the message is.")] = "queue"
 
 
 class SessionMessage(Struct, frozen=True):
@@ -55,20 +48,30 @@ class SessionMessageAnswer(Struct, frozen=True):
     message: SessionMessage | None
 
 
-class SessionMessages:
-    """The part of one node."""
+def first_found(rpc: NodeRpc, answers: Answers[SessionMessageAnswer], request: SessionMessageRequest) -> SessionMessage:
+    """Raises AdminError."""
+    for one in answers.results.values():
+        if one.message is not None:
+            return one.message
+    raise AdminError(404, "there is no such message any more: it was sent, acknowledged or has expired")
 
+
+class SessionMessages:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    def actions(self) -> dict[str, Action]:
-        return {"session.message": typed(SessionMessageRequest, self.show)}
-
-    async def show(self, report: Report, request: SessionMessageRequest) -> SessionMessageAnswer:
+    @action(
+        "session.message",
+        "GET /session/message",
+        ALL,
+        CONTENT,
+        "sessions",
+        "Get one message of a session's queue or inflight window",
+        merge=first_found,
+    )
+    async def message(self, report: Report, request: SessionMessageRequest) -> SessionMessageAnswer:
         """Raises AdminError."""
         session = self._driver.state.ctx.sessions.get(request.client_id)
-        if request.place not in (WINDOW, QUEUE):
-            raise AdminError(400, "place: must be window or queue")
         found = None if session is None or not of_clients(session) else _find(session, request.place, request.number)
         if found is None:
             return SessionMessageAnswer(None)
@@ -116,22 +119,3 @@ def shown(message: Message, qos: int) -> SessionMessage:
         b64encode(payload).decode(),
         len(payload),
     )
-
-
-class SessionMessageLists:
-    """The same at any node."""
-
-    def __init__(self, rpc: NodeRpc) -> None:
-        self._rpc = rpc
-
-    def actions(self) -> dict[str, Action]:
-        return {"session.message.at": typed(SessionMessageAt, self.show)}
-
-    async def show(self, report: Report, request: SessionMessageAt) -> SessionMessage:
-        """Raises AdminError."""
-        wanted = SessionMessageRequest(request.client_id, request.place, request.number)
-        answers = await self._rpc.everywhere("session.message", wanted, SessionMessageAnswer, request.node)
-        found = [one.message for one in answers.results.values() if one.message is not None]
-        if not found:
-            raise AdminError(404, "there is no such message any more: it was sent, acknowledged or has expired")
-        return found[0]

@@ -9,17 +9,19 @@ from itertools import islice
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from starlingmq.admin.node_rpc import ListPart, Missing
+from starlingmq.admin.declared_actions import ALL, OPERATE, PAGED, action
+from starlingmq.admin.node_rpc import Answers, ListPart, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import page_of
-from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, typed
+from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit
 from starlingmq.core.messages.outgoing import PUBLISHED
 from starlingmq.core.nats.nats_client import NatsClient
 from starlingmq.core.reports.session_totals import of_clients, subscription_count
 from starlingmq.core.session.session import NEVER, Client, Session, Subscription
 from starlingmq.core.topics.topics import matches, parse_share
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import Reason
 
@@ -28,6 +30,13 @@ log = logging.getLogger("starlingmq.admin")
 PROTOCOLS: Final = {0: "NATS", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 DETAILS_MAX: Final = 1000  # shown of one session: entries of its window, entries of its queue, subscriptions
 OLDEST_OF: Final = 30  # messages in flight among which the oldest is looked for
+
+ClientId = Annotated[str, Meta(min_length=1, max_length=65535, description="Client id.")]
+SearchText = Annotated[str, Meta(max_length=1000, description="Only entries whose client id contains this text.")]
+PartOfFilter = Annotated[str, Meta(max_length=65535, description="Only subscriptions whose filter contains this text.")]
+ReceivedTopic = Annotated[
+    str, Meta(max_length=65535, description="Only subscriptions that receive messages of this topic.")
+]
 
 
 class ClientInfo(Struct, frozen=True):
@@ -108,29 +117,22 @@ class SessionDetail(Struct, frozen=True):
 
 
 class ClientsRequest(Struct, frozen=True):
-    """``q``: a part of the client id."""
-
-    q: str = ""
+    q: SearchText = ""
     cursor: After = FIRST
     limit: Limit = PAGE
 
 
 class SessionsRequest(Struct, frozen=True):
-    """``connected``: "yes", "no", or "" for both."""
-
-    q: str = ""
-    connected: str = ""
+    q: SearchText = ""
+    connected: Annotated[bool | None, Meta(description="Only connected sessions, or only disconnected ones.")] = None
     cursor: After = FIRST
     limit: Limit = PAGE
 
 
 class SubscriptionsRequest(Struct, frozen=True):
-    """``q``: a part of the client id. ``filter``: a part of the filter. ``topic``: only subscriptions that receive
-    it."""
-
-    q: str = ""
-    filter: str = ""
-    topic: str = ""
+    q: SearchText = ""
+    filter: PartOfFilter = ""
+    topic: ReceivedTopic = ""
     cursor: After = FIRST
     limit: Limit = PAGE
 
@@ -147,7 +149,7 @@ class SubscriptionsRequest(Struct, frozen=True):
 class OneClient(Struct, frozen=True):
     """``by``: the operator, for the log."""
 
-    client_id: str = ""
+    client_id: ClientId
     by: str = ""
 
 
@@ -185,6 +187,33 @@ class DoneHere(Struct, frozen=True):
 
     found: bool
     done: str = ""
+
+
+class DoneAt(Struct, frozen=True):
+    """The nodes that performed an action, and those that did not answer."""
+
+    done: str
+    nodes: list[str]
+    missing: list[Missing]
+
+
+def done_at(rpc: NodeRpc, answers: Answers[DoneHere], request: OneClient) -> DoneAt:
+    """Raises AdminError if no node has the client or session."""
+    done = {node: one.done for node, one in answers.results.items() if one.found}
+    if not done:
+        raise rpc.no_result(answers.missing)
+    return DoneAt(next(iter(done.values())), list(done), answers.missing)
+
+
+def newest(rpc: NodeRpc, answers: Answers[SessionAnswer], request: OneClient) -> SessionDetail:
+    """The session of the current owner. A node that was away may still have an older session of this client. Raises
+    AdminError if no node has one."""
+    found = [
+        replace(one.detail(), node=node, missing=answers.missing) for node, one in answers.results.items() if one.found
+    ]
+    if not found:
+        raise rpc.no_result(answers.missing)
+    return max(found, key=lambda one: (one.client is not None, one.session.owner_epoch))
 
 
 def when(seconds: float) -> str:
@@ -298,46 +327,45 @@ class SessionActions:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.state = driver.state
-        self.sessions = driver.state.ctx.sessions
-
-    def actions(self) -> dict[str, Action]:
-        return {
-            "clients": typed(ClientsRequest, self.clients),
-            "sessions": typed(SessionsRequest, self.list_sessions),
-            "subscriptions": typed(SubscriptionsRequest, self.subscriptions),
-            "session": typed(OneClient, self.show),
-            "client.kick": typed(OneClient, self.kick),
-            "session.end": typed(OneClient, self.end),
-        }
+        self._sessions = driver.state.ctx.sessions
 
     def _find(self, client_id: str) -> Session | None:
-        session = self.sessions.get(client_id)
+        session = self._sessions.get(client_id)
         return session if session is not None and of_clients(session) else None
 
+    @action("clients", "GET /clients", PAGED, tag="sessions", help="List connected clients")
     async def clients(self, report: Report, request: ClientsRequest) -> Clients:
         q = request.q
         page, following = await page_of(
-            self.sessions,
+            self._sessions,
             lambda one: one.client is not None and (not q or q in one.client_id),
             request.cursor,
             request.limit,
         )
         return Clients([client_info(one, one.client) for one in page if one.client is not None], next=following)
 
-    async def list_sessions(self, report: Report, request: SessionsRequest) -> Sessions:
+    @action("sessions", "GET /sessions", PAGED, tag="sessions", help="List sessions, connected or not")
+    async def sessions(self, report: Report, request: SessionsRequest) -> Sessions:
         q, wanted = request.q, request.connected
         page, following = await page_of(
-            self.sessions,
-            lambda one: (not wanted or (wanted == "yes") == (one.client is not None)) and (not q or q in one.client_id),
+            self._sessions,
+            lambda one: wanted in (None, one.client is not None) and (not q or q in one.client_id),
             request.cursor,
             request.limit,
         )
         return Sessions([session_info(one) for one in page if not one.ended], next=following)
 
+    @action(
+        "subscriptions",
+        "GET /subscriptions",
+        PAGED,
+        tag="sessions",
+        help="List subscriptions by session, at most 1,000 of each",
+    )
     async def subscriptions(self, report: Report, request: SubscriptionsRequest) -> Subscriptions:
         q, limit = request.q, request.limit
         page, following = await page_of(
-            self.sessions,
+            self._sessions,
             lambda one: (not q or q in one.client_id) and bool(subscriptions_of(one, request)),
             request.cursor,
             limit,
@@ -350,10 +378,27 @@ class SessionActions:
                 break
         return Subscriptions(found, next=following)
 
-    async def show(self, report: Report, request: OneClient) -> SessionAnswer:
+    @action(
+        "session",
+        "GET /session",
+        ALL,
+        tag="sessions",
+        help="Get a session from any node: client, subscriptions, inflight window and queue",
+        merge=newest,
+    )
+    async def session(self, report: Report, request: OneClient) -> SessionAnswer:
         session = self._find(request.client_id)
         return SessionAnswer(False) if session is None else answer_of(session)
 
+    @action(
+        "client.kick",
+        "DELETE /client",
+        ALL,
+        OPERATE,
+        "sessions",
+        "Disconnect a client; its session is kept according to its expiry",
+        merge=done_at,
+    )
     async def kick(self, report: Report, request: OneClient) -> DoneHere:
         """Close the connection of a client. Its session is kept according to its expiry."""
         session = self._find(request.client_id)
@@ -365,6 +410,15 @@ class SessionActions:
         log.info("%s closed the connection of client %r", name_of(request.by), session.client_id)
         return DoneHere(True, "disconnected")
 
+    @action(
+        "session.end",
+        "DELETE /session",
+        ALL,
+        OPERATE,
+        "sessions",
+        "Delete a session: its subscriptions and its queue",
+        merge=done_at,
+    )
     async def end(self, report: Report, request: OneClient) -> DoneHere:
         """Delete a session: its subscriptions, queue and window. Raises AdminError."""
         session = self._find(request.client_id)

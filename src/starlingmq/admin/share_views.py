@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from starlingmq.cluster.cluster_state import ClusterState
-from starlingmq.cluster.shares.share_figures import figures_of
-from starlingmq.cluster.shares.share_table import share_of
+if TYPE_CHECKING:
+    from starlingmq.cluster.cluster_state import ClusterState
 
 
 class SharesRequest(Struct, frozen=True):
-    """``client``: a client id whose share is looked up; "": none."""
-
-    client: str = ""
+    client: Annotated[str, Meta(max_length=65535, description="A client id whose share is looked up. Empty: none.")] = (
+        ""
+    )
 
 
 class ShareNodeView(Struct, frozen=True):
@@ -53,6 +52,9 @@ class SharesView(Struct, frozen=True):
 
 
 def view_shares(state: ClusterState, client: str) -> SharesView:
+    from starlingmq.cluster.shares.share_figures import figures_of  # late: only a member of a cluster has them
+    from starlingmq.cluster.shares.share_table import share_of
+
     shares = state.shares
     found = figures_of(shares)
     numbers = sorted({*found.led, *found.deputized, *found.behind, *found.unknown} - {0})

@@ -1,214 +1,323 @@
-"""Clients and sessions of all nodes in an order that the operator chooses, with the number of all that match.
+"""Clients, sessions, subscriptions, groups and retained messages in an order that the operator chooses, with the number
+of all that match: the part of one node. ``declared_actions`` makes one page of those of all nodes.
 
-The order is total: by the chosen value, then by node and by the number of the session. A cursor is such a place, and
-each node replies with the first entries behind it, so a page costs each node one pass over its sessions, in pieces.
-Where a value changes between two pages, an entry may be listed twice or not at all; ``paging`` has lists without that.
+The order is total: by the chosen value, then by a name and numbers. A cursor is such a place, and each node replies
+with the first entries behind it, so a page costs each node one pass, in pieces. Where a value changes between two
+pages, an entry may be listed twice or not at all; ``paging`` has lists without that. Of subscriptions, groups and
+retained messages a node looks at ``EXAMINED_MAX`` at most for a page, in its own order: if there are more, ``complete``
+is false, and the page and the total are those of the entries that were looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
-from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Final, Generic, Literal, TypeVar, get_args
 
-from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec import Meta, Struct, json
 
-from starlingmq.admin.node_rpc import Missing, NodeRpc
+from starlingmq.admin.declared_actions import NODE, SORTED, Found, Place, Value, action
+from starlingmq.admin.group_actions import GroupFigures, LedGroups, LedGroupsRequest
+from starlingmq.admin.messages import Filter, RetainedInfo, encoded, info_of
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.paging import PLACE, first_of, in_pieces, place_of
+from starlingmq.admin.paging import PIECE, PLACE, WRONG_CURSOR, in_pieces, number_after, pack, place_of
+from starlingmq.admin.printable import PAGE_MAX
 from starlingmq.admin.sessions import (
     ClientInfo,
+    PartOfFilter,
+    ReceivedTopic,
+    SearchText,
     SessionInfo,
+    SubscriptionInfo,
+    SubscriptionsRequest,
     client_info,
     inflight,
+    named_subscriptions,
     queued,
     session_info,
+    subscription_info,
 )
-from starlingmq.admin.typed_actions import PAGE, Limit, typed
+from starlingmq.admin.typed_actions import FIRST, PAGE, After, Cursor, Limit
+from starlingmq.core.messages.message import Message
 from starlingmq.core.reports.session_totals import of_clients, subscription_count
-from starlingmq.core.session.session import Session
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.core.session.session import Session, Subscription
+from starlingmq.core.topics.topics import valid_filter
+from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 
-Value = str | float
-Place = tuple[Value, str, int]
-"""The value of the sort key, the name of the node, and the number of the session."""
-Key = Callable[[Session], Value]
-
+EXAMINED_MAX: Final = 100_000  # entries for one page: a fraction of a second of one core
+RETAINED_AT_ONCE: Final = 250  # per turn of the event loop
 SORT_TEXT_MAX: Final = 200  # characters of a text that count for the order
-COMMON_KEYS: Final[dict[str, Key]] = {
-    "client_id": lambda one: one.client_id[:SORT_TEXT_MAX],
-    "subscriptions": subscription_count,
-    "queued": queued,
-    "inflight": inflight,
-    "dropped": lambda one: one.dropped,
-}
-CLIENT_KEYS: Final[dict[str, Key]] = COMMON_KEYS | {
-    "username": lambda one: "" if one.client is None else one.client.username[:SORT_TEXT_MAX],
-    "peer": lambda one: "" if one.client is None else one.client.peer,
-    "connected_at": lambda one: 0.0 if one.client is None else one.client.connected_at,
-}
-SESSION_KEYS: Final[dict[str, Key]] = COMMON_KEYS | {
-    "queued_bytes": lambda one: 0 if one.queue is None else one.queue.bytes,
-    "expires_at": lambda one: one.expires_at,
-    "connected": lambda one: float(one.client is not None),
-}
 
 ClientSort = Literal["client_id", "username", "peer", "connected_at", "subscriptions", "queued", "inflight", "dropped"]
 SessionSort = Literal[
     "client_id", "connected", "subscriptions", "queued", "queued_bytes", "inflight", "dropped", "expires_at"
 ]
+SubscriptionSort = Literal["filter", "client_id", "qos"]
+GroupSort = Literal["name", "filter", "strategy", "primary", "members", "waiting_here", "lag", "given", "redelivered"]
+RetainedSort = Literal["topic", "qos", "size", "publisher", "published_at"]
+SORT: Final = Meta(description="Column to sort by.")
+
+SESSION_KEYS: Final[dict[str, Callable[[Session], Value]]] = {
+    "client_id": lambda one: one.client_id,
+    "subscriptions": subscription_count,
+    "queued": queued,
+    "inflight": inflight,
+    "dropped": lambda one: one.dropped,
+    "username": lambda one: "" if one.client is None else one.client.username,
+    "peer": lambda one: "" if one.client is None else one.client.peer,
+    "connected_at": lambda one: 0.0 if one.client is None else one.client.connected_at,
+    "queued_bytes": lambda one: 0 if one.queue is None else one.queue.bytes,
+    "expires_at": lambda one: one.expires_at,
+    "connected": lambda one: float(one.client is not None),
+}
+Named = tuple[Session, bytes, Subscription]
+SUBSCRIPTION_KEYS: Final[dict[str, Callable[[Named], Value]]] = {
+    "filter": lambda one: one[1].decode("utf-8", "replace"),
+    "client_id": lambda one: one[0].client_id,
+    "qos": lambda one: one[2].qos,
+}
+GROUP_KEYS: Final[dict[str, Callable[[GroupFigures], Value]]] = {
+    name: lambda one, name=name: getattr(one, name)  # type: ignore[misc]
+    for name in get_args(GroupSort)
+}
+RETAINED_KEYS: Final[dict[str, Callable[[Message], Value]]] = {
+    "topic": lambda one: one.topic.decode("utf-8", "replace"),
+    "qos": lambda one: one.qos,
+    "size": lambda one: len(one.payload),
+    "publisher": lambda one: one.publisher,
+    "published_at": lambda one: one.published_at,
+}
+TEXTS: Final = (
+    "filter", "client_id", "username", "peer", "name", "strategy", "primary", "topic", "publisher",
+)  # fmt: skip
 
 
-class Search(Struct, frozen=True):
-    """``q``: a part of the client id; ``user``: of the user name; ``address``: the start of the address;
-    ``connected``: "yes", "no" or "" for both. ``cursor``: ``next`` of the previous page."""
+class OrderedRequest(Struct, frozen=True, kw_only=True):
+    """``cursor``: ``next`` of the previous page."""
 
-    q: str = ""
-    user: str = ""
-    address: str = ""
-    connected: str = ""
-    sort: str = "client_id"
-    descending: bool = False
-    cursor: str = ""
+    sort: str
+    descending: Annotated[bool, Meta(description="Whether the highest value comes first.")] = False
+    cursor: Cursor = ""
     limit: Limit = PAGE
+
+
+class SessionSearch(OrderedRequest, frozen=True, kw_only=True):
+    q: SearchText = ""
+    connected: Annotated[bool | None, Meta(description="Only connected sessions, or only disconnected ones.")] = None
+    sort: Annotated[SessionSort, SORT] = "client_id"
+
+    def selects(self, one: Session) -> bool:
+        return self.connected in (None, one.client is not None) and self.q in one.client_id
+
+
+class ClientSearch(OrderedRequest, frozen=True, kw_only=True):
+    q: SearchText = ""
+    user: Annotated[str, Meta(max_length=1000, description="Only clients whose user name contains this text.")] = ""
+    address: Annotated[str, Meta(max_length=1000, description="Only clients whose address starts with this text.")] = ""
+    sort: Annotated[ClientSort, SORT] = "client_id"
 
     def selects(self, one: Session) -> bool:
         client = one.client
-        if self.connected and (self.connected == "yes") != (client is not None):
-            return False
-        if self.user and (client is None or self.user not in client.username):
-            return False
-        if self.address and (client is None or not client.peer.startswith(self.address)):
-            return False
-        return self.q in one.client_id
+        return (
+            client is not None
+            and self.user in client.username
+            and client.peer.startswith(self.address)
+            and self.q in one.client_id
+        )
 
 
-class SearchAt(Search, frozen=True):
-    """``node``: "" for all."""
+class SubscriptionSearch(OrderedRequest, frozen=True, kw_only=True):
+    q: SearchText = ""
+    filter: PartOfFilter = ""
+    topic: ReceivedTopic = ""
+    sort: Annotated[SubscriptionSort, SORT] = "filter"
 
-    node: str = ""
+
+class GroupSearch(OrderedRequest, frozen=True, kw_only=True):
+    prefix: Annotated[str, Meta(max_length=65535, description="Only groups with this prefix.")] = ""
+    sort: Annotated[GroupSort, SORT] = "name"
 
 
-class ClientsFound(Struct, frozen=True):
-    """``places`` are those of the entries."""
+class RetainedSearch(OrderedRequest, frozen=True, kw_only=True):
+    filter: Filter = "#"
+    sort: Annotated[RetainedSort, SORT] = "topic"
 
-    entries: list[ClientInfo]
-    places: list[Place]
+
+class SortedRetained(Struct, frozen=True):
+    retained: list[RetainedInfo]
     total: int
-
-
-class SessionsFound(Struct, frozen=True):
-    entries: list[SessionInfo]
-    places: list[Place]
-    total: int
-
-
-class SortedClients(Struct, frozen=True):
-    node: str
-    clients: list[ClientInfo]
-    total: Annotated[int, Meta(description="Number of all clients that match, on the nodes that answered.")]
+    complete: bool
     next: str | None
-    missing: list[Missing]
 
 
-class SortedSessions(Struct, frozen=True):
-    node: str
-    sessions: list[SessionInfo]
-    total: Annotated[int, Meta(description="Number of all sessions that match, on the nodes that answered.")]
-    next: str | None
-    missing: list[Missing]
+T = TypeVar("T")
 
 
-E = TypeVar("E", ClientInfo, SessionInfo)
-F = TypeVar("F", ClientsFound, SessionsFound)
+class Selection(Generic[T]):
+    """The first ``limit`` entries behind a place, and the number of all. Raises AdminError for a cursor of another
+    order."""
 
+    def __init__(self, wanted: OrderedRequest, keys: Mapping[str, Callable[[T], Value]]) -> None:
+        self._key = keys[wanted.sort]
+        self._after: Place | None = place_of(wanted.cursor, Place)
+        if self._after is not None and isinstance(self._after[0], str) != (wanted.sort in TEXTS):
+            raise AdminError(400, WRONG_CURSOR)
+        self._descending = wanted.descending
+        self._limit: int = wanted.limit
+        self._new: list[tuple[Place, T]] = []
+        self.found: list[tuple[Place, T]] = []
+        self.total = 0
+        self.examined = 0
 
-class Merged(NamedTuple, Generic[E]):
-    entries: list[E]
-    total: int
-    next: str | None
-    missing: list[Missing]
+    @property
+    def is_full(self) -> bool:
+        return self.examined >= EXAMINED_MAX
 
+    def add(self, entry: T, name: str, number: int = 0, index: int = 0) -> None:
+        """Until ``settle``, what is behind the place is kept."""
+        value = self._key(entry)
+        place = (value[:SORT_TEXT_MAX] if isinstance(value, str) else value, name, number, index)
+        self.total += 1
+        if self._after is None or (place < self._after if self._descending else place > self._after):
+            self._new.append((place, entry))
 
-async def first_behind(
-    sessions: dict[str, Session], node: str, keys: dict[str, Key], wanted: Search
-) -> tuple[list[tuple[Place, Session]], int]:
-    """The first ``limit`` of the selected sessions behind a place, and the number of all selected ones. Raises
-    AdminError."""
-    key = keys.get(wanted.sort)
-    if key is None:
-        raise AdminError(400, f"sort: must be one of {', '.join(keys)}")
-    after: Place | None = place_of(wanted.cursor, Place)
-    total = 0
-    if after is not None and isinstance(after[0], str) != isinstance(key(Session("", 0)), str):
-        raise AdminError(400, "cursor: must be the value of next in the previous page")
-    select = heapq.nlargest if wanted.descending else heapq.nsmallest
-    found: list[tuple[Place, Session]] = []
-    for piece in in_pieces(sessions):
-        matching = [
-            ((key(one), node, one.number), one)
-            for one in piece
-            if of_clients(one) and not one.ended and wanted.selects(one)
-        ]
-        total += len(matching)
-        if after is not None:
-            matching = [one for one in matching if (one[0] < after if wanted.descending else one[0] > after)]
-        if matching:
-            found = select(wanted.limit, found + matching, key=PLACE)
+    async def settle(self) -> None:
+        """Keep only the first ``limit``, and let other tasks run."""
+        if self._new:
+            select = heapq.nlargest if self._descending else heapq.nsmallest
+            self.found = select(self._limit, self.found + self._new, key=PLACE)
+            self._new.clear()
         await asyncio.sleep(0)
-    return found, total
+
+    @property
+    def places(self) -> list[Place]:
+        return [place for place, _ in self.found]
+
+    @property
+    def entries(self) -> list[T]:
+        return [entry for _, entry in self.found]
 
 
-class SortedNode:
-    """The part of one node."""
-
-    def __init__(self, driver: Driver, name: str) -> None:
-        self._sessions = driver.state.ctx.sessions
-        self._name = name
-
-    def actions(self) -> dict[str, Action]:
-        return {"clients.sorted": typed(Search, self.clients), "sessions.sorted": typed(Search, self.sessions)}
-
-    async def clients(self, report: Report, request: Search) -> ClientsFound:
-        wanted = replace(request, connected="yes")
-        found, total = await first_behind(self._sessions, self._name, CLIENT_KEYS, wanted)
-        there = [(place, client_info(one, one.client)) for place, one in found if one.client is not None]
-        return ClientsFound([info for _, info in there], [place for place, _ in there], total)
-
-    async def sessions(self, report: Report, request: Search) -> SessionsFound:
-        found, total = await first_behind(self._sessions, self._name, SESSION_KEYS, request)
-        return SessionsFound([session_info(one) for _, one in found], [place for place, _ in found], total)
+async def select_sessions(
+    sessions: dict[str, Session], node: str, wanted: SessionSearch | ClientSearch
+) -> Selection[Session]:
+    selection: Selection[Session] = Selection(wanted, SESSION_KEYS)
+    for piece in in_pieces(sessions):
+        for one in piece:
+            if of_clients(one) and not one.ended and wanted.selects(one):
+                selection.add(one, node, one.number)
+        await selection.settle()
+    return selection
 
 
 class SortedLists:
-    """The lists of all nodes."""
+    """``led`` lists the groups that the node reports, as the action ``groups.led``."""
 
-    def __init__(self, rpc: NodeRpc) -> None:
-        self._rpc = rpc
+    def __init__(
+        self, driver: Driver, name: str, led: Callable[[Report, LedGroupsRequest], Awaitable[LedGroups]]
+    ) -> None:
+        self._state = driver.state
+        self._sessions = driver.state.ctx.sessions
+        self._name = name
+        self._led = led
 
-    def actions(self) -> dict[str, Action]:
-        return {"clients.search": typed(SearchAt, self.clients), "sessions.search": typed(SearchAt, self.sessions)}
+    @action(
+        "clients.sorted",
+        "GET /clients/search",
+        SORTED,
+        tag="sessions",
+        help="Search connected clients, in a chosen order, with their number",
+    )
+    async def search_clients(self, report: Report, request: ClientSearch) -> Found[ClientInfo]:
+        selection = await select_sessions(self._sessions, self._name, request)
+        there = [(place, client_info(one, one.client)) for place, one in selection.found if one.client is not None]
+        return Found([info for _, info in there], [place for place, _ in there], selection.total)
 
-    async def clients(self, report: Report, request: SearchAt) -> SortedClients:
-        page: Merged[ClientInfo] = await self._merged("clients.sorted", ClientsFound, request)
-        return SortedClients(self._rpc.name, page.entries, page.total, page.next, page.missing)
+    @action(
+        "sessions.sorted",
+        "GET /sessions/search",
+        SORTED,
+        tag="sessions",
+        help="Search sessions, in a chosen order, with their number",
+    )
+    async def search_sessions(self, report: Report, request: SessionSearch) -> Found[SessionInfo]:
+        selection = await select_sessions(self._sessions, self._name, request)
+        return Found([session_info(one) for one in selection.entries], selection.places, selection.total)
 
-    async def sessions(self, report: Report, request: SearchAt) -> SortedSessions:
-        page: Merged[SessionInfo] = await self._merged("sessions.sorted", SessionsFound, request)
-        return SortedSessions(self._rpc.name, page.entries, page.total, page.next, page.missing)
+    @action(
+        "subscriptions.sorted",
+        "GET /subscriptions/search",
+        SORTED,
+        tag="sessions",
+        help="Search subscriptions, in a chosen order, with their number",
+    )
+    async def search_subscriptions(self, report: Report, request: SubscriptionSearch) -> Found[SubscriptionInfo]:
+        selection: Selection[Named] = Selection(request, SUBSCRIPTION_KEYS)
+        wanted = SubscriptionsRequest(request.q, request.filter, request.topic)
+        settled = 0
+        for session in list(self._sessions.values()):
+            selection.examined += 1
+            if selection.is_full:
+                break
+            if of_clients(session) and not session.ended and request.q in session.client_id:
+                for index, (name, one) in enumerate(named_subscriptions(session)):
+                    selection.examined += 1
+                    if selection.is_full:
+                        break
+                    if wanted.selects(name):
+                        selection.add((session, name, one), self._name, session.number, index)
+                    if selection.examined - settled >= PIECE:
+                        settled = selection.examined
+                        await selection.settle()
+            if selection.examined - settled >= PIECE:
+                settled = selection.examined
+                await selection.settle()
+        await selection.settle()
+        entries = [subscription_info(session, name, one) for session, name, one in selection.entries]
+        return Found(entries, selection.places, selection.total, not selection.is_full)
 
-    async def _merged(self, action: str, reply: type[F], request: SearchAt) -> Merged[Any]:
-        wanted = Search(**{name: getattr(request, name) for name in Search.__struct_fields__})
-        answers = await self._rpc.everywhere(action, wanted, reply, request.node)
-        found = [
-            (place, replace(entry, node=node))
-            for node, one in answers.results.items()
-            for place, entry in zip(one.places, one.entries, strict=True)
-        ]
-        more = any(len(one.entries) == request.limit for one in answers.results.values())
-        entries, following = first_of(found, request.limit, request.descending, more)
-        total = sum(one.total for one in answers.results.values())
-        return Merged(entries, total, following, answers.missing)
+    @action(
+        "groups.sorted",
+        "GET /groups/search",
+        SORTED,
+        tag="cluster",
+        help="Search groups as their primaries report them, in a chosen order, with their number",
+    )
+    async def search_groups(self, report: Report, request: GroupSearch) -> Found[GroupFigures]:
+        selection: Selection[GroupFigures] = Selection(request, GROUP_KEYS)
+        after = FIRST
+        while True:
+            part = await self._led(report, LedGroupsRequest(request.prefix, after, Limit(PAGE_MAX)))
+            for group in part.groups:
+                selection.add(group, f"{group.name}/{group.filter} {self._name}")
+            selection.examined += PAGE_MAX
+            await selection.settle()
+            if part.next is None or selection.is_full:
+                break
+            after = After(number_after(part.next))
+        return Found(selection.entries, selection.places, selection.total, part.next is None)
+
+    @action(
+        "retained.sorted",
+        "GET /retained/search",
+        NODE,
+        tag="messages",
+        help="Search retained messages, in a chosen order, with their number",
+    )
+    async def search_retained(self, report: Report, request: RetainedSearch) -> SortedRetained:
+        """They are the same on all nodes."""
+        wanted = encoded(request.filter)
+        if not valid_filter(wanted):
+            raise AdminError(400, "filter: is not a valid topic filter")
+        selection: Selection[Message] = Selection(request, RETAINED_KEYS)
+        walk = self._state.retained.cursor(wanted, b"")
+        while not walk.done and walk.looks < EXAMINED_MAX:
+            for message in walk.next(RETAINED_AT_ONCE):
+                selection.add(message, message.topic.decode("utf-8", "replace"))
+            await selection.settle()
+        found = selection.found
+        following = pack(json.encode(found[-1][0])) if len(found) == request.limit else None
+        entries = [info_of(message) for message in selection.entries]
+        return SortedRetained(entries, selection.total, walk.done, following)

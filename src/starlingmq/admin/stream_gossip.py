@@ -16,12 +16,13 @@ from typing import Final
 
 import msgspec
 
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
 from starlingmq.admin.state_files import replace
 from starlingmq.admin.stream_requests import GossipEntry, GossipNews, GossipRequest, NewStream
-from starlingmq.admin.typed_actions import texts, typed
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.admin.typed_actions import texts
+from starlingmq.net.control_socket import Report
 from starlingmq.storage.streams.stream_admin import StreamAdmin
 from starlingmq.storage.streams.stream_files import StreamActionError
 
@@ -53,9 +54,7 @@ class StreamGossip:
             found = []
         self._entries = {entry.name: entry for entry in found}
 
-    def actions(self) -> dict[str, Action]:
-        return {"stream.word": typed(GossipRequest, self.word), "stream.hear": typed(GossipNews, self.receive)}
-
+    @action("stream.word")
     async def word(self, report: Report, request: GossipRequest) -> GossipNews:
         """Make the entry for a request of an operator at this node."""
         before = self._entries.get(request.name)
@@ -63,6 +62,7 @@ class StreamGossip:
         made = {name: text for name, text in texts(NewStream.of(request)).items() if text}
         return GossipNews([GossipEntry(request.name, at, {} if request.deleted else made)])
 
+    @action("stream.hear")
     async def receive(self, report: Report, request: GossipNews) -> GossipNews:
         """Apply the entries that are newer than those of this node. Returns all entries of this node."""
         await self._merge(request.said)

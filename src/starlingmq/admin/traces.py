@@ -14,17 +14,17 @@ from typing import Final, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, convert
 
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.node_rpc import Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.printable import plain
 from starlingmq.admin.sessions import when
-from starlingmq.admin.typed_actions import typed
 from starlingmq.core.observe.audit import Audit
 from starlingmq.core.observe.event_lines import Event
 from starlingmq.core.observe.message_watch import PAYLOAD_MAX, MessageWatch
 from starlingmq.core.session.session import GROUP_PREFIX, NODE_PREFIX
 from starlingmq.core.topics.topics import valid_filter
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 
 WATCHES_MAX: Final = 16  # on one node
@@ -149,13 +149,7 @@ class WatchActions:
         self._watches: dict[str, tuple[MessageWatch, asyncio.TimerHandle]] = {}
         self._last = 0
 
-    def actions(self) -> dict[str, Action]:
-        return {
-            "watch.open": typed(TraceRequest, self.open),
-            "watch.look": typed(OneWatch, self.look),
-            "watch.close": typed(OneWatch, self.close),
-        }
-
+    @action("watch.open")
     async def open(self, report: Report, request: TraceRequest) -> WatchOpened:
         if len(self._watches) >= WATCHES_MAX:
             raise AdminError(429, f"the limit of {WATCHES_MAX} concurrent traces is reached; end one first")
@@ -173,6 +167,7 @@ class WatchActions:
         self._driver.request_turn()
         return WatchOpened(name)
 
+    @action("watch.look")
     async def look(self, report: Report, request: OneWatch) -> WatchSeen:
         """The events since the last poll."""
         name = request.watch
@@ -184,6 +179,7 @@ class WatchActions:
         events, lost = watch.seen()
         return WatchSeen([_shown(event) for event in events], lost)
 
+    @action("watch.close")
     async def close(self, report: Report, request: OneWatch) -> WatchClosed:
         self._forget(request.watch)
         return WatchClosed()
@@ -338,19 +334,13 @@ class Traces:
         self._ending: set[asyncio.Task[None]] = set()
         self._last = 0
 
-    def actions(self) -> dict[str, Action]:
-        return {
-            "trace.begin": typed(TraceRequest, self.begin),
-            "trace.next": typed(OneTrace, self.next),
-            "trace.end": typed(OneTrace, self.end),
-        }
-
     async def open(self, request: TraceRequest) -> Trace:
         """A trace that the caller ends. Raises AdminError."""
         trace = Trace(self._rpc, request)
         await trace.begin()
         return trace
 
+    @action("trace.begin")
     async def begin(self, report: Report, request: TraceRequest) -> TraceBegun:
         if len(self._traces) >= TRACES_MAX:
             raise AdminError(429, f"the limit of {TRACES_MAX} concurrent traces is reached; end one first")
@@ -360,6 +350,7 @@ class Traces:
         self._traces[name] = trace, self._timer(name)
         return TraceBegun(name, trace.missing)
 
+    @action("trace.next")
     async def next(self, report: Report, request: OneTrace) -> TraceSeen:
         name = request.trace
         if name not in self._traces:
@@ -369,6 +360,7 @@ class Traces:
         self._traces[name] = trace, self._timer(name)
         return await trace.next()
 
+    @action("trace.end")
     async def end(self, report: Report, request: OneTrace) -> TraceEnded:
         self._forget(request.trace)
         return TraceEnded()

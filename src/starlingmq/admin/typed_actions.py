@@ -10,7 +10,7 @@ that a newer node can ask an older one.
 | ``str``, ``Literal`` | itself |
 | ``bool`` | "yes" is true, anything else is false |
 | ``int``, ``float`` | a number |
-| ``int | None``, ``bool | None`` | the same, or "" for None |
+| ``X | None`` | that of X, or "" for None |
 | ``Limit``, ``After`` | the size of a page, and its cursor |
 | ``Annotated`` with ``Meta`` | that of its type; a value outside of the limits is refused |
 | any other | JSON |
@@ -19,10 +19,12 @@ that a newer node can ask an older one.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import cache, partial
-from typing import Annotated, Any, Final, Literal, NewType, TypeVar, get_args, get_origin
+from functools import cache, partial, reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NewType, TypeVar, Union, get_args, get_origin
 
-from msgspec import NODEFAULT, MsgspecError, Struct, convert, json, to_builtins
+from msgspec import NODEFAULT, Meta, MsgspecError, Struct, convert, json, to_builtins
 from msgspec.structs import FieldInfo, asdict, fields
 
 from starlingmq.admin.operator_problem import AdminError
@@ -31,6 +33,10 @@ from starlingmq.net.control_socket import Action, Report
 
 Limit = NewType("Limit", int)
 After = NewType("After", int)
+
+Cursor = Annotated[
+    str, Meta(max_length=200_000, description="Position to continue from: ``next`` of the previous page.")
+]
 
 PAGE: Final = Limit(100)  # default number of entries of a page
 FIRST: Final = After(0)
@@ -44,7 +50,7 @@ class NoArguments(Struct, frozen=True):
     """The request of an action without arguments."""
 
 
-def typed(kind: type[Q], act: Callable[[Report, Q], Awaitable[Struct]]) -> Action:
+def typed(kind: type[Q], act: Callable[[Report, Q], Awaitable[Any]]) -> Action:
     """Return the action that reads a request of this kind, calls ``act``, and returns the reply as plain data."""
     read = reader_of(kind)
 
@@ -74,17 +80,28 @@ def is_required(field: FieldInfo) -> bool:
     return field.default is NODEFAULT and field.default_factory is NODEFAULT
 
 
-def bare(kind: Any) -> Any:
-    """The type without its limits and its description."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+def taken_apart(kind: Any) -> tuple[Any, Meta | None]:
+    """The type without its limits, and those with its description."""
+    if get_origin(kind) is Annotated:
+        plain, meta = get_args(kind)
+        return plain, meta
+    if get_origin(kind) is UnionType or get_origin(kind) is Union:
+        found = [taken_apart(one) for one in get_args(kind)]
+        return reduce(or_, (plain for plain, _ in found)), next((meta for _, meta in found if meta), None)
+    return kind, None
 
 
 def _reader(kind: Any) -> Callable[[str, str], Any]:
-    plain = bare(kind)
+    plain, meta = taken_apart(kind)
+    if NoneType in get_args(plain):
+        union = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        (some,) = (one for one in get_args(union) if one is not NoneType)
+        read_some = _reader(some)
+        return lambda name, text: read_some(name, text) if text else None
     if get_origin(plain) is Literal:
         return partial(_one_of, get_args(plain))
     read = READERS.get(plain) or partial(_from_json, plain)
-    return read if plain is kind else lambda name, text: _within(kind, name, read(name, text))
+    return read if meta is None else lambda name, text: _within(kind, name, read(name, text))
 
 
 async def ask(action: Action, report: Report, request: Struct, reply: type[R]) -> R:
@@ -148,8 +165,6 @@ READERS: Final[dict[object, Callable[[str, str], Any]]] = {
     bool: lambda _, text: text == "yes",
     int: _number,
     float: _decimal,
-    int | None: lambda name, text: _number(name, text) if text else None,
-    bool | None: lambda _, text: text == "yes" if text else None,
     Limit: lambda _, text: limit_of({"limit": text}),
     After: lambda _, text: number_after(text),
 }

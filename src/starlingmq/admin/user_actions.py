@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import in_pieces
-from starlingmq.admin.typed_actions import typed
 from starlingmq.config.auth_section import methods_of
 from starlingmq.config.section_types import ConfigError
 from starlingmq.core.reports.session_totals import of_clients
-from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
     from starlingmq.admin.local_node import LocalNode
@@ -23,9 +23,7 @@ USERS_MAX: Final = 500  # in one reply
 
 
 class UserSearch(Struct, frozen=True):
-    """``q``: a part of the name."""
-
-    q: str = ""
+    q: Annotated[str, Meta(max_length=65535, description="Only users whose names contain this text.")] = ""
 
 
 class ListedUser(Struct, frozen=True):
@@ -52,9 +50,13 @@ class UserActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    def actions(self) -> dict[str, Action]:
-        return {"users": typed(UserSearch, self.users)}
-
+    @action(
+        "users",
+        "GET /users",
+        NODE,
+        tag="upkeep",
+        help="List the users of the password file and of connected clients, at most 500",
+    )
     async def users(self, report: Report, request: UserSearch) -> UsersReply:
         """The first ``USERS_MAX`` users. Raises AdminError."""
         auth = self._local_node.config().auth

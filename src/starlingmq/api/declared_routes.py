@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from inspect import Parameter as Argument
 from inspect import Signature
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, get_args
 
 from litestar import Request
 from litestar.handlers import HTTPRouteHandler
@@ -17,18 +17,27 @@ from litestar.params import JSONBody, Parameter
 from msgspec import Meta, Struct, defstruct
 from msgspec.structs import FieldInfo, asdict, fields
 
+import starlingmq.admin.all_actions  # noqa: F401  for DECLARED
 from starlingmq.admin.declared_actions import CONTENT, DECLARED, NODE, TARGET, Declared, told
 from starlingmq.admin.printable import PAGE_MAX
-from starlingmq.admin.typed_actions import Limit, as_text, is_required
+from starlingmq.admin.typed_actions import After, Cursor, Limit, as_text, is_required, taken_apart
 from starlingmq.api.guard import SHOWS_CONTENT
 from starlingmq.api.served import served
 
+LIMITS: Final = ("ge", "gt", "le", "lt", "min_length", "max_length", "description")
 NODES: Final = {
     NODE: "The node to use. Default: the node that receives the request.",
     TARGET: "The node to use, * for all. Default: the node that receives the request, with workers all.",
 }
 ALL_NODES: Final = "Only this node. Default: all nodes of the cluster."
-SPECIAL: Final[dict[Any, Any]] = {
+
+
+def _limits(meta: Meta) -> dict[str, Any]:
+    return {name: getattr(meta, name) for name in LIMITS}
+
+
+PAGES: Final[dict[Any, Any]] = {
+    After: Annotated[str, Parameter(**_limits(get_args(Cursor)[1]))],
     Limit: Annotated[int, Parameter(ge=1, le=PAGE_MAX, description="Maximum number of entries per page.")],
 }
 
@@ -43,10 +52,15 @@ def routes() -> dict[str, list[HTTPRouteHandler]]:
 
 def _route(declared: Declared) -> HTTPRouteHandler:
     method, path = declared.http.split()
+    names = {field.encode_name: field.name for field in fields(declared.request)}
 
     async def asked(request: Request[Any, Any, Any], **given: Any) -> Any:
         body = given.pop("data", None)
-        texts = {name: as_text(value) for name, value in (given | _fields(body)).items() if value is not None}
+        texts = {
+            names.get(name, name): as_text(value)
+            for name, value in (given | _fields(body)).items()
+            if value is not None
+        }
         return await served().ask(declared.name, **texts, by=served().who(request))
 
     arguments = [Argument("request", Argument.KEYWORD_ONLY, annotation=Request[Any, Any, Any]), *_arguments(declared)]
@@ -67,7 +81,7 @@ def _fields(body: Struct | None) -> dict[str, Any]:
 
 
 def _arguments(declared: Declared) -> Iterator[Argument]:
-    own = [field for field in fields(declared.request) if field.name != "by"]
+    own = [one for one in fields(declared.request) if one.name != "by" and (not declared.body or one.name != "node")]
     node = Meta(max_length=1000, description=NODES.get(declared.scope, ALL_NODES))
     if declared.body:
         shape: list[Any] = [
@@ -76,22 +90,19 @@ def _arguments(declared: Declared) -> Iterator[Argument]:
         if declared.has_node:
             shape.append(("node", Annotated[str, node], ""))
         body = defstruct(declared.body, shape, frozen=True, forbid_unknown_fields=True)
-        yield Argument("data", Argument.KEYWORD_ONLY, annotation=JSONBody[body])  # type: ignore[misc]
-        return
+        yield Argument("data", Argument.KEYWORD_ONLY, annotation=JSONBody[body])  # type: ignore[valid-type, misc]
+        own = [one for one in fields(declared.request) if one.name == "node"]
     for field in own:
-        default = Argument.empty if is_required(field) else field.default
-        yield Argument(field.name, Argument.KEYWORD_ONLY, default=default, annotation=_parameter(field))
-    if declared.has_node:
+        default = Argument.empty if is_required(field) else "" if field.type is After else field.default
+        yield Argument(field.encode_name, Argument.KEYWORD_ONLY, default=default, annotation=_parameter(field))
+    if declared.has_node and not declared.body:
         annotation = Annotated[str, Parameter(max_length=1000, description=node.description)]
         yield Argument("node", Argument.KEYWORD_ONLY, default="", annotation=annotation)
 
 
 def _parameter(field: FieldInfo) -> Any:
     """The type of a parameter, with the limits of the field."""
-    if field.type in SPECIAL:
-        return SPECIAL[field.type]
-    if get_origin(field.type) is not Annotated:
-        return field.type
-    kind, meta = get_args(field.type)
-    names = ("ge", "gt", "le", "lt", "min_length", "max_length", "description")
-    return Annotated[kind, Parameter(**{name: getattr(meta, name) for name in names})]
+    if field.type in (After, Limit):
+        return PAGES[field.type]
+    kind, meta = taken_apart(field.type)
+    return Annotated[kind, Parameter() if meta is None else Parameter(**_limits(meta))]

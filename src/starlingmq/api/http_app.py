@@ -13,20 +13,7 @@ from litestar.types import ASGIApp
 
 from starlingmq._version import __version__
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.api import (
-    cluster_views,
-    declared_routes,
-    health,
-    live,
-    message_views,
-    metrics,
-    nats_views,
-    overview_views,
-    pages,
-    session_views,
-    setting_views,
-    upkeep_views,
-)
+from starlingmq.api import declared_routes, health, live, metrics, nats_views, pages
 from starlingmq.api.asgi import App, Receive, Scope, Send
 from starlingmq.api.document import Document
 from starlingmq.api.entrance import Entrance
@@ -58,16 +45,7 @@ def guarded(app: ASGIApp) -> ASGIApp:
 @cache
 def routed() -> Litestar:
     """The application of this process."""
-    parts = {
-        "overview": overview_views.routes(),
-        "sessions": session_views.routes(),
-        "messages": message_views.routes(),
-        "cluster": cluster_views.routes(),
-        "live": live.routes(),
-        "upkeep": [*upkeep_views.routes(), *setting_views.routes()],
-    }
-    for tag, handlers in declared_routes.routes().items():
-        parts[tag] = [*parts.get(tag, []), *handlers]
+    parts = {"live": live.routes(), **declared_routes.routes()}
     routers = [Router(PREFIX, route_handlers=handlers, tags=[tag]) for tag, handlers in parts.items()]
     return Litestar(
         route_handlers=[

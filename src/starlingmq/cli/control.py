@@ -17,7 +17,7 @@ import typer
 
 from starlingmq.cli.announce import running
 from starlingmq.cli.declare import CommandError
-from starlingmq.cli.remote import ANSWER_SECONDS, ROUTES, NoAnswer, ask_url, is_url
+from starlingmq.cli.remote import ANSWER_SECONDS, NoAnswer, ask_url, is_url
 from starlingmq.config.settings import load_config
 from starlingmq.net.control_socket import NAME, reachable
 
@@ -39,7 +39,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 
 
 WAITING: Final = frozenset(
-    {name for name, route in ROUTES.items() if route.waits} | {"cluster.drain", "cluster.leave", "backup"}
+    [
+        *(f"cluster.{name}" for name in ("drain", "forget", "give_up", "leave", "rebalance")),
+        "storage.check",
+        "storage.compact",
+        "backup",
+    ]
 )
 """Actions that may take any time."""
 

@@ -75,7 +75,7 @@ def sorted_or_listed(
     """As ``listed``; with a column to sort by, in that order, and with the number of all entries as ``total``."""
     if not order.sort:
         return listed(action, key, limit, data_dir, config, **arguments)
-    search = f"{action.removesuffix('.all')}.search"
+    search = f"{action.partition('.')[0]}.sorted"
     direction = "yes" if order.descending else "no"
     return listed(search, key, limit, data_dir, config, sort=order.sort, descending=direction, **arguments)
 

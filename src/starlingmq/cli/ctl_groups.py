@@ -52,7 +52,7 @@ def groups(
     """
     if everywhere or is_url(data_dir):
         order = ListOrder(sort, descending)
-        found = sorted_or_listed("groups.all", "groups", GROUPS_MAX, data_dir, config, order, prefix=prefix)
+        found = sorted_or_listed("groups.led", "groups", GROUPS_MAX, data_dir, config, order, prefix=prefix)
         tell_total(found, "groups")
         warn_of(found)
     elif sort:

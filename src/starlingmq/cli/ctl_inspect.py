@@ -218,7 +218,7 @@ def message(
 ) -> None:
     """Print the payload of a message that waits for a client, at most 64 KiB of it."""
     place = "window" if window else "queue"
-    found = ask("session.message.at", data_dir, config, client_id=client_id, place=place, number=str(number), node=node)
+    found = ask("session.message", data_dir, config, client_id=client_id, place=place, number=str(number), node=node)
     if json_:
         print(json.dumps(found))
     else:
@@ -251,7 +251,7 @@ def change(
     """Change a setting until the next reload or restart; write it to the settings file, too."""
     only = "yes" if check else ""
     found = ask(
-        "settings.change.at",
+        "settings.change",
         data_dir,
         config,
         path=path,

@@ -61,7 +61,7 @@ def create(
         "when_full": when_full,
     }
     if everywhere:
-        _everywhere("streams.create", arguments, data_dir, config, json_)
+        _everywhere("streams.create", arguments | {"topics": json.dumps(topic)}, data_dir, config, json_)
         return
     found = _ask("stream.create", arguments, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{name} keeps {', '.join(found['topics'])}")

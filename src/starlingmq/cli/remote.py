@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from msgspec import to_builtins
+from msgspec.structs import fields
 
+from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.typed_actions import reader_of
 from starlingmq.cli.declare import CommandError
 
@@ -30,76 +31,19 @@ SCHEMES: Final = ("http://", "https://")
 
 
 class HttpRoute(NamedTuple):
-    """``body``: the arguments are sent as JSON, but for the name of the node if it is ``at_node``; otherwise all are in
-    the query. ``waits``: the answer may take any time. ``text``: outside of the API, answered with text."""
+    """``text``: outside of the API, answered with text."""
 
     method: str
     path: str
-    body: bool = False
-    at_node: bool = False
-    waits: bool = False
     text: bool = False
 
 
 ROUTES: Final = {
-    "clients": HttpRoute("GET", "/clients"),
-    "sessions": HttpRoute("GET", "/sessions"),
-    "subscriptions": HttpRoute("GET", "/subscriptions"),
-    "subscriptions.search": HttpRoute("GET", "/subscriptions/search"),
-    "session": HttpRoute("GET", "/session"),
-    "client.kick": HttpRoute("DELETE", "/client"),
-    "session.end": HttpRoute("DELETE", "/session"),
-    "bans": HttpRoute("GET", "/bans"),
-    "ban": HttpRoute("POST", "/bans", body=True),
-    "ban.lift": HttpRoute("DELETE", "/bans"),
-    "publish": HttpRoute("POST", "/publish", body=True),
-    "retained": HttpRoute("GET", "/retained"),
-    "retained.search": HttpRoute("GET", "/retained/search"),
-    "retained.show": HttpRoute("GET", "/retained/message"),
-    "retained.delete": HttpRoute("DELETE", "/retained/message"),
-    "overviews": HttpRoute("GET", "/cluster/overview"),
-    "activity": HttpRoute("GET", "/activity"),
-    "links": HttpRoute("GET", "/links"),
-    "rules": HttpRoute("GET", "/rules"),
-    "rules.test": HttpRoute("GET", "/rules/test"),
-    "users": HttpRoute("GET", "/users"),
-    "session.message.at": HttpRoute("GET", "/session/message"),
-    "listeners": HttpRoute("GET", "/listeners"),
-    "config": HttpRoute("GET", "/config"),
-    "settings": HttpRoute("GET", "/settings"),
-    "settings.change.at": HttpRoute("PUT", "/settings", body=True),
-    "log": HttpRoute("GET", "/log"),
-    "reload": HttpRoute("POST", "/reload"),
-    "groups.all": HttpRoute("GET", "/groups"),
-    "groups.search": HttpRoute("GET", "/groups/search"),
-    "cluster.status": HttpRoute("GET", "/nodes"),
-    "cluster.routes": HttpRoute("GET", "/routes"),
-    "cluster.shares": HttpRoute("GET", "/shares"),
-    "cluster.copies": HttpRoute("GET", "/copies"),
-    "cluster.forget": HttpRoute("POST", "/cluster/forget", body=True, waits=True),
-    "cluster.give_up": HttpRoute("POST", "/cluster/give-up", body=True, waits=True),
-    "leave.begin": HttpRoute("POST", "/cluster/leave"),
-    "drain.state": HttpRoute("GET", "/drain"),
-    "drain.begin": HttpRoute("POST", "/drain"),
-    "drain.cancel": HttpRoute("DELETE", "/drain"),
-    "cluster.rebalance": HttpRoute("POST", "/rebalance", waits=True),
-    "storage.stats": HttpRoute("GET", "/storage"),
-    "storage.check": HttpRoute("POST", "/storage/check", waits=True),
-    "storage.compact": HttpRoute("POST", "/storage/compact", waits=True),
-    "streams": HttpRoute("GET", "/streams"),
-    "streams.create": HttpRoute("POST", "/streams", body=True, at_node=True),
-    "streams.trim": HttpRoute("POST", "/streams/trim"),
-    "streams.delete": HttpRoute("DELETE", "/streams"),
     "metrics": HttpRoute("GET", "/metrics"),
     "metrics.text": HttpRoute("GET", "/metrics", text=True),
     "health": HttpRoute("GET", "/health/ready"),
 }
-"""Actions of the control socket that the HTTP API has with the same arguments and the same result."""
-
-NAMES: Final = {("cluster.routes", "name"): "node", ("rules.test", "does"): "action"}
-NUMBERS: Final = ("qos", "expiry", "seconds")  # in a body
-YES: Final = ("retain", "disconnect", "only_check", "force")  # in a body
-LINES: Final = ("topics",)  # in a body: a list, where the control socket has a line for each
+"""Actions without a declaration, with the same arguments and the same result over HTTP."""
 OF_ONE_NODE: Final = ("stream.list", "stream.show", "stream.create", "stream.trim", "stream.delete")
 """Actions on the part of a stream at the node that is asked. The HTTP API has them for named nodes."""
 
@@ -134,19 +78,7 @@ def ask_url(url: str, action: str, arguments: dict[str, str], seconds: float = A
     route = ROUTES.get(action)
     if route is None:
         raise CommandError(f"{action} is not available over HTTP; run this on the machine of the broker")
-    given = {NAMES.get((action, name), name): value for name, value in arguments.items() if value and name != "by"}
-    if action == "sessions" and "connected" in given:
-        given["connected"] = "true" if given["connected"] == "yes" else "false"
-    if "descending" in given:
-        given["descending"] = "true" if given["descending"] == "yes" else "false"
-    if action == "rules.test" and "retain" in given:
-        given["retain"] = "true"
-    if action == "leave.begin" and "force" in given:
-        given["force"] = "true"
-    asked = given if not route.body else {"node": given.pop("node")} if route.at_node and "node" in given else {}
-    query = f"?{urlencode(asked)}" if asked else ""
-    body = json.dumps(_body(given)).encode() if route.body else None
-    status, answer = _exchange(url, route, query, body, None if route.waits else seconds)
+    status, answer = _exchange(url, route, "", None, seconds)
     return _accepted(url, status if action != "health" or status != 503 else 200, answer)
 
 
@@ -160,7 +92,7 @@ def _accepted(url: str, status: int, answer: Any) -> dict[str, Any]:
 
 
 def _declared(action: str) -> Declared | None:
-    import starlingmq.admin.service  # noqa: F401  late: it loads the modules that declare actions
+    import starlingmq.admin.all_actions  # noqa: F401  late: it loads what declares actions
     from starlingmq.admin.declared_actions import DECLARED
 
     return DECLARED.get(action)
@@ -169,13 +101,22 @@ def _declared(action: str) -> Declared | None:
 def _ask_declared(url: str, declared: Declared, arguments: dict[str, str], seconds: float) -> dict[str, Any]:
     """Raises CommandError."""
     method, path = declared.http.split()
-    request = reader_of(declared.request)(arguments)
-    given = {name: value for name, value in to_builtins(request).items() if name in arguments and name != "by"}
-    if declared.has_node and arguments.get("node"):
-        given["node"] = arguments["node"]
-    body = json.dumps(given).encode() if declared.body else None
-    query = "" if declared.body or not given else "?" + urlencode({name: _word(one) for name, one in given.items()})
-    status, answer = _exchange(url, HttpRoute(method, path), query, body, seconds)
+    try:
+        request = reader_of(declared.request)(arguments | {"cursor": ""})
+    except AdminError as error:
+        raise CommandError(str(error)) from None
+    own = {field.name: field.encode_name for field in fields(declared.request) if field.name != "by"}
+    given = {name: getattr(request, name) for name, text in arguments.items() if text and name in own}
+    words = {own[name]: value for name, value in given.items()}
+    for name in ("node", "cursor"):
+        if arguments.get(name) and (name in own or declared.has_node):
+            words[name] = arguments[name]
+    asked = {} if declared.body else words
+    if declared.body and "node" in own and "node" in words:
+        asked = {"node": words.pop("node")}
+    query = "?" + urlencode({name: _word(one) for name, one in asked.items()}) if asked else ""
+    body = json.dumps(words).encode() if declared.body else None
+    status, answer = _exchange(url, HttpRoute(method, path), query, body, None if declared.waits else seconds)
     return _accepted(url, status, answer)
 
 
@@ -185,7 +126,7 @@ def _word(value: object) -> str:
 
 def _ask_stream(url: str, action: str, arguments: dict[str, str]) -> dict[str, Any]:
     """An action of ``OF_ONE_NODE``, at the node that is asked. Raises CommandError."""
-    told = ask_url(url, "streams", {})
+    told = ask_url(url, "stream.all", {})
     node = told["node"]
     own = [one for one in told["streams"] if one["node"] == node]
     if action == "stream.list":
@@ -197,6 +138,8 @@ def _ask_stream(url: str, action: str, arguments: dict[str, str]) -> dict[str, A
         raise CommandError(
             f"{url}: {node} has no stream named {arguments['name']}; `ctl stream list` lists those that it has"
         )
+    if "topics" in arguments:
+        arguments = arguments | {"topics": json.dumps(arguments["topics"].split("\n"))}
     done = ask_url(url, action.replace("stream.", "streams."), {**arguments, "node": node})
     return dict(done["nodes"][node])
 
@@ -285,20 +228,6 @@ def _token(file: str) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise CommandError(f"{TOKEN_FILE}: {file} does not contain one token; write a single line to it")
     return token
-
-
-def _body(given: dict[str, str]) -> dict[str, Any]:
-    body: dict[str, Any] = dict(given)
-    for name in NUMBERS:
-        if name in body:
-            body[name] = float(body[name]) if name == "seconds" else int(body[name])
-    for name in YES:
-        if name in body:
-            body[name] = body[name] == "yes"
-    for name in LINES:
-        if name in body:
-            body[name] = body[name].split("\n")
-    return body
 
 
 def _why(status: int, answer: Any) -> str:

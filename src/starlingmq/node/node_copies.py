@@ -114,8 +114,9 @@ class NodeCopies:
 async def _operated(process: CopyProcess) -> AsyncIterator[None]:
     """Operators reach the node while it waits until it may serve its data."""
     from starlingmq.admin.copy_actions import CopyActions
+    from starlingmq.admin.declared_actions import bound
 
-    control = ControlServer(process.directory / NAME, CopyActions(lambda: process).actions(), ())
+    control = ControlServer(process.directory / NAME, bound(CopyActions(lambda: process)), ())
     try:
         await control.start()
     except OSError as error:
