@@ -86,9 +86,9 @@ class NodeActivity:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    @action("activity", "GET /activity", ALL, tag="sessions", help="List the most active clients", merge=most_active)
+    @action("activity", "GET /activity", ALL, tag="sessions", merge=most_active)
     async def activity(self, report: Report, request: ActivityRequest) -> NodeActivityReply:
-        """The clients with the highest ``sort``."""
+        """List the most active clients."""
         key = attrgetter(request.sort)
         if self._driver.loop.time() >= self._looked_at + FRESH:
             if self._task is None or self._task.done():

@@ -156,13 +156,13 @@ class NodeAlarms:
         "GET /alarms",
         ALL,
         tag="alarms",
-        help="List active alarms of all nodes, and those that have ended",
         order={
             "alarms": lambda found: sorted(_newest(found), key=lambda one: one.severity != "critical"),
             "history": lambda found: sorted(found, key=lambda one: one.ended or "", reverse=True),
         },
     )
     async def alarms(self, report: Report, request: NoArguments) -> AlarmsReply:
+        """List active alarms of all nodes, and those that have ended."""
         return self.known.reply()
 
     @action(
@@ -170,8 +170,8 @@ class NodeAlarms:
         "GET /certificates",
         ALL,
         tag="alarms",
-        help="List certificates, revocation lists, key sets and tokens that nodes use, and when they end",
         order={"certificates": lambda found: sorted(found, key=lambda one: one.ends_at or "")},
     )
     async def certificates(self, report: Report, request: NoArguments) -> CertificatesReply:
+        """List certificates, revocation lists, key sets and tokens that nodes use, and when they end."""
         return CertificatesReply(await self.conditions.certificates())

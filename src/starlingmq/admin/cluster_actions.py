@@ -97,23 +97,16 @@ class ClusterActions:
 
     # Bans
 
-    @action(
-        "ban",
-        "POST /bans",
-        HERE,
-        OPERATE,
-        "upkeep",
-        "Ban an address, user or client id on all nodes",
-        status=201,
-        body="NewBan",
-    )
+    @action("ban", "POST /bans", HERE, OPERATE, tag="upkeep", status=201, body="NewBan")
     async def ban(self, report: Report, request: NewBan) -> Banned:
+        """Ban an address, user or client id on all nodes."""
         change = BanChange(request.kind, request.name, request.seconds, request.reason, request.disconnect, request.by)
         name, _, nodes, missing = await self._distribute(report, change)
         return Banned(request.kind, name, request.seconds, request.reason, nodes, missing)
 
-    @action("ban.lift", "DELETE /bans", HERE, OPERATE, "upkeep", "Lift a ban on all nodes")
+    @action("ban.lift", "DELETE /bans", HERE, OPERATE, tag="upkeep")
     async def lift(self, report: Report, request: OneBan) -> Lifted:
+        """Lift a ban on all nodes."""
         change = BanChange(request.kind, request.name, seconds=0.0, by=request.by)
         _, lifted, nodes, missing = await self._distribute(report, change)
         if not lifted:
@@ -131,17 +124,9 @@ class ClusterActions:
 
     # Streams
 
-    @action(
-        "streams.create",
-        "POST /streams",
-        HERE,
-        OPERATE,
-        "upkeep",
-        "Create a stream that keeps messages of the given topics",
-        status=201,
-        body="NewStreamBody",
-    )
+    @action("streams.create", "POST /streams", HERE, OPERATE, tag="upkeep", status=201, body="NewStreamBody")
     async def create(self, report: Report, request: NewStreamAt) -> StreamsCreated:
+        """Create a stream that keeps messages of the given topics."""
         if any("\n" in topic for topic in request.topics):
             raise AdminError(400, "topics: must not contain line breaks")
         made = NewStream(
@@ -156,21 +141,16 @@ class ClusterActions:
             await self._spread(report, GossipRequest.created(made))
         return StreamsCreated(answers.results, answers.missing)
 
-    @action(
-        "streams.trim",
-        "POST /streams/trim",
-        HERE,
-        OPERATE,
-        "upkeep",
-        "Delete the messages of a stream before an offset, in whole segment files",
-    )
+    @action("streams.trim", "POST /streams/trim", HERE, OPERATE, tag="upkeep")
     async def trim(self, report: Report, request: StreamTrimAt) -> StreamsTrimmed:
+        """Delete the messages of a stream before an offset, in whole segment files."""
         asked = StreamTrim(request.name, request.before)
         answers = await self._rpc.everywhere("stream.trim", asked, StreamTrimmed, request.node)
         return StreamsTrimmed(answers.results, answers.missing)
 
-    @action("streams.delete", "DELETE /streams", HERE, OPERATE, "upkeep", "Delete a stream and all its messages")
+    @action("streams.delete", "DELETE /streams", HERE, OPERATE, tag="upkeep")
     async def end(self, report: Report, request: OneStreamAt) -> StreamsDeleted:
+        """Delete a stream and all its messages."""
         answers = await self._rpc.everywhere("stream.delete", OneStream(request.name), StreamDeleted, request.node)
         if not request.node:
             await self._spread(report, GossipRequest(request.name, deleted=True))
@@ -184,14 +164,15 @@ class ClusterActions:
 
     # Nodes
 
-    @action("overviews", "GET /cluster/overview", tag="overview", help="Get an overview of all nodes")
+    @action("overviews", "GET /cluster/overview", tag="overview")
     async def overviews(self, report: Report, request: NoArguments) -> Overviews:
+        """Get an overview of all nodes."""
         answers = await self._rpc.everywhere("overview", request, Overview)
         return Overviews(self._rpc.name, list(answers.results.values()), answers.missing)
 
-    @action("histories", "GET /history", tag="overview", help="Get rates and states of the last hours, by node")
+    @action("histories", "GET /history", tag="overview")
     async def history(self, report: Report, request: HistoryWanted) -> History:
-        """The figures of all nodes in the same buckets."""
+        """Get rates and states of the last hours, by node. The figures of all nodes in the same buckets."""
         wanted = buckets(self._clock(), request.seconds, request.points)
         answers = await self._rpc.everywhere("history", wanted, NodeHistory, request.node)
         nodes = {node: one.series for node, one in answers.results.items()}

@@ -95,10 +95,10 @@ class NodeConnectors:
         "GET /connectors",
         ALL,
         tag="connectors",
-        help="List services that nodes call, with requests accepted and failed",
         order={"connectors": lambda found: sorted(found, key=lambda one: (one.name, one.node))},
     )
     async def connectors(self, report: Report, request: NoArguments) -> ConnectorsReply:
+        """List services that nodes call, with requests accepted and failed."""
         return ConnectorsReply([_info(one) for one in self.present()])
 
     @action(
@@ -106,13 +106,12 @@ class NodeConnectors:
         "POST /connectors/test",
         NODE,
         OPERATE,
-        "connectors",
-        "Call a service once, and report whether it accepts",
+        tag="connectors",
         body="TestedConnector",
         seconds=NODE_SECONDS,
     )
     async def test(self, report: Report, request: ConnectorName) -> ConnectorTested:
-        """Raises AdminError."""
+        """Call a service once, and report whether it accepts. Raises AdminError."""
         found = {one.name: one for one in self.present()}
         if request.name not in found:
             known = ", ".join(found) or "none is set"

@@ -48,28 +48,15 @@ class CopyActions:
     def __init__(self, process: Callable[[], CopyProcess | None]) -> None:
         self._process = process
 
-    @action(
-        "cluster.copies",
-        "GET /copies",
-        tag="cluster",
-        help="Show which nodes store copies of whose data, and what would be lost with a node now",
-    )
+    @action("cluster.copies", "GET /copies", tag="cluster")
     async def copies(self, report: Report, request: NoArguments) -> CopiesView:
-        """Which nodes store copies of whose data."""
+        """Show which nodes store copies of whose data, and what would be lost with a node now."""
         return view_copies(self._process())
 
-    @action(
-        "cluster.give_up",
-        "POST /cluster/give-up",
-        HERE,
-        OPERATE,
-        "cluster",
-        "Give up data of a node whose copies in step are all lost; without force, say what would be lost",
-        body="Removal",
-        waits=True,
-    )
+    @action("cluster.give_up", "POST /cluster/give-up", HERE, OPERATE, tag="cluster", body="Removal", waits=True)
     async def give_up(self, report: Report, request: Removal) -> GivenUp:
-        """Let the node with the fullest copy serve the data of a node, although none has everything."""
+        """Give up data of a node whose copies in step are all lost; without force, say what would be lost. Let the node
+        with the fullest copy serve the data of a node, although none has everything."""
         from starlingmq.net.copies.copies_left import copies_left, fullest  # late: only nodes with copies need it
 
         process, origin = self._process(), request.name

@@ -3,7 +3,7 @@
 The doors are made from the declarations: the requests between nodes (``bound``), those of operators at any node
 (``for_operators``), the HTTP API and its document (``api.declared_routes``), ``ctl`` and its ``--url``
 (``cli.ctl_declared``). The types of the request and the reply are those of the method; limits and descriptions of a
-field are its ``Meta``.
+field are its ``Meta``; the first sentence of the docstring is the help.
 
 | scope | done by |
 |---|---|
@@ -89,13 +89,17 @@ class Declared:
     scope: Scope
     right: Right
     tag: str
-    help: str
     status: int
     body: str
     seconds: float
     waits: bool
     merge: Merge | None
     order: Mapping[str, Order]
+
+    @cached_property
+    def help(self) -> str:
+        """The first sentence of its docstring."""
+        return " ".join((self.act.__doc__ or "").split()).partition(". ")[0].rstrip(".")
 
     @cached_property
     def request(self) -> type[Struct]:
@@ -128,7 +132,6 @@ def action(
     scope: Scope = HERE,
     right: Right = VIEW,
     tag: str = "",
-    help: str = "",
     status: int = 200,
     body: str = "",
     seconds: float = CALL_SECONDS,
@@ -139,7 +142,7 @@ def action(
     """Declare the method. Its parameters are ``report`` and ``request``."""
 
     def declare(act: Act) -> Act:
-        declared = Declared(name, act, http, scope, right, tag, help, status, body, seconds, waits, merge, order or {})
+        declared = Declared(name, act, http, scope, right, tag, status, body, seconds, waits, merge, order or {})
         act.declared = declared  # type: ignore[attr-defined]
         if http:
             DECLARED[name] = declared

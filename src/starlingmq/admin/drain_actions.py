@@ -154,17 +154,10 @@ class DrainActions:
             waits_for_copies=drain.active and bool(only_here) and now < until,
         )
 
-    @action(
-        "cluster.rebalance",
-        "POST /rebalance",
-        HERE,
-        OPERATE,
-        "cluster",
-        "Distribute clients evenly: redirect MQTT 5 clients of busy nodes",
-        waits=True,
-    )
+    @action("cluster.rebalance", "POST /rebalance", HERE, OPERATE, tag="cluster", waits=True)
     async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:
-        """Move clients to other nodes. Returns when all have arrived, or when no further ones arrive."""
+        """Distribute clients evenly: redirect MQTT 5 clients of busy nodes. Returns when all have arrived, or when no
+        further ones arrive."""
         state = self.state
         if not state.node_directory.welcoming():
             raise DrainError("no other node accepts clients at the moment; try again when one serves")

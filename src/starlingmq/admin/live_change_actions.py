@@ -57,28 +57,15 @@ class LiveChangeActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    @action(
-        "settings",
-        "GET /settings",
-        NODE,
-        tag="upkeep",
-        help="List the settings that can be changed while the broker serves",
-    )
+    @action("settings", "GET /settings", NODE, tag="upkeep")
     async def listed(self, report: Report, request: NoArguments) -> LiveSettings:
+        """List the settings that can be changed while the broker serves."""
         return LiveSettings(live_settings(self._local_node.config()))
 
-    @action(
-        "settings.change",
-        "PUT /settings",
-        TARGET,
-        OPERATE,
-        "upkeep",
-        "Check and change one setting until the next reload or restart",
-        body="NewSetting",
-        merge=changed_at,
-    )
+    @action("settings.change", "PUT /settings", TARGET, OPERATE, tag="upkeep", body="NewSetting", merge=changed_at)
     async def change(self, report: Report, request: SettingChange) -> SettingChanged:
-        """Raises AdminError, and then nothing has changed."""
+        """Check and change one setting until the next reload or restart. Raises AdminError, and then nothing has
+        changed."""
         present = self._local_node.config()
         try:
             wanted = changed(present, request.path, request.value)

@@ -53,21 +53,16 @@ class SettingActions:
     def __init__(self, local_node: LocalNode) -> None:
         self.local_node = local_node
 
-    @action("config", "GET /config", NODE, tag="upkeep", help="Get the settings in force, without secrets")
+    @action("config", "GET /config", NODE, tag="upkeep")
     async def config(self, report: Report, request: NoArguments) -> dict[str, Any]:
+        """Get the settings in force, without secrets."""
         found: dict[str, Any] = to_builtins(masked(self.local_node.in_force()))
         return found
 
-    @action(
-        "reload",
-        "POST /reload",
-        TARGET,
-        OPERATE,
-        "upkeep",
-        "Reload the settings; the response lists those that need a restart",
-    )
+    @action("reload", "POST /reload", TARGET, OPERATE, tag="upkeep")
     async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
-        """Raises AdminError, and then nothing has changed."""
+        """Reload the settings; the response lists those that need a restart. Raises AdminError, and then nothing has
+        changed."""
         try:
             restart = self.local_node.reload()
         except Exception as error:
@@ -78,8 +73,9 @@ class SettingActions:
         config, now = self.local_node.config(), self.local_node.driver.clock()
         return Reloaded(True, restart, expiry_warnings(config, now))
 
-    @action("listeners", "GET /listeners", NODE, tag="upkeep", help="List listeners and their connections")
+    @action("listeners", "GET /listeners", NODE, tag="upkeep")
     async def listeners(self, report: Report, request: NoArguments) -> Listeners:
+        """List listeners and their connections."""
         found = [
             ListenerView(one.address, one.gate.connections, dict(one.gate.refused))
             for one in self.local_node.listeners()

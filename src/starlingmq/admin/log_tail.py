@@ -80,14 +80,9 @@ class LogTail(logging.Handler):
         )
         self._lines.append((record.levelno, line))  # a record would keep its arguments alive
 
-    @action(
-        "log",
-        "GET /log",
-        NODE,
-        tag="overview",
-        help="Get the last lines of a node's log, or those after a position",
-    )
+    @action("log", "GET /log", NODE, tag="overview")
     async def log(self, report: Report, request: LogRequest) -> LogLines:
+        """Get the last lines of a node's log, or those after a position."""
         level, limit, after = request.level, request.limit, request.after
         wanted = [line for severity, line in list(self._lines) if severity >= LEVELS[level]]
         lost = 0

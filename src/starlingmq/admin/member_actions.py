@@ -240,11 +240,9 @@ class MemberActions:
     def actions(self) -> dict[str, Action]:
         return bound(self, self.drain, CopyActions(lambda: self.cluster.copies))
 
-    @action(
-        "cluster.status", "GET /nodes", tag="cluster", help="List the members of the cluster as this node sees them"
-    )
+    @action("cluster.status", "GET /nodes", tag="cluster")
     async def nodes(self, report: Report, request: NoArguments) -> dict[str, Any]:
-        """A single broker answers with less."""
+        """List the members of the cluster as this node sees them. A single broker answers with less."""
         found: dict[str, Any] = to_builtins(await self.status(report, request))
         return found
 
@@ -291,20 +289,15 @@ class MemberActions:
             health=health,
         )
 
-    @action(
-        "cluster.shares",
-        "GET /shares",
-        tag="cluster",
-        help="Show which nodes lead the shares of client ids, and how far their deputies are",
-    )
+    @action("cluster.shares", "GET /shares", tag="cluster")
     async def shares(self, report: Report, request: SharesRequest) -> SharesView:
-        """Which nodes lead the shares of client ids, and how far their deputies are."""
+        """Show which nodes lead the shares of client ids, and how far their deputies are."""
         assert self.cluster.state is not None
         return view_shares(self.cluster.state, request.client)
 
-    @action("cluster.routes", "GET /routes", tag="cluster", help="List the routes of each node")
+    @action("cluster.routes", "GET /routes", tag="cluster")
     async def wanted(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
-        """The routes of one node or of all nodes, of filters with a prefix."""
+        """List the routes of each node."""
         state = self.cluster.state
         assert state is not None
         if state.routes is None:
@@ -406,18 +399,9 @@ class MemberActions:
         assert state is not None
         return sum(status.queued for status in state.status())
 
-    @action(
-        "cluster.forget",
-        "POST /cluster/forget",
-        HERE,
-        OPERATE,
-        "cluster",
-        "Remove a node that will not return, and what waits for it",
-        body="Removal",
-        waits=True,
-    )
+    @action("cluster.forget", "POST /cluster/forget", HERE, OPERATE, tag="cluster", body="Removal", waits=True)
     async def forget(self, report: Report, request: Removal) -> NodeForgotten:
-        """Remove a node that will not return, with everything that is queued for it."""
+        """Remove a node that will not return, and what waits for it."""
         from starlingmq.admin.copied_nodes import CopiedNode  # late: it loads what only members of a cluster have
 
         cluster, copies, name = self.cluster, self.cluster.copies, request.name

@@ -175,17 +175,9 @@ class MessageActions:
         self.driver = driver
         self.state = driver.state
 
-    @action(
-        "publish",
-        "POST /publish",
-        NODE,
-        OPERATE,
-        "messages",
-        "Publish a message; the response is sent after the message has been stored",
-        body="Publication",
-    )
+    @action("publish", "POST /publish", NODE, OPERATE, tag="messages", body="Publication")
     async def publish(self, report: Report, request: PublishRequest) -> Published:
-        """Returns after the message has been stored, as far as it is to be stored. Raises AdminError."""
+        """Publish a message; the response is sent after the message has been stored. Raises AdminError."""
         topic = encoded(request.topic)
         now = self.driver.clock()
         expires_at = now + request.expiry if request.expiry else 0.0
@@ -194,14 +186,9 @@ class MessageActions:
         log.debug("%s published to %r", name_of(request.by), request.topic)
         return Published(receivers)
 
-    @action(
-        "retained",
-        "GET /retained",
-        NODE,
-        tag="messages",
-        help="List retained messages by topic; they are the same on all nodes",
-    )
+    @action("retained", "GET /retained", NODE, tag="messages")
     async def retained(self, report: Report, request: RetainedRequest) -> RetainedReply:
+        """List retained messages by topic; they are the same on all nodes."""
         wanted, limit = encoded(request.filter), request.limit
         if not valid_filter(wanted):
             raise AdminError(400, "filter: is not a valid topic filter")
@@ -213,22 +200,17 @@ class MessageActions:
         following = pack(found[limit - 1].topic) if len(found) > limit else None
         return RetainedReply([info_of(message) for message in found[:limit]], following)
 
-    @action("retained.show", "GET /retained/message", NODE, CONTENT, "messages", "Get one retained message")
+    @action("retained.show", "GET /retained/message", NODE, CONTENT, tag="messages")
     async def retained_message(self, report: Report, request: OneTopic) -> RetainedMessage:
+        """Get one retained message."""
         message = self.state.retained.get(encoded(request.topic))
         if message is None:
             raise AdminError(404, "no retained message on this topic")
         return whole(message)
 
-    @action(
-        "retained.delete",
-        "DELETE /retained/message",
-        NODE,
-        OPERATE,
-        "messages",
-        "Delete a retained message; subscribers receive an empty one",
-    )
+    @action("retained.delete", "DELETE /retained/message", NODE, OPERATE, tag="messages")
     async def forget(self, report: Report, request: OneTopic) -> MessageActionDone:
+        """Delete a retained message; subscribers receive an empty one."""
         topic = encoded(request.topic)
         if self.state.retained.get(topic) is None:
             raise AdminError(404, "no retained message on this topic")

@@ -145,9 +145,9 @@ class BanActions:
 
     # Requests to this node
 
-    @action("bans", "GET /bans", ALL, tag="upkeep", help="List active bans per node")
+    @action("bans", "GET /bans", ALL, tag="upkeep")
     async def bans(self, report: Report, request: NoArguments) -> BansReply:
-        """The bans in force on this node."""
+        """List active bans per node."""
         now = monotonic()
         return BansReply(
             [

@@ -47,8 +47,9 @@ class OverviewActions:
         self.local_node = local_node
         self.session_totals_job = session_totals_job
 
-    @action("overview", "GET /overview", NODE, tag="overview", help="Get an overview of this node")
+    @action("overview", "GET /overview", NODE, tag="overview")
     async def overview(self, report: Report, request: NoArguments) -> Overview:
+        """Get an overview of this node."""
         local_node = self.local_node
         survey = await self.session_totals_job.count()
         counters = local_node.state.ctx.counters

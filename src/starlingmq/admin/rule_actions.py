@@ -68,15 +68,9 @@ class RuleActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    @action(
-        "rules",
-        "GET /rules",
-        NODE,
-        tag="upkeep",
-        help="List the rules of the ACL file, and how many clients each applied to",
-    )
+    @action("rules", "GET /rules", NODE, tag="upkeep")
     async def rules(self, report: Report, request: NoArguments) -> RulesReply:
-        """The first ``RULES_MAX`` rules of the file."""
+        """List the rules of the ACL file, and how many clients each applied to. Lists the first ``RULES_MAX``."""
         file = self._local_node.config().auth.acl.file
         chain = self._local_node.access.chain
         if chain is None or not file:
@@ -85,15 +79,9 @@ class RuleActions:
         shown = [_info(number, rule) for number, rule in enumerate(rules[:RULES_MAX], 1)]
         return RulesReply(file, "allow" if chain.acl.default else "deny", len(rules), shown)
 
-    @action(
-        "rules.test",
-        "GET /rules/test",
-        NODE,
-        tag="upkeep",
-        help="Test whether a client may do something, and which rule decides",
-    )
+    @action("rules.test", "GET /rules/test", NODE, tag="upkeep")
     async def test(self, report: Report, request: RuleTest) -> RuleTestResult:
-        """Raises AdminError."""
+        """Test whether a client may do something, and which rule decides. Raises AdminError."""
         topic = self._checked(request)
         client = self._client(request)
         username = request.username or ("" if client is None else client.username)

@@ -177,9 +177,9 @@ class AdminService:
         if self.poller is not None:
             await self.poller.stop()
 
-    @action("links", "GET /links", ALL, tag="overview", help="List the peer links of all nodes")
+    @action("links", "GET /links", ALL, tag="overview")
     async def links(self, report: Report, request: NoArguments) -> LinksReply:
-        """Of a node without a cluster."""
+        """List the peer links of all nodes. A node without a cluster has none."""
         return LinksReply([])
 
     async def _metrics(self, report: Report, request: NoArguments) -> MetricsReply:
@@ -203,22 +203,17 @@ class AdminService:
         found = readiness(self.local_node)
         return NodeReadiness(found.status, found.storage, found.cluster, found.reasons, self.local_node.name)
 
-    @action("stream.all", "GET /streams", ALL, tag="upkeep", help="List streams per node, with their consumers")
+    @action("stream.all", "GET /streams", ALL, tag="upkeep")
     async def streams(self, report: Report, request: NoArguments) -> StreamsReply:
+        """List streams per node, with their consumers."""
         if "stream.list" not in self._given:
             return StreamsReply([])
         return await ask(self._given["stream.list"], report, request, StreamsReply)
 
-    @action(
-        "groups.led",
-        "GET /groups",
-        PAGED,
-        tag="cluster",
-        help="List shared subscriptions and queue groups, each as its primary reports it",
-    )
+    @action("groups.led", "GET /groups", PAGED, tag="cluster")
     async def groups(self, report: Report, request: LedGroupsRequest) -> LedGroups:
-        """The groups whose primary is this node. A group without a primary is listed by the node with the lowest
-        number, so that it is listed once."""
+        """List shared subscriptions and queue groups, each as its primary reports it. A group without a primary is
+        listed by the node with the lowest number, so that it is listed once."""
         after, limit = request.cursor, request.limit
         first = self.node_rpc.members()[0][1] == self.node_rpc.name
         found = await ask(self._given["groups"], report, GroupsRequest(request.prefix, after, limit), Groups)
@@ -228,64 +223,39 @@ class AdminService:
 
     # Storage
 
-    @action("storage.stats", "GET /storage", NODE, tag="upkeep", help="Get storage statistics")
+    @action("storage.stats", "GET /storage", NODE, tag="upkeep")
     async def storage(self, report: Report, request: NoArguments) -> dict[str, Any]:
+        """Get storage statistics."""
         return await self._given_one("storage.stats")(report, {})
 
-    @action(
-        "storage.check",
-        "POST /storage/check",
-        HERE,
-        OPERATE,
-        "upkeep",
-        "Read all that this node stores, and report damage; takes long",
-        waits=True,
-    )
+    @action("storage.check", "POST /storage/check", HERE, OPERATE, tag="upkeep", waits=True)
     async def check(self, report: Report, request: ByOperator) -> dict[str, Any]:
+        """Read all that this node stores, and report damage; takes long."""
         return await self._given_one("storage.check")(report, texts(request))
 
-    @action(
-        "storage.compact",
-        "POST /storage/compact",
-        HERE,
-        OPERATE,
-        "upkeep",
-        "Write a checkpoint, and free the space of what is not needed",
-        waits=True,
-    )
+    @action("storage.compact", "POST /storage/compact", HERE, OPERATE, tag="upkeep", waits=True)
     async def compact(self, report: Report, request: ByOperator) -> dict[str, Any]:
+        """Write a checkpoint, and free the space of what is not needed."""
         return await self._given_one("storage.compact")(report, texts(request))
 
     # Draining, leaving
 
-    @action("drain.state", "GET /drain", NODE, tag="cluster", help="Get the progress of the drain")
+    @action("drain.state", "GET /drain", NODE, tag="cluster")
     async def draining(self, report: Report, request: NoArguments) -> DrainProgress:
+        """Get the progress of the drain."""
         return self._drain().result()
 
-    @action(
-        "drain.begin",
-        "POST /drain",
-        NODE,
-        OPERATE,
-        "cluster",
-        "Drain this node: redirect its clients and hand over their sessions",
-        status=202,
-    )
+    @action("drain.begin", "POST /drain", NODE, OPERATE, tag="cluster", status=202)
     async def drain(self, report: Report, request: ByOperator) -> DrainProgress:
+        """Drain this node: redirect its clients and hand over their sessions."""
         drain = self._drain()
         await drain.start()
         log.info("%s started draining this node", name_of(request.by))
         return drain.result()
 
-    @action(
-        "drain.cancel",
-        "DELETE /drain",
-        NODE,
-        OPERATE,
-        "cluster",
-        "End the drain, so that this node accepts clients again",
-    )
+    @action("drain.cancel", "DELETE /drain", NODE, OPERATE, tag="cluster")
     async def undrain(self, report: Report, request: ByOperator) -> DrainProgress:
+        """End the drain, so that this node accepts clients again."""
         drain = self._drain()
         await drain.cancel()
         log.info("%s ended the drain; this node accepts clients again", name_of(request.by))
@@ -296,17 +266,10 @@ class AdminService:
             raise AdminError(409, ALONE)
         return self.local_node.drain
 
-    @action(
-        "leave.begin",
-        "POST /cluster/leave",
-        NODE,
-        OPERATE,
-        "cluster",
-        "Hand over everything, leave the cluster permanently, and stop",
-        status=202,
-    )
+    @action("leave.begin", "POST /cluster/leave", NODE, OPERATE, tag="cluster", status=202)
     async def leave(self, report: Report, request: LeaveChange) -> Leaving:
-        """Begin to leave the cluster permanently. ``drain`` reports the progress; the log says why it failed."""
+        """Hand over everything, leave the cluster permanently, and stop. ``drain`` reports the progress; the log says
+        why it failed."""
         if self.local_node.cluster is None:
             raise AdminError(409, ALONE)
         if self._leaving is not None and not self._leaving.done():

@@ -60,17 +60,9 @@ class SessionMessages:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    @action(
-        "session.message",
-        "GET /session/message",
-        ALL,
-        CONTENT,
-        "sessions",
-        "Get one message of a session's queue or inflight window",
-        merge=first_found,
-    )
+    @action("session.message", "GET /session/message", ALL, CONTENT, tag="sessions", merge=first_found)
     async def message(self, report: Report, request: SessionMessageRequest) -> SessionMessageAnswer:
-        """Raises AdminError."""
+        """Get one message of a session's queue or inflight window. Raises AdminError."""
         session = self._driver.state.ctx.sessions.get(request.client_id)
         found = None if session is None or not of_clients(session) else _find(session, request.place, request.number)
         if found is None:

@@ -333,8 +333,9 @@ class SessionActions:
         session = self._sessions.get(client_id)
         return session if session is not None and of_clients(session) else None
 
-    @action("clients", "GET /clients", PAGED, tag="sessions", help="List connected clients")
+    @action("clients", "GET /clients", PAGED, tag="sessions")
     async def clients(self, report: Report, request: ClientsRequest) -> Clients:
+        """List connected clients."""
         q = request.q
         page, following = await page_of(
             self._sessions,
@@ -344,8 +345,9 @@ class SessionActions:
         )
         return Clients([client_info(one, one.client) for one in page if one.client is not None], next=following)
 
-    @action("sessions", "GET /sessions", PAGED, tag="sessions", help="List sessions, connected or not")
+    @action("sessions", "GET /sessions", PAGED, tag="sessions")
     async def sessions(self, report: Report, request: SessionsRequest) -> Sessions:
+        """List sessions, connected or not."""
         q, wanted = request.q, request.connected
         page, following = await page_of(
             self._sessions,
@@ -355,14 +357,9 @@ class SessionActions:
         )
         return Sessions([session_info(one) for one in page if not one.ended], next=following)
 
-    @action(
-        "subscriptions",
-        "GET /subscriptions",
-        PAGED,
-        tag="sessions",
-        help="List subscriptions by session, at most 1,000 of each",
-    )
+    @action("subscriptions", "GET /subscriptions", PAGED, tag="sessions")
     async def subscriptions(self, report: Report, request: SubscriptionsRequest) -> Subscriptions:
+        """List subscriptions by session, at most 1,000 of each."""
         q, limit = request.q, request.limit
         page, following = await page_of(
             self._sessions,
@@ -378,29 +375,15 @@ class SessionActions:
                 break
         return Subscriptions(found, next=following)
 
-    @action(
-        "session",
-        "GET /session",
-        ALL,
-        tag="sessions",
-        help="Get a session from any node: client, subscriptions, inflight window and queue",
-        merge=newest,
-    )
+    @action("session", "GET /session", ALL, tag="sessions", merge=newest)
     async def session(self, report: Report, request: OneClient) -> SessionAnswer:
+        """Get a session from any node: client, subscriptions, inflight window and queue."""
         session = self._find(request.client_id)
         return SessionAnswer(False) if session is None else answer_of(session)
 
-    @action(
-        "client.kick",
-        "DELETE /client",
-        ALL,
-        OPERATE,
-        "sessions",
-        "Disconnect a client; its session is kept according to its expiry",
-        merge=done_at,
-    )
+    @action("client.kick", "DELETE /client", ALL, OPERATE, tag="sessions", merge=done_at)
     async def kick(self, report: Report, request: OneClient) -> DoneHere:
-        """Close the connection of a client. Its session is kept according to its expiry."""
+        """Disconnect a client; its session is kept according to its expiry."""
         session = self._find(request.client_id)
         if session is None or session.client is None:
             return DoneHere(False)
@@ -410,17 +393,9 @@ class SessionActions:
         log.info("%s closed the connection of client %r", name_of(request.by), session.client_id)
         return DoneHere(True, "disconnected")
 
-    @action(
-        "session.end",
-        "DELETE /session",
-        ALL,
-        OPERATE,
-        "sessions",
-        "Delete a session: its subscriptions and its queue",
-        merge=done_at,
-    )
+    @action("session.end", "DELETE /session", ALL, OPERATE, tag="sessions", merge=done_at)
     async def end(self, report: Report, request: OneClient) -> DoneHere:
-        """Delete a session: its subscriptions, queue and window. Raises AdminError."""
+        """Delete a session: its subscriptions and its queue. Raises AdminError."""
         session = self._find(request.client_id)
         if session is None:
             return DoneHere(False)

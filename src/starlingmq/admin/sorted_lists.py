@@ -223,37 +223,22 @@ class SortedLists:
         self._name = name
         self._led = led
 
-    @action(
-        "clients.sorted",
-        "GET /clients/search",
-        SORTED,
-        tag="sessions",
-        help="Search connected clients, in a chosen order, with their number",
-    )
+    @action("clients.sorted", "GET /clients/search", SORTED, tag="sessions")
     async def search_clients(self, report: Report, request: ClientSearch) -> Found[ClientInfo]:
+        """Search connected clients, in a chosen order, with their number."""
         selection = await select_sessions(self._sessions, self._name, request)
         there = [(place, client_info(one, one.client)) for place, one in selection.found if one.client is not None]
         return Found([info for _, info in there], [place for place, _ in there], selection.total)
 
-    @action(
-        "sessions.sorted",
-        "GET /sessions/search",
-        SORTED,
-        tag="sessions",
-        help="Search sessions, in a chosen order, with their number",
-    )
+    @action("sessions.sorted", "GET /sessions/search", SORTED, tag="sessions")
     async def search_sessions(self, report: Report, request: SessionSearch) -> Found[SessionInfo]:
+        """Search sessions, in a chosen order, with their number."""
         selection = await select_sessions(self._sessions, self._name, request)
         return Found([session_info(one) for one in selection.entries], selection.places, selection.total)
 
-    @action(
-        "subscriptions.sorted",
-        "GET /subscriptions/search",
-        SORTED,
-        tag="sessions",
-        help="Search subscriptions, in a chosen order, with their number",
-    )
+    @action("subscriptions.sorted", "GET /subscriptions/search", SORTED, tag="sessions")
     async def search_subscriptions(self, report: Report, request: SubscriptionSearch) -> Found[SubscriptionInfo]:
+        """Search subscriptions, in a chosen order, with their number."""
         selection: Selection[Named] = Selection(request, SUBSCRIPTION_KEYS)
         wanted = SubscriptionsRequest(request.q, request.filter, request.topic)
         settled = 0
@@ -278,14 +263,9 @@ class SortedLists:
         entries = [subscription_info(session, name, one) for session, name, one in selection.entries]
         return Found(entries, selection.places, selection.total, not selection.is_full)
 
-    @action(
-        "groups.sorted",
-        "GET /groups/search",
-        SORTED,
-        tag="cluster",
-        help="Search groups as their primaries report them, in a chosen order, with their number",
-    )
+    @action("groups.sorted", "GET /groups/search", SORTED, tag="cluster")
     async def search_groups(self, report: Report, request: GroupSearch) -> Found[GroupFigures]:
+        """Search groups as their primaries report them, in a chosen order, with their number."""
         selection: Selection[GroupFigures] = Selection(request, GROUP_KEYS)
         after = FIRST
         while True:
@@ -299,15 +279,9 @@ class SortedLists:
             after = After(number_after(part.next))
         return Found(selection.entries, selection.places, selection.total, part.next is None)
 
-    @action(
-        "retained.sorted",
-        "GET /retained/search",
-        NODE,
-        tag="messages",
-        help="Search retained messages, in a chosen order, with their number",
-    )
+    @action("retained.sorted", "GET /retained/search", NODE, tag="messages")
     async def search_retained(self, report: Report, request: RetainedSearch) -> SortedRetained:
-        """They are the same on all nodes."""
+        """Search retained messages, in a chosen order, with their number. They are the same on all nodes."""
         wanted = encoded(request.filter)
         if not valid_filter(wanted):
             raise AdminError(400, "filter: is not a valid topic filter")

@@ -50,15 +50,9 @@ class UserActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    @action(
-        "users",
-        "GET /users",
-        NODE,
-        tag="upkeep",
-        help="List the users of the password file and of connected clients, at most 500",
-    )
+    @action("users", "GET /users", NODE, tag="upkeep")
     async def users(self, report: Report, request: UserSearch) -> UsersReply:
-        """The first ``USERS_MAX`` users. Raises AdminError."""
+        """List the users of the password file and of connected clients, at most 500. Raises AdminError."""
         auth = self._local_node.config().auth
         stored = await _stored(auth.password.file) if auth.password.file else {}
         clients = await self._clients()
