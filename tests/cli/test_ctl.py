@@ -126,15 +126,15 @@ def test_every_command_of_ctl_has_json() -> None:
 
 
 EMPTY = """\
-clients -s stuck -> no client contains 'stuck'
+clients -s stuck -> no client with --search 'stuck'
 clients -> no client is connected
 bans -> there are no bans
-sessions --away -s stuck -> no disconnected session contains 'stuck'
-subscriptions -s stuck --topic a/b -> no subscription is of a client with 'stuck' and receives 'a/b'
-retained x/# -> no retained message matches 'x/#'
-groups stuck --everywhere -> no queue group begins with 'stuck'
-users stuck -> no user contains 'stuck'
-settings stuck -> no setting contains 'stuck'"""
+sessions --away -s stuck -> no session with --search 'stuck' and --away
+subscriptions -s stuck --topic a/b -> no subscription with --search 'stuck' and --topic 'a/b'
+retained x/# -> no retained message with FILTER 'x/#'
+groups stuck --everywhere -> no queue group with prefix 'stuck'
+users stuck -> no user with PART 'stuck'
+settings stuck -> no setting with PART 'stuck'"""
 """Commands, and the lines that they print for an empty list."""
 
 

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from starlingmq.cli.ctl_look import CLIENTS, NODES, SESSIONS
-from starlingmq.cli.tables import Column, aligned, cell, duration, fitting, table
+from starlingmq.admin.sessions import CLIENT_COLUMNS, SESSION_COLUMNS, ClientInfo, SessionInfo
+from starlingmq.cli.ctl_look import NODES
+from starlingmq.cli.tables import Column, aligned, cell, columns_of, duration, fitting, table
 
+CLIENTS = columns_of(CLIENT_COLUMNS, ClientInfo)
+SESSIONS = columns_of(SESSION_COLUMNS, SessionInfo)
 IDS = ["dev-00000000-1d4f-plant-north-line-3", "dev-00000000-1d4f-plant-north-line-4", "a"]
 
 

@@ -170,6 +170,9 @@ class NodeAlarms:
         "GET /certificates",
         ALL,
         tag="alarms",
+        ctl="certificates",
+        columns="file, kind, name, setting, node, days: days left/number, ends_at: ends, problem",
+        none="nothing that ends is used",
         order={"certificates": lambda found: sorted(found, key=lambda one: one.ends_at or "")},
     )
     async def certificates(self, report: Report, request: NoArguments) -> CertificatesReply:

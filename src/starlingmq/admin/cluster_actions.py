@@ -104,7 +104,15 @@ class ClusterActions:
         name, _, nodes, missing = await self._distribute(report, change)
         return Banned(request.kind, name, request.seconds, request.reason, nodes, missing)
 
-    @action("ban.lift", "DELETE /bans", HERE, OPERATE, tag="upkeep")
+    @action(
+        "ban.lift",
+        "DELETE /bans",
+        HERE,
+        OPERATE,
+        tag="upkeep",
+        ctl="unban kind name",
+        said="the ban of {kind} {name} was lifted",
+    )
     async def lift(self, report: Report, request: OneBan) -> Lifted:
         """Lift a ban on all nodes."""
         change = BanChange(request.kind, request.name, seconds=0.0, by=request.by)

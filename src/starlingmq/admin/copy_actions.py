@@ -53,7 +53,17 @@ class CopyActions:
         """Show which nodes store copies of whose data, and what would be lost with a node now."""
         return view_copies(self._process())
 
-    @action("cluster.give_up", "POST /cluster/give-up", HERE, OPERATE, tag="cluster", body="Removal", waits=True)
+    @action(
+        "cluster.give_up",
+        "POST /cluster/give-up",
+        HERE,
+        OPERATE,
+        tag="cluster",
+        body="Removal",
+        ctl="cluster/give-up name",
+        said="{server} serves what it has of the data of {node}",
+        waits=True,
+    )
     async def give_up(self, report: Report, request: Removal) -> GivenUp:
         """Give up data of a node whose copies in step are all lost; without force, say what would be lost. Let the node
         with the fullest copy serve the data of a node, although none has everything."""

@@ -80,6 +80,8 @@ Order = Callable[[list[Any]], list[Any]]
 class Declared:
     """``http``: method and path of the API; "": it is for nodes only. ``tag`` groups the paths in the document.
     ``body``: the name of its JSON body; "": the request is in the query. ``order`` sorts joined lists, by their names.
+    ``ctl``: the command and its arguments (``cli.ctl_declared``), which shows a table with ``columns``
+    (``cli.tables.columns_of``) or ``none``, or the line ``said`` with the fields of the request and the reply.
     ``seconds``: for one node to answer. ``waits``: the operator waits as long as it takes.
     """
 
@@ -95,6 +97,10 @@ class Declared:
     waits: bool
     merge: Merge | None
     order: Mapping[str, Order]
+    ctl: str
+    columns: str
+    said: str
+    none: str
 
     @cached_property
     def help(self) -> str:
@@ -138,11 +144,18 @@ def action(
     waits: bool = False,
     merge: Merge | None = None,
     order: Mapping[str, Order] | None = None,
+    ctl: str = "",
+    columns: str = "",
+    said: str = "",
+    none: str = "none",
 ) -> Callable[[Act], Act]:
     """Declare the method. Its parameters are ``report`` and ``request``."""
 
     def declare(act: Act) -> Act:
-        declared = Declared(name, act, http, scope, right, tag, status, body, seconds, waits, merge, order or {})
+        words = ctl, columns, said, none
+        declared = Declared(
+            name, act, http, scope, right, tag, status, body, seconds, waits, merge, order or {}, *words
+        )
         act.declared = declared  # type: ignore[attr-defined]
         if http:
             DECLARED[name] = declared

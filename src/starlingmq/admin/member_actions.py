@@ -399,7 +399,17 @@ class MemberActions:
         assert state is not None
         return sum(status.queued for status in state.status())
 
-    @action("cluster.forget", "POST /cluster/forget", HERE, OPERATE, tag="cluster", body="Removal", waits=True)
+    @action(
+        "cluster.forget",
+        "POST /cluster/forget",
+        HERE,
+        OPERATE,
+        tag="cluster",
+        body="Removal",
+        waits=True,
+        ctl="cluster/forget name",
+        said="{forgot} was removed from the cluster",
+    )
     async def forget(self, report: Report, request: Removal) -> NodeForgotten:
         """Remove a node that will not return, and what waits for it."""
         from starlingmq.admin.copied_nodes import CopiedNode  # late: it loads what only members of a cluster have

@@ -208,7 +208,15 @@ class MessageActions:
             raise AdminError(404, "no retained message on this topic")
         return whole(message)
 
-    @action("retained.delete", "DELETE /retained/message", NODE, OPERATE, tag="messages")
+    @action(
+        "retained.delete",
+        "DELETE /retained/message",
+        NODE,
+        OPERATE,
+        tag="messages",
+        ctl="unretain topic",
+        said="the retained message of {topic} was deleted",
+    )
     async def forget(self, report: Report, request: OneTopic) -> MessageActionDone:
         """Delete a retained message; subscribers receive an empty one."""
         topic = encoded(request.topic)

@@ -145,7 +145,15 @@ class BanActions:
 
     # Requests to this node
 
-    @action("bans", "GET /bans", ALL, tag="upkeep")
+    @action(
+        "bans",
+        "GET /bans",
+        ALL,
+        tag="upkeep",
+        ctl="bans",
+        columns="name, kind, node, seconds: ends in/seconds, reason",
+        none="there are no bans",
+    )
     async def bans(self, report: Report, request: NoArguments) -> BansReply:
         """List active bans per node."""
         now = monotonic()

@@ -31,8 +31,20 @@ PROTOCOLS: Final = {0: "NATS", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 DETAILS_MAX: Final = 1000  # shown of one session: entries of its window, entries of its queue, subscriptions
 OLDEST_OF: Final = 30  # messages in flight among which the oldest is looked for
 
+CLIENT_COLUMNS: Final = (
+    "client_id: client, node, username: user, peer: from, protocol*, connected_at: age/age, subscriptions: subs, "
+    "queued, inflight: in flight, unacknowledged_since: oldest unacked/age, dropped, slow"
+)
+SESSION_COLUMNS: Final = (
+    "client_id: client, node, connected, expires_at: expires in/left, subscriptions: subs, queued, "
+    "queued_bytes: bytes/bytes, inflight: in flight*, awaiting_rel: awaiting PUBREL*, dropped, will*"
+)
+
 ClientId = Annotated[str, Meta(min_length=1, max_length=65535, description="Client id.")]
-SearchText = Annotated[str, Meta(max_length=1000, description="Only entries whose client id contains this text.")]
+SearchText = Annotated[
+    str,
+    Meta(max_length=1000, description="Only entries whose client id contains this text.", extra={"ctl": "--search -s"}),
+]
 PartOfFilter = Annotated[str, Meta(max_length=65535, description="Only subscriptions whose filter contains this text.")]
 ReceivedTopic = Annotated[
     str, Meta(max_length=65535, description="Only subscriptions that receive messages of this topic.")
@@ -124,7 +136,13 @@ class ClientsRequest(Struct, frozen=True):
 
 class SessionsRequest(Struct, frozen=True):
     q: SearchText = ""
-    connected: Annotated[bool | None, Meta(description="Only connected sessions, or only disconnected ones.")] = None
+    connected: Annotated[
+        bool | None,
+        Meta(
+            description="Only connected sessions, or only disconnected ones.",
+            extra={"ctl": "--away", "help": "Only disconnected sessions."},
+        ),
+    ] = None
     cursor: After = FIRST
     limit: Limit = PAGE
 
@@ -333,7 +351,15 @@ class SessionActions:
         session = self._sessions.get(client_id)
         return session if session is not None and of_clients(session) else None
 
-    @action("clients", "GET /clients", PAGED, tag="sessions")
+    @action(
+        "clients",
+        "GET /clients",
+        PAGED,
+        tag="sessions",
+        ctl="clients",
+        columns=CLIENT_COLUMNS,
+        none="no client is connected",
+    )
     async def clients(self, report: Report, request: ClientsRequest) -> Clients:
         """List connected clients."""
         q = request.q
@@ -345,7 +371,15 @@ class SessionActions:
         )
         return Clients([client_info(one, one.client) for one in page if one.client is not None], next=following)
 
-    @action("sessions", "GET /sessions", PAGED, tag="sessions")
+    @action(
+        "sessions",
+        "GET /sessions",
+        PAGED,
+        tag="sessions",
+        ctl="sessions",
+        columns=SESSION_COLUMNS,
+        none="there are no sessions",
+    )
     async def sessions(self, report: Report, request: SessionsRequest) -> Sessions:
         """List sessions, connected or not."""
         q, wanted = request.q, request.connected
@@ -357,7 +391,15 @@ class SessionActions:
         )
         return Sessions([session_info(one) for one in page if not one.ended], next=following)
 
-    @action("subscriptions", "GET /subscriptions", PAGED, tag="sessions")
+    @action(
+        "subscriptions",
+        "GET /subscriptions",
+        PAGED,
+        tag="sessions",
+        ctl="subscriptions",
+        columns="client_id: client, node, filter, qos: QoS, no_local*, retain_as_published*",
+        none="there are no subscriptions",
+    )
     async def subscriptions(self, report: Report, request: SubscriptionsRequest) -> Subscriptions:
         """List subscriptions by session, at most 1,000 of each."""
         q, limit = request.q, request.limit
@@ -381,7 +423,16 @@ class SessionActions:
         session = self._find(request.client_id)
         return SessionAnswer(False) if session is None else answer_of(session)
 
-    @action("client.kick", "DELETE /client", ALL, OPERATE, tag="sessions", merge=done_at)
+    @action(
+        "client.kick",
+        "DELETE /client",
+        ALL,
+        OPERATE,
+        tag="sessions",
+        merge=done_at,
+        ctl="kick client_id",
+        said="{client_id} was disconnected from {nodes}",
+    )
     async def kick(self, report: Report, request: OneClient) -> DoneHere:
         """Disconnect a client; its session is kept according to its expiry."""
         session = self._find(request.client_id)
@@ -393,7 +444,16 @@ class SessionActions:
         log.info("%s closed the connection of client %r", name_of(request.by), session.client_id)
         return DoneHere(True, "disconnected")
 
-    @action("session.end", "DELETE /session", ALL, OPERATE, tag="sessions", merge=done_at)
+    @action(
+        "session.end",
+        "DELETE /session",
+        ALL,
+        OPERATE,
+        tag="sessions",
+        merge=done_at,
+        ctl="end client_id",
+        said="session of {client_id} on {nodes}: {done}",
+    )
     async def end(self, report: Report, request: OneClient) -> DoneHere:
         """Delete a session: its subscriptions and its queue. Raises AdminError."""
         session = self._find(request.client_id)

@@ -10,6 +10,7 @@ import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, broker_address
 from starlingmq.cli.ctl_cluster import app as cluster
+from starlingmq.cli.ctl_declared import add_commands
 from starlingmq.cli.ctl_do import DEEDS
 from starlingmq.cli.ctl_drain import drain, rebalance
 from starlingmq.cli.ctl_groups import groups
@@ -36,6 +37,7 @@ app.command("set")(change)
 for command in (status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version):
     app.command()(command)
 app.add_typer(stream, name="stream")
+add_commands({"": app, "cluster": cluster, "storage": storage, "stream": stream})
 
 
 @storage.command()

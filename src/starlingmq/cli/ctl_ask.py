@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from starlingmq.admin.printable import PAGE_MAX, plain
-from starlingmq.cli.control import ask_broker, broker_address
+from starlingmq.cli.control import Report, ask_broker, broker_address
 from starlingmq.cli.remote import ANSWER_SECONDS
 from starlingmq.cli.tables import Columns, table
 
@@ -20,9 +20,6 @@ Result = dict[str, Any]
 NodeOption = Annotated[str, typer.Option("--node", metavar="NAME", help="Only this node. Default: all nodes.")]
 AtOption = Annotated[
     str, typer.Option("--node", metavar="NAME", help="Node to use. Default: the node of this data directory.")
-]
-SearchOption = Annotated[
-    str, typer.Option("--search", "-s", metavar="TEXT", help="Only entries whose client id contains this text.")
 ]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Maximum number of entries.")]
 
@@ -37,13 +34,18 @@ def ask(action: str, data_dir: str | None, config: str | None, **arguments: str)
 
 
 def ask_within(
-    seconds: float, action: str, data_dir: str | None, config: str | None, arguments: Mapping[str, str]
+    seconds: float,
+    action: str,
+    data_dir: str | None,
+    config: str | None,
+    arguments: Mapping[str, str],
+    report: Report | None = None,
 ) -> Result:
     """As ``ask``. Raises CommandError also if there is no answer within ``seconds``."""
     given = {name: value for name, value in arguments.items() if value}
     directory = broker_address(data_dir, config)
     asked = {**given, "by": _user()}
-    return ask_broker(directory, action, asked, lambda what, done, total, unit: None, seconds)
+    return ask_broker(directory, action, asked, report or (lambda what, done, total, unit: None), seconds)
 
 
 def listed(action: str, key: str, limit: int, data_dir: str | None, config: str | None, **arguments: str) -> Result:
@@ -92,10 +94,10 @@ def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "no
     warn_of(found)
 
 
-def nothing(what: str, otherwise: str, **filters: str) -> str:
-    """The line of an empty list: by which filters nothing is left, as ``contains="text"``, or ``otherwise``."""
-    given = [f"{verb.replace('_', ' ')} {text!r}" for verb, text in filters.items() if text]
-    return f"no {what} {' and '.join(given)}" if given else otherwise
+def nothing(what: str, otherwise: str, filters: Mapping[str, str | bool]) -> str:
+    """The line of an empty list: by which options nothing is left, or ``otherwise``."""
+    given = [option if text is True else f"{option} {text!r}" for option, text in filters.items() if text]
+    return f"no {what} with {' and '.join(given)}" if given else otherwise
 
 
 def tell_total(found: Result, key: str) -> None:

@@ -176,35 +176,6 @@ def leave(
     print(json.dumps(found) if json_ else f"{found['left']} has left the cluster and stops")
 
 
-@app.command()
-def forget(
-    name: Annotated[str, typer.Argument(help="The node that will not return.")],
-    force: ForceOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Remove a node that will not return, and drop the messages that wait for it. Run this on another node."""
-    arguments = {"name": name} | ({"force": "yes"} if force else {})
-    found = _ask("cluster.forget", arguments, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{found['forgot']} was removed from the cluster")
-
-
-@app.command("give-up")
-def give_up(
-    name: Annotated[str, typer.Argument(help="The node whose data is given up.")],
-    force: ForceOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Give up what the nodes in step had of a node's data, if all their disks are lost: the node with the fullest copy
-    serves what it has. Without --force, show what is left and what would be lost."""
-    arguments = {"name": name} | ({"force": "yes"} if force else {})
-    found = _ask("cluster.give_up", arguments, data_dir, config, json_)
-    print(json.dumps(found) if json_ else f"{found['server']} serves what it has of the data of {found['node']}")
-
-
 def _copy_row(each: dict[str, Any]) -> dict[str, Any]:
     followers = [f"{follower['node']} ({_how_far(follower)})" for follower in each["followers"]]
     return {

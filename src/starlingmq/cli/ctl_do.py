@@ -12,7 +12,6 @@ import typer
 from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import ask, done
-from starlingmq.cli.ctl_look import ClientArgument
 from starlingmq.cli.declare import CommandError
 from starlingmq.config.section_types import parse_duration
 
@@ -21,28 +20,6 @@ NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Address or network (10.0.0.0/8), user name or client id.")
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic without wildcards.")]
-
-
-def kick(
-    client_id: ClientArgument,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Disconnect a client; its session is kept according to its expiry."""
-    found = ask("client.kick", data_dir, config, client_id=client_id)
-    done(found, json_, f"{plain(client_id)} was disconnected from {', '.join(found['nodes'])}")
-
-
-def end(
-    client_id: ClientArgument,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Delete a session: its subscriptions and its queue. A connected client is disconnected."""
-    found = ask("session.end", data_dir, config, client_id=client_id)
-    done(found, json_, f"session of {plain(client_id)} on {', '.join(found['nodes'])}: {found['done']}")
 
 
 def ban(
@@ -65,18 +42,6 @@ def ban(
     arguments = {"kind": kind, "name": name, "reason": reason, "disconnect": "no" if stay else "yes"}
     found = ask("ban", data_dir, config, seconds=repr(seconds), **arguments)
     done(found, json_, f"{kind} {plain(found['name'])} is banned on {', '.join(found['nodes'])} for {time}")
-
-
-def unban(
-    kind: KindArgument,
-    name: NameArgument,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Lift a ban on all nodes."""
-    found = ask("ban.lift", data_dir, config, kind=kind, name=name)
-    done(found, json_, f"the ban of {kind} {plain(name)} was lifted")
 
 
 def publish(
@@ -104,20 +69,6 @@ def publish(
     done(found, json_, f"published to {found['receivers']:,} receivers")
 
 
-def unretain(
-    topic: TopicArgument,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Delete the retained message of a topic."""
-    done(
-        ask("retained.delete", data_dir, config, topic=topic),
-        json_,
-        f"the retained message of {plain(topic)} was deleted",
-    )
-
-
 def reload(
     node: Annotated[
         str, typer.Option("--node", metavar="NAME", help="Node to use. Default: the node of this data directory.")
@@ -141,4 +92,4 @@ def reload(
         print(f"warning: no answer from {one['node']}: {one['why']}", file=sys.stderr)
 
 
-DEEDS: Final = (kick, end, ban, unban, publish, unretain, reload)
+DEEDS: Final = (ban, publish, reload)

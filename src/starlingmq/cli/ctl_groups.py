@@ -65,7 +65,7 @@ def groups(
         print(json.dumps(found))
         return
     if not found["groups"]:
-        print(nothing("queue group", "there are no queue groups", begins_with=prefix))
+        print(nothing("queue group", "there are no queue groups", {"prefix": prefix}))
         return
     entries = [
         {

@@ -28,16 +28,6 @@ ALARMS: Final[Columns] = {
     "next": Column("what to do", wide=True),
     "page": Column("page", wide=True),
 }
-CERTIFICATES: Final[Columns] = {
-    "file": Column("file"),
-    "kind": Column("kind"),
-    "name": Column("name"),
-    "setting": Column("setting"),
-    "node": Column("node"),
-    "days": Column("days left", "number"),
-    "ends_at": Column("ends"),
-    "problem": Column("problem"),
-}
 CONNECTORS: Final[Columns] = {
     "name": Column("connector"),
     "node": Column("node"),
@@ -87,18 +77,6 @@ def alarms(
         for one in found["alarms"]:
             title = " ".join(plain(one[part]) for part in ("kind", "subject") if one[part])
             print(f"\n{title}: {plain(one['text'])}\n  what to do: {plain(one['next'])}\n  page: {one.get('page', '')}")
-
-
-def certificates(
-    node: NodeOption = "",
-    wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """List the certificates, revocation lists, key sets and tokens that the nodes use, and when they end."""
-    found = ask("certificates", data_dir, config, node=node)
-    show(found, json_, "certificates", CERTIFICATES, "nothing that ends is used", wide)
 
 
 def connectors(
@@ -159,7 +137,7 @@ def users(
     """List the users of the password file and of connected clients, with their clients at this node and their rights
     at the HTTP API."""
     found = ask("users", data_dir, config, q=part, node=node)
-    show(found, json_, "users", USERS, nothing("user", "there are no users", contains=part), wide)
+    show(found, json_, "users", USERS, nothing("user", "there are no users", {"PART": part}), wide)
     if not json_:
         methods = ", ".join(found["methods"]) or "none"
         more = f"; {found['total']:,} users in all" if found["total"] > len(found["users"]) else ""
@@ -236,7 +214,7 @@ def settings(
     """List the settings that can be changed while the broker serves."""
     found = ask("settings", data_dir, config, node=node)
     found["settings"] = [one for one in found["settings"] if part in one["path"]]
-    show(found, json_, "settings", SETTINGS, nothing("setting", "there are no settings", contains=part), wide)
+    show(found, json_, "settings", SETTINGS, nothing("setting", "there are no settings", {"PART": part}), wide)
 
 
 def change(
@@ -268,4 +246,4 @@ def change(
         print(f"{name}: {path} {one['before']} {after}{done}")
 
 
-INSPECTIONS: Final = (alarms, certificates, connectors, rules, users, may, message, settings)
+INSPECTIONS: Final = (alarms, connectors, rules, users, may, message, settings)

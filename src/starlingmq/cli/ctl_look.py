@@ -19,9 +19,7 @@ from starlingmq.cli.ctl_ask import (
     LimitOption,
     ListOrder,
     NodeOption,
-    SearchOption,
     ask,
-    listed,
     nothing,
     show,
     sorted_or_listed,
@@ -39,48 +37,6 @@ UNITS: Final = {
 """Of the numbers of a session."""
 FOLLOW_SECONDS: Final = 1.0
 
-CLIENTS: Final[Columns] = {
-    "client_id": Column("client"),
-    "node": Column("node"),
-    "username": Column("user"),
-    "peer": Column("from"),
-    "protocol": Column("protocol", wide=True),
-    "connected_at": Column("age", "age"),
-    "subscriptions": Column("subs", "number"),
-    "queued": Column("queued", "number"),
-    "inflight": Column("in flight", "number"),
-    "unacknowledged_since": Column("oldest unacked", "age"),
-    "dropped": Column("dropped", "number"),
-    "slow": Column("slow"),
-}
-SESSIONS: Final[Columns] = {
-    "client_id": Column("client"),
-    "node": Column("node"),
-    "connected": Column("connected"),
-    "expires_at": Column("expires in", "left"),
-    "subscriptions": Column("subs", "number"),
-    "queued": Column("queued", "number"),
-    "queued_bytes": Column("bytes", "bytes"),
-    "inflight": Column("in flight", "number", wide=True),
-    "awaiting_rel": Column("awaiting PUBREL", "number", wide=True),
-    "dropped": Column("dropped", "number"),
-    "will": Column("will", wide=True),
-}
-SUBSCRIPTIONS: Final[Columns] = {
-    "client_id": Column("client"),
-    "node": Column("node"),
-    "filter": Column("filter"),
-    "qos": Column("QoS", "number"),
-    "no_local": Column("no local", wide=True),
-    "retain_as_published": Column("retain as published", wide=True),
-}
-BANS: Final[Columns] = {
-    "name": Column("name"),
-    "kind": Column("kind"),
-    "node": Column("node"),
-    "seconds": Column("ends in", "seconds"),
-    "reason": Column("reason"),
-}
 RETAINED: Final[Columns] = {
     "topic": Column("topic"),
     "qos": Column("QoS", "number"),
@@ -121,63 +77,6 @@ LISTENERS: Final[Columns] = {
 }
 
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client id.")]
-
-
-def clients(
-    search: SearchOption = "",
-    node: NodeOption = "",
-    limit: LimitOption = SHOWN,
-    wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """List connected clients on all nodes."""
-    found = listed("clients", "clients", limit, data_dir, config, q=search, node=node)
-    none = nothing("client", "no client is connected", contains=search, is_at_node=node)
-    show(found, json_, "clients", CLIENTS, none, wide)
-
-
-def sessions(
-    search: SearchOption = "",
-    node: NodeOption = "",
-    away: Annotated[bool, typer.Option("--away", help="Only disconnected sessions.")] = False,
-    limit: LimitOption = SHOWN,
-    wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """List sessions on all nodes, connected or not."""
-    wanted = "no" if away else ""
-    found = listed("sessions", "sessions", limit, data_dir, config, q=search, node=node, connected=wanted)
-    what = "disconnected session" if away else "session"
-    none = nothing(what, f"there are no {what}s", contains=search, is_at_node=node)
-    show(found, json_, "sessions", SESSIONS, none, wide)
-
-
-def subscriptions(
-    search: SearchOption = "",
-    filter: Annotated[str, typer.Option(help="Show only filters that contain this text.")] = "",
-    topic: Annotated[str, typer.Option(help="Show only subscriptions that receive messages of this topic.")] = "",
-    sort: Annotated[str, typer.Option(help="Sort by filter, client_id or qos.")] = "",
-    descending: DescendingOption = False,
-    node: NodeOption = "",
-    limit: LimitOption = SHOWN,
-    wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """List subscriptions on all nodes."""
-    chosen = {"q": search, "filter": filter, "topic": topic, "node": node}
-    found = sorted_or_listed(
-        "subscriptions", "subscriptions", limit, data_dir, config, ListOrder(sort, descending), **chosen
-    )
-    by = {"is_of_a_client_with": search, "has_a_filter_with": filter, "receives": topic, "is_at_node": node}
-    show(
-        found, json_, "subscriptions", SUBSCRIPTIONS, nothing("subscription", "there are no subscriptions", **by), wide
-    )
 
 
 def session(
@@ -223,14 +122,6 @@ def _print_first(title: str, lines: list[str], total: int, all_: bool) -> None:
         print(f"{title:16} … and {total - len(shown):,} more: {hint}")
 
 
-def bans(
-    node: NodeOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> None:
-    """List active bans per node."""
-    found = ask("bans", data_dir, config, node=node)
-    show(found, json_, "bans", BANS, "there are no bans")
-
-
 def retained(
     filter: Annotated[str, typer.Argument(metavar="FILTER", help="Filter of the topics.")] = "#",
     payload: Annotated[bool, typer.Option("--payload", help="Write the payload of this topic as it is.")] = False,
@@ -253,7 +144,7 @@ def retained(
     found = sorted_or_listed(
         "retained", "retained", limit, data_dir, config, ListOrder(sort, descending), filter=filter
     )
-    none = nothing("retained message", "there are no retained messages", matches="" if filter == "#" else filter)
+    none = nothing("retained message", "there are no retained messages", {"FILTER": "" if filter == "#" else filter})
     show(found, json_, "retained", RETAINED, none, wide)
 
 
@@ -388,15 +279,11 @@ def metrics(
     for line in lines:
         print(printable(line))
     if not lines:
-        print(nothing("metric", "there are no metrics", begins_with=name), file=sys.stderr)
+        print(nothing("metric", "there are no metrics", {"NAME": name}), file=sys.stderr)
 
 
 LOOKS: Final = (
-    clients,
-    sessions,
-    subscriptions,
     session,
-    bans,
     retained,
     overview,
     links,

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -40,6 +40,21 @@ class Column(NamedTuple):
 
 Columns = Mapping[str, Column]
 """The columns of a table by the fields of an entry."""
+
+
+def columns_of(words: str, entry: type[Any]) -> Columns:
+    """Columns as a declaration tells them: fields of the entry with commas between them, each as
+    ``field: title/kind*``. The title is that of the field, and the kind that of its type, where they are not told;
+    ``*``: wide."""
+    hints = get_type_hints(entry)
+    found = {}
+    for one in words.split(","):
+        text, wide, _ = one.strip().partition("*")
+        name, _, title = text.partition(":")
+        title, _, kind = title.strip().partition("/") if title else (name.replace("_", " "), "", "")
+        told = kind or ("number" if hints[name] in (int, float, float | None) else "text")
+        found[name] = Column(title, told, bool(wide))  # type: ignore[arg-type]
+    return found
 
 
 def table(columns: Columns, entries: Iterable[Mapping[str, Any]], wide: bool | None = None) -> str:
