@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
 from starlingmq.admin.alarm_conditions import Condition, Conditions
 from starlingmq.admin.cluster_health import cluster_health
-from starlingmq.cli import ctl_look
+from starlingmq.cli import ctl_declared
+from starlingmq.cli.ctl import app
 from starlingmq.cli.ctl_look import gone_nodes, node_rows
 from starlingmq.net.peers.cluster_shell import Cluster
 
@@ -87,7 +89,7 @@ def test_a_node_that_another_one_answers_for_is_gone_in_tables() -> None:
 
 
 def test_a_link_to_a_node_that_is_gone_names_the_node_at_its_other_end(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def link(node: str, peer: str, served_by: str = "") -> dict[str, Any]:
         return {
@@ -104,9 +106,10 @@ def test_a_link_to_a_node_that_is_gone_names_the_node_at_its_other_end(
         }
 
     told = [link("n1", "n2"), link("n1", "n3", "n2"), link("n3", "n1")]
-    monkeypatch.setattr(ctl_look, "ask", lambda *words, **more: {"node": "n1", "links": told, "missing": []})
-    ctl_look.links()
-    _, *rows = [re.split(r"  +", line)[:3] for line in capsys.readouterr().out.splitlines()]
+    found = {"node": "n1", "links": told, "missing": []}
+    monkeypatch.setattr(ctl_declared, "ask_within", lambda *words: found)
+    done = CliRunner().invoke(app, ["links", "--data-dir", "."], catch_exceptions=False)
+    _, *rows = [re.split(r"  +", line)[:3] for line in done.stdout.splitlines()]
     assert rows == [
         ["n1", "n2", "yes"],
         ["n1", "n3", "no; to n2, which serves its data"],

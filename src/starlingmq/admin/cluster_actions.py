@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -19,6 +19,10 @@ from starlingmq.auth.automatic_bans import Kind
 from starlingmq.net.control_socket import Report
 from starlingmq.storage.streams.stream_views import StreamDeleted, StreamTrimmed, StreamView
 
+NODE_COLUMNS: Final = (
+    "node, version*, ready, clients/number, sessions/number, subscriptions: subs/number*, retained/number, "
+    "queued/number, inflight: in flight/number*, groups/number*, dropped/number, turn: turn p99 (ms)/number*"
+)
 OneNode = Annotated[str, Meta(max_length=1000, description="Only this node. Default: all nodes of the cluster.")]
 StreamName = Annotated[str, Meta(min_length=1, max_length=1000, description="Stream name.")]
 Filter = Annotated[str, Meta(min_length=1, max_length=65535)]
@@ -172,7 +176,7 @@ class ClusterActions:
 
     # Nodes
 
-    @action("overviews", "GET /cluster/overview", tag="overview")
+    @action("overviews", "GET /cluster/overview", tag="overview", ctl="overview", columns=NODE_COLUMNS)
     async def overviews(self, report: Report, request: NoArguments) -> Overviews:
         """Get an overview of all nodes."""
         answers = await self._rpc.everywhere("overview", request, Overview)

@@ -48,7 +48,7 @@ class CopyActions:
     def __init__(self, process: Callable[[], CopyProcess | None]) -> None:
         self._process = process
 
-    @action("cluster.copies", "GET /copies", tag="cluster")
+    @action("cluster.copies", "GET /copies", tag="cluster", ctl="cluster/copies")
     async def copies(self, report: Report, request: NoArguments) -> CopiesView:
         """Show which nodes store copies of whose data, and what would be lost with a node now."""
         return view_copies(self._process())

@@ -154,7 +154,7 @@ class DrainActions:
             waits_for_copies=drain.active and bool(only_here) and now < until,
         )
 
-    @action("cluster.rebalance", "POST /rebalance", HERE, OPERATE, tag="cluster", waits=True)
+    @action("cluster.rebalance", "POST /rebalance", HERE, OPERATE, tag="cluster", waits=True, ctl="rebalance")
     async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:
         """Distribute clients evenly: redirect MQTT 5 clients of busy nodes. Returns when all have arrived, or when no
         further ones arrive."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+
+LINK_COLUMNS: Final = (
+    "node: from, peer: to, connected, through, round_trip_ms: round trip (ms), queued, queued_bytes: bytes/bytes*, "
+    "unacknowledged: frames in flight*, heard_seconds: heard/seconds"
+)
 
 
 class LinkInfo(Struct, frozen=True):

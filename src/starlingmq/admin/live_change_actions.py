@@ -12,7 +12,6 @@ from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import name_of
-from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.config.live_changes import TEXT_MAX, LiveSetting, Value, changed, live_settings
 from starlingmq.config.section_types import ConfigError
 from starlingmq.net.control_socket import Report
@@ -25,8 +24,14 @@ class SettingChange(Struct, frozen=True):
 
     path: Annotated[str, Meta(min_length=1, max_length=100, description="Path of the setting, such as mqtt.max_qos.")]
     value: Annotated[str, Meta(max_length=TEXT_MAX, description="As in a settings file, such as 10s or 64KiB.")]
-    only_check: Annotated[bool, Meta(description="Report the difference, and change nothing.")] = False
+    only_check: Annotated[
+        bool, Meta(description="Report the difference, and change nothing.", extra={"ctl": "--check"})
+    ] = False
     by: str = ""
+
+
+class SettingSearch(Struct, frozen=True):
+    part: Annotated[str, Meta(max_length=100, description="Only settings whose path contains this text.")] = ""
 
 
 class LiveSettings(Struct, frozen=True):
@@ -57,12 +62,29 @@ class LiveChangeActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    @action("settings", "GET /settings", NODE, tag="upkeep")
-    async def listed(self, report: Report, request: NoArguments) -> LiveSettings:
+    @action(
+        "settings",
+        "GET /settings",
+        NODE,
+        tag="upkeep",
+        ctl="settings part?",
+        columns="path: setting, value/text, default/text, help: meaning*",
+        none="there are no settings",
+    )
+    async def listed(self, report: Report, request: SettingSearch) -> LiveSettings:
         """List the settings that can be changed while the broker serves."""
-        return LiveSettings(live_settings(self._local_node.config()))
+        return LiveSettings([one for one in live_settings(self._local_node.config()) if request.part in one.path])
 
-    @action("settings.change", "PUT /settings", TARGET, OPERATE, tag="upkeep", body="NewSetting", merge=changed_at)
+    @action(
+        "settings.change",
+        "PUT /settings",
+        TARGET,
+        OPERATE,
+        tag="upkeep",
+        body="NewSetting",
+        merge=changed_at,
+        ctl="set path value",
+    )
     async def change(self, report: Report, request: SettingChange) -> SettingChanged:
         """Check and change one setting until the next reload or restart. Raises AdminError, and then nothing has
         changed."""

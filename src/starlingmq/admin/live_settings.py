@@ -59,7 +59,7 @@ class SettingActions:
         found: dict[str, Any] = to_builtins(masked(self.local_node.in_force()))
         return found
 
-    @action("reload", "POST /reload", TARGET, OPERATE, tag="upkeep")
+    @action("reload", "POST /reload", TARGET, OPERATE, tag="upkeep", ctl="reload")
     async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
         """Reload the settings; the response lists those that need a restart. Raises AdminError, and then nothing has
         changed."""
@@ -73,7 +73,7 @@ class SettingActions:
         config, now = self.local_node.config(), self.local_node.driver.clock()
         return Reloaded(True, restart, expiry_warnings(config, now))
 
-    @action("listeners", "GET /listeners", NODE, tag="upkeep")
+    @action("listeners", "GET /listeners", NODE, tag="upkeep", ctl="listeners", columns="address, connections, refused")
     async def listeners(self, report: Report, request: NoArguments) -> Listeners:
         """List listeners and their connections."""
         found = [

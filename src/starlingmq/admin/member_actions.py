@@ -289,13 +289,13 @@ class MemberActions:
             health=health,
         )
 
-    @action("cluster.shares", "GET /shares", tag="cluster")
+    @action("cluster.shares", "GET /shares", tag="cluster", ctl="cluster/shares client?")
     async def shares(self, report: Report, request: SharesRequest) -> SharesView:
         """Show which nodes lead the shares of client ids, and how far their deputies are."""
         assert self.cluster.state is not None
         return view_shares(self.cluster.state, request.client)
 
-    @action("cluster.routes", "GET /routes", tag="cluster")
+    @action("cluster.routes", "GET /routes", tag="cluster", ctl="cluster/routes prefix?")
     async def wanted(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
         """List the routes of each node."""
         state = self.cluster.state

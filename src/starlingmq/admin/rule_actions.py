@@ -20,24 +20,32 @@ if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
     from starlingmq.core.session.session import Client
 
+RULE_COLUMNS: Final = "number: rule, decision, actions, names: for, applied: clients"
 RULES_MAX: Final = 500
-
-Name = Annotated[str, Meta(max_length=65535)]
 
 
 class RuleTest(Struct, frozen=True):
     """``username`` and ``address`` are those of the connected client with this client id where they are empty."""
 
-    client_id: Name = ""
-    username: Name = ""
+    client_id: Annotated[str, Meta(max_length=65535, description="Client id.")] = ""
+    username: Annotated[
+        str,
+        Meta(
+            max_length=65535,
+            description="User name. Default: that of the client, if it is connected.",
+            extra={"ctl": "--user"},
+        ),
+    ] = ""
     address: Annotated[
         str, Meta(max_length=100, description="Address without a port. Default: that of the connected client.")
     ] = ""
-    does: Literal["connect", "publish", "subscribe", "group"] = field(default="publish", name="action")
-    topic: Name = ""
-    qos: Annotated[int, Meta(ge=0, le=2)] = 0
-    retain: bool = False
-    group: Name = ""
+    does: Annotated[Literal["connect", "publish", "subscribe", "group"], Meta(description="What the client does.")] = (
+        field(default="publish", name="action")
+    )
+    topic: Annotated[str, Meta(max_length=65535, description="Topic, or topic filter.")] = ""
+    qos: Annotated[int, Meta(ge=0, le=2, description="QoS of the message.")] = 0
+    retain: Annotated[bool, Meta(description="The message is retained.")] = False
+    group: Annotated[str, Meta(max_length=65535, description="Name of the group, for the action group.")] = ""
 
 
 class RuleTestResult(Struct, frozen=True):
@@ -68,7 +76,7 @@ class RuleActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    @action("rules", "GET /rules", NODE, tag="upkeep")
+    @action("rules", "GET /rules", NODE, tag="upkeep", ctl="rules", columns=RULE_COLUMNS)
     async def rules(self, report: Report, request: NoArguments) -> RulesReply:
         """List the rules of the ACL file, and how many clients each applied to. Lists the first ``RULES_MAX``."""
         file = self._local_node.config().auth.acl.file
@@ -79,7 +87,7 @@ class RuleActions:
         shown = [_info(number, rule) for number, rule in enumerate(rules[:RULES_MAX], 1)]
         return RulesReply(file, "allow" if chain.acl.default else "deny", len(rules), shown)
 
-    @action("rules.test", "GET /rules/test", NODE, tag="upkeep")
+    @action("rules.test", "GET /rules/test", NODE, tag="upkeep", ctl="may client_id does topic?")
     async def test(self, report: Report, request: RuleTest) -> RuleTestResult:
         """Test whether a client may do something, and which rule decides. Raises AdminError."""
         topic = self._checked(request)

@@ -31,7 +31,7 @@ from starlingmq.admin.declared_actions import (
 from starlingmq.admin.drain_actions import DrainActions, DrainProgress
 from starlingmq.admin.group_actions import Groups, GroupsRequest, LedGroups, LedGroupsRequest
 from starlingmq.admin.history import NodeSampler
-from starlingmq.admin.link_views import LinksReply
+from starlingmq.admin.link_views import LINK_COLUMNS, LinksReply
 from starlingmq.admin.live_change_actions import LiveChangeActions
 from starlingmq.admin.live_settings import SettingActions
 from starlingmq.admin.local_node import LocalNode
@@ -177,7 +177,15 @@ class AdminService:
         if self.poller is not None:
             await self.poller.stop()
 
-    @action("links", "GET /links", ALL, tag="overview")
+    @action(
+        "links",
+        "GET /links",
+        ALL,
+        tag="overview",
+        ctl="links",
+        columns=LINK_COLUMNS,
+        none="this broker is not a member of a cluster, or is its only member",
+    )
     async def links(self, report: Report, request: NoArguments) -> LinksReply:
         """List the peer links of all nodes. A node without a cluster has none."""
         return LinksReply([])

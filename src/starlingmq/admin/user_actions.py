@@ -23,7 +23,9 @@ USERS_MAX: Final = 500  # in one reply
 
 
 class UserSearch(Struct, frozen=True):
-    q: Annotated[str, Meta(max_length=65535, description="Only users whose names contain this text.")] = ""
+    q: Annotated[
+        str, Meta(max_length=65535, description="Only users whose names contain this text.", extra={"ctl": "PART"})
+    ] = ""
 
 
 class ListedUser(Struct, frozen=True):
@@ -50,7 +52,15 @@ class UserActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    @action("users", "GET /users", NODE, tag="upkeep")
+    @action(
+        "users",
+        "GET /users",
+        NODE,
+        tag="upkeep",
+        ctl="users q?",
+        columns="name: user, clients, stored, api",
+        none="there are no users",
+    )
     async def users(self, report: Report, request: UserSearch) -> UsersReply:
         """List the users of the password file and of connected clients, at most 500. Raises AdminError."""
         auth = self._local_node.config().auth

@@ -12,10 +12,10 @@ from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, b
 from starlingmq.cli.ctl_cluster import app as cluster
 from starlingmq.cli.ctl_declared import add_commands
 from starlingmq.cli.ctl_do import DEEDS
-from starlingmq.cli.ctl_drain import drain, rebalance
+from starlingmq.cli.ctl_drain import drain
 from starlingmq.cli.ctl_groups import groups
 from starlingmq.cli.ctl_health import health
-from starlingmq.cli.ctl_inspect import INSPECTIONS, change
+from starlingmq.cli.ctl_inspect import INSPECTIONS
 from starlingmq.cli.ctl_look import LOOKS
 from starlingmq.cli.ctl_status import status, version
 from starlingmq.cli.ctl_stream import app as stream
@@ -31,9 +31,7 @@ storage = typer.Typer(
 app.add_typer(storage, name="storage")
 app.add_typer(cluster, name="cluster")
 app.command()(drain)
-app.command()(rebalance)
 app.command()(groups)
-app.command("set")(change)
 for command in (status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version):
     app.command()(command)
 app.add_typer(stream, name="stream")

@@ -88,6 +88,11 @@ def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "no
         print(json.dumps(found))
         return
     print(table(columns, found[key], wide) if found[key] else none)
+    tell_more(found, key)
+
+
+def tell_more(found: Result, key: str) -> None:
+    """What a reply has beside its entries, on stderr."""
     tell_total(found, key)
     if found.get("more"):
         print("there are more entries; raise --limit", file=sys.stderr)

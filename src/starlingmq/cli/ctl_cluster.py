@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address, url_of
+from starlingmq.cli.ctl_ask import Result
+from starlingmq.cli.ctl_declared import Shown, shows
 from starlingmq.cli.ctl_leave import leave_url
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
@@ -95,73 +97,6 @@ def members(
 
 
 @app.command()
-def routes(
-    prefix: Annotated[str, typer.Argument(help="Only filters with this prefix.")] = "",
-    node: Annotated[str, typer.Option("--node", metavar="NAME", help="Only this node.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of filters per node.")] = 100,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """List the routes of each node, as this node has them."""
-    arguments = {"prefix": prefix, "name": node, "limit": str(limit)}
-    found = _ask("cluster.routes", arguments, data_dir, config, json_)
-    if json_:
-        print(json.dumps(found))
-        return
-    entries = [
-        {"filter": route["filter"], "node": each["name"], "subscribers": _what_for(route)}
-        for each in found["nodes"]
-        for route in each["listed"]
-    ]
-    if entries:
-        print(table(ROUTES, entries))
-    for each in found["nodes"]:
-        print(f"{each['name']}: {each['routes']:,} routes at version {each['epoch']}:{each['version']:,}")
-
-
-@app.command()
-def copies(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
-    """Show which nodes store copies of whose data, how far they are, and what would be lost with a node now.
-
-    The exit code is 0 if the loss of any one node would lose nothing, and 3 otherwise.
-    """
-    found = _ask("cluster.copies", {}, data_dir, config, json_)
-    at_risk = _at_risk(found["nodes"])
-    if json_:
-        print(json.dumps(found))
-    elif not found["nodes"]:
-        print("no copies: cluster.copies is 1, so what a node stores is lost with its disk")
-    else:
-        print(table(COPIES, [_copy_row(each) for each in found["nodes"]]))
-        print("\n".join(_copy_lines(found["nodes"])))
-    return DEGRADED if at_risk or not found["nodes"] else 0
-
-
-@app.command()
-def shares(
-    client: Annotated[str, typer.Argument(help="A client id whose share is looked up.")] = "",
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> int:
-    """Show which nodes lead the shares of client ids, and how far their deputies are.
-
-    The exit code is 0 if all shares that this node leads grant claims and all nodes were asked, and 3 otherwise.
-    """
-    found = _ask("cluster.shares", {"client": client} if client else {}, data_dir, config, json_)
-    if json_:
-        print(json.dumps(found))
-    else:
-        if found["nodes"]:
-            print(table(SHARES, found["nodes"]))
-        print("\n".join(_share_lines(found)))
-    unknown = any(node["unknown"] for node in found["nodes"])
-    whole = found["listed"] and not (found["asking"] or found["copying"] or unknown)
-    return 0 if whole else DEGRADED
-
-
-@app.command()
 def leave(
     force: ForceOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
 ) -> None:
@@ -174,6 +109,37 @@ def leave(
         return
     found = _ask("cluster.leave", {"force": "yes"} if force else {}, data_dir, config, json_)
     print(json.dumps(found) if json_ else f"{found['left']} has left the cluster and stops")
+
+
+@shows("cluster.routes")
+def routes(found: Result, given: dict[str, Any]) -> Shown:
+    return _route_lines(found), 0
+
+
+def _route_lines(found: Result) -> Iterator[str]:
+    entries = [
+        {"filter": route["filter"], "node": each["name"], "subscribers": _what_for(route)}
+        for each in found["nodes"]
+        for route in each["listed"]
+    ]
+    if entries:
+        yield table(ROUTES, entries)
+    for each in found["nodes"]:
+        yield f"{each['name']}: {each['routes']:,} routes at version {each['epoch']}:{each['version']:,}"
+
+
+@shows("cluster.copies")
+def copies(found: Result, given: dict[str, Any]) -> Shown:
+    """The exit code is 0 if the loss of any one node would lose nothing, and 3 otherwise."""
+    return _copy_lines(found["nodes"]), DEGRADED if _at_risk(found["nodes"]) or not found["nodes"] else 0
+
+
+@shows("cluster.shares")
+def shares(found: Result, given: dict[str, Any]) -> Shown:
+    """The exit code is 0 if all shares that this node leads grant claims and all nodes were asked, and 3 otherwise."""
+    unknown = any(node["unknown"] for node in found["nodes"])
+    whole = found["listed"] and not (found["asking"] or found["copying"] or unknown)
+    return _share_lines(found), 0 if whole else DEGRADED
 
 
 def _copy_row(each: dict[str, Any]) -> dict[str, Any]:
@@ -201,6 +167,10 @@ def _at_risk(nodes: list[dict[str, Any]]) -> bool:
 
 
 def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
+    if not nodes:
+        yield "no copies: cluster.copies is 1, so what a node stores is lost with its disk"
+        return
+    yield table(COPIES, [_copy_row(each) for each in nodes])
     for each in nodes:
         if each["unserved"]:
             yield f"the data of {each['node']} is not served: {each['unserved']}"
@@ -213,6 +183,8 @@ def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _share_lines(found: dict[str, Any]) -> Iterator[str]:
+    if found["nodes"]:
+        yield table(SHARES, found["nodes"])
     yield (
         f"table {found['version']:,}; in the shares that this node leads: {found['client_ids']:,} client ids, "
         f"{found['granted']:,} claims granted, {found['waiting']:,} requests wait"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
 import sys
-from typing import Annotated, Final
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
 
 import typer
 
 from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
-from starlingmq.cli.ctl_ask import ask, done
+from starlingmq.cli.ctl_ask import Result, ask, done
+from starlingmq.cli.ctl_declared import Shown, shows
 from starlingmq.cli.declare import CommandError
 from starlingmq.config.section_types import parse_duration
 
@@ -69,27 +70,17 @@ def publish(
     done(found, json_, f"published to {found['receivers']:,} receivers")
 
 
-def reload(
-    node: Annotated[
-        str, typer.Option("--node", metavar="NAME", help="Node to use. Default: the node of this data directory.")
-    ] = "",
-    everywhere: Annotated[bool, typer.Option("--everywhere", help="All nodes.")] = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Reload the settings and all files they name, and list settings that need a restart."""
-    found = ask("reload", data_dir, config, node="*" if everywhere else node)
-    if json_:
-        print(json.dumps(found))
-        return
+@shows("reload")
+def reload(found: Result, given: dict[str, Any]) -> Shown:
+    return _reloaded(found), 0
+
+
+def _reloaded(found: Result) -> Iterator[str]:
     for name, told in found["nodes"].items():
         later = ", ".join(told["restart"])
-        print(f"{name}: settings reloaded" + (f"; these need a restart: {later}" if later else ""))
+        yield f"{name}: settings reloaded" + (f"; these need a restart: {later}" if later else "")
         for line in told["warnings"]:
             print(f"warning: {name}: {line}", file=sys.stderr)
-    for one in found["missing"]:
-        print(f"warning: no answer from {one['node']}: {one['why']}", file=sys.stderr)
 
 
-DEEDS: Final = (ban, publish, reload)
+DEEDS: Final = (ban, publish)

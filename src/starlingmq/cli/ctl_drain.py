@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_broker, broker_address, url_of
-from starlingmq.cli.ctl_ask import AtOption, ask
+from starlingmq.cli.ctl_ask import AtOption, Result, ask
+from starlingmq.cli.ctl_declared import Shown, shows
 from starlingmq.cli.progress import progress
 
 LOOK_SECONDS: Final = 0.5  # between two polls of another node
@@ -57,23 +58,12 @@ def _drain_at(node: str, cancel: bool, no_wait: bool, data_dir: str | None, conf
     return found
 
 
-def rebalance(
-    rate: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Clients per second and node; 0: cluster.drain_rate.")
-    ] = 0,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Distribute clients evenly: nodes with too many redirect MQTT 5 clients to nodes with too few."""
-    directory = broker_address(data_dir, config)
-    with progress(json_) as report:
-        found = ask_broker(directory, "cluster.rebalance", {"rate": str(rate)}, report)
-    if json_:
-        print(json.dumps(found))
-        return
-    for name, count in found["after"].items():
-        print(f"{name}: {found['before'].get(name, 0):,} clients before, {count:,} now")
+@shows("cluster.rebalance")
+def rebalance(found: Result, given: dict[str, Any]) -> Shown:
+    before = found["before"]
+    return (
+        f"{name}: {before.get(name, 0):,} clients before, {count:,} now" for name, count in found["after"].items()
+    ), 0
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
+from starlingmq.admin.cluster_actions import NODE_COLUMNS
+from starlingmq.admin.overview import Overview
 from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import (
@@ -18,16 +20,15 @@ from starlingmq.cli.ctl_ask import (
     DescendingOption,
     LimitOption,
     ListOrder,
-    NodeOption,
     ask,
     nothing,
     show,
     sorted_or_listed,
 )
-from starlingmq.cli.tables import Column, Columns, WideOption
+from starlingmq.cli.ctl_declared import SHOWN, rows
+from starlingmq.cli.tables import Column, Columns, WideOption, columns_of
 from starlingmq.log import printable
 
-SHOWN: Final = 1000
 SHOWN_OF_SESSION: Final = 10  # entries of each list
 UNITS: Final = {
     **dict.fromkeys(("expiry", "keep_alive"), "s"),
@@ -44,36 +45,6 @@ RETAINED: Final[Columns] = {
     "published_at": Column("age", "age"),
     "expires_at": Column("expires in", "left", wide=True),
     "publisher": Column("publisher", wide=True),
-}
-NODES: Final[Columns] = {
-    "node": Column("node"),
-    "version": Column("version", wide=True),
-    "ready": Column("ready"),
-    "clients": Column("clients", "number"),
-    "sessions": Column("sessions", "number"),
-    "subscriptions": Column("subs", "number", wide=True),
-    "retained": Column("retained", "number"),
-    "queued": Column("queued", "number"),
-    "inflight": Column("in flight", "number", wide=True),
-    "groups": Column("groups", "number", wide=True),
-    "dropped": Column("dropped", "number"),
-    "turn": Column("turn p99 (ms)", "number", wide=True),
-}
-LINKS: Final[Columns] = {
-    "node": Column("from"),
-    "peer": Column("to"),
-    "connected": Column("connected"),
-    "through": Column("through"),
-    "round_trip_ms": Column("round trip (ms)", "number"),
-    "queued": Column("queued", "number"),
-    "queued_bytes": Column("bytes", "bytes", wide=True),
-    "unacknowledged": Column("frames in flight", "number", wide=True),
-    "heard_seconds": Column("heard", "seconds"),
-}
-LISTENERS: Final[Columns] = {
-    "address": Column("address"),
-    "connections": Column("connections", "number"),
-    "refused": Column("refused"),
 }
 
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client id.")]
@@ -148,18 +119,12 @@ def retained(
     show(found, json_, "retained", RETAINED, none, wide)
 
 
-def overview(
-    wide: WideOption = False, data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> None:
-    """Show an overview of each node: clients, messages, and the duration of event loop turns."""
-    found = ask("overviews", data_dir, config)
-    if not json_:
-        found["nodes"] = node_rows(found)
-    show(found, json_, "nodes", NODES, wide=wide)
+NODES: Final = columns_of(NODE_COLUMNS, Overview)
 
 
+@rows("overviews")
 def node_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of the table ``NODES``."""
+    """The entries of the table ``NODE_COLUMNS``."""
     gone = gone_nodes(found)
     return [
         {
@@ -188,6 +153,12 @@ def _gone(server: str | None) -> str:
     return f"gone; {server} serves its data" if server else "gone"
 
 
+@rows("links")
+def link_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    gone = {one["peer"]: _gone(one["served_by"]) for one in found["links"] if one.get("served_by")}
+    return [_link_row(link, gone) for link in found["links"]]
+
+
 def _link_row(link: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
     server = link.get("served_by")  # a node of an older version does not say it
     name = link["node"]
@@ -195,32 +166,6 @@ def _link_row(link: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
         "node": f"{name} ({gone[name]})" if name in gone else name,
         "connected": f"no; to {server}, which serves its data" if server else link["connected"],
     }
-
-
-def links(
-    node: NodeOption = "",
-    wide: WideOption = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """List the peer links between the nodes: round trip, queued messages, time since last heard."""
-    found = ask("links", data_dir, config, node=node)
-    if not json_:
-        gone = {one["peer"]: _gone(one["served_by"]) for one in found["links"] if one.get("served_by")}
-        found["links"] = [_link_row(link, gone) for link in found["links"]]
-    show(found, json_, "links", LINKS, "this broker is not a member of a cluster, or is its only member", wide)
-
-
-def listeners(
-    node: AtOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> None:
-    """List listeners, their connections, and those that were refused before CONNECT, by reason."""
-    found = ask("listeners", data_dir, config, node=node)
-    if not json_:
-        for one in found["listeners"]:
-            one["refused"] = ", ".join(f"{reason} {count:,}" for reason, count in sorted(one["refused"].items()))
-    show(found, json_, "listeners", LISTENERS)
 
 
 def config(
@@ -285,9 +230,6 @@ def metrics(
 LOOKS: Final = (
     session,
     retained,
-    overview,
-    links,
-    listeners,
     metrics,
     config,
     log,

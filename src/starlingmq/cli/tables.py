@@ -51,8 +51,11 @@ def columns_of(words: str, entry: type[Any]) -> Columns:
     for one in words.split(","):
         text, wide, _ = one.strip().partition("*")
         name, _, title = text.partition(":")
-        title, _, kind = title.strip().partition("/") if title else (name.replace("_", " "), "", "")
-        told = kind or ("number" if hints[name] in (int, float, float | None) else "text")
+        if not title:
+            name, _, kind = name.partition("/")
+            title = f"{name.replace('_', ' ')}/{kind}"
+        title, _, kind = title.strip().partition("/")
+        told = kind or ("number" if hints.get(name) in (int, float, float | None) else "text")
         found[name] = Column(title, told, bool(wide))  # type: ignore[arg-type]
     return found
 
@@ -115,7 +118,7 @@ def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 def cell(value: Any, kind: Kind = "text", now: datetime | None = None, terminal: bool = True) -> str:
     """A value as text. Text of clients is made safe for a terminal."""
     empty = "" if terminal else "-"
-    if value is None or value is False or value == "" or value == []:
+    if value is None or value is False or value in ("", [], {}):
         return empty
     if value is True:
         return "yes"
@@ -128,6 +131,8 @@ def cell(value: Any, kind: Kind = "text", now: datetime | None = None, terminal:
         return amount(value, "bytes")
     if isinstance(value, int | float):
         return f"{value:,}" if terminal else str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{plain(str(name))} {cell(one, 'text')}" for name, one in sorted(value.items()))
     if isinstance(value, list):
         return ", ".join(plain(str(one)) for one in value)
     return plain(str(value))
