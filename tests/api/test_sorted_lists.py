@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from starlingmq import Broker
 from starlingmq.admin import paging, sorted_lists
-from starlingmq.admin.declared_actions import Found, for_operators
+from starlingmq.admin.declared_actions import FoundPart, for_operators
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc, nothing_to_report
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import session_info
@@ -42,7 +42,7 @@ class Nodes:
         found = {}
         for name, sessions in self.sessions.items():
             chosen = await select_sessions(sessions, name, request)
-            found[name] = Found([session_info(one) for one in chosen.entries], chosen.places, chosen.total)
+            found[name] = FoundPart([session_info(one) for one in chosen.entries], chosen.places, chosen.total)
         return Answers(found, self.missing)
 
     async def page(self, **arguments: str) -> dict[str, Any]:

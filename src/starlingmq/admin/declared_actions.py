@@ -1,4 +1,4 @@
-"""What an operator can do, each declared once: ``@action`` over the method that does it at one node.
+"""The actions of operators, each declared once: ``@action`` over the method that does it at one node.
 
 The doors are made from the declarations: the requests between nodes (``bound``), those of operators at any node
 (``for_operators``), the HTTP API and its document (``api.declared_routes``), ``ctl`` and its ``--url``
@@ -11,7 +11,7 @@ field are its ``Meta``; the first sentence of the docstring is the help.
 | ``NODE`` | the node that the argument ``node`` names; "" is the one that is asked. The reply has its name, too. |
 | ``ALL`` | each node, or the one that ``node`` names. ``merge`` makes one reply of those of the nodes. |
 | ``PAGED`` | as ``ALL``, but one node after the other, up to ``limit`` entries. The reply is a ``ListPart``. |
-| ``SORTED`` | as ``ALL``: the first ``limit`` entries of the nodes' ``Found``, by their places |
+| ``SORTED`` | as ``ALL``: the first ``limit`` entries of the nodes' ``FoundPart``, by their places |
 | ``TARGET`` | as ``ALL``; "" is the node that is asked, or all workers of one machine; "*" is each node. |
 
 Without ``merge``, lists whose entries have a field ``node`` are joined, and other replies are told by the node. Replies
@@ -26,6 +26,7 @@ of several nodes have ``missing``: the nodes that did not answer, and why.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -33,12 +34,14 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import Meta, Struct, defstruct, to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from starlingmq.admin.node_rpc import CALL_SECONDS, Answers, ListPart, ListRequest, Missing, NodeRpc
 from starlingmq.admin.paging import first_of
 from starlingmq.admin.typed_actions import reader_of, typed
 from starlingmq.net.control_socket import Action, Report
+
+log = logging.getLogger("starlingmq.admin")
 
 Scope = Literal["here", "node", "all", "paged", "sorted", "target"]
 HERE: Final[Scope] = "here"
@@ -62,7 +65,7 @@ Complete = Annotated[bool, Meta(description="False: a node has too many entries,
 E = TypeVar("E")
 
 
-class Found(Struct, Generic[E], frozen=True):
+class FoundPart(Struct, Generic[E], frozen=True):
     """The first entries of one node behind a place. ``places`` are those of the entries."""
 
     entries: list[E]
@@ -82,6 +85,8 @@ class Declared:
     ``body``: the name of its JSON body; "": the request is in the query. ``order`` sorts joined lists, by their names.
     ``ctl``: the command and its arguments (``cli.ctl_declared``), which shows a table with ``columns``
     (``cli.tables.columns_of``) or ``none``, or the line ``said`` with the fields of the request and the reply.
+    ``audit``: the line of each node's log, behind the name of the operator, with fields of the request and the reply;
+    there is none if the reply has ``found`` or ``applied`` false.
     ``seconds``: for one node to answer. ``waits``: the operator waits as long as it takes.
     """
 
@@ -101,6 +106,7 @@ class Declared:
     columns: str
     said: str
     none: str
+    audit: str
 
     @cached_property
     def help(self) -> str:
@@ -148,11 +154,12 @@ def action(
     columns: str = "",
     said: str = "",
     none: str = "none",
+    audit: str = "",
 ) -> Callable[[Act], Act]:
     """Declare the method. Its parameters are ``report`` and ``request``."""
 
     def declare(act: Act) -> Act:
-        words = ctl, columns, said, none
+        words = ctl, columns, said, none, audit
         declared = Declared(
             name, act, http, scope, right, tag, status, body, seconds, waits, merge, order or {}, *words
         )
@@ -171,8 +178,24 @@ def bound(*instances: object) -> dict[str, Action]:
         for name, member in vars(type(instance)).items():
             declared: Declared | None = getattr(member, "declared", None)
             if declared is not None:
-                found[declared.name] = typed(declared.request, getattr(instance, name))
+                act = getattr(instance, name)
+                found[declared.name] = typed(
+                    declared.request, partial(_noted, declared, act) if declared.audit else act
+                )
     return found
+
+
+async def _noted(declared: Declared, act: Callable[..., Awaitable[Struct]], report: Report, request: Any) -> Struct:
+    """Do it, and note in the log who did."""
+    reply = await act(report, request)
+    if getattr(reply, "found", True) and getattr(reply, "applied", True):
+        log.info("%s %s", name_of(request.by), declared.audit.format_map(asdict(reply) | asdict(request)))
+    return reply
+
+
+def name_of(operator: str) -> str:
+    """The operator, as the log names it."""
+    return repr(operator)[1:-1] if operator else "somebody"
 
 
 def for_operators(rpc: NodeRpc, actions: Mapping[str, Action]) -> dict[str, Action]:
@@ -210,7 +233,7 @@ async def _paged(declared: Declared, rpc: NodeRpc, report: Report, arguments: di
 
 async def _sorted(declared: Declared, rpc: NodeRpc, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
     request: Any = reader_of(declared.request)(arguments)
-    kind: type[Found[Any]] = declared.reply  # type: ignore[assignment]
+    kind: type[FoundPart[Any]] = declared.reply  # type: ignore[assignment]
     answers = await rpc.everywhere(declared.name, request, kind, arguments.get("node"), declared.seconds)
     parts = list(answers.results.values())
     rows = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -11,12 +10,9 @@ from starlingmq.admin.declared_actions import NODE, OPERATE, TARGET, action
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.sessions import name_of
 from starlingmq.config.live_changes import TEXT_MAX, LiveSetting, Value, changed, live_settings
 from starlingmq.config.section_types import ConfigError
 from starlingmq.net.control_socket import Report
-
-log = logging.getLogger("starlingmq.admin")
 
 
 class SettingChange(Struct, frozen=True):
@@ -84,6 +80,7 @@ class LiveChangeActions:
         body="NewSetting",
         merge=changed_at,
         ctl="set path value",
+        audit="changed {path} from {before!r} to {after!r}",
     )
     async def change(self, report: Report, request: SettingChange) -> SettingChanged:
         """Check and change one setting until the next reload or restart. Raises AdminError, and then nothing has
@@ -97,8 +94,6 @@ class LiveChangeActions:
                 self._local_node.apply(wanted)
         except (ConfigError, OSError) as error:
             raise AdminError(400, str(error)) from None
-        if apply:
-            log.info("%s changed %s from %r to %r", name_of(request.by), request.path, before, after)
         return SettingChanged(before, after, apply)
 
 

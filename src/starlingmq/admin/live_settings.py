@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -11,12 +10,9 @@ from starlingmq.admin.declared_actions import NODE, OPERATE, TARGET, action
 from starlingmq.admin.expirations import expiry_warnings
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.sessions import name_of
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.config.secret_masking import masked
 from starlingmq.net.control_socket import Report
-
-log = logging.getLogger("starlingmq.admin")
 
 
 class ReloadRequest(Struct, frozen=True):
@@ -59,7 +55,7 @@ class SettingActions:
         found: dict[str, Any] = to_builtins(masked(self.local_node.in_force()))
         return found
 
-    @action("reload", "POST /reload", TARGET, OPERATE, tag="upkeep", ctl="reload")
+    @action("reload", "POST /reload", TARGET, OPERATE, tag="upkeep", ctl="reload", audit="reloaded the settings")
     async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
         """Reload the settings; the response lists those that need a restart. Raises AdminError, and then nothing has
         changed."""
@@ -69,7 +65,6 @@ class SettingActions:
             if not type(error).__module__.startswith("starlingmq.") and not isinstance(error, OSError):
                 raise
             raise AdminError(409, f"the settings were not changed: {error}") from None
-        log.info("%s reloaded the settings", name_of(request.by))
         config, now = self.local_node.config(), self.local_node.driver.clock()
         return Reloaded(True, restart, expiry_warnings(config, now))
 

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import CONTENT, NODE, OPERATE, action
+from starlingmq.admin.declared_actions import CONTENT, NODE, OPERATE, action, name_of
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import pack, unpack
-from starlingmq.admin.sessions import name_of, text, when
+from starlingmq.admin.sessions import text, when
 from starlingmq.admin.typed_actions import PAGE, Cursor, Limit
 from starlingmq.core.messages.message import Message
 from starlingmq.core.publish.publish_admission import (
@@ -215,6 +215,7 @@ class MessageActions:
         OPERATE,
         tag="messages",
         ctl="unretain topic",
+        audit="deleted the retained message of {topic!r}",
         said="the retained message of {topic} was deleted",
     )
     async def forget(self, report: Report, request: OneTopic) -> MessageActionDone:
@@ -223,7 +224,6 @@ class MessageActions:
         if self.state.retained.get(topic) is None:
             raise AdminError(404, "no retained message on this topic")
         await publish(self.driver, Message(topic, b"", 0, True, b"", 0.0, "", 0.0))
-        log.info("%s deleted the retained message of %r", name_of(request.by), request.topic)
         return MessageActionDone("deleted")
 
 

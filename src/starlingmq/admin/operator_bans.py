@@ -20,10 +20,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import ALL, action
+from starlingmq.admin.declared_actions import ALL, action, name_of
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
-from starlingmq.admin.sessions import name_of
 from starlingmq.admin.state_files import replace
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind

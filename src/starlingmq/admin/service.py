@@ -27,6 +27,7 @@ from starlingmq.admin.declared_actions import (
     action,
     bound,
     for_operators,
+    name_of,
 )
 from starlingmq.admin.drain_actions import DrainActions, DrainProgress
 from starlingmq.admin.group_actions import Groups, GroupsRequest, LedGroups, LedGroupsRequest
@@ -48,7 +49,7 @@ from starlingmq.admin.readiness import NodeReadiness, readiness
 from starlingmq.admin.rule_actions import RuleActions
 from starlingmq.admin.session_messages import SessionMessages
 from starlingmq.admin.session_totals_job import SessionTotalsJob
-from starlingmq.admin.sessions import SessionActions, name_of
+from starlingmq.admin.sessions import SessionActions
 from starlingmq.admin.sorted_lists import SortedLists
 from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
@@ -108,27 +109,7 @@ class AdminService:
         self._watches = WatchActions(local_node.driver, local_node.state.audit)
         self._activity = NodeActivity(local_node.driver)
         self._nats = NatsAnswers(local_node)
-        local: dict[str, Action] = {name: actions[name] for name in FOR_NODES if name in actions}
-        local |= bound(
-            SessionActions(local_node.driver),
-            SessionMessages(local_node.driver),
-            RuleActions(local_node),
-            UserActions(local_node),
-            SortedLists(local_node.driver, local_node.name, self.groups),
-            MessageActions(local_node.driver),
-            OverviewActions(local_node, self.session_totals_job),
-            SettingActions(local_node),
-            LiveChangeActions(local_node),
-            self.sampler,
-            self.connectors,
-            self.alarms,
-            self._watches,
-            self._activity,
-            bans,
-            self._log,
-            self._nats,
-            self,
-        )
+        local = self._own_actions(bans)
         gossip: StreamGossip | None = None
         if directory is not None and streams is not None:
             from starlingmq.admin.stream_gossip import StreamGossip
@@ -150,11 +131,35 @@ class AdminService:
         self.actions |= bound(ClusterActions(self.node_rpc, local_node.driver.clock), self.traces)
         if local_node.cluster is None:
             self.actions["cluster.status"] = self._only_member
-        self.actions |= {"metrics": typed(NoArguments, self._metrics), "health": typed(NoArguments, self._health)}
+        self.actions["health"] = typed(NoArguments, self._health)
         self.actions[METRIC_TEXT] = typed(NoArguments, self._metric_text)
         self.node_rpc.actions[METRIC_TEXT] = typed(NoArguments, self._own_metric_text)
         self._leaving: asyncio.Task[None] | None = None
         self._leave_error = ""
+
+    def _own_actions(self, bans: BanActions) -> dict[str, Action]:
+        """Those of this node, as other nodes may ask for them."""
+        own = {name: self._given[name] for name in FOR_NODES if name in self._given}
+        return own | bound(
+            SessionActions(self.local_node.driver),
+            SessionMessages(self.local_node.driver),
+            RuleActions(self.local_node),
+            UserActions(self.local_node),
+            SortedLists(self.local_node.driver, self.local_node.name, self.groups),
+            MessageActions(self.local_node.driver),
+            OverviewActions(self.local_node, self.session_totals_job),
+            SettingActions(self.local_node),
+            LiveChangeActions(self.local_node),
+            self.sampler,
+            self.connectors,
+            self.alarms,
+            self._watches,
+            self._activity,
+            bans,
+            self._log,
+            self._nats,
+            self,
+        )
 
     def start(self) -> None:
         self.local_node.lag.start()
@@ -190,8 +195,9 @@ class AdminService:
         """List the peer links of all nodes. A node without a cluster has none."""
         return LinksReply([])
 
-    async def _metrics(self, report: Report, request: NoArguments) -> MetricsReply:
-        """Raises AdminError."""
+    @action("metrics", "GET /metrics", tag="metrics")
+    async def as_json(self, report: Report, request: NoArguments) -> MetricsReply:
+        """Get all metrics as JSON. Raises AdminError."""
         reply: MetricsReply = await (await _metric_values()).metrics(self)
         return reply
 
@@ -253,20 +259,25 @@ class AdminService:
         """Get the progress of the drain."""
         return self._drain().result()
 
-    @action("drain.begin", "POST /drain", NODE, OPERATE, tag="cluster", status=202)
+    @action("drain.begin", "POST /drain", NODE, OPERATE, tag="cluster", audit="started draining this node", status=202)
     async def drain(self, report: Report, request: ByOperator) -> DrainProgress:
         """Drain this node: redirect its clients and hand over their sessions."""
         drain = self._drain()
         await drain.start()
-        log.info("%s started draining this node", name_of(request.by))
         return drain.result()
 
-    @action("drain.cancel", "DELETE /drain", NODE, OPERATE, tag="cluster")
+    @action(
+        "drain.cancel",
+        "DELETE /drain",
+        NODE,
+        OPERATE,
+        tag="cluster",
+        audit="ended the drain; this node accepts clients again",
+    )
     async def undrain(self, report: Report, request: ByOperator) -> DrainProgress:
         """End the drain, so that this node accepts clients again."""
         drain = self._drain()
         await drain.cancel()
-        log.info("%s ended the drain; this node accepts clients again", name_of(request.by))
         return drain.result()
 
     def _drain(self) -> DrainActions:
@@ -274,7 +285,15 @@ class AdminService:
             raise AdminError(409, ALONE)
         return self.local_node.drain
 
-    @action("leave.begin", "POST /cluster/leave", NODE, OPERATE, tag="cluster", status=202)
+    @action(
+        "leave.begin",
+        "POST /cluster/leave",
+        NODE,
+        OPERATE,
+        tag="cluster",
+        audit="told this node to leave its cluster",
+        status=202,
+    )
     async def leave(self, report: Report, request: LeaveChange) -> Leaving:
         """Hand over everything, leave the cluster permanently, and stop. ``drain`` reports the progress; the log says
         why it failed."""
@@ -284,7 +303,6 @@ class AdminService:
             raise AdminError(409, "this node is leaving")
         if len(self.node_rpc.members()) == 1:
             raise AdminError(409, "this node is the only member of its cluster; stop it instead")
-        log.warning("%s told %s to leave its cluster", name_of(request.by), self.local_node.name)
         earlier, self._leave_error = self._leave_error, ""
         leave = self._given["cluster.leave"](nothing_to_report, texts(LeaveChange(request.force)))
         self._leaving = asyncio.ensure_future(self._watched(leave))

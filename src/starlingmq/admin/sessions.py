@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import islice
@@ -24,8 +23,6 @@ from starlingmq.core.topics.topics import matches, parse_share
 from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import Reason
-
-log = logging.getLogger("starlingmq.admin")
 
 PROTOCOLS: Final = {0: "NATS", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 DETAILS_MAX: Final = 1000  # shown of one session: entries of its window, entries of its queue, subscriptions
@@ -431,6 +428,7 @@ class SessionActions:
         tag="sessions",
         merge=done_at,
         ctl="kick client_id",
+        audit="closed the connection of client {client_id!r}",
         said="{client_id} was disconnected from {nodes}",
     )
     async def kick(self, report: Report, request: OneClient) -> DoneHere:
@@ -441,7 +439,6 @@ class SessionActions:
         self.state.ctx.at(self.driver.clock())
         self.state.ending.fail(session.client, Reason.ADMINISTRATIVE_ACTION, "closed by an operator")
         self.driver.request_turn()
-        log.info("%s closed the connection of client %r", name_of(request.by), session.client_id)
         return DoneHere(True, "disconnected")
 
     @action(
@@ -452,6 +449,7 @@ class SessionActions:
         tag="sessions",
         merge=done_at,
         ctl="end client_id",
+        audit="ended the session of client {client_id!r}",
         said="session of {client_id} on {nodes}: {done}",
     )
     async def end(self, report: Report, request: OneClient) -> DoneHere:
@@ -467,10 +465,4 @@ class SessionActions:
         if not session.ended:
             self.state.ending.end(session)
         stored = await self.driver.stored()
-        log.info("%s ended the session of client %r", name_of(request.by), session.client_id)
         return DoneHere(True, "ended" if stored else "the session has ended; this is stored when the disk works again")
-
-
-def name_of(operator: str) -> str:
-    """The operator, as the log names it."""
-    return repr(operator)[1:-1] if operator else "somebody"

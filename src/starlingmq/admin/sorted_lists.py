@@ -17,7 +17,7 @@ from typing import Annotated, Final, Generic, Literal, TypeVar, get_args
 
 from msgspec import Meta, Struct, json
 
-from starlingmq.admin.declared_actions import NODE, SORTED, Found, Place, Value, action
+from starlingmq.admin.declared_actions import NODE, SORTED, FoundPart, Place, Value, action
 from starlingmq.admin.group_actions import GroupFigures, LedGroups, LedGroupsRequest
 from starlingmq.admin.messages import Filter, RetainedInfo, encoded, info_of
 from starlingmq.admin.operator_problem import AdminError
@@ -224,20 +224,20 @@ class SortedLists:
         self._led = led
 
     @action("clients.sorted", "GET /clients/search", SORTED, tag="sessions")
-    async def search_clients(self, report: Report, request: ClientSearch) -> Found[ClientInfo]:
+    async def search_clients(self, report: Report, request: ClientSearch) -> FoundPart[ClientInfo]:
         """Search connected clients, in a chosen order, with their number."""
         selection = await select_sessions(self._sessions, self._name, request)
         there = [(place, client_info(one, one.client)) for place, one in selection.found if one.client is not None]
-        return Found([info for _, info in there], [place for place, _ in there], selection.total)
+        return FoundPart([info for _, info in there], [place for place, _ in there], selection.total)
 
     @action("sessions.sorted", "GET /sessions/search", SORTED, tag="sessions")
-    async def search_sessions(self, report: Report, request: SessionSearch) -> Found[SessionInfo]:
+    async def search_sessions(self, report: Report, request: SessionSearch) -> FoundPart[SessionInfo]:
         """Search sessions, in a chosen order, with their number."""
         selection = await select_sessions(self._sessions, self._name, request)
-        return Found([session_info(one) for one in selection.entries], selection.places, selection.total)
+        return FoundPart([session_info(one) for one in selection.entries], selection.places, selection.total)
 
     @action("subscriptions.sorted", "GET /subscriptions/search", SORTED, tag="sessions")
-    async def search_subscriptions(self, report: Report, request: SubscriptionSearch) -> Found[SubscriptionInfo]:
+    async def search_subscriptions(self, report: Report, request: SubscriptionSearch) -> FoundPart[SubscriptionInfo]:
         """Search subscriptions, in a chosen order, with their number."""
         selection: Selection[Named] = Selection(request, SUBSCRIPTION_KEYS)
         wanted = SubscriptionsRequest(request.q, request.filter, request.topic)
@@ -261,10 +261,10 @@ class SortedLists:
                 await selection.settle()
         await selection.settle()
         entries = [subscription_info(session, name, one) for session, name, one in selection.entries]
-        return Found(entries, selection.places, selection.total, not selection.is_full)
+        return FoundPart(entries, selection.places, selection.total, not selection.is_full)
 
     @action("groups.sorted", "GET /groups/search", SORTED, tag="cluster")
-    async def search_groups(self, report: Report, request: GroupSearch) -> Found[GroupFigures]:
+    async def search_groups(self, report: Report, request: GroupSearch) -> FoundPart[GroupFigures]:
         """Search groups as their primaries report them, in a chosen order, with their number."""
         selection: Selection[GroupFigures] = Selection(request, GROUP_KEYS)
         after = FIRST
@@ -277,7 +277,7 @@ class SortedLists:
             if part.next is None or selection.is_full:
                 break
             after = After(number_after(part.next))
-        return Found(selection.entries, selection.places, selection.total, part.next is None)
+        return FoundPart(selection.entries, selection.places, selection.total, part.next is None)
 
     @action("retained.sorted", "GET /retained/search", NODE, tag="messages")
     async def search_retained(self, report: Report, request: RetainedSearch) -> SortedRetained:

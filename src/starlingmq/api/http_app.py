@@ -51,7 +51,7 @@ def routed() -> Litestar:
         route_handlers=[
             *pages.routes(),
             *health.routes(),
-            *metrics.routes(PREFIX),
+            *metrics.routes(),
             *nats_views.routes(),
             *routers,
         ],

@@ -92,7 +92,7 @@ def show(found: Result, json_: bool, key: str, columns: Columns, none: str = "no
 
 
 def tell_more(found: Result, key: str) -> None:
-    """What a reply has beside its entries, on stderr."""
+    """Print on stderr: the total, whether there are more entries, and the nodes that did not answer."""
     tell_total(found, key)
     if found.get("more"):
         print("there are more entries; raise --limit", file=sys.stderr)

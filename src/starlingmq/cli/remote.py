@@ -39,7 +39,6 @@ class HttpRoute(NamedTuple):
 
 
 ROUTES: Final = {
-    "metrics": HttpRoute("GET", "/metrics"),
     "metrics.text": HttpRoute("GET", "/metrics", text=True),
     "health": HttpRoute("GET", "/health/ready"),
 }
