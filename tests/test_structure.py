@@ -48,7 +48,6 @@ TWO_SIDES: Final = {
     "Message": "the library's, and the broker's",
     "Subscription": "the library's, and the broker's",
     "Outgoing": "in the library's window, and in the broker's",
-    "Publication": "asked for by HTTP, and as hooks see it",
     "Will": "on the wire, and of a session",
 }
 """Names that two classes share for the same thing at two ends."""

@@ -1,4 +1,4 @@
-"""The last hours of a node: samples in a ring, read in buckets that fit those of other nodes."""
+"""The last hour of a node: samples in a ring, read in buckets that fit those of other nodes."""
 
 from __future__ import annotations
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final
 
 import starlingmq
-from tests.docs import config_page, ledger_page, states
+from tests.docs import actions_page, config_page, ledger_page, states
 
 DOCS: Final = Path(__file__).resolve().parent.parent.parent / "docs"
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
+    "ACTIONS.md": actions_page.page,
     "CONFIGURATION.md": config_page.page,
     "CONFORMANCE.md": ledger_page.page,
     "images/qos2-receiver.svg": states.qos2_receiver,

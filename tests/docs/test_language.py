@@ -17,7 +17,7 @@ from typing import Final
 from tests.docs.blocks import PAGES
 from tests.source_tree import GENERATED, ROOT, parsed
 
-OWN_PAGES: Final = ("CHANGELOG.md", "CONFIGURATION.md", "CONFORMANCE.md", "STATUS.md")
+OWN_PAGES: Final = ("ACTIONS.md", "CHANGELOG.md", "CONFIGURATION.md", "CONFORMANCE.md", "STATUS.md")
 NO_PROSE: Final = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
 DIALECT: Final = re.compile(
     r"\banew\b|\bcan not\b|\bwhoever\b|\bwhosoever\b|\bbe it that\b|\bof (?:which|whom) nobody\b|\blasting session"

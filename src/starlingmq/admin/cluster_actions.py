@@ -184,7 +184,7 @@ class ClusterActions:
 
     @action("histories", "GET /history", tag="overview")
     async def history(self, report: Report, request: HistoryWanted) -> History:
-        """Get rates and states of the last hours, by node. The figures of all nodes in the same buckets."""
+        """Get rates and states of the last hour, by node. The figures of all nodes in the same buckets."""
         wanted = buckets(self._clock(), request.seconds, request.points)
         answers = await self._rpc.everywhere("history", wanted, NodeHistory, request.node)
         nodes = {node: one.series for node, one in answers.results.items()}

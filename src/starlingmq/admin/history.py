@@ -1,4 +1,4 @@
-"""The last hours of this node: figures sampled every few seconds into a ring of bounded size, in memory only.
+"""The last hour of this node: figures sampled every few seconds into a ring of bounded size, in memory only.
 
 A sample has totals (``TOTALS``), from which a reply computes rates, and states at its time (``STATES``). A reply covers
 a time in buckets of equal length whose ends are multiples of that length, so that the buckets of several nodes match.
@@ -29,8 +29,8 @@ from starlingmq.net.process import memory
 from starlingmq.storage.opening import directory_of
 
 STEP: Final = 5  # seconds between two samples
-SECONDS_MAX: Final = 6 * 3600  # that a node keeps
-KEPT: Final = SECONDS_MAX // STEP  # samples; about 700 KiB
+SECONDS_MAX: Final = 3600  # that a node keeps; Prometheus keeps more
+KEPT: Final = SECONDS_MAX // STEP  # samples; about 120 KiB
 POINTS_MAX: Final = 720
 PIECE: Final = 200  # rows that a reply reads in one turn of the event loop
 TOTALS: Final = ("in", "out", "bytes_in", "bytes_out", "dropped", "connections", "cpu")

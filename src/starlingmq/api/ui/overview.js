@@ -1,4 +1,4 @@
-// The overview: charts of the last hours, which the brokers keep themselves, and the state of now.
+// The overview: charts of the last hour, which the brokers keep themselves, and the state of now.
 
 import {api, card, el, goneFor, heading, maybe, missing, nodeColumn, number, sessionLink, table} from "./base.js";
 import {Chart, bytes} from "./chart.js";
@@ -6,7 +6,7 @@ import {language, named, t} from "./language.js";
 
 const MEASURED = Object.fromEntries(["turn", "delivery", "commit", "fsync", "lag"].map((one) => [one, t("latency." + one)]));
 const WAITED = ["commit", "fsync"]; // only for what waits for the disk: not with durability process, nor without a directory
-const TIMES = {300: t("time.5min"), 900: t("time.15min"), 3600: t("time.hour"), 21600: t("time.6hours")};
+const TIMES = {300: t("time.5min"), 900: t("time.15min"), 3600: t("time.hour")};
 const POINTS = 120;
 const HISTORY_MS = 4000;
 

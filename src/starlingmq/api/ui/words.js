@@ -361,7 +361,6 @@ export const WORDS = {
   "time.15min": ["15 minutes", "15 Minuten"],
   "time.30days": ["30 days", "30 Tage"],
   "time.5min": ["5 minutes", "5 Minuten"],
-  "time.6hours": ["6 hours", "6 Stunden"],
   "time.day": ["1 day", "1 Tag"],
   "time.hour": ["1 hour", "1 Stunde"],
   "trace": ["Trace", "Verfolgen"],
