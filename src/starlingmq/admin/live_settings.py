@@ -49,7 +49,7 @@ class SettingActions:
     def __init__(self, local_node: LocalNode) -> None:
         self.local_node = local_node
 
-    @action("config", "GET /config", NODE, tag="upkeep")
+    @action("config", "GET /config", NODE, tag="upkeep", ctl="config")
     async def config(self, report: Report, request: NoArguments) -> dict[str, Any]:
         """Get the settings in force, without secrets."""
         found: dict[str, Any] = to_builtins(masked(self.local_node.in_force()))

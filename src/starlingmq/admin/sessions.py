@@ -414,7 +414,7 @@ class SessionActions:
                 break
         return Subscriptions(found, next=following)
 
-    @action("session", "GET /session", ALL, tag="sessions", merge=newest)
+    @action("session", "GET /session", ALL, tag="sessions", merge=newest, ctl="session client_id")
     async def session(self, report: Report, request: OneClient) -> SessionAnswer:
         """Get a session from any node: client, subscriptions, inflight window and queue."""
         session = self._find(request.client_id)

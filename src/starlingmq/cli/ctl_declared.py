@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 import typer
@@ -39,6 +39,7 @@ from starlingmq.cli.remote import ANSWER_SECONDS
 from starlingmq.cli.tables import Columns, WideOption, columns_of, table
 
 SHOWN: Final = 1000
+KEYWORD: Final = Parameter.KEYWORD_ONLY
 NOT_OPTIONS: Final = ("by", "cursor", "sort", "descending", "everywhere")
 EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="All nodes.")]
 LAST: Final = {"data_dir": DataDirOption, "config": FileOption, "json_": JsonOption}
@@ -47,7 +48,7 @@ LAST: Final = {"data_dir": DataDirOption, "config": FileOption, "json_": JsonOpt
 Rows = Callable[[Result], list[Result]]
 Shown = tuple[Iterable[str], int]
 """Lines for stdout, made only if they are printed, and the exit code."""
-Show = Callable[[Result, dict[str, Any]], Shown]
+Show = Callable[..., Shown]
 
 ROWS: Final[dict[str, Rows]] = {}
 SHOWS: Final[dict[str, Show]] = {}
@@ -59,7 +60,8 @@ def rows(name: str) -> Callable[[Rows], Rows]:
 
 
 def shows(name: str) -> Callable[[Show], Show]:
-    """The function is called with the reply of this action, and the values of the options."""
+    """The function is called with the reply of this action, and the values of the options. Its parameters that have a
+    keyword are further options of the command."""
     return lambda show: SHOWS.setdefault(name, show)
 
 
@@ -91,9 +93,12 @@ def command_of(declared: Declared) -> Callable[..., int]:
         parameters.append(_keyword("limit", SHOWN, LimitOption))
     if declared.columns:
         parameters.append(_keyword("wide", False, WideOption))
-    parameters += [_keyword(name, False if name == "json_" else None, kind) for name, kind in LAST.items()]
+    show = SHOWS.get(declared.name, _shown)
+    more = [one for one in signature(show, eval_str=True).parameters.values() if one.kind is KEYWORD]
+    parameters += [*more, *(_keyword(name, False if name == "json_" else None, kind) for name, kind in LAST.items())]
 
     def command(data_dir: str | None, config: str | None, json_: bool, **given: Any) -> int:
+        further = {one.name: given.pop(one.name) for one in more}
         words = {name: as_text(given[name]) for name in given if name not in (*left_out, "wide")}
         words |= {field.name: "no" if given[field.name] else "" for field in own if _is_negative(field)}
         if given.get("everywhere"):
@@ -103,7 +108,7 @@ def command_of(declared: Declared) -> Callable[..., int]:
         else:
             with progress(json_ or not declared.waits) as report:
                 found = ask_within(ANSWER_SECONDS, declared.name, data_dir, config, words, report)
-        lines, code = _shown(declared, found, given, words)
+        lines, code = _shown(declared, found, given, words, further)
         if json_:
             print(json.dumps(found))
             return code
@@ -127,9 +132,11 @@ def _listed(
     return sorted_or_listed(declared.name, key, given["limit"], data_dir, config, order, **words)
 
 
-def _shown(declared: Declared, found: Result, given: dict[str, Any], words: dict[str, str]) -> Shown:
+def _shown(
+    declared: Declared, found: Result, given: dict[str, Any], words: dict[str, str], further: dict[str, Any]
+) -> Shown:
     if declared.name in SHOWS:
-        return SHOWS[declared.name](found, given)
+        return SHOWS[declared.name](found, given, **further)
     if not declared.columns:
         told = {name: _word(one) for name, one in (words | found).items()}
         return (declared.said.format_map(told) for _ in (1,)), 0
@@ -187,4 +194,4 @@ def _parameter(field: FieldInfo, is_needed: bool | None) -> Parameter:
 
 
 def _keyword(name: str, default: object, annotation: Any) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return Parameter(name, KEYWORD, default=default, annotation=annotation)

@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import typer
@@ -20,12 +21,13 @@ from starlingmq.cli.ctl_ask import (
     DescendingOption,
     LimitOption,
     ListOrder,
+    Result,
     ask,
     nothing,
     show,
     sorted_or_listed,
 )
-from starlingmq.cli.ctl_declared import SHOWN, rows
+from starlingmq.cli.ctl_declared import SHOWN, Shown, rows, shows
 from starlingmq.cli.tables import Column, Columns, WideOption, columns_of
 from starlingmq.log import printable
 
@@ -50,31 +52,30 @@ RETAINED: Final[Columns] = {
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client id.")]
 
 
+@shows("session")
 def session(
-    client_id: ClientArgument,
+    found: Result,
+    given: dict[str, Any],
+    *,
     all_: Annotated[bool, typer.Option("--all", help="All subscriptions and messages, not the first ten.")] = False,
-    data_dir: DataDirOption = None,
-    config: FileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Show a session from any node: client, subscriptions, inflight window and queue."""
-    found = ask("session", data_dir, config, client_id=client_id)
-    if json_:
-        print(json.dumps(found))
-        return
+) -> Shown:
+    return _session_lines(found, all_), 0
+
+
+def _session_lines(found: Result, all_: bool) -> Iterator[str]:
     told = {**found["session"], "node": found["node"], **(found["client"] or {})}
     for name, value in told.items():
         if value not in (None, ""):
-            print(f"{name.replace('_', ' '):16} {_fact(name, value)}")
+            yield f"{name.replace('_', ' '):16} {_fact(name, value)}"
     count: dict[str, Any] = found["session"]
     subscribed = [f"{plain(each['filter'])} (QoS {each['qos']})" for each in found["subscriptions"]]
     window = [f"{each['packet_id']}: {plain(each['topic'] or '?')}, {each['stage']}" for each in found["window"]]
     queue = [
         f"{plain(each['topic'] or 'on disk')}, {each['size']:,} bytes, QoS {each['qos']}" for each in found["queue"]
     ]
-    _print_first("subscribes", subscribed, count["subscriptions"], all_)
-    _print_first("in flight", window, count["inflight"], all_)
-    _print_first("queued", queue, count["queued"], all_)
+    yield from _first("subscribes", subscribed, count["subscriptions"], all_)
+    yield from _first("in flight", window, count["inflight"], all_)
+    yield from _first("queued", queue, count["queued"], all_)
 
 
 def _fact(name: str, value: object) -> str:
@@ -83,14 +84,14 @@ def _fact(name: str, value: object) -> str:
     return f"{value:,} {UNITS.get(name, '')}".rstrip() if isinstance(value, int) else plain(str(value))
 
 
-def _print_first(title: str, lines: list[str], total: int, all_: bool) -> None:
+def _first(title: str, lines: list[str], total: int, all_: bool) -> Iterator[str]:
     """``lines``: those that the broker has sent, of ``total``."""
     shown = lines if all_ else lines[:SHOWN_OF_SESSION]
     for line in shown:
-        print(f"{title:16} {line}")
+        yield f"{title:16} {line}"
     if total > len(shown):
         hint = f"not listed: a broker shows the first {len(lines):,}" if all_ else "--all"
-        print(f"{title:16} … and {total - len(shown):,} more: {hint}")
+        yield f"{title:16} … and {total - len(shown):,} more: {hint}"
 
 
 def retained(
@@ -168,12 +169,9 @@ def _link_row(link: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def config(
-    node: AtOption = "", data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False
-) -> None:
-    """Print the settings in force, without secrets."""
-    found = ask("config", data_dir, config, node=node)
-    print(json.dumps(found) if json_ else yaml.safe_dump(found, sort_keys=False).rstrip())
+@shows("config")
+def config(found: Result, given: dict[str, Any]) -> Shown:
+    return (yaml.safe_dump(one, sort_keys=False).rstrip() for one in [found]), 0
 
 
 def log(
@@ -228,9 +226,7 @@ def metrics(
 
 
 LOOKS: Final = (
-    session,
     retained,
     metrics,
-    config,
     log,
 )

@@ -15,10 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from msgspec.structs import fields
-
-from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.typed_actions import reader_of
 from starlingmq.cli.declare import CommandError
 
 if TYPE_CHECKING:
@@ -99,6 +95,11 @@ def _declared(action: str) -> Declared | None:
 
 def _ask_declared(url: str, declared: Declared, arguments: dict[str, str], seconds: float) -> dict[str, Any]:
     """Raises CommandError."""
+    from msgspec.structs import fields  # these are late for commands that never ask over HTTP
+
+    from starlingmq.admin.operator_problem import AdminError
+    from starlingmq.admin.typed_actions import reader_of
+
     method, path = declared.http.split()
     try:
         request = reader_of(declared.request)(arguments | {"cursor": ""})
