@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
+from typing import Annotated, Any, Literal
 
 import pytest
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from starlingmq.admin.node_rpc import nothing_to_report
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, ask, texts, typed
+from starlingmq.admin.typed_actions import FIRST, PAGE, After, Limit, ask, reader_of, texts, typed
 from starlingmq.net.control_socket import Report
 
 
@@ -20,6 +21,14 @@ class Question(Struct, frozen=True):
     rate: int = 7
     cursor: After = FIRST
     limit: Limit = PAGE
+
+
+class Limited(Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1)]
+    kind: Literal["old", "new"] = "new"
+    qos: Annotated[int, Meta(ge=0, le=2)] = 0
+    before: Annotated[int, Meta(ge=5)] | None = None
+    online: Annotated[bool | None, Meta(description="Or both.")] = None
 
 
 class Told(Struct, frozen=True):
@@ -75,6 +84,31 @@ def test_a_request_arrives_as_it_was_sent() -> None:
     question = Question("n", True, 3, After(4), Limit(5))
     assert asyncio.run(ask(ACTION, nothing_to_report, question, Told)) == Told(question)
     assert texts(question) == {"name": "n", "force": "yes", "rate": "3", "cursor": "4", "limit": "5"}
+
+
+def test_the_limits_of_a_field_hold_for_its_text() -> None:
+    read = reader_of(Limited)
+    assert read({"name": "n", "kind": "", "before": "", "online": ""}) == Limited("n")
+    assert read({"name": "n", "kind": "old", "qos": "2", "before": "5", "online": "no"}) == Limited(
+        "n", "old", 2, 5, False
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("name", "", "expected `str` of length >= 1"),
+        ("kind", "middle", "must be one of old, new"),
+        ("qos", "3", "expected `int` <= 2"),
+        ("before", "4", "expected `int` >= 5"),
+    ],
+)
+def test_a_text_beyond_the_limits_is_refused_and_named(name: str, text: str, why: str) -> None:
+    with pytest.raises(AdminError, match="^" + re.escape(f"{name}: {why}")) as refused:
+        reader_of(Limited)({"name": "n", name: text})
+    assert refused.value.status == 400
+    with pytest.raises(AdminError, match=r"^name: is missing$"):
+        reader_of(Limited)({})
 
 
 def test_an_unset_field_is_not_in_the_reply() -> None:

@@ -135,3 +135,14 @@ def test_with_long_client_ids_columns_are_left_out_and_named_rather_than_lines_b
 def test_no_column_is_left_out_where_the_first_one_fills_the_line() -> None:
     columns, rows, left_out = fitting([Column("id"), Column("a"), Column("b")], [["x" * 90, "1", "2"]], 80)
     assert (len(columns), rows, left_out) == (3, [["x" * 90, "1", "2"]], [])
+
+
+def test_columns_are_read_from_the_words_of_a_declaration() -> None:
+    found = columns_of("client_id: client, node, connected_at: age/age, queued, dropped/bytes*", ClientInfo)
+    assert dict(found) == {
+        "client_id": Column("client"),
+        "node": Column("node"),
+        "connected_at": Column("age", "age"),
+        "queued": Column("queued", "number"),
+        "dropped": Column("dropped", "bytes", wide=True),
+    }

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import HERE, OPERATE, action
+from starlingmq.admin.declared_actions import HERE, OPERATE, ByNode, action
 from starlingmq.admin.history import POINTS_MAX, SECONDS_MAX, History, NodeHistory, buckets
 from starlingmq.admin.node_rpc import Missing, NodeRpc
 from starlingmq.admin.operator_bans import BanChange, BanNews, BansReceived, BanUpdate, NewBan, OneBan
@@ -67,21 +67,6 @@ class OneStreamAt(Struct, frozen=True):
     node: OneNode = ""
 
 
-class StreamsCreated(Struct, frozen=True):
-    nodes: dict[str, StreamView]
-    missing: list[Missing]
-
-
-class StreamsTrimmed(Struct, frozen=True):
-    nodes: dict[str, StreamTrimmed]
-    missing: list[Missing]
-
-
-class StreamsDeleted(Struct, frozen=True):
-    nodes: dict[str, StreamDeleted]
-    missing: list[Missing]
-
-
 class Overviews(Struct, frozen=True):
     node: str
     nodes: list[Overview]
@@ -137,7 +122,7 @@ class ClusterActions:
     # Streams
 
     @action("streams.create", "POST /streams", HERE, OPERATE, tag="upkeep", status=201, body="NewStreamBody")
-    async def create(self, report: Report, request: NewStreamAt) -> StreamsCreated:
+    async def create(self, report: Report, request: NewStreamAt) -> ByNode[StreamView]:
         """Create a stream that keeps messages of the given topics."""
         if any("\n" in topic for topic in request.topics):
             raise AdminError(400, "topics: must not contain line breaks")
@@ -151,22 +136,22 @@ class ClusterActions:
         answers = await self._rpc.everywhere("stream.create", made, StreamView, request.node)
         if not request.node:
             await self._spread(report, GossipRequest.created(made))
-        return StreamsCreated(answers.results, answers.missing)
+        return ByNode(answers.results, answers.missing)
 
     @action("streams.trim", "POST /streams/trim", HERE, OPERATE, tag="upkeep")
-    async def trim(self, report: Report, request: StreamTrimAt) -> StreamsTrimmed:
+    async def trim(self, report: Report, request: StreamTrimAt) -> ByNode[StreamTrimmed]:
         """Delete the messages of a stream before an offset, in whole segment files."""
         asked = StreamTrim(request.name, request.before)
         answers = await self._rpc.everywhere("stream.trim", asked, StreamTrimmed, request.node)
-        return StreamsTrimmed(answers.results, answers.missing)
+        return ByNode(answers.results, answers.missing)
 
     @action("streams.delete", "DELETE /streams", HERE, OPERATE, tag="upkeep")
-    async def end(self, report: Report, request: OneStreamAt) -> StreamsDeleted:
+    async def end(self, report: Report, request: OneStreamAt) -> ByNode[StreamDeleted]:
         """Delete a stream and all its messages."""
         answers = await self._rpc.everywhere("stream.delete", OneStream(request.name), StreamDeleted, request.node)
         if not request.node:
             await self._spread(report, GossipRequest(request.name, deleted=True))
-        return StreamsDeleted(answers.results, answers.missing)
+        return ByNode(answers.results, answers.missing)
 
     async def _spread(self, report: Report, request: GossipRequest) -> None:
         """Have all nodes store the definition, so that a node that is missing now receives it later."""

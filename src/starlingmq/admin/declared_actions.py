@@ -74,6 +74,13 @@ class FoundPart(Struct, Generic[E], frozen=True):
     complete: bool = True
 
 
+class ByNode(Struct, Generic[E], frozen=True):
+    """The replies of the nodes, by their names."""
+
+    nodes: dict[str, E]
+    missing: list[Missing]
+
+
 Act = TypeVar("Act", bound=Callable[..., Awaitable[Any]])
 Merge = Callable[[NodeRpc, Answers[Any], Any], Any]
 Order = Callable[[list[Any]], list[Any]]
@@ -251,7 +258,7 @@ async def _sorted(declared: Declared, rpc: NodeRpc, report: Report, arguments: d
 def _merged(declared: Declared, rpc: NodeRpc, answers: Answers[Any], request: Struct) -> Any:
     lists = lists_of(declared.reply)
     if not lists:
-        return told(declared)(answers.results, answers.missing)
+        return ByNode(answers.results, answers.missing)
     found = {
         name: [replace(entry, node=node) for node, reply in answers.results.items() for entry in getattr(reply, name)]
         for name in lists
@@ -290,6 +297,8 @@ def told(declared: Declared) -> Any:
     if declared.scope == PAGED:
         shape = [(key, get_type_hints(reply)[key]), ("next", str | None)]
         return defstruct(f"{key.removesuffix('s').title()}Page", [("node", str), *shape, missing], frozen=True)
+    if get_origin(reply) is ByNode:
+        return _by_node(*get_args(reply))
     if not isinstance(reply, type) or not issubclass(reply, Struct):
         return dict[str, Any]
     if declared.scope == HERE or (declared.scope == NODE and "node" in reply.__struct_fields__):
@@ -298,4 +307,10 @@ def told(declared: Declared) -> Any:
         return defstruct(f"{reply.__name__}At", [("node", str)], bases=(reply,), frozen=True, kw_only=True)
     if lists := lists_of(reply):
         return defstruct(f"Listed{next(iter(lists)).title()}", [("node", str), *lists.items(), missing], frozen=True)
-    return defstruct(f"{reply.__name__}ByNode", [("nodes", dict[str, reply]), missing], frozen=True)  # type: ignore[valid-type]
+    return _by_node(reply)
+
+
+def _by_node(reply: type[Any]) -> Any:
+    """``ByNode`` with a name for the document."""
+    shape = [("nodes", dict[str, reply]), ("missing", list[Missing])]  # type: ignore[valid-type]
+    return defstruct(f"{reply.__name__}ByNode", shape, frozen=True)

@@ -65,13 +65,15 @@ def typed(kind: type[Q], act: Callable[[Report, Q], Awaitable[Any]]) -> Action:
 def reader_of(kind: type[Q]) -> Callable[[dict[str, str]], Q]:
     """The function that makes a request of its texts. It raises AdminError."""
     readers = {field.name: _reader(field.type) for field in fields(kind)}
+    chosen = {field.name for field in fields(kind) if get_origin(taken_apart(field.type)[0]) is Literal}
     required = [field.name for field in fields(kind) if is_required(field)]
 
     def read(arguments: dict[str, str]) -> Q:
         for name in required:
             if name not in arguments:
                 raise AdminError(400, f"{name}: is missing")
-        return kind(**{name: reader(name, arguments[name]) for name, reader in readers.items() if name in arguments})
+        given = {name: text for name, text in arguments.items() if text or name not in chosen}  # "": the default
+        return kind(**{name: reader(name, given[name]) for name, reader in readers.items() if name in given})
 
     return read
 
