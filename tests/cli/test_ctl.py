@@ -18,6 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from starlingmq import Broker
+from starlingmq.admin.declared_actions import DECLARED
 from starlingmq.cli import ctl_inspect
 from starlingmq.cli.app import build_app
 from starlingmq.cli.ctl import app
@@ -32,50 +33,29 @@ OF_THE_API = {
     "GET /health/ready": "health",
     "GET /metrics": "metrics",
     "GET /overview": "overview",
-    "GET /cluster/overview": "overview",
-    "GET /links": "links",
     "GET /log": "log",
     "GET /alarms": "alarms",
-    "GET /certificates": "certificates",
     "GET /connectors": "connectors",
     "POST /connectors/test": "connectors",
-    "GET /rules": "rules",
-    "GET /rules/test": "may",
-    "GET /users": "users",
     "GET /session/message": "message",
-    "GET /clients": "clients",
     "GET /clients/search": "clients",
     "GET /activity": "top",
-    "GET /sessions": "sessions",
     "GET /sessions/search": "sessions",
-    "GET /subscriptions": "subscriptions",
     "GET /subscriptions/search": "subscriptions",
-    "GET /session": "session",
-    "DELETE /session": "end",
-    "DELETE /client": "kick",
     "POST /publish": "publish",
     "GET /retained": "retained",
     "GET /retained/search": "retained",
     "GET /retained/message": "retained",
-    "DELETE /retained/message": "unretain",
     "GET /nodes": "cluster members",
-    "GET /routes": "cluster routes",
-    "GET /copies": "cluster copies",
-    "GET /shares": "cluster shares",
     "GET /groups": "groups",
     "GET /groups/search": "groups",
     "GET /drain": "drain",
     "POST /drain": "drain",
     "DELETE /drain": "drain",
-    "POST /rebalance": "rebalance",
     "POST /cluster/leave": "cluster leave",
-    "POST /cluster/forget": "cluster forget",
-    "POST /cluster/give-up": "cluster give-up",
     "GET /tail": "tail",
     "GET /trace": "trace",
-    "GET /bans": "bans",
     "POST /bans": "ban",
-    "DELETE /bans": "unban",
     "GET /storage": "storage stats",
     "POST /storage/check": "storage check",
     "POST /storage/compact": "storage compact",
@@ -83,13 +63,8 @@ OF_THE_API = {
     "POST /streams": "stream create",
     "DELETE /streams": "stream delete",
     "POST /streams/trim": "stream trim",
-    "GET /config": "config",
-    "POST /reload": "reload",
-    "GET /settings": "settings",
-    "PUT /settings": "set",
-    "GET /listeners": "listeners",
 }
-"""The routes of the HTTP API, and the terminal command of each; ``top`` is a command of its own."""
+"""Further routes of the HTTP API, and the terminal command of each; ``top`` is a command of its own."""
 
 OF_NATS_TOOLS = {"GET /varz", "GET /connz", "GET /subsz", "GET /healthz"}
 """For monitoring tools that know nats-server, not for a person on a terminal."""
@@ -115,9 +90,10 @@ def test_there_is_a_command_for_everything_the_api_has() -> None:
 
     paths = asyncio.run(document())["paths"]
     asked = {f"{method.upper()} {path.removeprefix('/api/v1')}" for path, told in paths.items() for method in told}
-    assert asked == set(OF_THE_API) | OF_NATS_TOOLS | OF_THE_DASHBOARD
+    declared = {one.http: one.ctl.split()[0].replace("/", " ") for one in DECLARED.values() if one.ctl}
+    assert asked == {*OF_THE_API, *declared} | OF_NATS_TOOLS | OF_THE_DASHBOARD
     there = commands(get_command(app)) | {"top": get_command(build_app(["top"]))}
-    assert set(OF_THE_API.values()) <= set(there)
+    assert {*OF_THE_API.values(), *declared.values()} <= set(there)
 
 
 def test_every_command_of_ctl_has_json() -> None:
