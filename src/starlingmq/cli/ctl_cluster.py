@@ -131,7 +131,7 @@ def _route_lines(found: Result) -> Iterator[str]:
 @shows("cluster.copies")
 def copies(found: Result, given: dict[str, Any]) -> Shown:
     """The exit code is 0 if the loss of any one node would lose nothing, and 3 otherwise."""
-    return _copy_lines(found["nodes"]), DEGRADED if _at_risk(found["nodes"]) or not found["nodes"] else 0
+    return _copies(found["nodes"]), DEGRADED if _at_risk(found["nodes"]) or not found["nodes"] else 0
 
 
 @shows("cluster.shares")
@@ -140,6 +140,14 @@ def shares(found: Result, given: dict[str, Any]) -> Shown:
     unknown = any(node["unknown"] for node in found["nodes"])
     whole = found["listed"] and not (found["asking"] or found["copying"] or unknown)
     return _share_lines(found), 0 if whole else DEGRADED
+
+
+def _copies(nodes: list[dict[str, Any]]) -> Iterator[str]:
+    if not nodes:
+        yield "no copies: cluster.copies is 1, so what a node stores is lost with its disk"
+        return
+    yield table(COPIES, [_copy_row(each) for each in nodes])
+    yield from _copy_lines(nodes)
 
 
 def _copy_row(each: dict[str, Any]) -> dict[str, Any]:
@@ -167,10 +175,6 @@ def _at_risk(nodes: list[dict[str, Any]]) -> bool:
 
 
 def _copy_lines(nodes: list[dict[str, Any]]) -> Iterator[str]:
-    if not nodes:
-        yield "no copies: cluster.copies is 1, so what a node stores is lost with its disk"
-        return
-    yield table(COPIES, [_copy_row(each) for each in nodes])
     for each in nodes:
         if each["unserved"]:
             yield f"the data of {each['node']} is not served: {each['unserved']}"
