@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from operator import attrgetter
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -102,18 +102,18 @@ class Declared:
     http: str
     scope: Scope
     right: Right
-    tag: str
-    status: int
-    body: str
-    seconds: float
-    waits: bool
-    merge: Merge | None
-    order: Mapping[str, Order]
-    ctl: str
-    columns: str
-    said: str
-    none: str
-    audit: str
+    tag: str = ""
+    status: int = 200
+    body: str = ""
+    seconds: float = CALL_SECONDS
+    waits: bool = False
+    merge: Merge | None = None
+    order: Mapping[str, Order] = field(default_factory=dict)
+    ctl: str = ""
+    columns: str = ""
+    said: str = ""
+    none: str = "none"
+    audit: str = ""
 
     @cached_property
     def help(self) -> str:
@@ -145,31 +145,11 @@ DECLARED: Final[dict[str, Declared]] = {}
 """Those that operators can ask for, by their names."""
 
 
-def action(
-    name: str,
-    http: str = "",
-    scope: Scope = HERE,
-    right: Right = VIEW,
-    tag: str = "",
-    status: int = 200,
-    body: str = "",
-    seconds: float = CALL_SECONDS,
-    waits: bool = False,
-    merge: Merge | None = None,
-    order: Mapping[str, Order] | None = None,
-    ctl: str = "",
-    columns: str = "",
-    said: str = "",
-    none: str = "none",
-    audit: str = "",
-) -> Callable[[Act], Act]:
-    """Declare the method. Its parameters are ``report`` and ``request``."""
+def action(name: str, http: str = "", scope: Scope = HERE, right: Right = VIEW, **more: Any) -> Callable[[Act], Act]:
+    """Declare the method, whose parameters are ``report`` and ``request``. ``more``: other fields of ``Declared``."""
 
     def declare(act: Act) -> Act:
-        words = ctl, columns, said, none, audit
-        declared = Declared(
-            name, act, http, scope, right, tag, status, body, seconds, waits, merge, order or {}, *words
-        )
+        declared = Declared(name, act, http, scope, right, **more)
         act.declared = declared  # type: ignore[attr-defined]
         if http:
             DECLARED[name] = declared

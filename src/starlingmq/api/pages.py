@@ -13,40 +13,9 @@ from starlingmq.api.entrance import POLICY
 from starlingmq.api.guard import PAGE
 
 KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-PAGES: Final = {
-    "/": "index.html",
-    "/docs": "docs.html",
-    **{
-        f"/ui/{name}": name
-        for name in (
-            "activity.js",
-            "alarms.js",
-            "app.js",
-            "bans.js",
-            "base.js",
-            "chart.js",
-            "connectors.js",
-            "docs.js",
-            "hand.js",
-            "icon.svg",
-            "language.js",
-            "lists.js",
-            "log.js",
-            "map.js",
-            "mqtt.js",
-            "overview.js",
-            "publish.js",
-            "rules.js",
-            "settings.js",
-            "stream.js",
-            "style.css",
-            "tail.js",
-            "trace.js",
-            "units.js",
-            "views.js",
-            "words.js",
-        )
-    },
+UI: Final = files("starlingmq.api").joinpath("ui")
+PAGES: Final = {"/": "index.html", "/docs": "docs.html"} | {
+    f"/ui/{file.name}": file.name for file in UI.iterdir() if file.name.endswith((".js", ".css", ".svg"))
 }
 FRESH: Final = {"cache-control": "no-cache"}
 HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,253}(?=:\d{1,5}$|$)")  # a policy can name no IPv6 address
@@ -57,7 +26,7 @@ def routes() -> list[HTTPRouteHandler]:
 
 
 def _page(path: str, name: str) -> HTTPRouteHandler:
-    body = files("starlingmq.api").joinpath("ui", name).read_bytes()
+    body = UI.joinpath(name).read_bytes()
     kind = KINDS[name.rpartition(".")[2]]
 
     @get(path, include_in_schema=False, opt=PAGE)

@@ -139,7 +139,7 @@ def _shown(
         return SHOWS[declared.name](found, given, **further)
     if not declared.columns:
         told = {name: _word(one) for name, one in (words | found).items()}
-        return (declared.said.format_map(told) for _ in (1,)), 0
+        return [declared.said.format_map(told)], 0
     return table_lines(declared, found, given), 0
 
 

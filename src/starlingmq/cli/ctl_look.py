@@ -171,7 +171,7 @@ def _link_row(link: dict[str, Any], gone: dict[str, str]) -> dict[str, Any]:
 
 @shows("config")
 def config(found: Result, given: dict[str, Any]) -> Shown:
-    return (yaml.safe_dump(one, sort_keys=False).rstrip() for one in [found]), 0
+    return [yaml.safe_dump(found, sort_keys=False).rstrip()], 0
 
 
 def log(
