@@ -102,7 +102,7 @@ async def test_an_operator_gets_the_same_at_each_door_of_a_node(
         assert answer.status_code in (*DONE, *NOT_HERE), (declared.name, answer.text)
         texts = {name: as_text(value) for name, value in arguments(declared).items()} | {"by": "somebody"}
         try:
-            again = await broker._admin.actions[declared.name](nothing_to_report, texts)
+            again = await broker._admin.action_named(declared.name)(nothing_to_report, texts)
         except Exception as error:
             assert ours(error), declared.name
             assert declared.right == OPERATE or answer.status_code in NOT_HERE, (declared.name, str(error))

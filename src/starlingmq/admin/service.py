@@ -126,8 +126,7 @@ class AdminService:
             self.poller = PeerPoller(local_node.cluster, self.node_rpc, bans, gossip)
             self.node_rpc.actions |= bound(self.poller)
         self.traces = Traces(self.node_rpc)
-        self.actions: dict[str, Action] = {name: self._given_one(name) for name in DECLARED}
-        self.actions |= for_operators(self.node_rpc, self.node_rpc.actions)
+        self.actions = for_operators(self.node_rpc, self.node_rpc.actions)
         self.actions |= bound(ClusterActions(self.node_rpc, local_node.driver.clock), self.traces)
         if local_node.cluster is None:
             self.actions["cluster.status"] = self._only_member
@@ -321,6 +320,10 @@ class AdminService:
             "clients": here.state.ctx.counters.clients_connected,
         }
         return {"cluster": None, "node": here.name, "serving": here.serving, "members": [own]}
+
+    def action_named(self, name: str) -> Action:
+        """A declared action, which the broker may not have: then it is refused."""
+        return self.actions.get(name) or self._given_one(name)
 
     def _given_one(self, name: str) -> Action:
         """An action of the control socket, with its operator in the log if it changes something."""

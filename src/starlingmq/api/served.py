@@ -36,7 +36,7 @@ class Served:
                 value.encode()
             except UnicodeEncodeError:
                 raise AdminError(400, f"{name}: is not valid text") from None
-        return await self.service.actions[action](nothing_to_report, arguments)
+        return await self.service.action_named(action)(nothing_to_report, arguments)
 
     def who(self, request: Request[Any, Any, Any]) -> str:
         """The operator, as the logs of all nodes name the request."""
