@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starlingmq.admin.loop_lag import LoopLag
-from starlingmq.auth.access_control import AccessControl
-from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
-from starlingmq.config.settings import Config
-from starlingmq.core.broker import BrokerState
-from starlingmq.core.context.ready import Notice
-from starlingmq.net.driver import Driver
-from starlingmq.net.listeners.listeners import Listener
 
 if TYPE_CHECKING:
     from starlingmq.admin.drain_actions import DrainActions
+    from starlingmq.auth.access_control import AccessControl
+    from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
     from starlingmq.auth.passwords import Hashing
+    from starlingmq.config.settings import Config
+    from starlingmq.core.broker import BrokerState
+    from starlingmq.core.context.ready import Notice
+    from starlingmq.net.driver import Driver
+    from starlingmq.net.listeners.listeners import Listener
     from starlingmq.net.peers.cluster_shell import Cluster
     from starlingmq.otel.tracing import Tracing
 
