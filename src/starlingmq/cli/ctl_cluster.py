@@ -14,7 +14,7 @@ from starlingmq.cli.ctl_declared import Shown, shows
 from starlingmq.cli.ctl_leave import leave_url
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
-from starlingmq.cli.tables import Column, Columns, WideOption, cell, table
+from starlingmq.cli.tables import WideOption, cell, columns_of, table
 
 NOT_SERVING: Final = 1  # exit code
 DEGRADED: Final = 3  # exit code
@@ -29,36 +29,13 @@ LOST: Final = {
     "removed": "because their nodes were removed from the cluster",
     "told_again": "by clients that had sent nothing since they were told so",
 }
-MEMBERS: Final[Columns] = {
-    "name": Column("name"),
-    "number": Column("number", "number", wide=True),
-    "state": Column("state"),
-    "connection": Column("connection"),
-    "address": Column("address"),
-    "version": Column("version", wide=True),
-    "clients": Column("clients", "number"),
-    "routes": Column("routes", "number", wide=True),
-    "queued": Column("waiting", "number"),
-    "queued_bytes": Column("bytes", "bytes", wide=True),
-    "unacknowledged": Column("unacknowledged", "number", wide=True),
-}
-COPIES: Final[Columns] = {
-    "node": Column("data of"),
-    "server": Column("served by"),
-    "in_step": Column("in step"),
-    "followers": Column("followers"),
-}
-SHARES: Final[Columns] = {
-    "node": Column("node"),
-    "leads": Column("leads", "number"),
-    "deputizes": Column("deputy of", "number"),
-    "behind": Column("behind", "number"),
-}
-ROUTES: Final[Columns] = {
-    "filter": Column("filter"),
-    "node": Column("node"),
-    "subscribers": Column("subscribers"),
-}
+MEMBERS: Final = columns_of(
+    "name, number/number*, state, connection, address, version*, clients/number, routes/number*, queued: "
+    "waiting/number, queued_bytes: bytes/bytes*, unacknowledged/number*"
+)
+COPIES: Final = columns_of("node: data of, server: served by, in_step, followers")
+SHARES: Final = columns_of("node, leads/number, deputizes: deputy of/number, behind/number")
+ROUTES: Final = columns_of("filter, node, subscribers")
 
 ForceOption = Annotated[bool, typer.Option("--force", help="Proceed even if data is lost.")]
 

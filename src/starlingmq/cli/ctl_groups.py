@@ -12,22 +12,13 @@ from starlingmq.cli.ctl_ask import DescendingOption, ListOrder, nothing, sorted_
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import progress
 from starlingmq.cli.remote import is_url
-from starlingmq.cli.tables import Column, Columns, WideOption, table
+from starlingmq.cli.tables import WideOption, columns_of, table
 
 GROUPS_MAX: Final = 10_000
-COLUMNS: Final[Columns] = {
-    "name": Column("group"),
-    "filter": Column("filter"),
-    "strategy": Column("strategy"),
-    "primary": Column("primary"),
-    "members": Column("members", "number"),
-    "online_here": Column("here", "number", wide=True),
-    "cursor": Column("cursor", "number", wide=True),
-    "lag": Column("lag", "number"),
-    "lent": Column("lent", "number", wide=True),
-    "redelivered": Column("redelivered", "number", wide=True),
-    "elsewhere": Column("elsewhere", wide=True),
-}
+COLUMNS: Final = columns_of(
+    "name: group, filter, strategy, primary, members/number, online_here: here/number*, cursor/number*, "
+    "lag/number, lent/number*, redelivered/number*, elsewhere*"
+)
 
 
 def groups(

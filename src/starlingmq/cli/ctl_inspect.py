@@ -16,31 +16,16 @@ from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import NodeOption, Result, ask, show
 from starlingmq.cli.ctl_declared import Shown, shows, table_lines
 from starlingmq.cli.ctl_look import ClientArgument
-from starlingmq.cli.tables import Column, Columns, WideOption
+from starlingmq.cli.tables import WideOption, columns_of
 
 DENIED: Final = 1  # exit code
 FAILED: Final = 1
 
-ALARMS: Final[Columns] = {
-    "kind": Column("alarm"),
-    "severity": Column("severity"),
-    "node": Column("node"),
-    "since": Column("since", "age"),
-    "ended": Column("ended", "age"),
-    "text": Column("text"),
-    "next": Column("what to do", wide=True),
-    "page": Column("page", wide=True),
-}
-CONNECTORS: Final[Columns] = {
-    "name": Column("connector"),
-    "node": Column("node"),
-    "address": Column("address"),
-    "accepted": Column("accepted", "number"),
-    "failed": Column("failed", "number"),
-    "failing": Column("in a row", "number"),
-    "accepted_at": Column("last accepted", "age"),
-    "problem": Column("last problem"),
-}
+ALARMS: Final = columns_of("kind: alarm, severity, node, since/age, ended/age, text, next: what to do*, page*")
+CONNECTORS: Final = columns_of(
+    "name: connector, node, address, accepted/number, failed/number, failing: in a row/number, accepted_at: last "
+    "accepted/age, problem: last problem"
+)
 
 
 def alarms(

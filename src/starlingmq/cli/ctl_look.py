@@ -28,7 +28,7 @@ from starlingmq.cli.ctl_ask import (
     sorted_or_listed,
 )
 from starlingmq.cli.ctl_declared import SHOWN, Shown, rows, shows
-from starlingmq.cli.tables import Column, Columns, WideOption, columns_of
+from starlingmq.cli.tables import WideOption, columns_of
 from starlingmq.log import printable
 
 SHOWN_OF_SESSION: Final = 10  # entries of each list
@@ -40,14 +40,9 @@ UNITS: Final = {
 """Of the numbers of a session."""
 FOLLOW_SECONDS: Final = 1.0
 
-RETAINED: Final[Columns] = {
-    "topic": Column("topic"),
-    "qos": Column("QoS", "number"),
-    "size": Column("bytes", "bytes"),
-    "published_at": Column("age", "age"),
-    "expires_at": Column("expires in", "left", wide=True),
-    "publisher": Column("publisher", wide=True),
-}
+RETAINED: Final = columns_of(
+    "topic, qos: QoS/number, size: bytes/bytes, published_at: age/age, expires_at: expires in/left*, publisher*"
+)
 
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT_ID", help="Client id.")]
 

@@ -12,18 +12,10 @@ from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_br
 from starlingmq.cli.ctl_ask import ask, done
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
-from starlingmq.cli.tables import Column, Columns, table
+from starlingmq.cli.tables import columns_of, table
 from starlingmq.config.section_types import format_duration
 
-COLUMNS: Final[Columns] = {
-    "name": Column("name"),
-    "topics": Column("topics"),
-    "first": Column("first", "number"),
-    "next": Column("next", "number"),
-    "messages": Column("messages", "number"),
-    "bytes": Column("size", "bytes"),
-    "full": Column("full"),
-}
+COLUMNS: Final = columns_of("name, topics, first/number, next/number, messages/number, bytes: size/bytes, full")
 EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="All nodes instead of this one only.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Stream name.")]
 

@@ -42,11 +42,11 @@ Columns = Mapping[str, Column]
 """The columns of a table by the fields of an entry."""
 
 
-def columns_of(words: str, entry: type[Any]) -> Columns:
+def columns_of(words: str, entry: type[Any] | None = None) -> Columns:
     """Columns as a declaration tells them: fields of the entry with commas between them, each as
     ``field: title/kind*``. The title is that of the field, and the kind that of its type, where they are not told;
     ``*``: wide."""
-    hints = get_type_hints(entry)
+    hints = {} if entry is None else get_type_hints(entry)
     found = {}
     for one in words.split(","):
         text, wide, _ = one.strip().partition("*")
