@@ -149,7 +149,7 @@ async def test_ctl_asks_at_both_doors(broker: Broker, tmp_path: Path, monkeypatc
         assert len(codes) == 1 and codes <= {0, 2}, (declared.name, told_at)
         if codes == {0}:
             first, second = (set(json.loads(output)) for _, output, _ in told_at)
-            assert first == second, declared.name
+            assert first | {"node"} == second | {"node"}, declared.name  # a data directory is that of one node
         else:
             assert all(errors.startswith("error: ") for _, _, errors in told_at), told_at
         table = await asyncio.to_thread(run, "ctl", *words[:-1], *doors[0])

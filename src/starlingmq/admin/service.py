@@ -236,17 +236,17 @@ class AdminService:
 
     # Storage
 
-    @action("storage.stats", "GET /storage", NODE, tag="upkeep")
+    @action("storage.stats", "GET /storage", NODE, tag="upkeep", ctl="storage/stats")
     async def storage(self, report: Report, request: NoArguments) -> dict[str, Any]:
         """Get storage statistics."""
         return await self._given_one("storage.stats")(report, {})
 
-    @action("storage.check", "POST /storage/check", HERE, OPERATE, tag="upkeep", waits=True)
+    @action("storage.check", "POST /storage/check", HERE, OPERATE, tag="upkeep", ctl="storage/check", waits=True)
     async def check(self, report: Report, request: ByOperator) -> dict[str, Any]:
         """Read all that this node stores, and report damage; takes long."""
         return await self._given_one("storage.check")(report, texts(request))
 
-    @action("storage.compact", "POST /storage/compact", HERE, OPERATE, tag="upkeep", waits=True)
+    @action("storage.compact", "POST /storage/compact", HERE, OPERATE, tag="upkeep", ctl="storage/compact", waits=True)
     async def compact(self, report: Report, request: ByOperator) -> dict[str, Any]:
         """Write a checkpoint, and free the space of what is not needed."""
         return await self._given_one("storage.compact")(report, texts(request))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 import typer
 
-from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask, broker_address
+from starlingmq.cli.ctl_ask import Result
 from starlingmq.cli.ctl_cluster import app as cluster
-from starlingmq.cli.ctl_declared import add_commands
+from starlingmq.cli.ctl_declared import Shown, add_commands, shows
 from starlingmq.cli.ctl_do import DEEDS
 from starlingmq.cli.ctl_drain import drain
 from starlingmq.cli.ctl_groups import groups
@@ -20,7 +19,7 @@ from starlingmq.cli.ctl_look import LOOKS
 from starlingmq.cli.ctl_status import status, version
 from starlingmq.cli.ctl_stream import app as stream
 from starlingmq.cli.ctl_trace import tail, trace
-from starlingmq.cli.progress import amount, progress
+from starlingmq.cli.progress import amount
 
 DAMAGED: Final = 1  # exit code
 
@@ -35,42 +34,23 @@ app.command()(groups)
 for command in (status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version):
     app.command()(command)
 app.add_typer(stream, name="stream")
-add_commands({"": app, "cluster": cluster, "storage": storage, "stream": stream})
 
 
-@storage.command()
-def check(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> int:
-    """Read all stored data and report damage; the exit code is 1 if there is any."""
-    directory = broker_address(data_dir, config)
-    with progress(json_) as report:
-        found = ask(directory, "storage.check", {}, report)
-    if json_:
-        print(json.dumps(found))
-    else:
-        print("\n".join(_check_lines(found)))
-    return DAMAGED if found["damage"] else 0
+@shows("storage.check")
+def check(found: Result, given: Result) -> Shown:
+    """The exit code is 1 if there is damage."""
+    return _check_lines(found), DAMAGED if found["damage"] else 0
 
 
-@storage.command()
-def stats(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
-    """Print statistics of the stored data."""
-    directory = broker_address(data_dir, config)
-    with progress(json_) as report:
-        found = ask(directory, "storage.stats", {}, report)
-    print(json.dumps(found) if json_ else "\n".join(_stats_lines(found)))
+@shows("storage.stats")
+def stats(found: Result, given: Result) -> Shown:
+    return _stats_lines(found), 0
 
 
-@storage.command()
-def compact(data_dir: DataDirOption = None, config: FileOption = None, json_: JsonOption = False) -> None:
-    """Write a checkpoint and free the space of data that is no longer needed."""
-    directory = broker_address(data_dir, config)
-    with progress(json_) as report:
-        found = ask(directory, "storage.compact", {}, report)
-    if json_:
-        print(json.dumps(found))
-        return
+@shows("storage.compact")
+def compact(found: Result, given: Result) -> Shown:
     before, after = found["before"]["used"], found["after"]["used"]
-    print(f"{amount(before, 'bytes')} before, {amount(after, 'bytes')} now")
+    return [f"{amount(before, 'bytes')} before, {amount(after, 'bytes')} now"], 0
 
 
 def _check_lines(found: dict[str, Any]) -> Iterator[str]:
@@ -109,3 +89,6 @@ def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"stream         {each['name']}: {each['messages']:,} messages, {amount(each['bytes'], 'bytes')}"
     yield f"key-value      {amount(found['kv_bytes'], 'bytes')}"
     yield f"disk           {amount(found['used'], 'bytes')} used, {amount(found['free'], 'bytes')} free"
+
+
+add_commands({"": app, "cluster": cluster, "storage": storage, "stream": stream})

@@ -21,6 +21,7 @@ import starlingmq.admin.all_actions  # noqa: F401  for DECLARED
 from starlingmq.admin.declared_actions import ALL, DECLARED, PAGED, TARGET, Declared, lists_of
 from starlingmq.admin.printable import plain
 from starlingmq.admin.typed_actions import as_text, is_required, taken_apart
+from starlingmq.cli import control
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import (
     AtOption,
@@ -41,6 +42,8 @@ from starlingmq.cli.tables import Columns, WideOption, columns_of, table
 SHOWN: Final = 1000
 KEYWORD: Final = Parameter.KEYWORD_ONLY
 NOT_OPTIONS: Final = ("by", "cursor", "sort", "descending", "everywhere")
+OFFLINE: Final = ("storage.check", "storage.compact", "storage.stats")
+"""They work on a data directory without a broker, too."""
 EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="All nodes.")]
 LAST: Final = {"data_dir": DataDirOption, "config": FileOption, "json_": JsonOption}
 
@@ -80,7 +83,7 @@ def command_of(declared: Declared) -> Callable[..., int]:
     arguments = list(needed)
     parameters = [_parameter(field, needed.get(field.name)) for field in own]
     parameters.sort(key=lambda one: arguments.index(one.name) if one.name in arguments else len(arguments))
-    if declared.has_node:
+    if declared.has_node and declared.name not in OFFLINE:
         parameters.append(_keyword("node", "", NodeOption if declared.scope in (ALL, PAGED) else AtOption))
     if declared.scope == TARGET:
         parameters.append(_keyword("everywhere", False, EverywhereOption))
@@ -105,6 +108,9 @@ def command_of(declared: Declared) -> Callable[..., int]:
             words["node"] = "*"
         if declared.scope == PAGED:
             found = _listed(declared, given, words, data_dir, config)
+        elif declared.name in OFFLINE:
+            with progress(json_) as report:
+                found = control.ask(control.broker_address(data_dir, config), declared.name, words, report)
         else:
             with progress(json_ or not declared.waits) as report:
                 found = ask_within(ANSWER_SECONDS, declared.name, data_dir, config, words, report)
