@@ -13,9 +13,10 @@ from starlingmq.api.entrance import POLICY
 from starlingmq.api.guard import PAGE
 
 KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-UI: Final = files("starlingmq.api").joinpath("ui")
 PAGES: Final = {"/": "index.html", "/docs": "docs.html"} | {
-    f"/ui/{file.name}": file.name for file in UI.iterdir() if file.name.endswith((".js", ".css", ".svg"))
+    f"/ui/{file.name}": file.name
+    for file in files("starlingmq.api").joinpath("ui").iterdir()
+    if file.name.endswith((".js", ".css", ".svg"))
 }
 FRESH: Final = {"cache-control": "no-cache"}
 HOST: Final = re.compile(r"[A-Za-z0-9.-]{1,253}(?=:\d{1,5}$|$)")  # a policy can name no IPv6 address
@@ -26,7 +27,7 @@ def routes() -> list[HTTPRouteHandler]:
 
 
 def _page(path: str, name: str) -> HTTPRouteHandler:
-    body = UI.joinpath(name).read_bytes()
+    body = files("starlingmq.api").joinpath("ui", name).read_bytes()
     kind = KINDS[name.rpartition(".")[2]]
 
     @get(path, include_in_schema=False, opt=PAGE)
