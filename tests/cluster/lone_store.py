@@ -16,6 +16,9 @@ class LoneStore:
     def claim(self, client_id: str, floor: int, will: bytes, answered: Callable[[str, Claimed], None]) -> None:
         self.claims.append((client_id, answered))
 
+    def leave_out_will(self, client_id: str) -> None:
+        raise AssertionError("no claim brings a will")
+
     def release(self, client_id: str, node: int, epoch: int, answered: Callable[[str, int, int, int], None]) -> None:
         raise AssertionError("nothing is released")
 

@@ -264,7 +264,7 @@ def the_will_of_a_connect_that_is_given_up_stays() -> Any:
         self.unowned.pop(client_id, None)
         return self.waiting.pop(client_id, None)
 
-    return patch.object(OwnerClaims, "drop", drop)
+    return patch.multiple(OwnerClaims, drop=drop, holds=lambda self, client: False)
 
 
 MISTAKES: tuple[Callable[[], Any], ...] = (

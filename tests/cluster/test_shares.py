@@ -11,7 +11,13 @@ from tests.cluster.test_takeover import lasting, publish, published, subscribe
 from starlingmq.cluster.links.peer_frames import Envelope, ShareFrame
 from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_books import ShareBooks
-from starlingmq.cluster.shares.share_leader import SWEEPS_PER_TURN, WILLS_PER_ANSWER, LeadState, ShareLeader
+from starlingmq.cluster.shares.share_leader import (
+    ANSWER_BYTES,
+    SWEEPS_PER_TURN,
+    WILLS_PER_ANSWER,
+    LeadState,
+    ShareLeader,
+)
 from starlingmq.cluster.shares.share_messages import (
     Claim,
     KeyChanged,
@@ -364,22 +370,22 @@ def test_a_node_reads_its_wills_of_all_shares_in_parts_and_those_that_do_not_ser
     leader._links = links = Silent()
     leader._hastened = {}
     led = [each for each in leader.led() if each.pair.deputy == it.deputy]
-    for each in led[:3]:
-        count = WILLS_PER_ANSWER if each is led[0] else 1
-        each.book.put_wills(7, tuple([(b"%d/%d-%d" % (it.other, each.share, n), b"will") for n in range(count)]))
-    led[2].state = LeadState.WHOLE
+    large, many, late = led[:3]
+    for each, count, value in ((large, 1, bytes(ANSWER_BYTES)), (many, WILLS_PER_ANSWER, b"will"), (late, 1, b"will")):
+        each.book.put_wills(7, tuple([(b"%d/%d-%d" % (it.other, each.share, n), value) for n in range(count)]))
+    late.state = LeadState.WHOLE
     shares = tuple([each.share for each in led])
     assert not leader._held.get(it.deputy)
     leader.read_wills(it.other, WillsOf(4, shares))
     told = [answer for _, _, answer in leader._held[it.deputy] if isinstance(answer, WillsFound)]
-    assert [answer.reading for answer in told] == [4, 4]
-    assert [len(answer.wills) for answer in told] == [WILLS_PER_ANSWER, 1]
-    assert [*told[0].shares, *told[1].shares] == [share for share in shares if share != led[2].share]
+    assert [answer.reading for answer in told] == [4, 4, 4]
+    assert [len(answer.wills) for answer in told] == [1, WILLS_PER_ANSWER, 0]
+    assert [share for answer in told for share in answer.shares] == [share for share in shares if share != late.share]
     assert set(links.sent) == {(it.deputy, "Hasten")}, "the answers wait until the deputy has what they depend on"
-    leader._to_copy[led[2].share] = None
+    leader._to_copy[late.share] = None
     leader.turn()
-    (late,) = [answer for _, _, answer in leader._held[it.deputy] if answer not in told]
-    assert isinstance(late, WillsFound) and (late.shares, len(late.wills)) == ((led[2].share,), 1)
+    (last,) = [answer for _, _, answer in leader._held[it.deputy] if answer not in told]
+    assert isinstance(last, WillsFound) and (last.shares, len(last.wills)) == ((late.share,), 1)
 
 
 def test_a_node_that_comes_back_after_a_table_without_it_is_told_of_the_keys_of_its_earlier_life() -> None:

@@ -54,6 +54,9 @@ class WillRecords:
                 self.put(*update.copy)
         return WillChanged(update, done, self.get(update.key), sent_at)
 
+    def disarm(self, client_id: str, will: int) -> None:
+        raise AssertionError("no claim registers a will here")
+
     def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
         self._asked.append(
             lambda: answered([each for key, each in self.records.items() if client_of_key(key) == client_id])

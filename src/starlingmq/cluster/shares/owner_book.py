@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from starlingmq.cluster.shares.served_clients import ServedClients
-from starlingmq.cluster.shares.share_messages import Claim, Stated, WillChange, WillKey, WillWrite
+from starlingmq.cluster.shares.share_messages import Claim, Disarm, Stated, WillChange, WillKey, WillWrite
 from starlingmq.cluster.shares.share_table import VERSION_SHIFT
 from starlingmq.cluster.shares.will_book import WillBook, node_of
 from starlingmq.cluster.takeover.owner_store import OwnerKey
@@ -88,6 +88,17 @@ class OwnerBook:
         value = encode_will(will)
         self.wills.write(owner.epoch, ((key, value),))
         return value
+
+    def disarm(self, node: int, message: Disarm) -> WillChange | None:
+        """The change that deletes the will of a CONNECT that was given up, if it is registered."""
+        key = will_key(node, message.client_id)
+        known = self.wills.value(message.client_id, key)
+        if known is None:
+            return None
+        before = decode_will(known)
+        if (before.state, before.id) != (REGISTERED, message.will):
+            return None
+        return WillChange(0, message.client_id, key, self.wills.revision(message.client_id, key), ((key, None),))
 
     def _with_suspected(self, found: tuple[OwnerKey, ...], node: int) -> tuple[OwnerKey, ...]:
         """These keys, and those that unknown nodes may have, apart from the claiming ``node``."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from starlingmq.cluster.shares.share_lines import ShareLines
 from starlingmq.cluster.shares.share_messages import Claim, OwnerAnswer, Read, Release
 from starlingmq.cluster.takeover.owner_store import CLEAN, Claimed, OwnerKey
@@ -22,6 +24,7 @@ class OwnerRequests:
         self.lines = ShareLines()
         self._me = 0
         self._incarnation = 0
+        self._with_will: dict[str, int] = {}  # client id -> ticket of its last claim with a will
         self._answers: list[tuple[OwnerAnswer, Callable[[OwnerAnswer], None]]] = []
 
     def enter(self, me: int, incarnation: int, newest: int) -> None:
@@ -35,7 +38,19 @@ class OwnerRequests:
 
     def claim(self, client_id: str, floor: int, will: bytes, answered: Callable[[str, Claimed], None]) -> None:
         claim = Claim(self.lines.ticket(), client_id, self._incarnation, floor, self.newest, will)
-        self._ask(claim, lambda answer: answered(client_id, self._claimed(answer)))
+        if will:
+            self._with_will[client_id] = claim.ticket
+
+        def claimed(answer: OwnerAnswer) -> None:
+            self._with_will.pop(client_id, None)  # one claim of a client id is outstanding
+            answered(client_id, self._claimed(answer))
+
+        self._ask(claim, claimed)
+
+    def leave_out_will(self, client_id: str) -> None:
+        asked = self.lines.asked.get(self._with_will.pop(client_id, 0))
+        if asked is not None and isinstance(asked.message, Claim):
+            asked.message = msgspec.structs.replace(asked.message, will=b"")
 
     def _claimed(self, answer: OwnerAnswer) -> Claimed:
         others = [key for key in answer.keys if key.node != self._me]

@@ -34,6 +34,7 @@ from starlingmq.cluster.shares.share_messages import (
     Ask,
     Claim,
     Copy,
+    Disarm,
     Earlier,
     Hasten,
     KeyChanged,
@@ -61,6 +62,7 @@ from starlingmq.cluster.takeover.owner_store import OwnerKey
 
 COPIES_PER_TURN: Final = 64
 WILLS_PER_ANSWER: Final = 256  # or all of one share
+ANSWER_BYTES: Final = 128 * 1024  # of wills; after that share, the rest is another answer
 SWEEPS_PER_TURN: Final = 16  # shares whose keys are searched for those of earlier incarnations
 
 
@@ -225,13 +227,16 @@ class ShareLeader:
         """``shares`` have one deputy."""
         told: list[LedShare] = []
         wills: list[WillKey] = []
+        size = 0
         for led in shares:
             told.append(led)
-            wills += led.book.wills.of_node(node)
-            if len(wills) >= WILLS_PER_ANSWER or led is shares[-1]:
+            found = led.book.wills.of_node(node)
+            wills += found
+            size += sum([len(value) for _, _, value in found])
+            if len(wills) >= WILLS_PER_ANSWER or size >= ANSWER_BYTES or led is shares[-1]:
                 last = max(told, key=_position)
                 self._answer(last, node, WillsFound(reading, tuple([each.share for each in told]), tuple(wills)))
-                told, wills = [], []
+                told, wills, size = [], [], 0
 
     def _execute(self, led: LedShare, node: int, message: Request) -> None:
         table, book = self._table, led.book
@@ -248,6 +253,11 @@ class ShareLeader:
             self._answer(led, node, answer, is_awaited=False)  # by no client
         elif isinstance(message, WillChange):
             self._change_wills(led, node, message, table)
+        elif isinstance(message, Disarm):
+            change = book.disarm(node, message)
+            revision = 0 if change is None else book.change_wills(change, table.version)
+            if change is not None and revision and led.pair.deputy:
+                led.position = self._links.send(led.pair.deputy, WillsKept(led.share, revision, change.writes))
         elif isinstance(message, WillRead):
             wills = book.wills.of_client(message.client_id)
             self._answer(led, node, WillAnswer(message.ticket, False, book.counter, wills))

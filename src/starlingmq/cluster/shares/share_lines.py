@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from starlingmq.cluster.shares.share_messages import OwnerAnswer, Request, WillAnswer, share_asked
+from starlingmq.cluster.shares.share_messages import Asked, OwnerAnswer, WillAnswer, share_asked
 from starlingmq.cluster.shares.share_table import NO_TABLE, ShareTable
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=Asked)
 A = TypeVar("A", OwnerAnswer, WillAnswer)
 
 

@@ -9,6 +9,7 @@
     Earlier                from the leader to a node that has restarted
     WillChange, WillRead   from a node to the leader of the share          WillAnswer    back to that node
     WillsOf                from a node to the leader of the shares         WillsFound    back to that node
+    Disarm                 from a node to the leader of the share, behind a Claim whose CONNECT is given up
     WillHint               from a node to the deputy, if the leader is slow to answer its WillChange
     WillsKept              from the leader to the deputy                   WillNews      from the leader to their node
     Hasten                 from the leader to the deputy, if an answer waits for its acknowledgement
@@ -179,6 +180,14 @@ class WillsFound(msgspec.Struct, array_like=True, tag=19, frozen=True):
     wills: tuple[WillKey, ...]
 
 
+class Disarm(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """The CONNECT of a claim that the node has made before is given up: the leader deletes the record of the sender's
+    will with that id. There is no answer."""
+
+    client_id: str
+    will: int
+
+
 class Hasten(msgspec.Struct, array_like=True, tag=18, frozen=True):
     """The sender waits until the other node has taken everything before this."""
 
@@ -187,7 +196,8 @@ class ShareMessageError(ValueError):
     """The bytes are not messages of this version."""
 
 
-Request = Claim | Release | Read | WillChange | WillRead
+Asked = Claim | Release | Read | WillChange | WillRead  # each is answered
+Request = Asked | Disarm
 Answer = OwnerAnswer | WillAnswer | WillsFound | WillNews
 Message = (
     Request | WillsOf | Answer | KeyChanged | WillsKept | WillHint | Copy | Ask | Statement | Settled | Earlier | Hasten

@@ -34,6 +34,7 @@ from starlingmq.cluster.shares.share_messages import (
     Ask,
     Claim,
     Copy,
+    Disarm,
     Earlier,
     Hasten,
     KeyChanged,
@@ -166,14 +167,14 @@ class Shares(Subsystem):
             only_requests = True
             for message in self._channel(node).received(frame):
                 only_requests = only_requests and isinstance(
-                    message, (Claim, Release, KeyChanged, WillChange, WillsKept, Hasten)
+                    message, (Claim, Release, KeyChanged, WillChange, WillsKept, Disarm, Hasten)
                 )
                 self._take(node, message)
             return only_requests and not (frame.table or self._local or self.leader.is_pending())
         return False
 
     def _take(self, node: int, message: Message) -> None:
-        if isinstance(message, (Claim, Release, Read, WillChange, WillRead)):
+        if isinstance(message, (Claim, Release, Read, WillChange, WillRead, Disarm)):
             self.leader.take(node, message)
         elif isinstance(message, OwnerAnswer):
             self.owners.lines.answered(message)

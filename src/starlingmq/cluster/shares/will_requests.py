@@ -19,6 +19,7 @@ from typing import Final
 from starlingmq.cluster.shares.share_books import ShareBooks
 from starlingmq.cluster.shares.share_lines import ShareLines
 from starlingmq.cluster.shares.share_messages import (
+    Disarm,
     Message,
     WillAnswer,
     WillChange,
@@ -53,7 +54,7 @@ class WillRequests:
     def __init__(self, books: ShareBooks) -> None:
         self.lines = ShareLines()
         self._books = books
-        self._messages: list[tuple[int, WillsOf | WillHint]] = []  # to leaders, and deputies
+        self._messages: list[tuple[int, WillsOf | WillHint | Disarm]] = []  # to leaders, and deputies
         self._table = NO_TABLE
         self._taking_part = False
         self._me = 0
@@ -92,6 +93,10 @@ class WillRequests:
         found = [will for will in answer.wills if will[0] == update.key]
         record = self._record(found[0]) if found else WillRecord(update.key, 0, None)
         return WillChanged(update, False, record, sent_at)
+
+    def disarm(self, client_id: str, will: int) -> None:
+        if self._taking_part:
+            self._messages.append((self._table.of(client_id).leader, Disarm(client_id, will)))
 
     def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
         def came(answer: WillAnswer, sent_at: float) -> None:

@@ -41,6 +41,9 @@ class OwnerStore(Protocol):
         """Writes the key of this node, and reads those of the others in the same step. ``will``: a record to register
         with it, if this node has none of that client id; empty: none."""
 
+    def leave_out_will(self, client_id: str) -> None:
+        """The outstanding claim brings no will any more, if it is not on its way already."""
+
     def release(self, client_id: str, node: int, epoch: int, answered: Callable[[str, int, int, int], None]) -> None:
         """Deletes the key of a node unless it has a later epoch. The answer: client id, node, the newest epoch of the
         store, and the later epoch of the key; 0: it is deleted."""

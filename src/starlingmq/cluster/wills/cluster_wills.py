@@ -74,6 +74,7 @@ from starlingmq.cluster.wills.will_table import FACTS, WillTable
 from starlingmq.config.settings import ClusterConfig
 from starlingmq.core.broker import BrokerState
 from starlingmq.core.context.ready import SESSION_PUT, Write
+from starlingmq.core.session.connection import CLOSED
 from starlingmq.core.session.session import Session, Will
 from starlingmq.wire.reasons import Reason
 
@@ -100,6 +101,7 @@ class ClusterWills(Subsystem):
         messages are in etcd."""
         self.fired = 0
         self._written = written
+        self._owners = owners
         self._connected = connected
         self._seconds = config.takeover_timeout
         self._broker = broker
@@ -234,7 +236,9 @@ class ClusterWills(Subsystem):
         """The record of the will that a CONNECT brings which waits; its epoch is 0 until that is known."""
         claims = self._ctx.cluster.claims
         claim = None if claims is None else claims.waiting.get(client_id)
-        return None if claim is None or claim.will is None else registered(claim.will, claim.expiry, 0.0)
+        if claim is None or claim.will is None or claim.client.state == CLOSED:
+            return None
+        return registered(claim.will, claim.expiry, 0.0)
 
     def arm(self, client_id: str) -> bytes:
         """The record that the claim of the CONNECT registers; empty: it brings no will, or one that has to wait until
@@ -249,6 +253,17 @@ class ClusterWills(Subsystem):
             return b""
         self.registration.arm(client_id, value)
         return encode_will(value)
+
+    def _look_at_claim(self, client_id: str) -> None:
+        """Takes back the will that an outstanding claim brings, if its CONNECT does not wait any more."""
+        value = self.registration.under_way(client_id)
+        if value is None:
+            return
+        brought, session = self._brought(client_id), self._ctx.sessions.get(client_id)
+        served = session is not None and session.will is not None and session.will.id == value.id
+        if not served and (brought is None or brought.id != value.id):
+            self._owners.leave_out_will(client_id)
+            self.registration.give_up(client_id)
 
     def _is_armed(self, client_id: str) -> bool:
         """Whether the will of the CONNECT that waits is registered, or is not waited for: such a CONNECT is refused, or
@@ -334,6 +349,7 @@ class ClusterWills(Subsystem):
         self.registration.turn()
         for name in list(islice(wills.changed, NAMES_PER_TURN)):
             del wills.changed[name]
+            self._look_at_claim(name)
             table.look_later(name)
         for name in table.take_ready(NAMES_PER_TURN):
             self._look_at_due(name, now)
@@ -401,10 +417,12 @@ class ClusterWills(Subsystem):
             entry = self.table.entry(name)
         if session is not None and session.will is not None:
             entry.lived = True
-        if not self.registration.is_complete() or self.registration.is_under_way(name):
+        if not self.registration.is_read(name) or self.registration.is_under_way(name):
             return  # its answer leads back here
         if entry.sequence > self._written():
             self._unwritten[name] = None
+        elif not self.registration.is_complete() and (entry.due or name.startswith(TAKEN)):
+            return  # the end of the reading leads back here
         elif name.startswith(TAKEN):
             self.taken.step(name, entry, self._ctx.now)
         elif entry.due:

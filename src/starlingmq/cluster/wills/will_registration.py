@@ -8,9 +8,9 @@
 
 Invariants:
 
-- Nothing is changed or published before the registration is complete (``is_complete``): until then, a record that this
-  node does not know may say that another node has settled the will. The will of a new connection is registered all the
-  same, by its claim, which finds out whether there is a record.
+- Nothing is published before the registration is complete (``is_complete``): until then, a record that this node does
+  not know may say that another node has settled the will. A record is changed once it is read (``is_read``). The will
+  of a new connection is registered by its claim, which finds out whether there is a record.
 - A change succeeds only if the record is unchanged since ``WillEntry.revision``, and no second change of a record is
   requested before the first is answered.
 - A record that the node has learned of since a reading began is not missing, even if the reading does not have it.
@@ -61,6 +61,10 @@ class WillRegistration:
 
     def is_complete(self) -> bool:
         return self._read
+
+    def is_read(self, name: str) -> bool:
+        """Whether this node knows the record of that name, or that there is none, though others may be missing."""
+        return self._read or name in self._seen
 
     # Reading
 
@@ -131,6 +135,16 @@ class WillRegistration:
     def arm(self, client_id: str, value: RegisteredWill) -> None:
         """A claim registers that value, in its epoch, if there is no record of another will."""
         self._under_way[client_id] = value
+
+    def give_up(self, client_id: str) -> None:
+        """The CONNECT of the claim is given up: its record must not stay until the claim is answered."""
+        value = self._under_way.get(client_id)
+        if value is not None:
+            self._store.disarm(client_id, value.id)
+
+    def under_way(self, name: str) -> RegisteredWill | None:
+        """The value that a claim brings which is not answered."""
+        return self._under_way.get(name)
 
     def armed(self, client_id: str, epoch: int) -> None:
         """A claim is answered. ``epoch``: its own, if it has registered the will that it brought; 0: it has not."""

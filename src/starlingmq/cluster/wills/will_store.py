@@ -70,6 +70,9 @@ class WillFollower(Protocol):
 class WillStore(Protocol):
     def change(self, update: WillUpdate, answered: Callable[[WillChanged], None]) -> None: ...
 
+    def disarm(self, client_id: str, will: int) -> None:
+        """Deletes the record of this node's will with that id, if the claims made so far register it in this table."""
+
     def read(self, client_id: str, answered: Callable[[list[WillRecord]], None]) -> None:
         """All records of the client id's wills."""
 

@@ -166,6 +166,9 @@ class Ending:
         self.forget(client)
         self.ctx.quotas.sign_out(client)
         self.waiting.pop(client, None)
+        claims, wills = self.ctx.cluster.claims, self.ctx.cluster.wills
+        if claims is not None and wills is not None and claims.holds(client):
+            wills.change(client.client_id)  # its claim may have registered the will
         client.rest = b""
         client.chunks = None
         client.aliases = None
