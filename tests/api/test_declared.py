@@ -17,7 +17,7 @@ from starlingmq import Broker
 from starlingmq.admin.declared_actions import CONTENT, DECLARED, OPERATE, SORTED, VIEW, Declared, told
 from starlingmq.admin.node_rpc import nothing_to_report, ours
 from starlingmq.admin.typed_actions import as_text, is_required
-from starlingmq.cli.ctl import app
+from starlingmq.cli.ctl import whole_app
 from starlingmq.cli.ctl_declared import ROWS, SHOWS, command_of, table_of
 from tests.cli.commands import run
 
@@ -123,7 +123,7 @@ def commands(group: Any, before: str = "") -> dict[str, Any]:
 
 
 def test_ctl_has_the_declared_commands_with_their_options() -> None:
-    there = commands(get_command(app))
+    there = commands(get_command(whole_app()))
     for declared in DECLARED.values():
         if declared.ctl:
             path, *words = declared.ctl.split()

@@ -21,7 +21,7 @@ from starlingmq import Broker
 from starlingmq.admin.declared_actions import DECLARED
 from starlingmq.cli import ctl_inspect
 from starlingmq.cli.app import build_app
-from starlingmq.cli.ctl import app
+from starlingmq.cli.ctl import whole_app
 from starlingmq.cli.declare import CommandError
 from starlingmq.client import Client
 from tests.cli.commands import run
@@ -89,12 +89,12 @@ def test_there_is_a_command_for_everything_the_api_has() -> None:
     asked = {f"{method.upper()} {path.removeprefix('/api/v1')}" for path, told in paths.items() for method in told}
     declared = {one.http: one.ctl.split()[0].replace("/", " ") for one in DECLARED.values() if one.ctl}
     assert asked == {*OF_THE_API, *declared} | OF_NATS_TOOLS | OF_THE_DASHBOARD
-    there = commands(get_command(app)) | {"top": get_command(build_app(["top"]))}
+    there = commands(get_command(whole_app())) | {"top": get_command(build_app(["top"]))}
     assert {*OF_THE_API.values(), *declared.values()} <= set(there)
 
 
 def test_every_command_of_ctl_has_json() -> None:
-    for name, command in commands(get_command(app)).items():
+    for name, command in commands(get_command(whole_app())).items():
         assert any("--json" in parameter.opts for parameter in command.params), name
 
 
@@ -118,7 +118,7 @@ class Ctl:
         self._data = data
 
     def __call__(self, *words: str) -> str:
-        done = CliRunner().invoke(app, [*words, "--data-dir", str(self._data)], catch_exceptions=False)
+        done = CliRunner().invoke(whole_app(), [*words, "--data-dir", str(self._data)], catch_exceptions=False)
         assert done.exit_code == 0, done.output
         return done.stdout
 
@@ -233,7 +233,7 @@ def test_on_a_terminal_each_alarm_has_its_remedy_and_page_uncut(monkeypatch: pyt
     alarm = {"kind": "dropped", "subject": "queue_full", "severity": "warning", "node": "n1", "since": "", "text": text}
     found = {"alarms": [alarm | {"next": remedy, "page": "PLAYBOOK.html#dropped-messages"}]}
     monkeypatch.setattr(ctl_inspect, "ask", lambda *_, **__: found)
-    piped = CliRunner().invoke(app, ["alarms"]).stdout
+    piped = CliRunner().invoke(whole_app(), ["alarms"]).stdout
     assert len(piped.splitlines()) == 2 and "#dropped-messages" in piped and remedy.strip() in piped
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
@@ -351,4 +351,4 @@ def test_a_single_broker_says_that_it_is_no_member_of_a_cluster(tmp_path: Path) 
     with serving(data):
         for words in alone.split("|"):
             with pytest.raises(CommandError, match=r"^this broker is not a member of a cluster; "):
-                CliRunner().invoke(app, [*words.split(), "--data-dir", str(data)], catch_exceptions=False)
+                CliRunner().invoke(whole_app(), [*words.split(), "--data-dir", str(data)], catch_exceptions=False)

@@ -98,6 +98,13 @@ def test_the_list_of_commands_loads_no_command() -> None:
     assert len(loaded) <= HELP_MODULES_MAX
 
 
+def test_a_command_that_is_not_declared_loads_no_declarations() -> None:
+    words = [sys.executable, "-m", "starlingmq", "ctl"]
+    for command, loads in (("status", False), ("kick", True)):
+        done = subprocess.run([*words, command, "--help"], env=reporting(), capture_output=True, text=True, check=True)
+        assert ("starlingmq.admin.all_actions" in imported(done.stderr)) == loads, command
+
+
 def test_a_broker_with_its_defaults_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "starlingmq", "serve", "--listen", "mqtt://127.0.0.1:0"]
     with open(tmp_path / "report", "w+", encoding="utf-8") as report:

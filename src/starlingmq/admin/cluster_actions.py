@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -13,16 +13,13 @@ from starlingmq.admin.node_rpc import Missing, NodeRpc
 from starlingmq.admin.operator_bans import BanChange, BanNews, BansReceived, BanUpdate, NewBan, OneBan
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import Overview
+from starlingmq.admin.printable import NODE_COLUMNS
 from starlingmq.admin.stream_requests import GossipNews, GossipRequest, NewStream, OneStream, StreamTrim
 from starlingmq.admin.typed_actions import NoArguments, ask
 from starlingmq.auth.automatic_bans import Kind
 from starlingmq.net.control_socket import Report
 from starlingmq.storage.streams.stream_views import StreamDeleted, StreamTrimmed, StreamView
 
-NODE_COLUMNS: Final = (
-    "node, version*, ready, clients/number, sessions/number, subscriptions: subs/number*, retained/number, "
-    "queued/number, inflight: in flight/number*, groups/number*, dropped/number, turn: turn p99 (ms)/number*"
-)
 OneNode = Annotated[str, Meta(max_length=1000, description="Only this node. Default: all nodes of the cluster.")]
 StreamName = Annotated[str, Meta(min_length=1, max_length=1000, description="Stream name.")]
 Filter = Annotated[str, Meta(min_length=1, max_length=65535)]

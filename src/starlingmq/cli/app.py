@@ -1,7 +1,8 @@
 """The table of commands and their modules, and the typer application built from it.
 
 A command is a module with either a function ``command`` (typer reads its signature; its docstring is the help) or, for
-a command with subcommands, a ``typer.Typer`` called ``app``. Only the module of the command that runs is loaded.
+a command with subcommands, a ``typer.Typer`` called ``app`` or made by ``app_for``. Only the module of the command that
+runs is loaded.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ COMMANDS: Final = {
 def run(args: list[str]) -> int:
     """Run a command line and return its exit code. Errors are raised."""
     # Options of the program itself take no values, so the first word that is not an option is the command.
-    name = next((word for word in args if not word.startswith("-")), "")
+    name, word, *_ = [*(word for word in args if not word.startswith("-")), "", ""]
     if name in COMMANDS:
-        app = build_app([name])
+        app = build_app([name], word)
     elif os.environ.get(COMPLETION):  # the command itself completes its options
         app = build_app(COMMANDS)
     else:
@@ -88,12 +89,13 @@ def run(args: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def build_app(names: Iterable[str]) -> typer.Typer:
-    """Build the application with these commands, and load their modules."""
+def build_app(names: Iterable[str], word: str = "") -> typer.Typer:
+    """Build the application with these commands, and load their modules. ``word``: the one that follows the name, for a
+    group that need not load all its commands."""
     app = _empty_app()
     for name in names:
         module = importlib.import_module(COMMANDS[name].module)
-        group = getattr(module, "app", None)
+        group = module.app_for(word) if hasattr(module, "app_for") else getattr(module, "app", None)
         if group is None:
             app.command(name)(module.command)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 import typer
@@ -31,7 +32,8 @@ app.add_typer(storage, name="storage")
 app.add_typer(cluster, name="cluster")
 app.command()(drain)
 app.command()(groups)
-for command in (status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version):
+UNDECLARED: Final = (status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version)
+for command in UNDECLARED:
     app.command()(command)
 app.add_typer(stream, name="stream")
 
@@ -91,4 +93,13 @@ def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"disk           {amount(found['used'], 'bytes')} used, {amount(found['free'], 'bytes')} free"
 
 
-add_commands({"": app, "cluster": cluster, "storage": storage, "stream": stream})
+@cache
+def whole_app() -> typer.Typer:
+    """With all commands."""
+    add_commands({"": app, "cluster": cluster, "storage": storage, "stream": stream})
+    return app
+
+
+def app_for(word: str) -> typer.Typer:
+    """With the command of that name at least."""
+    return app if word in {command.__name__ for command in UNDECLARED} else whole_app()

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, get_args, get_type_hints
 import typer
 from msgspec.structs import FieldInfo, fields
 
-import starlingmq.admin.all_actions  # noqa: F401  for DECLARED
 from starlingmq.admin.declared_actions import ALL, DECLARED, PAGED, TARGET, Declared, lists_of
 from starlingmq.admin.printable import plain
 from starlingmq.admin.typed_actions import as_text, is_required, taken_apart
@@ -70,6 +69,8 @@ def shows(name: str) -> Callable[[Show], Show]:
 
 def add_commands(groups: dict[str, typer.Typer]) -> None:
     """Add the commands to the groups by their names; "" is ``ctl`` itself."""
+    import starlingmq.admin.all_actions  # noqa: F401  for DECLARED, and late: it takes longer than a command
+
     for declared in DECLARED.values():
         if declared.ctl:
             group, _, name = declared.ctl.split()[0].rpartition("/")

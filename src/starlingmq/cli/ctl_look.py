@@ -12,9 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
-from starlingmq.admin.cluster_actions import NODE_COLUMNS
-from starlingmq.admin.overview import Overview
-from starlingmq.admin.printable import plain
+from starlingmq.admin.printable import NODE_COLUMNS, plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import (
     AtOption,
@@ -115,7 +113,7 @@ def retained(
     show(found, json_, "retained", RETAINED, none, wide)
 
 
-NODES: Final = columns_of(NODE_COLUMNS, Overview)
+NODES: Final = columns_of(NODE_COLUMNS)
 
 
 @rows("overviews")
