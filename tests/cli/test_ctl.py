@@ -107,7 +107,7 @@ subscriptions -s stuck --topic a/b -> no subscription with --search 'stuck' and 
 retained x/# -> no retained message with FILTER 'x/#'
 groups stuck --everywhere -> no queue group with prefix 'stuck'
 users stuck -> no user with PART 'stuck'
-settings stuck -> no setting with --part 'stuck'"""
+settings stuck -> no setting with PART 'stuck'"""
 """Commands, and the lines that they print for an empty list."""
 
 

@@ -14,7 +14,7 @@ from starlingmq.admin.operator_bans import BanChange, BanNews, BansReceived, Ban
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import Overview
 from starlingmq.admin.printable import NODE_COLUMNS
-from starlingmq.admin.stream_requests import GossipNews, GossipRequest, NewStream, OneStream, StreamTrim
+from starlingmq.admin.stream_requests import GossipNews, GossipRequest, StreamCreation, StreamRemoval, StreamTrim
 from starlingmq.admin.typed_actions import NoArguments, ask
 from starlingmq.auth.automatic_bans import Kind
 from starlingmq.net.control_socket import Report
@@ -49,6 +49,7 @@ class NewStreamAt(Struct, frozen=True):
     retention_size: Annotated[str, Meta(max_length=30, description="Maximum size on each node; 0: unlimited.")] = "0"
     when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
     node: OneNode = ""
+    by: str = ""
 
 
 class StreamTrimAt(Struct, frozen=True):
@@ -57,11 +58,13 @@ class StreamTrimAt(Struct, frozen=True):
         Annotated[int, Meta(ge=0, le=2**62, description="First offset to keep. Default: delete all messages.")] | None
     ) = None
     node: OneNode = ""
+    by: str = ""
 
 
 class OneStreamAt(Struct, frozen=True):
     name: StreamName
     node: OneNode = ""
+    by: str = ""
 
 
 class Overviews(Struct, frozen=True):
@@ -123,12 +126,13 @@ class ClusterActions:
         """Create a stream that keeps messages of the given topics."""
         if any("\n" in topic for topic in request.topics):
             raise AdminError(400, "topics: must not contain line breaks")
-        made = NewStream(
+        made = StreamCreation(
             request.name,
             "\n".join(request.topics),
             request.retention_time,
             request.retention_size,
             request.when_full,
+            request.by,
         )
         answers = await self._rpc.everywhere("stream.create", made, StreamView, request.node)
         if not request.node:
@@ -138,14 +142,16 @@ class ClusterActions:
     @action("streams.trim", "POST /streams/trim", HERE, OPERATE, tag="upkeep")
     async def trim(self, report: Report, request: StreamTrimAt) -> ByNode[StreamTrimmed]:
         """Delete the messages of a stream before an offset, in whole segment files."""
-        asked = StreamTrim(request.name, request.before)
+        asked = StreamTrim(request.name, request.before, request.by)
         answers = await self._rpc.everywhere("stream.trim", asked, StreamTrimmed, request.node)
         return ByNode(answers.results, answers.missing)
 
     @action("streams.delete", "DELETE /streams", HERE, OPERATE, tag="upkeep")
     async def end(self, report: Report, request: OneStreamAt) -> ByNode[StreamDeleted]:
         """Delete a stream and all its messages."""
-        answers = await self._rpc.everywhere("stream.delete", OneStream(request.name), StreamDeleted, request.node)
+        answers = await self._rpc.everywhere(
+            "stream.delete", StreamRemoval(request.name, request.by), StreamDeleted, request.node
+        )
         if not request.node:
             await self._spread(report, GossipRequest(request.name, deleted=True))
         return ByNode(answers.results, answers.missing)

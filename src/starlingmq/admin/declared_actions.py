@@ -93,7 +93,7 @@ class Declared:
     ``ctl``: the command and its arguments (``cli.ctl_declared``), which shows a table with ``columns``
     (``cli.tables.columns_of``) or ``none``, or the line ``said`` with the fields of the request and the reply.
     ``audit``: the line of each node's log, behind the name of the operator, with fields of the request and the reply;
-    there is none if the reply has ``found`` or ``applied`` false.
+    there is none if the reply has ``found`` or ``applied`` false. ``level``: of that line.
     ``seconds``: for one node to answer. ``waits``: the operator waits as long as it takes.
     """
 
@@ -114,6 +114,7 @@ class Declared:
     said: str = ""
     none: str = "none"
     audit: str = ""
+    level: int = logging.INFO
 
     @cached_property
     def help(self) -> str:
@@ -176,7 +177,9 @@ async def _noted(declared: Declared, act: Callable[..., Awaitable[Struct]], repo
     """Do it, and note in the log who did."""
     reply = await act(report, request)
     if getattr(reply, "found", True) and getattr(reply, "applied", True):
-        log.info("%s %s", name_of(request.by), declared.audit.format_map(asdict(reply) | asdict(request)))
+        log.log(
+            declared.level, "%s %s", name_of(request.by), declared.audit.format_map(asdict(reply) | asdict(request))
+        )
     return reply
 
 

@@ -206,6 +206,8 @@ class MessageActions:
         message = self.state.retained.get(encoded(request.topic))
         if message is None:
             raise AdminError(404, "no retained message on this topic")
+        if not message.loaded:
+            raise AdminError(409, "this message is large, and its payload is at other nodes; ask one of them (node)")
         return whole(message)
 
     @action(

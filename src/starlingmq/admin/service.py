@@ -291,6 +291,7 @@ class AdminService:
         OPERATE,
         tag="cluster",
         audit="told this node to leave its cluster",
+        level=logging.WARNING,
         status=202,
     )
     async def leave(self, report: Report, request: LeaveChange) -> Leaving:

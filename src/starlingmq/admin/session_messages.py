@@ -53,6 +53,8 @@ def first_found(rpc: NodeRpc, answers: Answers[SessionMessageAnswer], request: S
     for one in answers.results.values():
         if one.message is not None:
             return one.message
+    if answers.missing:
+        raise rpc.no_result(answers.missing)
     raise AdminError(404, "there is no such message any more: it was sent, acknowledged or has expired")
 
 

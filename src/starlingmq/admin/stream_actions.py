@@ -13,6 +13,8 @@ from starlingmq.admin.stream_requests import (
     NewStream,
     OneConsumer,
     OneStream,
+    StreamCreation,
+    StreamRemoval,
     StreamsReply,
     StreamTrim,
 )
@@ -42,9 +44,9 @@ class StreamActions:
         await self.admin.store.copied()
         return reply
 
-    @action("stream.create")
-    async def create(self, report: Report, request: NewStream) -> StreamView:
-        return await self._copied(self.admin.create(request.settings()))
+    @action("stream.create", audit="created the stream {name!r}")
+    async def create(self, report: Report, request: StreamCreation) -> StreamView:
+        return await self._copied(self.admin.create(NewStream.of(request).settings()))
 
     @action("stream.list")
     async def list_streams(self, report: Report, request: NoArguments) -> StreamsReply:
@@ -54,12 +56,12 @@ class StreamActions:
     async def show(self, report: Report, request: OneStream) -> StreamView:
         return replace(self.admin.show(request.name), node=self.admin.node)
 
-    @action("stream.trim")
+    @action("stream.trim", audit="deleted messages of the stream {name!r}, up to offset {first}")
     async def trim(self, report: Report, request: StreamTrim) -> StreamTrimmed:
         return await self._copied(await self.admin.trim(request.name, request.before))
 
-    @action("stream.delete")
-    async def delete(self, report: Report, request: OneStream) -> StreamDeleted:
+    @action("stream.delete", audit="deleted the stream {name!r}")
+    async def delete(self, report: Report, request: StreamRemoval) -> StreamDeleted:
         return await self._copied(await self.admin.delete(request.name))
 
     @action("stream.commit")

@@ -10,7 +10,7 @@ and an exit code, which its docstring tells.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
@@ -156,8 +156,11 @@ def table_lines(declared: Declared, found: Result, given: dict[str, Any]) -> Ite
     if entries:
         yield table(columns, entries, given["wide"])
         return
+    arguments = [word.rstrip("?") for word in declared.ctl.split()[1:]]
     options = {
-        field.name: (_flags(field)[0], field.default) for field in fields(declared.request) if field.name != "limit"
+        field.name: (_metavar(field) if field.name in arguments else _flags(field)[0], field.default)
+        for field in fields(declared.request)
+        if field.name != "limit"
     }
     options["node"] = "--node", ""
     filters = {flag: given[name] for name, (flag, default) in options.items() if given.get(name, default) != default}
@@ -186,14 +189,18 @@ def _flags(field: FieldInfo) -> list[str]:
     return str(extra.get("ctl", f"--{field.encode_name.replace('_', '-')}")).split()
 
 
+def _metavar(field: FieldInfo) -> str:
+    """The name of an argument."""
+    return _flags(field)[0].lstrip("-").replace("-", "_").upper()
+
+
 def _parameter(field: FieldInfo, is_needed: bool | None) -> Parameter:
     """``is_needed`` None: it is an option."""
     kind, meta = taken_apart(field.type)
     told = "" if meta is None else (meta.extra or {}).get("help", meta.description or "")
     limits: dict[str, Any] = {"min": meta.ge, "max": meta.le} if kind is int and meta is not None else {}
     if is_needed is not None:
-        metavar = _flags(field)[0].lstrip("-").replace("-", "_").upper()
-        how: Any = typer.Argument(metavar=metavar, help=told, **limits)
+        how: Any = typer.Argument(metavar=_metavar(field), help=told, **limits)
     else:
         how = typer.Option(*_flags(field), help=told, **limits)
     default = Parameter.empty if is_required(field) or is_needed else False if _is_negative(field) else field.default
