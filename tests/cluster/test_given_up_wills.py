@@ -46,7 +46,7 @@ def test_a_claim_that_comes_late_does_not_bring_the_will_of_a_connect_that_was_g
     second.send(Publish(b"will/c", b"online", 1, True, packet_id=1))
     fleet.advance(0.5, 0.02)
     fleet.held = set()
-    fleet.cuts = {(2, 1), (3, 1), (4, 1)}  # what is answered does not arrive before the node is gone
+    fleet.cuts = {(2, 1), (3, 1), (4, 1)}  # no answer arrives before the node is gone
     fleet[0].cluster.connected(3, fleet.now)
     fleet.advance(2.0)
     assert fleet.owners("c") == [1, 2], "the claim has come"

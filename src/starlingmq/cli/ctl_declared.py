@@ -10,7 +10,7 @@ and an exit code, which its docstring tells.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
