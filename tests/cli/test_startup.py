@@ -100,9 +100,15 @@ def test_the_list_of_commands_loads_no_command() -> None:
 
 def test_a_command_that_is_not_declared_loads_no_declarations() -> None:
     words = [sys.executable, "-m", "starlingmq", "ctl"]
-    for command, loads in (("status", False), ("kick", True)):
+    for command, loads in (("status", False), ("drain", False), ("kick", True)):
         done = subprocess.run([*words, command, "--help"], env=reporting(), capture_output=True, text=True, check=True)
         assert ("starlingmq.admin.all_actions" in imported(done.stderr)) == loads, command
+
+
+def test_the_help_of_ctl_lists_declared_commands_whatever_follows() -> None:
+    words = [sys.executable, "-m", "starlingmq", "ctl", "--help", "status"]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    assert " kick " in done.stdout
 
 
 def test_a_broker_with_its_defaults_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:

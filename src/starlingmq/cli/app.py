@@ -78,7 +78,8 @@ COMMANDS: Final = {
 def run(args: list[str]) -> int:
     """Run a command line and return its exit code. Errors are raised."""
     # Options of the program itself take no values, so the first word that is not an option is the command.
-    name, word, *_ = [*(word for word in args if not word.startswith("-")), "", ""]
+    first = next((place for place, word in enumerate(args) if not word.startswith("-")), len(args))
+    name, word, *_ = [*args[first:], "", ""]
     if name in COMMANDS:
         app = build_app([name], word)
     elif os.environ.get(COMPLETION):  # the command itself completes its options

@@ -30,9 +30,7 @@ storage = typer.Typer(
 )
 app.add_typer(storage, name="storage")
 app.add_typer(cluster, name="cluster")
-app.command()(drain)
-app.command()(groups)
-UNDECLARED: Final = (status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version)
+UNDECLARED: Final = (drain, groups, status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version)
 for command in UNDECLARED:
     app.command()(command)
 app.add_typer(stream, name="stream")
@@ -102,4 +100,4 @@ def whole_app() -> typer.Typer:
 
 def app_for(word: str) -> typer.Typer:
     """With the command of that name at least."""
-    return app if word in {command.__name__ for command in UNDECLARED} else whole_app()
+    return app if word in {"stream", *(command.__name__ for command in UNDECLARED)} else whole_app()
