@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from tests.patience import within
@@ -17,10 +18,10 @@ PATIENCE = 20.0
 LIMIT = 64 * 1024 * 1024
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[tuple[PeerConnection, PeerConnection]]:
+@asynccontextmanager
+async def connected(silence: float) -> AsyncIterator[tuple[PeerConnection, PeerConnection]]:
     loop = asyncio.get_running_loop()
-    near, far = PeerConnection(SILENCE, LIMIT), PeerConnection(SILENCE, LIMIT)
+    near, far = PeerConnection(silence, LIMIT), PeerConnection(silence, LIMIT)
     server = await loop.create_server(far.protocol, "127.0.0.1", 0)
     await loop.create_connection(near.protocol, *server.sockets[0].getsockname())
     async with within(PATIENCE):
@@ -33,6 +34,19 @@ async def pair() -> AsyncIterator[tuple[PeerConnection, PeerConnection]]:
 
 
 Pair = tuple[PeerConnection, PeerConnection]
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    async with connected(SILENCE) as both:
+        yield both
+
+
+@pytest.fixture
+async def quiet_pair() -> AsyncIterator[Pair]:
+    """Without signs of life: one that is unread when its receiver closes makes a reset of the end."""
+    async with connected(PATIENCE) as both:
+        yield both
 
 
 async def test_both_sides_are_kept_although_they_say_nothing(pair: Pair) -> None:
@@ -85,8 +99,8 @@ async def test_a_writer_waits_for_a_reader_and_a_reader_that_is_slow_is_not_give
     task.cancel()
 
 
-async def test_the_end_comes_after_what_was_sent_with_its_reason(pair: Pair) -> None:
-    near, far = pair
+async def test_the_end_comes_after_what_was_sent_with_its_reason(quiet_pair: Pair) -> None:
+    near, far = quiet_pair
     near.send(b"last")
     near.end("no disk\nis left")
     async with within(PATIENCE):
@@ -98,8 +112,8 @@ async def test_the_end_comes_after_what_was_sent_with_its_reason(pair: Pair) -> 
             await far.write(b"more")
 
 
-async def test_a_connection_that_is_closed_in_order_ends_without_an_error(pair: Pair) -> None:
-    near, far = pair
+async def test_a_connection_that_is_closed_in_order_ends_without_an_error(quiet_pair: Pair) -> None:
+    near, far = quiet_pair
     near.end("")
     async with within(PATIENCE):
         assert await far.read() is None
