@@ -387,7 +387,9 @@ def test_a_server_serves_once_all_nodes_in_step_have_answered_or_have_left() -> 
 def test_a_successor_serves_although_too_few_nodes_are_left_to_remove_the_lost_one() -> None:
     serving = Serving(replace(RECORD, generation=4, server="b", incarnation=1, followers=("a",)), required=2)
     serving.gone.add("a")
-    assert serving.look(written=1) is None, "a stays in step, as the data would be on one disk only"
+    wanted = serving.look(written=1)
+    assert wanted is not None and wanted.followers == ("a", "d"), "the place of the lost node is filled"
+    assert wanted.in_step == {"a": 7, "b": 2}, "a stays in step, as the data would be on one disk only"
     assert serving.server.checked and serving.server.refusal == "1 of the required 2 nodes are in step"
 
 
@@ -469,6 +471,54 @@ def test_a_follower_that_was_removed_from_the_cluster_is_replaced_at_once() -> N
         if (wanted := serving.look(0)) is not None:
             serving.confirm(wanted)
     assert serving.server.record.followers == (next_one,) and set(serving.server.record.in_step) == {"a", next_one}
+
+
+def lose(serving: Serving, name: str) -> None:
+    """The node is gone as the other nodes agree."""
+    serving.server.detached(name, serving.now)
+    serving.nodes.pop(name, None)
+    serving.gone.add(name)
+
+
+def test_the_last_other_whole_copy_is_made_anew_at_once_when_its_node_is_lost() -> None:
+    serving = Serving(RECORD)
+    serving.attach("b", 2)
+    serving.look(0)
+    serving.server.detached("b", serving.now)
+    assert serving.look(0) is None, "it is not gone yet"
+    lose(serving, "b")
+    wanted = serving.look(0)
+    assert wanted is not None and wanted.followers[0] == "b" and len(wanted.followers) == 2
+    serving.confirm(wanted)
+    serving.gone.clear()
+    serving.nodes |= nodes(("b", "b", ""))
+    serving.attach("b", 3)
+    back = serving.look(0)
+    assert back is not None and back.followers == ("b",), "the node is back before the other one has everything"
+
+
+def test_a_node_that_was_stopped_has_the_time_to_return() -> None:
+    serving = Serving(RECORD)
+    serving.attach("b", 2)
+    serving.nodes["b"] = replace(serving.nodes["b"], stopping=True)
+    serving.look(0)
+    lose(serving, "b")
+    assert serving.look(0, SETTINGS.timeout - 1) is None
+    wanted = serving.look(0, 2.0)
+    assert wanted is not None and len(wanted.followers) == 2
+
+
+def test_a_lost_node_has_the_time_to_return_while_another_whole_copy_is_there() -> None:
+    serving = Serving(replace(RECORD, in_step={"a": 7, "b": 2, "c": 1}, followers=("b", "c")), copies=3)
+    serving.attach("b", 2)
+    serving.attach("c", 1)
+    serving.look(0)
+    lose(serving, "b")
+    wanted = serving.look(0)
+    assert wanted is None or wanted.followers == ("b", "c")
+    lose(serving, "c")
+    wanted = serving.look(0)
+    assert wanted is not None and wanted.followers == ("b", "c", "d"), "no other node is left"
 
 
 def test_an_operator_hands_over_to_a_node_in_step_and_to_no_other() -> None:

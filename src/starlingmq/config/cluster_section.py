@@ -309,7 +309,11 @@ class ClusterConfig(Section, frozen=True):
     ] = 0
     copy_timeout: Annotated[
         PositiveDuration,
-        Meta(description="How long a node that stores copies may be away before another node is chosen in its place."),
+        Meta(
+            description="How long a node that stores copies may be away before another node is chosen in its place. "
+            "It is chosen at once if the lost node was not stopped and no other node has everything, or fewer than "
+            "min_copies have it."
+        ),
     ] = 600.0
     copy_rate: Annotated[
         Size,

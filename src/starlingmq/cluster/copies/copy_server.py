@@ -57,6 +57,8 @@ class Follower:
         self.mark = 0  # it has to reach this number (``NEXT``: that of the last change at the next look) ...
         self.mark_at = now  # ... which was written by then
         self.late = False  # it holds up acknowledgements, and too few nodes would be left without it
+        self.stopped = False  # it said that it was being shut down, and is expected to return
+        self.lost = False  # it is gone, and its place is filled at once
 
 
 class CopyServer:
@@ -131,7 +133,7 @@ class CopyServer:
             self._step(follower, FollowerEvent.LAGS, now)
             return False
         follower.incarnation, follower.live = incarnation, False
-        follower.asked, follower.away_since = False, inf
+        follower.asked, follower.away_since, follower.lost = False, inf, False
         if follower.stored >= follower.mark:
             follower.mark_at = now  # otherwise it holds up acknowledgements since before it connected again
         follower.mark = self._written
@@ -263,6 +265,7 @@ class CopyServer:
     ) -> CopyRecord | None:
         """The record that this server wants; None: the present one. ``forgotten``: nodes that were removed."""
         record = self.record
+        self._look_at_lost(nodes)
         self._forgotten = frozenset([name for name in forgotten if name not in nodes])
         self._leaving = frozenset([name for name, node in nodes.items() if node.leaving])
         if self._leaving:
@@ -306,7 +309,7 @@ class CopyServer:
     def _wanted_followers(
         self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], in_step: Mapping[str, int], now: float
     ) -> tuple[str, ...]:
-        """The followers, with others in place of those that were away for ``timeout`` or have a bad place."""
+        """The followers, with others in place of those that are given up or have a bad place."""
         record = self.record
         followers = list(record.followers)
         wanted = self._settings.copies - 1
@@ -344,10 +347,25 @@ class CopyServer:
             self._calm_since = now
             self._moving = misplaced_follower(self.record, nodes, stored)
 
+    def _look_at_lost(self, nodes: Mapping[str, StoringNode]) -> None:
+        """While only this node has everything, or fewer than ``required`` do, each follower that is gone and was not
+        stopped is replaced at once: the next loss would lose data, or new changes are refused."""
+        listed = [each for each in self.followers.values() if each.state is FollowerState.IN_STEP]
+        whole = 1 + sum(1 for each in listed if each.away_since == inf)
+        is_urgent = whole < max(2, self._settings.required)
+        for follower in self.followers.values():
+            if node := nodes.get(follower.name):
+                follower.stopped = node.stopping
+            is_lost = follower.away_since != inf and not follower.stopped and self._is_gone(follower.name)
+            if is_urgent and is_lost:
+                follower.lost = True
+
     def _is_given_up(self, name: str, now: float) -> bool:
+        """Whether it was away for ``timeout``, is lost and missed, or was removed by an operator."""
         follower = self.followers.get(name)
-        is_late = follower is not None and now >= follower.away_since + self._settings.timeout
-        return is_late or name in self._forgotten
+        if follower is None:
+            return name in self._forgotten
+        return follower.lost or name in self._forgotten or now >= follower.away_since + self._settings.timeout
 
     def _may_go(self, name: str) -> bool:
         follower = self.followers.get(name)
