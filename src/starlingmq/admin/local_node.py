@@ -32,7 +32,8 @@ class LocalNode:
     invalid. ``apply`` uses these settings until the next reload. ``tracing`` returns the export of
     OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
     ``serving`` is true while the node accepts clients. ``http_refusals`` counts failed logins to the HTTP API.
-    ``last_closed`` has the last closed connection of each reason.
+    ``last_closed`` has the last closed connection of each reason. ``restart`` ends the broker, and begins it anew as
+    a process; it raises ConfigError. None: it runs inside a program.
     """
 
     name: str
@@ -49,6 +50,7 @@ class LocalNode:
     drain: DrainActions | None
     tracing: Callable[[], Tracing | None]
     in_force: Callable[[], Config]
+    restart: Callable[[], None] | None = None
     lag: LoopLag = field(default_factory=LoopLag)
     serving: bool = False
     http_refusals: Counter[str] = field(default_factory=Counter)

@@ -55,6 +55,7 @@ from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import NoArguments, ask, texts, typed
 from starlingmq.admin.user_actions import UserActions
+from starlingmq.config.settings import ConfigError
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import directory_of
 
@@ -88,6 +89,12 @@ class Leaving(Struct, frozen=True):
 
     leaving: bool = True
     earlier: str = ""
+
+
+class Restarting(Struct, frozen=True):
+    """The uptime in its overview begins anew."""
+
+    node: str
 
 
 class AdminService:
@@ -307,6 +314,28 @@ class AdminService:
         leave = self._given["cluster.leave"](nothing_to_report, texts(LeaveChange(request.force)))
         self._leaving = asyncio.ensure_future(self._watched(leave))
         return Leaving(earlier=earlier)
+
+    @action(
+        "restart.begin",
+        "POST /restart",
+        NODE,
+        OPERATE,
+        tag="cluster",
+        audit="told this node to restart",
+        level=logging.WARNING,
+        status=202,
+    )
+    async def restart(self, report: Report, request: ByOperator) -> Restarting:
+        """Restart this node: it stops as on SIGTERM, and runs its command anew in the same process."""
+        if self.local_node.restart is None:
+            raise AdminError(409, "this broker runs inside a program; restart the program")
+        if not self.local_node.serving:
+            raise AdminError(409, "this node starts or stops; try again later")
+        try:
+            self.local_node.restart()
+        except ConfigError as error:
+            raise AdminError(409, f"this node was not restarted, its settings are invalid: {error}") from None
+        return Restarting(self.local_node.name)
 
     async def _only_member(self, report: Report, arguments: dict[str, str]) -> dict[str, Any]:
         """The members of a cluster, as a single broker tells them."""

@@ -12,6 +12,7 @@ from starlingmq.cli.control import DataDirOption, FileOption, JsonOption, ask_br
 from starlingmq.cli.ctl_ask import Result
 from starlingmq.cli.ctl_declared import Shown, shows
 from starlingmq.cli.ctl_leave import leave_url
+from starlingmq.cli.ctl_restart import restart
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import amount, progress
 from starlingmq.cli.tables import WideOption, cell, columns_of, table
@@ -42,6 +43,8 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Proceed even if data
 app = typer.Typer(
     help="Show members, routes and health of the cluster, as one node knows them; remove nodes.", no_args_is_help=True
 )
+
+app.command()(restart)
 
 
 @app.command()

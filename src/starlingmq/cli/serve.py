@@ -2,7 +2,8 @@
 
 It prints one line on standard output, ``ready`` and the addresses; all other output goes to stderr. SIGTERM and SIGINT
 cause a graceful stop; a second one ends the process immediately. SIGUSR2 means lame duck mode, as in nats-server: a
-graceful stop that closes NATS clients over a period. SIGHUP reloads the configuration.
+graceful stop that closes NATS clients over a period. SIGHUP reloads the configuration. An operator's restart is a
+graceful stop, after which the process runs the same command anew.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def run(options: ServeOptions) -> None:
     for name, meant in misspelled_variables(os.environ):
         print(f"warning: the variable {name} is ignored; {meant} is the setting", file=sys.stderr)
     with asyncio.Runner(loop_factory=event_loop_factory(loaded), debug=False) as runner:
-        runner.run(_serve(loaded, load, options.config or ""))
+        again = runner.run(_serve(loaded, load, options.config or ""))
+    if again:  # in the same process, which whatever watches it keeps, with the program as it is installed now
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, OVERRIDES: json.dumps(inherited)})  # noqa: S606 itself
 
 
 def _make_first_user(config: Config) -> None:
@@ -134,7 +137,8 @@ def event_loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop
     return uvloop.new_event_loop
 
 
-async def _serve(config: Config, load: Callable[[], Config], settings_file: str) -> None:
+async def _serve(config: Config, load: Callable[[], Config], settings_file: str) -> bool:
+    """Returns whether an operator has asked for a restart."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -142,7 +146,7 @@ async def _serve(config: Config, load: Callable[[], Config], settings_file: str)
         loop.add_signal_handler(number, _stop_once, loop, stop)
     etcd = await begin_etcd(config)
     try:
-        await _serve_until(stop, config, load, settings_file, etcd)
+        return await _serve_until(stop, config, load, settings_file, etcd)
     finally:
         if etcd is not None:
             await etcd.stop()  # unless the node has
@@ -150,7 +154,7 @@ async def _serve(config: Config, load: Callable[[], Config], settings_file: str)
 
 async def _serve_until(
     stop: asyncio.Event, config: Config, load: Callable[[], Config], settings_file: str, etcd: EtcdAccess | None
-) -> None:
+) -> bool:
     from starlingmq.node.node_process import Node  # late: help and setting errors do not need the whole broker
 
     loop = asyncio.get_running_loop()
@@ -162,11 +166,12 @@ async def _serve_until(
         stopping = loop.create_task(stop.wait())
         with announced(config.node.name, config.node.data_dir), suppress(TakenOver):
             await _run(node, loop, stopping, load)
-        again = node.taken_over
+        again = node.taken_over and not node.restarts
         config = node.config
         gc.unfreeze()
     if node.problem:
         raise StoppedError(node.problem)
+    return node.restarts and not stop.is_set()
 
 
 async def _run(

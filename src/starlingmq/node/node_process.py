@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 YOUNG_MAX: Final = 10_000  # objects that are checked for reference cycles at once: about a millisecond
 FREEZE_INTERVAL: Final = 1.0  # seconds
+REPLY_SECONDS: Final = 0.1  # for the reply to an operator, before the doors close
 
 
 def freeze() -> None:
@@ -30,7 +31,8 @@ def freeze() -> None:
 
 class Node(Broker):
     """A broker that has the process for itself: it sets up logging, logs its start and its end, and controls the
-    garbage collector. ``settings_file``: for the log, "" if there is none. ``etcd``: see ``cli.early_etcd``."""
+    garbage collector. ``settings_file``: for the log, "" if there is none. ``etcd``: see ``cli.early_etcd``.
+    ``restarts``: an operator has asked for it; the process is to begin anew once it has stopped."""
 
     def __init__(self, config: Config, settings_file: str = "", etcd: EtcdAccess | None = None) -> None:
         super().__init__(config, etcd=etcd)
@@ -38,6 +40,8 @@ class Node(Broker):
         self._freezer: asyncio.TimerHandle | None = None
         self._hooked = False  # a program decides who may connect, before the settings do
         self._log = NodeLog(config, settings_file)
+        self.restarts = False
+        self.restart = self._restart
 
     async def start(self) -> None:
         self._hooked = self.hooks.authenticate is not None
@@ -62,6 +66,13 @@ class Node(Broker):
             )
         super().reload(config)
         set_up_logging(config.log, config.node.name)
+
+    def _restart(self) -> None:
+        """Raises ConfigError if it could not start with the settings as they are now."""
+        if self.load is not None:
+            refuse_open_listeners(self.load(), self._hooked)
+        self.restarts = True
+        asyncio.get_running_loop().call_later(REPLY_SECONDS, self._end)
 
     def _freeze(self) -> None:
         freeze()

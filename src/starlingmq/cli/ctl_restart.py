@@ -1,0 +1,106 @@
+"""``starlingmq ctl cluster restart``: a node, or all of them one after the other, each once all is well again.
+
+The law: a node is told to restart only while every member is there and the loss of one would lose nothing, and the next
+one only after the last serves again. Nothing is given up because it takes long: what is waited for is shown, and the
+command can be ended at any moment, which leaves the nodes as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final
+
+import typer
+
+from starlingmq.admin.printable import plain
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
+from starlingmq.cli.ctl_ask import AtOption, Result, ask
+from starlingmq.cli.declare import CommandError
+from starlingmq.cli.progress import Report, progress
+
+LOOK_SECONDS: Final = 0.5
+
+Ask = Callable[..., Result]
+
+
+def restart(
+    rolling: Annotated[
+        bool, typer.Option("--rolling", help="All nodes, one after the other; the one that is asked is the last.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --rolling: begin although a node is missing.")] = False,
+    node: AtOption = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Restart a node, or all nodes one after the other, and wait until each serves again.
+
+    A node hands its sessions over, stops, and runs its command anew in the same process, with the version that is
+    installed by then. With --rolling, the next node follows once all members are there and other nodes have whole
+    copies of everything (cluster.copies).
+    """
+    if rolling and node:
+        raise CommandError("give --rolling for all nodes, or --node for one")
+
+    def asked(action: str, **arguments: str) -> Result:
+        return ask(action, data_dir, config, **arguments)
+
+    done = []
+    with progress(json_) as report:
+        for one in _rolling(asked, force, report) if rolling else [_restarted(asked, node, report)]:
+            done.append(one)
+            if not json_:
+                print(f"{plain(one['node'])} has restarted in {one['seconds']:.1f} s, version {plain(one['version'])}")
+    if json_:
+        print(json.dumps({"restarted": done}))
+
+
+def _rolling(asked: Ask, force: bool, report: Report) -> Iterator[Result]:
+    """Raises CommandError before the first restart if the cluster is not well."""
+    status = asked("cluster.status")
+    if not force and (trouble := _trouble(status)):
+        raise CommandError(f"no node was restarted: {trouble}; mend this first, or give --force")
+    names = [member["name"] for member in status["members"] if member["name"] != status["node"]]
+    for name in (*names, status["node"]):
+        yield _restarted(asked, name, report)
+        _wait(lambda: _trouble(asked("cluster.status")), name, report)
+
+
+def _restarted(asked: Ask, name: str, report: Report) -> Result:
+    """Once it serves again."""
+    began = time.monotonic()
+    name = asked("restart.begin", node=name)["node"]
+    _wait(lambda: _unready(asked("overview", node=name), began), name, report)
+    return {
+        "node": name,
+        "seconds": time.monotonic() - began,
+        "version": asked("overview", node=name)["version"],
+    }
+
+
+def _wait(why: Callable[[], str], name: str, report: Report) -> None:
+    """Until there is no reason left."""
+    while True:
+        try:
+            reason = why()
+        except (CommandError, OSError):  # the node that is asked may be the one that restarts
+            reason = "no answer yet"
+        if not reason:
+            return
+        report(f"{plain(name)}: {plain(reason)}", 0, 0, "steps")
+        time.sleep(LOOK_SECONDS)
+
+
+def _unready(overview: Result, began: float) -> str:
+    if overview["uptime"] > time.monotonic() - began:
+        return "it stops"
+    reasons: list[str] = overview["ready"]["reasons"]
+    return ", ".join(reasons)
+
+
+def _trouble(status: Result) -> str:
+    """Why no further node may be stopped; "": one may be. A single broker has no health of a cluster."""
+    health = status.get("health")
+    return "" if health is None or health["status"] == "healthy" else str(health["summary"])
