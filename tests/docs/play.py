@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from tests.docs.blocks import Block, stories
+from tests.docs.blocks import ROOT, Block, stories
 
 PATIENCE: Final = float(os.environ.get("STORY_SECONDS", "60"))  # for one command, or for a line of one that goes on
 STAYS: Final = ("cd ", "export ", ". ")  # commands that change what comes after them
@@ -174,6 +174,7 @@ def main(page: str, name: str) -> int:
         loopback_up()
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     os.environ["COLUMNS"] = "200"  # of a terminal that is wide enough
+    os.environ["NODE_PATH"] = str(ROOT / "tests/js/node_modules")  # packages that pages install with npm
     with tempfile.TemporaryDirectory() as directory:
         os.environ["XDG_STATE_HOME"] = f"{directory}/state"
         home = Path(directory) / "here"

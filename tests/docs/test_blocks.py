@@ -34,6 +34,8 @@ LONG: Final = {
     ("docs/PYTHON.md", "fixture"),
     ("docs/START-DATA.md", "data"),
     ("docs/START-DEVICES.md", "device"),
+    ("docs/START-DEVICES.md", "certificates"),
+    ("docs/START-DEVICES.md", "assistant"),
     ("docs/START-OPERATORS.md", "operator"),
     ("docs/START-BACKEND.md", "service"),
     ("docs/OPERATING.md", "bench"),
