@@ -480,7 +480,7 @@ def lose(serving: Serving, name: str) -> None:
     serving.gone.add(name)
 
 
-def test_the_last_other_whole_copy_is_made_anew_at_once_when_its_node_is_lost() -> None:
+def test_the_last_other_whole_copy_is_replaced_at_once_when_its_node_is_lost() -> None:
     serving = Serving(RECORD)
     serving.attach("b", 2)
     serving.look(0)

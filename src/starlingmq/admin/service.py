@@ -92,7 +92,7 @@ class Leaving(Struct, frozen=True):
 
 
 class Restarting(Struct, frozen=True):
-    """The uptime in its overview begins anew."""
+    """The uptime in its overview begins at zero."""
 
     node: str
 
@@ -326,7 +326,7 @@ class AdminService:
         status=202,
     )
     async def restart(self, report: Report, request: ByOperator) -> Restarting:
-        """Restart this node: it stops as on SIGTERM, and runs its command anew in the same process."""
+        """Restart this node: it stops as on SIGTERM, and runs its command again in the same process."""
         if self.local_node.restart is None:
             raise AdminError(409, "this broker runs inside a program; restart the program")
         if not self.local_node.serving:

@@ -37,7 +37,7 @@ def restart(
 ) -> None:
     """Restart a node, or all nodes one after the other, and wait until each serves again.
 
-    A node hands its sessions over, stops, and runs its command anew in the same process, with the version that is
+    A node hands its sessions over, stops, and runs its command again in the same process, with the version that is
     installed by then. With --rolling, the next node follows once all members are there and other nodes have whole
     copies of everything (cluster.copies).
     """

@@ -3,7 +3,7 @@
 It prints one line on standard output, ``ready`` and the addresses; all other output goes to stderr. SIGTERM and SIGINT
 cause a graceful stop; a second one ends the process immediately. SIGUSR2 means lame duck mode, as in nats-server: a
 graceful stop that closes NATS clients over a period. SIGHUP reloads the configuration. An operator's restart is a
-graceful stop, after which the process runs the same command anew.
+graceful stop, after which the process runs the same command again.
 """
 
 from __future__ import annotations

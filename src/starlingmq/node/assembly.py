@@ -128,7 +128,7 @@ class Broker:
         self._http: HttpSide | None = None
         self._admin: AdminService | None = None
         self.load: Callable[[], Config] | None = None  # reads the settings again, for ``reload`` by an operator
-        self.restart: Callable[[], None] | None = None  # stops, and begins anew as a process, for an operator
+        self.restart: Callable[[], None] | None = None  # stops, and starts again as a process, for an operator
         self._actions: BrokerActions | None = None
         self._notices: NoticeLog | None = None
         self._cluster: Cluster | None = None

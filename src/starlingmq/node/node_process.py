@@ -32,7 +32,7 @@ def freeze() -> None:
 class Node(Broker):
     """A broker that has the process for itself: it sets up logging, logs its start and its end, and controls the
     garbage collector. ``settings_file``: for the log, "" if there is none. ``etcd``: see ``cli.early_etcd``.
-    ``restarts``: an operator has asked for it; the process is to begin anew once it has stopped."""
+    ``restarts``: an operator has asked for it; the process is to start again once it has stopped."""
 
     def __init__(self, config: Config, settings_file: str = "", etcd: EtcdAccess | None = None) -> None:
         super().__init__(config, etcd=etcd)
