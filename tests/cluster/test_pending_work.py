@@ -122,6 +122,7 @@ BLIND: Final[dict[str, tuple[str, type, str]]] = {
 """For each kind of overlooked work: the world, and the method that wrongly reports nothing to do."""
 
 
+@pytest.mark.timeout(300)  # few worlds have a will that becomes due while nothing else happens
 @pytest.mark.parametrize("name", few(BLIND, "nothing is seen", "sessions", "wills"))
 def test_work_that_is_never_looked_at_is_found(name: str) -> None:
     world, kind, method = BLIND[name]
