@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from starlingmq.admin.declared_actions import DECLARED
+from starlingmq.admin.declared_actions import DECLARATIONS, DECLARED
 from starlingmq.admin.messages import MessageActions, OneTopic
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc, nothing_to_report
 from starlingmq.admin.operator_problem import AdminError
@@ -32,7 +32,8 @@ async def test_changes_of_streams_name_their_operator(
 
 
 def test_leaving_is_a_warning() -> None:
-    assert DECLARED["leave.begin"].level == logging.WARNING
+    noted = {one.name: one for one in DECLARATIONS}
+    assert noted[DECLARED["leave.begin"].noted_by].level == logging.WARNING
 
 
 def test_a_message_that_a_missing_node_may_have_is_not_gone() -> None:
@@ -43,12 +44,15 @@ def test_a_message_that_a_missing_node_may_have_is_not_gone() -> None:
     assert error.value.status == 503
 
 
-async def test_a_retained_message_without_its_payload_is_not_shown_as_empty(serve: Serve) -> None:
+async def test_a_retained_message_without_its_payload_is_not_shown_as_empty(serve: Serve, ask: Ask) -> None:
     broker = await serve()
     large = Message(b"large", b"", 0, True, b"", 0.0, "", 0.0)
     large.loaded = False
     assert broker._admin is not None
     actions = MessageActions(broker._admin.local_node.driver)
     actions.state.retained.put(large)
+    (listed,) = (await ask(broker, "GET", "/api/v1/retained")).json()["retained"]
+    (found,) = (await ask(broker, "GET", "/api/v1/retained/search?sort=size")).json()["retained"]
+    assert listed["topic"] == "large" and listed["size"] is found["size"] is None
     with pytest.raises(AdminError, match="at other nodes"):
         await actions.retained_message(nothing_to_report, OneTopic("large"))

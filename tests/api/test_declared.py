@@ -100,7 +100,7 @@ async def test_an_operator_gets_the_same_at_each_door_of_a_node(
         answer = await over_http(ask, broker, declared, **login)
         found = answer.json()
         assert answer.status_code in (*DONE, *NOT_HERE), (declared.name, answer.text)
-        texts = {name: as_text(value) for name, value in arguments(declared).items()} | {"by": "somebody"}
+        texts = {name: as_text(value) for name, value in arguments(declared).items()}
         try:
             again = await broker._admin.action_named(declared.name)(nothing_to_report, texts)
         except Exception as error:
@@ -129,7 +129,7 @@ def test_ctl_has_the_declared_commands_with_their_options() -> None:
             path, *words = declared.ctl.split()
             options = {one.name for one in there[path].params}
             assert {*(word.rstrip("?") for word in words), "data_dir", "config", "json_"} <= options, path
-            own = {one.name for one in fields(declared.request)} - {"by", "cursor", "limit"}
+            own = {one.name for one in fields(declared.request)} - {"cursor", "limit"}
             assert own <= options, path
 
 
@@ -154,6 +154,28 @@ async def test_ctl_asks_at_both_doors(broker: Broker, tmp_path: Path, monkeypatc
             assert all(errors.startswith("error: ") for _, _, errors in told_at), told_at
         table = await asyncio.to_thread(run, "ctl", *words[:-1], *doors[0])
         assert table[0] in (0, 2) and "Traceback" not in table[2], table
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("set", "Write it to the settings file, too."),
+        ("end", "A connected client is disconnected."),
+        ("cluster/forget", "Messages that wait for it are dropped. Run this on another node."),
+        ("reload", "All files that they name are read again, too."),
+    ],
+)
+def test_the_help_of_a_command_says_what_to_heed(path: str, hint: str) -> None:
+    told = commands(get_command(whole_app()))[path].help
+    assert " ".join(told.split()).partition(". ")[2].startswith(hint)
+
+
+def test_all_nodes_and_one_of_them_exclude_each_other(tmp_path: Path) -> None:
+    words = ("ctl", "set", "mqtt.max_qos", "1", "--node", "n1", "--everywhere", "--data-dir", str(tmp_path))
+    code, _, errors = run(*words)
+    assert (
+        code == 2 and errors == "error: --everywhere is all nodes, and --node one of them: leave out one of the two\n"
+    )
 
 
 def test_columns_are_fields_of_the_entries() -> None:

@@ -149,7 +149,7 @@ class Chaos:
     @staticmethod
     def _serves_again(node: Node) -> bool:
         with suppress(AwayError):
-            return not node.ask("cluster.drain", cancel="yes")["draining"]
+            return not node.ask("drain.cancel")["draining"]
         return False
 
     async def kill_etcd(self) -> str:

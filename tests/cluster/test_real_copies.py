@@ -146,7 +146,7 @@ async def test_a_drain_waits_until_other_nodes_have_copies(tmp_path: Path) -> No
         own = next(each for each in one.ask("cluster.copies")["nodes"] if each["node"] == one.name)
         follower = cluster[own["followers"][0]["node"]]
         assert one.ask("cluster.drain")["only_here"] == []
-        one.ask("cluster.drain", cancel="yes")
+        one.ask("drain.cancel")
         follower.kill()
 
         def is_alone() -> bool:
@@ -157,7 +157,7 @@ async def test_a_drain_waits_until_other_nodes_have_copies(tmp_path: Path) -> No
         await cluster.until(is_alone, "no other node has the data")
         found = await asyncio.to_thread(one.ask, "cluster.drain")  # it waits until the time is over
         assert one.name in found["only_here"] and not found["waits_for_copies"]
-        one.ask("cluster.drain", cancel="yes")
+        one.ask("drain.cancel")
         follower.start()
         found = await asyncio.to_thread(one.ask, "cluster.drain")
         await cluster.whole()

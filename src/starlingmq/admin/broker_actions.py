@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from starlingmq.admin.action_log import ActionLog
 from starlingmq.admin.declared_actions import bound
 from starlingmq.admin.group_actions import GroupActions
+from starlingmq.admin.store_actions import StoreActions
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.config.settings import Config, ConfigError
 from starlingmq.net.control_socket import NAME, Action, ControlServer, Report
@@ -47,17 +49,20 @@ class BrokerActions:
         self.drain: DrainActions | None = None
         self.unready: Callable[[], tuple[str, ...]] = tuple  # why this node accepts no clients
         self.by_name: dict[str, Action] = {}
+        self._node = node
         self._store = directory_of(driver.store)
+        self.log = ActionLog(None if self._store is None else self._store.data_dir.path)
         if self._store is not None:
             from starlingmq.admin.stream_actions import StreamActions
             from starlingmq.auth.readers import StreamReaders
             from starlingmq.storage.maintenance.store_maintenance import StoreMaintenance
             from starlingmq.storage.streams.stream_admin import StreamAdmin
 
-            self.by_name |= StoreMaintenance(self._store, driver.state).actions()
+            given = StoreMaintenance(self._store, driver.state).actions()
+            self.by_name |= given | bound(StoreActions(given), note=self.log.note)
             self.streams = StreamAdmin(self._store, driver.state, node, readable_nodes, cluster is not None)
             readers = StreamReaders(lambda: access.chain, lambda: access.hooks.timeout)
-            self.by_name |= bound(StreamActions(self.streams, readers))
+            self.by_name |= bound(StreamActions(self.streams, readers), note=self.log.note)
         names = dict[int, str] if cluster is None else cluster.names
         self.by_name |= bound(GroupActions(driver.state, names))
         if cluster is None:
@@ -67,7 +72,7 @@ class BrokerActions:
             from starlingmq.admin.member_actions import MemberActions
 
             self.drain = DrainActions(cluster, listeners)
-            self.by_name |= MemberActions(cluster, self.drain, lambda: self.unready()).actions()
+            self.by_name |= MemberActions(cluster, self.drain, lambda: self.unready(), self.log.note).actions()
 
     def declare_streams(self, config: Config) -> None:
         """Apply ``streams.define`` of new settings. Raises ConfigError."""
@@ -92,7 +97,7 @@ class BrokerActions:
 
         alone = dict.fromkeys(OF_A_MEMBER, _not_a_member)
         actions = {**alone, **others, **self.by_name}
-        control = ControlServer(self._store.data_dir.path / NAME, actions, LONG_ACTIONS)
+        control = ControlServer(self._store.data_dir.path / NAME, actions, LONG_ACTIONS, self._node)
         try:
             await control.start()
         except OSError as error:

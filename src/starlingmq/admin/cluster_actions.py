@@ -14,7 +14,7 @@ from starlingmq.admin.operator_bans import BanChange, BanNews, BansReceived, Ban
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.overview import Overview
 from starlingmq.admin.printable import NODE_COLUMNS
-from starlingmq.admin.stream_requests import GossipNews, GossipRequest, StreamCreation, StreamRemoval, StreamTrim
+from starlingmq.admin.stream_requests import GossipNews, GossipRequest, NewStream, OneStream, StreamTrim
 from starlingmq.admin.typed_actions import NoArguments, ask
 from starlingmq.auth.automatic_bans import Kind
 from starlingmq.net.control_socket import Report
@@ -49,7 +49,6 @@ class NewStreamAt(Struct, frozen=True):
     retention_size: Annotated[str, Meta(max_length=30, description="Maximum size on each node; 0: unlimited.")] = "0"
     when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
     node: OneNode = ""
-    by: str = ""
 
 
 class StreamTrimAt(Struct, frozen=True):
@@ -58,13 +57,11 @@ class StreamTrimAt(Struct, frozen=True):
         Annotated[int, Meta(ge=0, le=2**62, description="First offset to keep. Default: delete all messages.")] | None
     ) = None
     node: OneNode = ""
-    by: str = ""
 
 
 class OneStreamAt(Struct, frozen=True):
     name: StreamName
     node: OneNode = ""
-    by: str = ""
 
 
 class Overviews(Struct, frozen=True):
@@ -86,10 +83,10 @@ class ClusterActions:
 
     # Bans
 
-    @action("ban", "POST /bans", HERE, OPERATE, tag="upkeep", status=201, body="NewBan")
+    @action("ban", "POST /bans", HERE, OPERATE, tag="upkeep", status=201, body="NewBan", noted_by="bans.hear")
     async def ban(self, report: Report, request: NewBan) -> Banned:
         """Ban an address, user or client id on all nodes."""
-        change = BanChange(request.kind, request.name, request.seconds, request.reason, request.disconnect, request.by)
+        change = BanChange(request.kind, request.name, request.seconds, request.reason, request.disconnect)
         name, _, nodes, missing = await self._distribute(report, change)
         return Banned(request.kind, name, request.seconds, request.reason, nodes, missing)
 
@@ -101,10 +98,11 @@ class ClusterActions:
         tag="upkeep",
         ctl="unban kind name",
         said="the ban of {kind} {name} was lifted",
+        noted_by="bans.hear",
     )
     async def lift(self, report: Report, request: OneBan) -> Lifted:
         """Lift a ban on all nodes."""
-        change = BanChange(request.kind, request.name, seconds=0.0, by=request.by)
+        change = BanChange(request.kind, request.name, seconds=0.0)
         _, lifted, nodes, missing = await self._distribute(report, change)
         if not lifted:
             away = ", ".join(one.node for one in missing)
@@ -115,43 +113,49 @@ class ClusterActions:
         """Send the news to all nodes. Nodes that are missing now receive it when they are connected again. Returns the
         name of the entry, whether a node had this ban and it has ended, and the nodes."""
         news = await ask(self._rpc.actions["bans.said"], report, change, BanNews)
-        answers = await self._rpc.everywhere("bans.hear", BanUpdate(news.said, change.by), BansReceived)
+        answers = await self._rpc.everywhere("bans.hear", BanUpdate(news.said), BansReceived)
         lifted = any(one.lifted for one in answers.results.values())
         return news.said[0].name, lifted, list(answers.results), answers.missing
 
     # Streams
 
-    @action("streams.create", "POST /streams", HERE, OPERATE, tag="upkeep", status=201, body="NewStreamBody")
+    @action(
+        "streams.create",
+        "POST /streams",
+        HERE,
+        OPERATE,
+        tag="upkeep",
+        status=201,
+        body="NewStreamBody",
+        noted_by="stream.create",
+    )
     async def create(self, report: Report, request: NewStreamAt) -> ByNode[StreamView]:
         """Create a stream that keeps messages of the given topics."""
         if any("\n" in topic for topic in request.topics):
             raise AdminError(400, "topics: must not contain line breaks")
-        made = StreamCreation(
+        made = NewStream(
             request.name,
             "\n".join(request.topics),
             request.retention_time,
             request.retention_size,
             request.when_full,
-            request.by,
         )
         answers = await self._rpc.everywhere("stream.create", made, StreamView, request.node)
         if not request.node:
             await self._spread(report, GossipRequest.created(made))
         return ByNode(answers.results, answers.missing)
 
-    @action("streams.trim", "POST /streams/trim", HERE, OPERATE, tag="upkeep")
+    @action("streams.trim", "POST /streams/trim", HERE, OPERATE, tag="upkeep", noted_by="stream.trim")
     async def trim(self, report: Report, request: StreamTrimAt) -> ByNode[StreamTrimmed]:
         """Delete the messages of a stream before an offset, in whole segment files."""
-        asked = StreamTrim(request.name, request.before, request.by)
+        asked = StreamTrim(request.name, request.before)
         answers = await self._rpc.everywhere("stream.trim", asked, StreamTrimmed, request.node)
         return ByNode(answers.results, answers.missing)
 
-    @action("streams.delete", "DELETE /streams", HERE, OPERATE, tag="upkeep")
+    @action("streams.delete", "DELETE /streams", HERE, OPERATE, tag="upkeep", noted_by="stream.delete")
     async def end(self, report: Report, request: OneStreamAt) -> ByNode[StreamDeleted]:
         """Delete a stream and all its messages."""
-        answers = await self._rpc.everywhere(
-            "stream.delete", StreamRemoval(request.name, request.by), StreamDeleted, request.node
-        )
+        answers = await self._rpc.everywhere("stream.delete", OneStream(request.name), StreamDeleted, request.node)
         if not request.node:
             await self._spread(report, GossipRequest(request.name, deleted=True))
         return ByNode(answers.results, answers.missing)

@@ -108,6 +108,7 @@ class NodeConnectors:
         OPERATE,
         tag="connectors",
         body="TestedConnector",
+        audit="tested the connector {name!r}; accepted: {accepted}",
         seconds=NODE_SECONDS,
     )
     async def test(self, report: Report, request: ConnectorName) -> ConnectorTested:

@@ -5,6 +5,7 @@ A node that waits for an operator before it serves offers these actions, too.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -27,11 +28,8 @@ class GiveUpError(Exception):
 
 
 class Removal(Struct, frozen=True):
-    """``by``: the operator, for the log."""
-
     name: Annotated[str, Meta(min_length=1, max_length=1000, description="The node.")]
     force: Annotated[bool, Meta(description="Proceed even if data is lost.")] = False
-    by: str = ""
 
 
 class GivenUp(Struct, frozen=True):
@@ -62,6 +60,8 @@ class CopyActions:
         body="Removal",
         ctl="cluster/give-up name",
         said="{server} serves what it has of the data of {node}",
+        audit="gave up data of {name!r}; {server!r} serves what it has of it",
+        level=logging.WARNING,
         waits=True,
     )
     async def give_up(self, report: Report, request: Removal) -> GivenUp:

@@ -34,14 +34,13 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec import Meta, Struct, defstruct, to_builtins
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from starlingmq.admin.node_rpc import CALL_SECONDS, Answers, ListPart, ListRequest, Missing, NodeRpc
+from starlingmq.admin.noted_actions import Note, noted
 from starlingmq.admin.paging import first_of
 from starlingmq.admin.typed_actions import reader_of, typed
 from starlingmq.net.control_socket import Action, Report
-
-log = logging.getLogger("starlingmq.admin")
 
 Scope = Literal["here", "node", "all", "paged", "sorted", "target"]
 HERE: Final[Scope] = "here"
@@ -92,8 +91,12 @@ class Declared:
     ``body``: the name of its JSON body; "": the request is in the query. ``order`` sorts joined lists, by their names.
     ``ctl``: the command and its arguments (``cli.ctl_declared``), which shows a table with ``columns``
     (``cli.tables.columns_of``) or ``none``, or the line ``said`` with the fields of the request and the reply.
-    ``audit``: the line of each node's log, behind the name of the operator, with fields of the request and the reply;
-    there is none if the reply has ``found`` or ``applied`` false. ``level``: of that line.
+    ``hint``: what its help says further.
+    ``download``: the name of a file with the list, a line of JSON for each entry, at ``PATH/download``.
+    ``audit``: what it has done, behind the name of the operator, with fields of the request and the reply
+    (``admin.noted_actions``); ``noted_by``: the action that notes it, at each node that does it. One of the two is told
+    of all that ``OPERATE`` is needed for. ``level``: of the line in the log. Below INFO, those of a minute are one
+    entry in the list of actions.
     ``seconds``: for one node to answer. ``waits``: the operator waits as long as it takes.
     """
 
@@ -110,11 +113,21 @@ class Declared:
     merge: Merge | None = None
     order: Mapping[str, Order] = field(default_factory=dict)
     ctl: str = ""
+    hint: str = ""
     columns: str = ""
     said: str = ""
     none: str = "none"
+    download: str = ""
     audit: str = ""
+    noted_by: str = ""
     level: int = logging.INFO
+
+    def __post_init__(self) -> None:
+        """Raises TypeError if the declaration of a change says nothing for the log."""
+        if (self.right == OPERATE) != bool(self.audit or self.noted_by) or (self.audit and self.noted_by):
+            raise TypeError(f"{self.name}: an action that changes something has audit or noted_by, and no other has")
+        if self.http and (self.right == OPERATE) == self.http.startswith("GET "):
+            raise TypeError(f"{self.name}: what changes something needs OPERATE, and is no GET")
 
     @cached_property
     def help(self) -> str:
@@ -144,6 +157,8 @@ class Declared:
 
 DECLARED: Final[dict[str, Declared]] = {}
 """Those that operators can ask for, by their names."""
+DECLARATIONS: Final[list[Declared]] = []
+"""All."""
 
 
 def action(name: str, http: str = "", scope: Scope = HERE, right: Right = VIEW, **more: Any) -> Callable[[Act], Act]:
@@ -152,6 +167,7 @@ def action(name: str, http: str = "", scope: Scope = HERE, right: Right = VIEW, 
     def declare(act: Act) -> Act:
         declared = Declared(name, act, http, scope, right, **more)
         act.declared = declared  # type: ignore[attr-defined]
+        DECLARATIONS.append(declared)
         if http:
             DECLARED[name] = declared
         return act
@@ -159,33 +175,20 @@ def action(name: str, http: str = "", scope: Scope = HERE, right: Right = VIEW, 
     return declare
 
 
-def bound(*instances: object) -> dict[str, Action]:
-    """The declared actions of these objects, by name."""
+def bound(*instances: object, note: Note | None = None) -> dict[str, Action]:
+    """The declared actions of these objects, by name. ``note`` takes the entries of those that change something: it is
+    needed if there are any."""
     found: dict[str, Action] = {}
     for instance in instances:
         for name, member in vars(type(instance)).items():
             declared: Declared | None = getattr(member, "declared", None)
             if declared is not None:
                 act = getattr(instance, name)
-                found[declared.name] = typed(
-                    declared.request, partial(_noted, declared, act) if declared.audit else act
-                )
+                if declared.audit:
+                    assert note is not None, f"{declared.name} changes something, and nothing takes its entries"
+                    act = noted(declared, act, note)
+                found[declared.name] = typed(declared.request, act)
     return found
-
-
-async def _noted(declared: Declared, act: Callable[..., Awaitable[Struct]], report: Report, request: Any) -> Struct:
-    """Do it, and note in the log who did."""
-    reply = await act(report, request)
-    if getattr(reply, "found", True) and getattr(reply, "applied", True):
-        log.log(
-            declared.level, "%s %s", name_of(request.by), declared.audit.format_map(asdict(reply) | asdict(request))
-        )
-    return reply
-
-
-def name_of(operator: str) -> str:
-    """The operator, as the log names it."""
-    return repr(operator)[1:-1] if operator else "somebody"
 
 
 def for_operators(rpc: NodeRpc, actions: Mapping[str, Action]) -> dict[str, Action]:

@@ -22,17 +22,13 @@ QUIET_SECONDS: Final = 3.0  # a rebalance is over after so long without a change
 class DrainRequest(Struct, frozen=True):
     """``no_wait``: for copies."""
 
-    cancel: bool = False
     no_wait: bool = False
 
 
 class RebalanceRequest(Struct, frozen=True):
-    """``by``: the operator, for the log."""
-
     rate: Annotated[
         int, Meta(ge=0, le=1_000_000, description="Clients per second and node; 0: cluster.drain_rate.")
     ] = 0
-    by: str = ""
 
 
 class DrainProgress(Struct, frozen=True):
@@ -79,13 +75,9 @@ class DrainActions:
         assert state is not None
         return state
 
-    @action("cluster.drain")
+    @action("cluster.drain", right=OPERATE, audit="drained this node", waits=True)
     async def drain(self, report: Report, request: DrainRequest) -> DrainProgress:
-        """Stop serving clients, and wait until all clients and sessions have moved; or, with ``cancel``, serve clients
-        again."""
-        if request.cancel:
-            await self.cancel()
-            return self.result()
+        """Stop serving clients, and wait until all clients and sessions have moved."""
         await self.start()
         await self.follow(report)
         result = self.result()
@@ -154,7 +146,16 @@ class DrainActions:
             waits_for_copies=drain.active and bool(only_here) and now < until,
         )
 
-    @action("cluster.rebalance", "POST /rebalance", HERE, OPERATE, tag="cluster", waits=True, ctl="rebalance")
+    @action(
+        "cluster.rebalance",
+        "POST /rebalance",
+        HERE,
+        OPERATE,
+        tag="cluster",
+        waits=True,
+        ctl="rebalance",
+        audit="distributed clients evenly; {moved:,} were redirected",
+    )
     async def rebalance(self, report: Report, request: RebalanceRequest) -> Rebalanced:
         """Distribute clients evenly: redirect MQTT 5 clients of busy nodes. Returns when all have arrived, or when no
         further ones arrive."""

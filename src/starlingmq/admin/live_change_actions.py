@@ -16,14 +16,11 @@ from starlingmq.net.control_socket import Report
 
 
 class SettingChange(Struct, frozen=True):
-    """``by``: the operator, for the log."""
-
     path: Annotated[str, Meta(min_length=1, max_length=100, description="Path of the setting, such as mqtt.max_qos.")]
     value: Annotated[str, Meta(max_length=TEXT_MAX, description="As in a settings file, such as 10s or 64KiB.")]
     only_check: Annotated[
         bool, Meta(description="Report the difference, and change nothing.", extra={"ctl": "--check"})
     ] = False
-    by: str = ""
 
 
 class SettingSearch(Struct, frozen=True):
@@ -80,6 +77,7 @@ class LiveChangeActions:
         body="NewSetting",
         merge=changed_at,
         ctl="set path value",
+        hint="Write it to the settings file, too.",
         audit="changed {path} from {before!r} to {after!r}",
     )
     async def change(self, report: Report, request: SettingChange) -> SettingChanged:

@@ -10,24 +10,21 @@ from starlingmq.admin.declared_actions import NODE, OPERATE, TARGET, action
 from starlingmq.admin.expirations import expiry_warnings
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.setting_differences import access_differences, setting_differences
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.config.secret_masking import masked
 from starlingmq.net.control_socket import Report
 
 
-class ReloadRequest(Struct, frozen=True):
-    """``by``: the operator, for the log."""
-
-    by: str = ""
-
-
 class Reloaded(Struct, frozen=True):
     """``restart``: changed settings that take effect only after a restart. ``warnings``: what ends soon or has
-    ended."""
+    ended. ``before`` and ``after``: what has changed, by the paths of settings, and "rules" and "users"; no secrets."""
 
     reloaded: bool
     restart: list[str]
     warnings: list[str] = []
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
 
 
 class ListenerView(Struct, frozen=True):
@@ -55,10 +52,21 @@ class SettingActions:
         found: dict[str, Any] = to_builtins(masked(self.local_node.in_force()))
         return found
 
-    @action("reload", "POST /reload", TARGET, OPERATE, tag="upkeep", ctl="reload", audit="reloaded the settings")
-    async def reload(self, report: Report, request: ReloadRequest) -> Reloaded:
+    @action(
+        "reload",
+        "POST /reload",
+        TARGET,
+        OPERATE,
+        tag="upkeep",
+        ctl="reload",
+        hint="All files that they name are read again, too.",
+        audit="reloaded the settings",
+    )
+    async def reload(self, report: Report, request: NoArguments) -> Reloaded:
         """Reload the settings; the response lists those that need a restart. Raises AdminError, and then nothing has
         changed."""
+        earlier, access = self.local_node.config(), self.local_node.access
+        chain = access.chain
         try:
             restart = self.local_node.reload()
         except Exception as error:
@@ -66,7 +74,9 @@ class SettingActions:
                 raise
             raise AdminError(409, f"the settings were not changed: {error}") from None
         config, now = self.local_node.config(), self.local_node.driver.clock()
-        return Reloaded(True, restart, expiry_warnings(config, now))
+        old, new = setting_differences(earlier, config)
+        old_access, new_access = access_differences(chain, access.chain)
+        return Reloaded(True, restart, expiry_warnings(config, now), old | old_access, new | new_access)
 
     @action("listeners", "GET /listeners", NODE, tag="upkeep", ctl="listeners", columns="address, connections, refused")
     async def listeners(self, report: Report, request: NoArguments) -> Listeners:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,6 +14,7 @@ from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
 from starlingmq.admin.copy_actions import CopyActions, Removal
 from starlingmq.admin.declared_actions import HERE, OPERATE, action, bound
 from starlingmq.admin.drain_actions import DrainActions
+from starlingmq.admin.noted_actions import Note
 from starlingmq.admin.sessions import when
 from starlingmq.admin.share_views import SharesRequest, SharesView, view_shares
 from starlingmq.admin.typed_actions import NoArguments
@@ -230,15 +232,18 @@ def _listed(table: Mapping[bytes, int], prefix: bytes, limit: int) -> list[Route
 
 
 class MemberActions:
-    """The actions of one running node. ``unready`` returns why it accepts no clients."""
+    """The actions of one running node. ``unready`` returns why it accepts no clients; ``note``: as of ``bound``."""
 
-    def __init__(self, cluster: Cluster, drain: DrainActions, unready: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(
+        self, cluster: Cluster, drain: DrainActions, unready: Callable[[], tuple[str, ...]], note: Note
+    ) -> None:
         self.cluster = cluster
         self.drain = drain
         self._unready = unready
+        self._note = note
 
     def actions(self) -> dict[str, Action]:
-        return bound(self, self.drain, CopyActions(lambda: self.cluster.copies))
+        return bound(self, self.drain, CopyActions(lambda: self.cluster.copies), note=self._note)
 
     @action("cluster.status", "GET /nodes", tag="cluster")
     async def nodes(self, report: Report, request: NoArguments) -> dict[str, Any]:
@@ -315,7 +320,13 @@ class MemberActions:
                 nodes.append(NodeRoutes(name, epoch, version, len(table), listed))
         return ClusterRoutes(nodes)
 
-    @action("cluster.leave")
+    @action(
+        "cluster.leave",
+        right=OPERATE,
+        audit="told this node to leave its cluster, and it has left",
+        level=logging.WARNING,
+        waits=True,
+    )
     async def leave(self, report: Report, request: LeaveRequest) -> NodeLeft:
         """Hand over all sessions and queued messages, leave the membership, and stop."""
         state = self.cluster.state
@@ -408,7 +419,10 @@ class MemberActions:
         body="Removal",
         waits=True,
         ctl="cluster/forget name",
+        hint="Messages that wait for it are dropped. Run this on another node.",
         said="{forgot} was removed from the cluster",
+        audit="removed {name!r} from the cluster",
+        level=logging.WARNING,
     )
     async def forget(self, report: Report, request: Removal) -> NodeForgotten:
         """Remove a node that will not return, and what waits for it."""

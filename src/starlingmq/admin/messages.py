@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import CONTENT, NODE, OPERATE, action, name_of
+from starlingmq.admin.declared_actions import CONTENT, NODE, OPERATE, action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import pack, unpack
 from starlingmq.admin.sessions import text, when
@@ -30,8 +30,6 @@ from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.wire.reasons import MqttError
 
-log = logging.getLogger("starlingmq.admin")
-
 FOUND_AT_ONCE: Final = 250  # retained messages per turn of the event loop
 EXPIRY_MAX: Final = 0xFFFFFFFE
 
@@ -46,7 +44,6 @@ class PublishRequest(Struct, frozen=True):
     qos: Annotated[int, Meta(ge=0, le=2)] = 0
     retain: bool = False
     expiry: Annotated[int, Meta(ge=0, le=EXPIRY_MAX, description="Message expiry interval in seconds; 0: never.")] = 0
-    by: str = ""
 
 
 class Published(Struct, frozen=True):
@@ -62,10 +59,7 @@ class RetainedRequest(Struct, frozen=True):
 
 
 class OneTopic(Struct, frozen=True):
-    """``by``: the operator, for the log."""
-
     topic: Topic
-    by: str = ""
 
 
 class MessageActionDone(Struct, frozen=True):
@@ -75,7 +69,9 @@ class MessageActionDone(Struct, frozen=True):
 class RetainedInfo(Struct, frozen=True):
     topic: str
     qos: int
-    size: Annotated[int, Meta(description="Size of the payload in bytes.")]
+    size: Annotated[
+        int | None, Meta(description="Size of the payload in bytes; null: it is large, and at other nodes only.")
+    ]
     published_at: str
     publisher: str
     expires_at: str | None
@@ -145,7 +141,7 @@ def info_of(message: Message) -> RetainedInfo:
     return RetainedInfo(
         text(message.topic),
         message.qos,
-        len(message.payload),
+        len(message.payload) if message.loaded else None,
         when(message.published_at),
         message.publisher,
         when(message.expires_at) if message.expires_at else None,
@@ -161,7 +157,7 @@ def whole(message: Message) -> RetainedMessage:
     return RetainedMessage(
         info.topic,
         info.qos,
-        info.size,
+        len(message.payload),
         info.published_at,
         info.publisher,
         info.expires_at,
@@ -175,16 +171,23 @@ class MessageActions:
         self.driver = driver
         self.state = driver.state
 
-    @action("publish", "POST /publish", NODE, OPERATE, tag="messages", body="Publication")
+    @action(
+        "publish",
+        "POST /publish",
+        NODE,
+        OPERATE,
+        tag="messages",
+        body="Publication",
+        audit="published to {topic!r}",
+        level=logging.DEBUG,
+    )
     async def publish(self, report: Report, request: PublishRequest) -> Published:
         """Publish a message; the response is sent after the message has been stored. Raises AdminError."""
         topic = encoded(request.topic)
         now = self.driver.clock()
         expires_at = now + request.expiry if request.expiry else 0.0
         message = Message(topic, _payload(request), request.qos, request.retain, b"", expires_at, "", now)
-        receivers = await publish(self.driver, message)
-        log.debug("%s published to %r", name_of(request.by), request.topic)
-        return Published(receivers)
+        return Published(await publish(self.driver, message))
 
     @action("retained", "GET /retained", NODE, tag="messages")
     async def retained(self, report: Report, request: RetainedRequest) -> RetainedReply:

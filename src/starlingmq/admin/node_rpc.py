@@ -2,8 +2,8 @@
 
 A request is the name of an action and its arguments; its answer is the result of the action, or one line that says why
 there is none. Between nodes both are JSON, in frames of the peer links (``cluster.view.operator_rpc``):
-``{"action", "arguments"}``, answered by ``{"result"}`` or ``{"error", "status"}``. Any node holding the cluster secret
-may send requests; the sending node has already authorized the operator.
+``{"action", "arguments", "operator"}``, answered by ``{"result"}`` or ``{"error", "status"}``. Any node holding the
+cluster secret may send requests; the sending node has already authorized the operator.
 
 Callers give requests and expect replies as structs (``admin.typed_actions``). A reply without a field that the caller
 needs, from a node of another version, counts as no answer.
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
 from starlingmq.admin.typed_actions import PAGE, Limit, texts
 from starlingmq.net.control_socket import Action, Report
+from starlingmq.net.operators import NOBODY, Operator, acting, on_behalf_of
 
 if TYPE_CHECKING:
     from starlingmq.net.peers.cluster_shell import Cluster
@@ -40,6 +41,7 @@ E = TypeVar("E", bound=msgspec.Struct)
 class NodeRequest(msgspec.Struct, frozen=True):
     action: str
     arguments: dict[str, str] = {}
+    operator: Operator = NOBODY
 
 
 class NodeReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,7 +135,7 @@ class NodeRpc:
         if node not in numbers:
             raise AdminError(404, f"there is no node {node}; the members are {', '.join(sorted(numbers))}")
         assert self._cluster is not None
-        question = msgspec.json.encode(NodeRequest(action, arguments))
+        question = msgspec.json.encode(NodeRequest(action, arguments, acting.get()))
         answer, problem = await self._cluster.ask(numbers[node], question, seconds)
         if problem:
             raise UnansweredError(node, problem)
@@ -162,7 +164,8 @@ class NodeRpc:
         """Return the answer to a request of another node. Every error is an answer, too."""
         try:
             question = msgspec.json.decode(data, type=NodeRequest)
-            return msgspec.json.encode(NodeReply(await self.here(question.action, question.arguments)))
+            with on_behalf_of(question.operator):
+                return msgspec.json.encode(NodeReply(await self.here(question.action, question.arguments)))
         except AdminError as error:
             return msgspec.json.encode(NodeReply(None, str(error), error.status))
         except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -20,9 +20,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import ALL, action, name_of
+from starlingmq.admin.declared_actions import ALL, OPERATE, action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
+from starlingmq.admin.sessions import when
 from starlingmq.admin.state_files import replace
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
@@ -31,6 +32,7 @@ from starlingmq.config.networks import parse_address
 from starlingmq.core.limits.address_key import network_key, peer_host, peer_key
 from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
+from starlingmq.net.operators import NOBODY, acting
 from starlingmq.wire.reasons import Reason
 
 log = logging.getLogger("starlingmq.admin")
@@ -86,11 +88,8 @@ BannedName = Annotated[
 
 
 class OneBan(Struct, frozen=True):
-    """``by``: the operator, for the log."""
-
     kind: BannedKind
     name: BannedName
-    by: str = ""
 
 
 class NewBan(Struct, frozen=True):
@@ -99,7 +98,6 @@ class NewBan(Struct, frozen=True):
     seconds: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = 3600.0
     reason: Annotated[str, Meta(max_length=200)] = "by an operator"
     disconnect: Annotated[bool, Meta(description="Whether to disconnect matching clients.")] = True
-    by: str = ""
 
 
 class BanChange(NewBan, frozen=True):
@@ -118,15 +116,20 @@ class BanUpdate(Struct, frozen=True):
     """Entries of another node. ``all``: the reply shall have all entries of this node."""
 
     said: list[BanEntry] = []
-    by: str = ""
     all: bool = False
 
 
 class BansReceived(Struct, frozen=True):
-    """``lifted``: a ban has ended on this node. ``make_entry``: all entries of this node, if they were requested."""
+    """``lifted``: a ban has ended on this node. ``said``: all entries of this node, if they were requested. What an
+    operator has ``applied`` is ``told`` for the log, with the ban ``before`` and ``after``, "" for none."""
 
     lifted: bool
     said: list[BanEntry] = []
+    applied: bool = False
+    told: str = ""
+    before: str = ""
+    after: str = ""
+    client_id: str = ""
 
 
 class BanActions:
@@ -187,15 +190,22 @@ class BanActions:
         except ValueError as error:
             raise AdminError(400, f"name: {error}") from None
 
-    @action("bans.hear")
+    @action("bans.hear", right=OPERATE, audit="{told}")
     async def receive(self, report: Report, request: BanUpdate) -> BansReceived:
         """Take over the entries that are newer than those of this node."""
-        lifted = await self.merge(request.said)
         now = self._driver.clock()
-        told = [one for one in request.said if lifted or one.until > now] if request.by else []
-        if told:
-            log.info("%s: %s", name_of(request.by), "; ".join(_words(one, now) for one in told[:10]))
-        return BansReceived(lifted, self.all() if request.all else [])
+        earlier = [self._entries.get((one.kind, one.name)) for one in request.said]
+        lifted = await self.merge(request.said)
+        told = [one for one in request.said if lifted or one.until > now] if acting.get() != NOBODY else []
+        return BansReceived(
+            lifted,
+            self.all() if request.all else [],
+            applied=bool(told),
+            told="; ".join(_words(one, now) for one in told[:10]),
+            before="; ".join(_ban(one, now) for one in earlier if one is not None) if told else "",
+            after="; ".join(_ban(one, now) for one in told),
+            client_id=next((one.name for one in told if one.kind == "client"), ""),
+        )
 
     def all(self) -> list[BanEntry]:
         self._forget(self._driver.clock())
@@ -283,5 +293,10 @@ class BanActions:
 
 def _words(one: BanEntry, now: float) -> str:
     if one.until <= now:
-        return f"the ban of {one.kind} {one.name!r} was lifted"
-    return f"{one.kind} {one.name!r} is banned for {one.until - now:.0f} s"
+        return f"lifted the ban of the {one.kind} {one.name!r}"
+    return f"banned the {one.kind} {one.name!r} for {one.until - now:.0f} s"
+
+
+def _ban(one: BanEntry, now: float) -> str:
+    """A ban as it is before or after a change; "" if it is over."""
+    return "" if one.until <= now else f"until {when(one.until)}: {one.reason}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from starlingmq._version import __version__
+from starlingmq.admin.action_log import ActionLog
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.alarm_conditions import Conditions
 from starlingmq.admin.alarm_webhook import AlarmWebhook
@@ -19,15 +20,12 @@ from starlingmq.admin.cluster_actions import ClusterActions
 from starlingmq.admin.connectors import NodeConnectors
 from starlingmq.admin.declared_actions import (
     ALL,
-    DECLARED,
-    HERE,
     NODE,
     OPERATE,
     PAGED,
     action,
     bound,
     for_operators,
-    name_of,
 )
 from starlingmq.admin.drain_actions import DrainActions, DrainProgress
 from starlingmq.admin.group_actions import Groups, GroupsRequest, LedGroups, LedGroupsRequest
@@ -68,20 +66,12 @@ log = logging.getLogger("starlingmq.admin")
 
 FOR_NODES: Final = ("stream.create", "stream.trim", "stream.delete")
 """Actions of the control socket that other nodes may request, too."""
-OF_MEMBERS: Final = ("cluster.forget", "cluster.give_up", "cluster.rebalance")
 ALONE: Final = "this broker is not a member of a cluster; set cluster.enabled to join one"
 NOT_STORED: Final = "this broker stores nothing: it has no data directory (node.data_dir)"
 
 
-class ByOperator(Struct, frozen=True):
-    """``by``: the operator, for the log."""
-
-    by: str = ""
-
-
 class LeaveChange(Struct, frozen=True):
     force: Annotated[bool, Meta(description="Leave even if sessions or messages are lost.")] = False
-    by: str = ""
 
 
 class Leaving(Struct, frozen=True):
@@ -98,10 +88,18 @@ class Restarting(Struct, frozen=True):
 
 
 class AdminService:
-    """``actions`` are those that exist without the service; ``streams`` is None without a data directory."""
+    """``actions`` are those that exist without the service, whose entries ``action_log`` has, too; ``streams`` is None
+    without a data directory."""
 
-    def __init__(self, local_node: LocalNode, actions: Mapping[str, Action], streams: StreamAdmin | None) -> None:
+    def __init__(
+        self,
+        local_node: LocalNode,
+        actions: Mapping[str, Action],
+        streams: StreamAdmin | None,
+        action_log: ActionLog,
+    ) -> None:
         self.local_node = local_node
+        self._action_log = action_log
         self._given = actions
         self.session_totals_job = SessionTotalsJob(local_node.state, local_node.driver.clock)
         self._log = LogTail()
@@ -164,7 +162,9 @@ class AdminService:
             bans,
             self._log,
             self._nats,
+            self._action_log,
             self,
+            note=self._action_log.note,
         )
 
     def start(self) -> None:
@@ -187,6 +187,7 @@ class AdminService:
         self.traces.stop()
         if self.poller is not None:
             await self.poller.stop()
+        await self._action_log.stop()
 
     @action(
         "links",
@@ -248,16 +249,6 @@ class AdminService:
         """Get storage statistics."""
         return await self._given_one("storage.stats")(report, {})
 
-    @action("storage.check", "POST /storage/check", HERE, OPERATE, tag="upkeep", ctl="storage/check", waits=True)
-    async def check(self, report: Report, request: ByOperator) -> dict[str, Any]:
-        """Read all that this node stores, and report damage; takes long."""
-        return await self._given_one("storage.check")(report, texts(request))
-
-    @action("storage.compact", "POST /storage/compact", HERE, OPERATE, tag="upkeep", ctl="storage/compact", waits=True)
-    async def compact(self, report: Report, request: ByOperator) -> dict[str, Any]:
-        """Write a checkpoint, and free the space of what is not needed."""
-        return await self._given_one("storage.compact")(report, texts(request))
-
     # Draining, leaving
 
     @action("drain.state", "GET /drain", NODE, tag="cluster")
@@ -266,7 +257,7 @@ class AdminService:
         return self._drain().result()
 
     @action("drain.begin", "POST /drain", NODE, OPERATE, tag="cluster", audit="started draining this node", status=202)
-    async def drain(self, report: Report, request: ByOperator) -> DrainProgress:
+    async def drain(self, report: Report, request: NoArguments) -> DrainProgress:
         """Drain this node: redirect its clients and hand over their sessions."""
         drain = self._drain()
         await drain.start()
@@ -280,7 +271,7 @@ class AdminService:
         tag="cluster",
         audit="ended the drain; this node accepts clients again",
     )
-    async def undrain(self, report: Report, request: ByOperator) -> DrainProgress:
+    async def undrain(self, report: Report, request: NoArguments) -> DrainProgress:
         """End the drain, so that this node accepts clients again."""
         drain = self._drain()
         await drain.cancel()
@@ -297,8 +288,7 @@ class AdminService:
         NODE,
         OPERATE,
         tag="cluster",
-        audit="told this node to leave its cluster",
-        level=logging.WARNING,
+        noted_by="cluster.leave",
         status=202,
     )
     async def leave(self, report: Report, request: LeaveChange) -> Leaving:
@@ -356,17 +346,10 @@ class AdminService:
         return self.actions.get(name) or self._given_one(name)
 
     def _given_one(self, name: str) -> Action:
-        """An action of the control socket, with its operator in the log if it changes something."""
-
-        async def asked(report: Report, arguments: dict[str, str]) -> dict[str, Any]:
-            if name not in self._given or (name in OF_MEMBERS and self.local_node.cluster is None):
-                raise AdminError(409, NOT_STORED if name.startswith("storage.") else ALONE)
-            if DECLARED[name].right == OPERATE:
-                what = f"{name} {name_of(arguments['name'])}" if "name" in arguments else name
-                log.warning("%s asked for %s", name_of(arguments.get("by", "")), what)
-            return await self._given[name](report, arguments)
-
-        return asked
+        """An action of the control socket. Raises AdminError if the broker does not have it."""
+        if name not in self._given:
+            raise AdminError(409, NOT_STORED if name.startswith("storage.") else ALONE)
+        return self._given[name]
 
     async def _watched(self, leaving: Awaitable[object]) -> None:
         try:

@@ -162,10 +162,7 @@ class SubscriptionsRequest(Struct, frozen=True):
 
 
 class OneClient(Struct, frozen=True):
-    """``by``: the operator, for the log."""
-
     client_id: ClientId
-    by: str = ""
 
 
 class Clients(ListPart, frozen=True):
@@ -449,6 +446,7 @@ class SessionActions:
         tag="sessions",
         merge=done_at,
         ctl="end client_id",
+        hint="A connected client is disconnected.",
         audit="ended the session of client {client_id!r}",
         said="session of {client_id} on {nodes}: {done}",
     )

@@ -29,28 +29,15 @@ class NewStream(Struct, frozen=True):
         return {**given, "topics": self.topics.split("\n") if self.topics else []}
 
 
-class StreamCreation(NewStream, frozen=True):
-    """``by``: the operator, for the log."""
-
-    by: str = ""
-
-
 class OneStream(Struct, frozen=True):
     name: str = ""
 
 
-class StreamRemoval(OneStream, frozen=True):
-    """``by``: the operator, for the log."""
-
-    by: str = ""
-
-
 class StreamTrim(Struct, frozen=True):
-    """``before``: the first offset to keep; None deletes all messages. ``by``: the operator, for the log."""
+    """``before``: the first offset to keep; None deletes all messages."""
 
     name: str = ""
     before: int | None = None
-    by: str = ""
 
 
 class ConsumerPosition(Struct, frozen=True):

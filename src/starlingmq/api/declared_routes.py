@@ -1,20 +1,20 @@
 """The routes of declared actions (``admin.declared_actions``): parameters or JSON body, reply, right, and document.
 
-A field of the request is a parameter of the query, or of the body if the action has one; ``by`` is the operator, and
-``node`` is a parameter where the action has a node.
+A field of the request is a parameter of the query, or of the body if the action has one; ``node`` is a parameter where
+the action has a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from inspect import Parameter as Argument
 from inspect import Signature
 from typing import Annotated, Any, Final, get_args
 
-from litestar import Request
+from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, Parameter
-from msgspec import Meta, Struct, defstruct
+from msgspec import Meta, Struct, defstruct, json
 from msgspec.structs import FieldInfo, asdict, fields
 
 import starlingmq.admin.all_actions  # noqa: F401  for DECLARED
@@ -24,6 +24,7 @@ from starlingmq.admin.typed_actions import After, Cursor, Limit, as_text, is_req
 from starlingmq.api.guard import SHOWS_CONTENT
 from starlingmq.api.served import served
 
+LINES: Final = "application/jsonl"
 LIMITS: Final = ("ge", "gt", "le", "lt", "min_length", "max_length", "description")
 NODES: Final = {
     NODE: "The node to use. Default: the node that receives the request.",
@@ -46,27 +47,17 @@ def routes() -> dict[str, list[HTTPRouteHandler]]:
     """By their tags."""
     found: dict[str, list[HTTPRouteHandler]] = {}
     for declared in DECLARED.values():
-        found.setdefault(declared.tag, []).append(_route(declared))
+        handlers = found.setdefault(declared.tag, [])
+        handlers.append(_route(declared))
+        if declared.download:
+            handlers.append(_download(declared))
     return found
 
 
 def _route(declared: Declared) -> HTTPRouteHandler:
     method, path = declared.http.split()
-    names = {field.encode_name: field.name for field in fields(declared.request)}
-
-    async def asked(request: Request[Any, Any, Any], **given: Any) -> Any:
-        body = given.pop("data", None)
-        texts = {
-            names.get(name, name): as_text(value)
-            for name, value in (given | _fields(body)).items()
-            if value is not None
-        }
-        return await served().ask(declared.name, **texts, by=served().who(request))
-
-    arguments = [Argument("request", Argument.KEYWORD_ONLY, annotation=Request[Any, Any, Any]), *_arguments(declared)]
-    asked.__name__ = declared.act.__name__.strip("_")
-    asked.__signature__ = Signature(arguments, return_annotation=told(declared))  # type: ignore[attr-defined]
-    asked.__annotations__ = {one.name: one.annotation for one in arguments} | {"return": told(declared)}
+    asked = _asked(declared)
+    asked.__annotations__ |= {"return": told(declared)}
     return HTTPRouteHandler(
         path,
         http_method=method,  # type: ignore[arg-type]
@@ -76,12 +67,48 @@ def _route(declared: Declared) -> HTTPRouteHandler:
     )(asked)
 
 
+def _download(declared: Declared) -> HTTPRouteHandler:
+    path = declared.http.split()[1]
+    ask = _asked(declared)
+
+    async def download(**given: Any) -> Any:
+        lines = (json.encode(one) + b"\n" for one in (await ask(**given))[declared.key])
+        named = {"content-disposition": f'attachment; filename="{declared.download}"'}
+        return Response(b"".join(lines), headers=named, media_type=LINES)
+
+    download.__signature__ = ask.__signature__.replace(return_annotation=Response[bytes])  # type: ignore[attr-defined]
+    download.__annotations__ = ask.__annotations__ | {"return": Response[bytes]}
+    return HTTPRouteHandler(
+        f"{path}/download", http_method="GET", media_type=LINES, summary=f"{declared.help}: a file with lines of JSON"
+    )(download)
+
+
+def _asked(declared: Declared) -> Callable[..., Awaitable[Any]]:
+    """The handler, with the parameters of the action."""
+    names = {field.encode_name: field.name for field in fields(declared.request)}
+
+    async def asked(request: Request[Any, Any, Any], **given: Any) -> Any:
+        body = given.pop("data", None)
+        texts = {
+            names.get(name, name): as_text(value)
+            for name, value in (given | _fields(body)).items()
+            if value is not None
+        }
+        return await served().ask(declared.name, request, **texts)
+
+    arguments = [Argument("request", Argument.KEYWORD_ONLY, annotation=Request[Any, Any, Any]), *_arguments(declared)]
+    asked.__name__ = declared.act.__name__.strip("_")
+    asked.__signature__ = Signature(arguments, return_annotation=told(declared))  # type: ignore[attr-defined]
+    asked.__annotations__ = {one.name: one.annotation for one in arguments}
+    return asked
+
+
 def _fields(body: Struct | None) -> dict[str, Any]:
     return {} if body is None else asdict(body)
 
 
 def _arguments(declared: Declared) -> Iterator[Argument]:
-    own = [one for one in fields(declared.request) if one.name != "by" and (not declared.body or one.name != "node")]
+    own = [one for one in fields(declared.request) if not declared.body or one.name != "node"]
     node = Meta(max_length=1000, description=NODES.get(declared.scope, ALL_NODES))
     if declared.body:
         shape: list[Any] = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from starlingmq.admin.metric_text import METRIC_TEXT
@@ -15,7 +15,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4"  # Litestar adds the charset t
 
 def routes() -> list[HTTPRouteHandler]:
     @get("/metrics", summary="Get all metrics in Prometheus format", tags=["metrics"], media_type=CONTENT_TYPE)
-    async def metrics() -> Response[str]:
-        return Response((await served().ask(METRIC_TEXT))["text"], media_type=CONTENT_TYPE)
+    async def metrics(request: Request[Any, Any, Any]) -> Response[str]:
+        return Response((await served().ask(METRIC_TEXT, request))["text"], media_type=CONTENT_TYPE)
 
     return [metrics]

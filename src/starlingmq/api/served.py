@@ -17,6 +17,7 @@ from starlingmq.admin.node_rpc import nothing_to_report
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.service import AdminService
 from starlingmq.api.connection_limit import Slots
+from starlingmq.net.operators import on_behalf_of, operator
 
 OPEN_MAX: Final = 24  # concurrent live streams
 OPEN_PER_ADDRESS: Final = 8
@@ -29,18 +30,18 @@ class Served:
         self.nats = NatsMonitor(local_node)
         self.streams = Slots(OPEN_MAX, OPEN_PER_ADDRESS, "streams")
 
-    async def ask(self, action: str, **arguments: str) -> dict[str, Any]:
-        """Perform an action, on this node or on those that it concerns. Raises AdminError."""
+    async def ask(self, action: str, request: Request[Any, Any, Any], **arguments: str) -> dict[str, Any]:
+        """Perform an action for the operator of a request, on this node or on those that it concerns. Raises
+        AdminError."""
         for name, value in arguments.items():
             try:
                 value.encode()
             except UnicodeEncodeError:
                 raise AdminError(400, f"{name}: is not valid text") from None
-        return await self.service.action_named(action)(nothing_to_report, arguments)
-
-    def who(self, request: Request[Any, Any, Any]) -> str:
-        """The operator, as the logs of all nodes name the request."""
-        return f"{request.scope['state']['user'] or 'an operator'} on {self.local_node.name}"
+        name = f"{request.scope['state']['user'] or 'an operator'} on {self.local_node.name}"
+        client = request.scope["client"]
+        with on_behalf_of(operator(name, client[0] if client else "")):
+            return await self.service.action_named(action)(nothing_to_report, arguments)
 
 
 serving: Final[ContextVar[Served]] = ContextVar("serving")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
@@ -31,7 +31,7 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
     from starlingmq.auth.callout import Callout
-    from starlingmq.auth.passwords import Hashing
+    from starlingmq.auth.passwords import Hashing, Passwords
     from starlingmq.auth.scram import Scram
     from starlingmq.core.limits.access import Rights
     from starlingmq.core.session.session import Client
@@ -91,9 +91,14 @@ class Chain:
         self.callout = cast("Callout | None", by_name.get("http"))
         self._scram = cast("Scram | None", by_name.get("scram"))
         self._tokens = by_name.get("jwt")
+        self._passwords = cast("Passwords | None", by_name.get("password"))
         self._by_certificate = any(isinstance(method, Certificate) for method in self._methods)
         self._certificate_first = bool(self._methods) and isinstance(self._methods[0], Certificate)
         self._delays = Delays()
+
+    def stored_users(self) -> Mapping[str, str]:
+        """The users of the password file, and hashes that differ where a password was changed."""
+        return {} if self._passwords is None else self._passwords.hashes
 
     async def authenticate(self, request: AuthRequest) -> AuthResult:
         now = monotonic()

@@ -83,7 +83,7 @@ class Passwords:
     def __init__(
         self, users: PasswordFile, remember: float, hashing: Hashing, clock: Callable[[], float] = monotonic
     ) -> None:
-        self._hashes = users.hashes
+        self.hashes = users.hashes
         self._remember = remember
         self._clock = clock
         self._nobody = made_up(next(iter(users.hashes.values()), ""))
@@ -93,7 +93,7 @@ class Passwords:
         """A name that is not in the file takes as long as one that is, and waits and is refused like it."""
         if request.method or request.username is None or request.password is None:
             return None
-        known = self._hashes.get(request.username)
+        known = self.hashes.get(request.username)
         logins = self._hashing.logins
         login = logins.key(known or self._nobody, request.password)
         at = logins.at(login) if known is not None else None
@@ -111,10 +111,10 @@ class Passwords:
         return Verdict(username=request.username, proof=known)
 
     def proof_of(self, username: str) -> object:
-        return self._hashes.get(username)
+        return self.hashes.get(username)
 
     def holds(self, username: str, proof: object) -> bool:
-        known = self._hashes.get(username)
+        known = self.hashes.get(username)
         return known is not None and (proof is None or proof == known)
 
     async def close(self) -> None:

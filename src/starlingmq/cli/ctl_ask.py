@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ DescendingOption = Annotated[bool, typer.Option("--descending", help="With --sor
 
 
 def ask(action: str, data_dir: str | None, config: str | None, **arguments: str) -> Result:
-    """Send a request to the broker of a data directory, in the name of the user who runs the command. Raises
+    """Send a request to the broker of a data directory, which knows the user who runs the command. Raises
     CommandError.
     """
     return ask_within(ANSWER_SECONDS, action, data_dir, config, arguments)
@@ -44,8 +43,7 @@ def ask_within(
     """As ``ask``. Raises CommandError also if there is no answer within ``seconds``."""
     given = {name: value for name, value in arguments.items() if value}
     directory = broker_address(data_dir, config)
-    asked = {**given, "by": _user()}
-    return ask_broker(directory, action, asked, report or (lambda what, done, total, unit: None), seconds)
+    return ask_broker(directory, action, given, report or (lambda what, done, total, unit: None), seconds)
 
 
 def listed(action: str, key: str, limit: int, data_dir: str | None, config: str | None, **arguments: str) -> Result:
@@ -125,10 +123,3 @@ def done(found: Result, json_: bool, line: str) -> None:
         return
     print(line)
     warn_of(found)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "somebody"

@@ -34,13 +34,14 @@ from starlingmq.cli.ctl_ask import (
     sorted_or_listed,
     tell_more,
 )
+from starlingmq.cli.declare import CommandError
 from starlingmq.cli.progress import progress
 from starlingmq.cli.remote import ANSWER_SECONDS
 from starlingmq.cli.tables import Columns, WideOption, columns_of, table
 
 SHOWN: Final = 1000
 KEYWORD: Final = Parameter.KEYWORD_ONLY
-NOT_OPTIONS: Final = ("by", "cursor", "sort", "descending", "everywhere")
+NOT_OPTIONS: Final = ("cursor", "sort", "descending", "everywhere")
 OFFLINE: Final = ("storage.check", "storage.compact", "storage.stats")
 """They work on a data directory without a broker, too."""
 EverywhereOption = Annotated[bool, typer.Option("--everywhere", help="All nodes.")]
@@ -106,6 +107,8 @@ def command_of(declared: Declared) -> Callable[..., int]:
         words = {name: as_text(given[name]) for name in given if name not in (*left_out, "wide")}
         words |= {field.name: "no" if given[field.name] else "" for field in own if _is_negative(field)}
         if given.get("everywhere"):
+            if given["node"]:
+                raise CommandError("--everywhere is all nodes, and --node one of them: leave out one of the two")
             words["node"] = "*"
         if declared.scope == PAGED:
             found = _listed(declared, given, words, data_dir, config)
@@ -125,7 +128,7 @@ def command_of(declared: Declared) -> Callable[..., int]:
         return code
 
     code = SHOWS[declared.name].__doc__ if declared.name in SHOWS else None
-    command.__doc__ = f"{declared.help}.\n\n{code or ''}".rstrip()
+    command.__doc__ = f"{declared.help}. {declared.hint}".rstrip() + f"\n\n{code or ''}".rstrip()
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command

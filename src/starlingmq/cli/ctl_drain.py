@@ -37,10 +37,10 @@ def drain(
     start. The exit code is 1 if sessions or clients remain because no other node accepted them, or if copies are
     missing.
     """
-    if node or url_of(data_dir):
+    if node or cancel or url_of(data_dir):
         found = _drain_at(node, cancel, no_wait, data_dir, config)
     else:
-        arguments = {name: "yes" for name, given in (("cancel", cancel), ("no_wait", no_wait)) if given}
+        arguments = {"no_wait": "yes"} if no_wait else {}
         directory = broker_address(data_dir, config)
         with progress(json_) as report:
             found = ask_broker(directory, "cluster.drain", arguments, report)

@@ -14,7 +14,7 @@ from starlingmq.admin.declared_actions import DECLARED
 from starlingmq.admin.printable import plain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import NodeOption, Result, ask, show
-from starlingmq.cli.ctl_declared import Shown, shows, table_lines
+from starlingmq.cli.ctl_declared import Shown, rows, shows, table_lines
 from starlingmq.cli.ctl_look import ClientArgument
 from starlingmq.cli.tables import WideOption, columns_of
 
@@ -46,6 +46,12 @@ def alarms(
         for one in found["alarms"]:
             title = " ".join(plain(one[part]) for part in ("kind", "subject") if one[part])
             print(f"\n{title}: {plain(one['text'])}\n  what to do: {plain(one['next'])}\n  page: {one.get('page', '')}")
+
+
+@rows("actions")
+def action_rows(found: Result) -> list[Result]:
+    """The last ones last, as in a log."""
+    return [one | {"time": one["time"][:19].replace("T", " ")} for one in reversed(found["actions"])]
 
 
 def connectors(

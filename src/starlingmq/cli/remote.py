@@ -105,7 +105,7 @@ def _ask_declared(url: str, declared: Declared, arguments: dict[str, str], secon
         request = reader_of(declared.request)(arguments | {"cursor": ""})
     except AdminError as error:
         raise CommandError(str(error)) from None
-    own = {field.name: field.encode_name for field in fields(declared.request) if field.name != "by"}
+    own = {field.name: field.encode_name for field in fields(declared.request)}
     given = {name: getattr(request, name) for name, text in arguments.items() if text and name in own}
     words = {own[name]: value for name, value in given.items()}
     for name in ("node", "cursor"):

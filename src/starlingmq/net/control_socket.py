@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from starlingmq.net.listeners.sockets import SocketFile, listen_unix
+from starlingmq.net.operators import on_behalf_of, system_user
 
 log = logging.getLogger("starlingmq")
 
@@ -69,10 +70,11 @@ def reachable(path: Path) -> Iterator[str]:
 
 class ControlServer:
     """``actions`` by name. They are coroutines that run blocking work in threads, and call their report from time to
-    time."""
+    time. ``node``: its name, for the log."""
 
-    def __init__(self, path: Path, actions: Mapping[str, Action], long: Collection[str]) -> None:
+    def __init__(self, path: Path, actions: Mapping[str, Action], long: Collection[str], node: str = "") -> None:
         self.path = path
+        self._node = node
         self._actions = actions
         self._long = long
         self._running = ""  # the long action that is running
@@ -152,7 +154,7 @@ class ControlServer:
         self._acting.add(task)
         watch = asyncio.ensure_future(_hung_up(reader, called_off))
         try:
-            with self._alone(request.action):
+            with self._alone(request.action), on_behalf_of(system_user(_user_of(writer), self._node)):
                 result = await action(_Reporter(writer, called_off), request.arguments)
         except Exception as error:
             _write(writer, {"error": _explain(request.action, error)})
@@ -177,12 +179,17 @@ class ControlServer:
 
 
 def _may_ask(writer: asyncio.StreamWriter) -> bool:
-    """Whether the process at the other end belongs to the broker's user or to root, if the system tells (Linux)."""
+    """Whether the process at the other end belongs to the broker's user or to root, if the system tells."""
+    return _user_of(writer) in (None, 0, os.geteuid())
+
+
+def _user_of(writer: asyncio.StreamWriter) -> int | None:
+    """The user of the process at the other end; None: the system does not tell (other than Linux)."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True
+        return None
     told = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     _, user, _ = CREDENTIALS.unpack(told)
-    return user in (0, os.geteuid())
+    return int(user)
 
 
 async def _read(reader: asyncio.StreamReader) -> ControlRequest:

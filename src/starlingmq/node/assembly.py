@@ -358,7 +358,7 @@ class Broker:
         if self._notices is not None:
             local_node.last_closed = self._notices.last
         actions.unready = lambda: readiness(local_node).reasons
-        admin = AdminService(local_node, actions.by_name, actions.streams)
+        admin = AdminService(local_node, actions.by_name, actions.streams, actions.log)
         admin.start()
         return admin
 

@@ -53,7 +53,7 @@ class NodeCopies:
 
         async def start() -> None:
             await process.start()
-            async with _operated(process):
+            async with _operated(process, config.node.name):
                 self.part = await process.own_part()
             await start_broker()
 
@@ -111,12 +111,15 @@ class NodeCopies:
 
 
 @asynccontextmanager
-async def _operated(process: CopyProcess) -> AsyncIterator[None]:
+async def _operated(process: CopyProcess, node: str) -> AsyncIterator[None]:
     """Operators reach the node while it waits until it may serve its data."""
+    from starlingmq.admin.action_log import ActionLog
     from starlingmq.admin.copy_actions import CopyActions
     from starlingmq.admin.declared_actions import bound
 
-    control = ControlServer(process.directory / NAME, bound(CopyActions(lambda: process)), ())
+    notes = ActionLog(process.directory)
+    actions = bound(CopyActions(lambda: process), note=notes.note)
+    control = ControlServer(process.directory / NAME, actions, (), node)
     try:
         await control.start()
     except OSError as error:
@@ -125,6 +128,7 @@ async def _operated(process: CopyProcess) -> AsyncIterator[None]:
         yield
     finally:
         await control.stop()
+        await notes.stop()
 
 
 def has_copies(config: Config) -> bool:
