@@ -19,6 +19,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from starlingmq.admin.declared_actions import action
+from starlingmq.admin.droppers import Droppers
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.session_totals_job import SessionTotalsJob
@@ -138,6 +139,7 @@ class NodeSampler:
         self._local_node = local_node
         self._session_totals_job = session_totals_job
         self.samples = Samples()
+        self.droppers = Droppers(local_node.state.ctx.counters, local_node.driver.clock)
         self._turns, self._delays, self._commits, self._syncs = Since(), Since(), Since(), Since()
         self._task: asyncio.Task[None] | None = None
 
@@ -166,6 +168,7 @@ class NodeSampler:
         local_node = self._local_node
         state = local_node.state
         counters = state.ctx.counters
+        self.droppers.take()
         store = directory_of(local_node.driver.store)
         turn, delay = self._turns.mean_and_p99(counters.turns), self._delays.mean_and_p99(counters.delays)
         commit, _ = self._commits.mean_and_p99(counters.commits)

@@ -155,6 +155,7 @@ class AdminService:
             SettingActions(self.local_node),
             LiveChangeActions(self.local_node),
             self.sampler,
+            self.sampler.droppers,
             self.connectors,
             self.alarms,
             self._watches,

@@ -333,7 +333,7 @@ class Context(BaseContext):
 
     def drop(self, reason: str, client_id: str, count: int = 1) -> None:
         """Count a dropped message for (or from) this client by reason, and report it."""
-        self.counters.drop(reason, count)
+        self.counters.drop_of(client_id, reason, count)
         if self.want_events:
             self.ready.events.append(Event("dropped", client_id, reason))
 

@@ -32,6 +32,8 @@ class Histogram:
         self.total += seconds
 
 
+DROPPERS_MAX: Final = 2000  # clients and reasons that are counted between two takes
+NAME_CHARS_MAX: Final = 256  # of a client id there: a client may choose 65,535 bytes, and go
 DELAYS_MASK: Final = 15  # one of sixteen deliveries is measured
 
 
@@ -93,6 +95,7 @@ class Counters:
     commits: Histogram  # from the end of a turn until its writes were stored, where the turn waited for that
     by_listener: dict[str, OfListener]  # of closed connections
     dropped: dict[str, int]
+    droppers: dict[tuple[str, str], int]  # client id and reason -> dropped since the last take; "": further clients
     errors: dict[str, int]
     noted: dict[str, int]
 
@@ -122,6 +125,7 @@ class Counters:
         self.commits = Histogram()
         self.by_listener = {}
         self.dropped = {}
+        self.droppers = {}
         self.errors = {}
         self.noted = {}
 
@@ -139,6 +143,20 @@ class Counters:
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def drop_of(self, client_id: str, reason: str, count: int) -> None:
+        """As ``drop``, with the client that would have received the messages, or that published them."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+        droppers = self.droppers
+        key = (client_id[:NAME_CHARS_MAX], reason)
+        if key not in droppers and len(droppers) >= DROPPERS_MAX:
+            key = ("", reason)
+        droppers[key] = droppers.get(key, 0) + count
+
+    def take_droppers(self) -> dict[tuple[str, str], int]:
+        found = self.droppers
+        self.droppers = {}
+        return found
 
     def note(self, reason: str) -> None:
         self.noted[reason] = self.noted.get(reason, 0) + 1
