@@ -17,6 +17,7 @@ from starlingmq import Broker, ConfigError
 from starlingmq.config.settings import Config, ListenerConfig, from_tree
 from starlingmq.core.context.ready import Event
 from starlingmq.net.listeners.urls import ListenerError
+from starlingmq.node.assembly import Sections
 from starlingmq.wire.mqtt import Connack, Connect, Disconnect, Will
 from starlingmq.wire.reasons import Reason
 from tests.peer import PATIENCE, Peer
@@ -143,6 +144,19 @@ async def test_settings_are_given_as_sections() -> None:
         assert Broker(Config(), listeners=[listener]).config.listeners[0].url == "mqtt://127.0.0.1:0"
     with pytest.raises(TypeError, match=r"a list of URLs: write \['mqtt://127.0.0.1:0'\]"):
         Broker(listeners="mqtt://127.0.0.1:0")
+
+
+def test_the_sections_of_a_broker_are_those_of_a_settings_file() -> None:
+    """But for the listeners, which may be URLs."""
+    assert set(Sections.__annotations__) | {"listeners"} == set(Config.__struct_fields__)
+
+
+async def test_a_data_directory_is_given_as_a_path(tmp_path: Path) -> None:
+    where = tmp_path / "data"
+    async with Broker(listeners=[LOOPBACK], node={"data_dir": where}) as broker:
+        assert broker.config.node.data_dir == str(where) and (where / "LAYOUT").exists()
+    files = Broker(auth={"acl": {"file": where}, "api": {"token_file": where}}).config.auth
+    assert (files.acl.file, files.api.token_file) == (str(where), str(where))
 
 
 async def test_stopping_twice_and_at_the_same_time() -> None:

@@ -85,7 +85,7 @@ GROUP_KEYS: Final[dict[str, Callable[[GroupFigures], Value]]] = {
 RETAINED_KEYS: Final[dict[str, Callable[[Message], Value]]] = {
     "topic": lambda one: one.topic.decode("utf-8", "replace"),
     "qos": lambda one: one.qos,
-    "size": lambda one: len(one.payload),
+    "size": lambda one: len(one.payload) if one.loaded else -1,  # its payload is at other nodes
     "publisher": lambda one: one.publisher,
     "published_at": lambda one: one.published_at,
 }

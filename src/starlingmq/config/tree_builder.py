@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
@@ -115,6 +115,8 @@ def build(root: type[S], tree: Tree) -> S:
 
 def _prepare(kind: Any, value: Any, path: str, root: type[Section]) -> Any:
     """``value`` with its keys checked and its quantities as numbers. msgspec checks types and bounds."""
+    if isinstance(value, PurePath):  # of a program
+        value = str(value)
     unit, kind = _unwrap(kind)
     if unit and isinstance(value, str):
         return _quantity(unit, value, path)
