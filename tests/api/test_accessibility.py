@@ -35,6 +35,8 @@ VIEWS = {
     "bans": "intruder",
     "rules": "May this client do that?",
     "settings": "mqtt.max_qos",
+    "actions": "intruder",
+    "droppers": "none",
     "log": "Log of ",
     "session?client_id=reader": "End session",
     "session?client_id=nobody": "There is no session of this client",

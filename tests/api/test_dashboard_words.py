@@ -52,9 +52,12 @@ VIEWS: Final = {
     "message?topic=plant%2F1": "message.delete",
     "trace?topic=plant%2F1": "stream.live",
     "settings": "settings.title",
+    "actions": "intruder",
+    "droppers": "none",
 }
 DATA: Final = re.compile(
     r"StarlingMQ|API|English|Deutsch|QoS( [012])?|starling@.*|plant/.*|reader|intruder|workers|jobs|\$share/.*|"
+    r"an operator on .*|banned the .*|published to .*|until .*|done|"
     r"MQTT 5\.0|primary|(mqtt|http|ws)s?://.*|by an operator|random|this node|true|false|"
     r"[\d.,]+ ?(ms|s|min|[mhd]|[KMG]?i?B)?(/s)?|"
     r"\d\d:\d\d.*|\d{4}-.*|\d+\.\d+\.\d+.*"

@@ -15,7 +15,7 @@ const LIVE = {
   trace: {make: (parameters) => new Trace(parameters)},
   log: {title: t("tab.log"), make: (parameters) => new Log(parameters)},
 };
-const TABS = ["overview", "clients", "sessions", "subscriptions", "activity", "topics", "hand", "retained", "groups", "streams", "nodes", "alarms", "connectors", "bans", "rules", "settings", "log"];
+const TABS = ["overview", "clients", "sessions", "subscriptions", "activity", "topics", "hand", "retained", "groups", "streams", "nodes", "alarms", "droppers", "connectors", "bans", "rules", "settings", "actions", "log"];
 
 for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, (VIEWS[name] ?? LIVE[name]).title));
 $("tabs").append(el("a", {href: "/docs"}, "API"));

@@ -124,7 +124,7 @@ const subscriptions = new List("subscriptions", {path: "/subscriptions/search", 
 const retained = new List("retained", {path: "/retained/search", key: "retained", fields: {filter: t("find.filter")},
   sorts: {topic: "topic", qos: "qos", bytes: "size", from: "publisher", published: "published_at"},
   columns: {topic: (r) => el("a", {href: "#message?" + new URLSearchParams({topic: r.topic})}, r.topic), qos: (r) => r.qos,
-    bytes: (r) => number(r.size), from: (r) => r.publisher, published: (r) => age(r.published_at), expires: (r) => r.expires_at && moment(r.expires_at)}});
+    bytes: (r) => (r.size === null ? "" : number(r.size)), from: (r) => r.publisher, published: (r) => age(r.published_at), expires: (r) => r.expires_at && moment(r.expires_at)}});
 
 const groups = new List("groups", {path: "/groups/search", key: "groups", fields: {prefix: t("find.group")},
   sorts: {group: "name", filter: "filter", strategy: "strategy", primary: "primary", members: "members", waiting: "waiting_here", lag: "lag",
@@ -134,6 +134,23 @@ const groups = new List("groups", {path: "/groups/search", key: "groups", fields
     "members by node": (g) => [[g.node || g.primary, {members: g.members_here}], ...Object.entries(g.nodes)].filter(([, n]) => n.members)
       .map(([name, n]) => `${name}: ${number(n.members)}`).join(", "),
     waiting: (g) => number(g.waiting_here), lag: (g) => number(g.lag), delivered: (g) => number(g.given), redelivered: (g) => number(g.redelivered)}});
+
+const actions = new List("actions", {path: "/actions", key: "actions", fields: {operator: t("find.operator"), client: t("find.whole_client"), text: t("find.text"), since: t("find.since")},
+  columns: {time: (a) => moment(a.time), operator: (a) => a.by, from: (a) => a.address, nodes: (a) => a.nodes.join(", "), action: (a) => a.what,
+    outcome: (a) => el("span", {class: a.outcome.startsWith("failed") ? "bad" : ""}, a.outcome), before: (a) => a.before, after: (a) => a.after,
+    count: (a) => (a.count > 1 ? number(a.count) : "")},
+  below: (page) => (page.actions.length ? [el("button", {onclick: () => save("actions.jsonl", page.actions)}, t("download"))] : [])});
+
+const droppers = new List("droppers", {path: "/droppers", key: "droppers", fields: {q: t("find.client")},
+  columns: {client: (d) => (d.client_id ? sessionLink(d.client_id) : t("droppers.others")), dropped: (d) => number(d.messages),
+    reasons: (d) => Object.entries(d.reasons).map(([reason, count]) => `${reason} ${number(count)}`).join(", "), last: (d) => age(d.last)}});
+
+// A file with a line of JSON for each row.
+function save(name, rows) {
+  const address = URL.createObjectURL(new Blob(rows.map((row) => JSON.stringify(row) + "\n")));
+  el("a", {href: address, download: name}).click();
+  URL.revokeObjectURL(address);
+}
 
 export const VIEWS = {
   overview: {title: t("tab.overview"), show: overview},
@@ -151,6 +168,8 @@ export const VIEWS = {
   connectors: {title: t("tab.connectors"), show: connectors},
   rules: {title: t("tab.rules"), show: rules},
   settings: {title: t("tab.settings"), show: settings},
+  actions: {title: t("tab.actions"), show: actions.show},
+  droppers: {title: t("tab.droppers"), show: droppers.show},
   waiting: {show: waiting},
   session: {show: session},
   message: {show: message},
