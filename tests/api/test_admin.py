@@ -64,7 +64,7 @@ async def test_a_reload_says_what_counts_later(serve: Serve, ask: Ask, tmp_path:
     names = [json.loads(found[when]["node.name"]) for when in ("before", "after")]
     assert names == [before["node"]["name"], "another"]
     (again,) = (await ask(broker, "POST", "/api/v1/reload")).json()["nodes"].values()
-    same = {"before": {}, "after": {}}
+    same: dict[str, Any] = {"before": {}, "after": {}}
     assert again == found | same, "the settings in force are the same as before"
     before["limits"]["topic_levels"], before["node"]["shutdown_timeout"] = 3, other.node.shutdown_timeout
     assert (await ask(broker, "GET", "/api/v1/config")).json() == before

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from string import Formatter
 from time import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
@@ -25,9 +25,6 @@ from msgspec.structs import asdict
 from starlingmq.log import printable
 from starlingmq.net.control_socket import Report
 from starlingmq.net.operators import acting
-
-if TYPE_CHECKING:
-    from starlingmq.admin.declared_actions import Declared
 
 log = logging.getLogger("starlingmq.admin")
 
@@ -54,11 +51,20 @@ class ActionEntry(Struct, frozen=True, omit_defaults=True):
     count: int = 1
 
 
+class Change(Protocol):
+    """The part of a declaration (``admin.declared_actions``) that is about the log."""
+
+    name: str
+    audit: str
+    level: int
+    waits: bool
+
+
 Note = Callable[[ActionEntry, bool], None]
 """Takes an entry, and whether those of its kind may come often."""
 
 
-def noted(declared: Declared, act: Callable[..., Awaitable[Any]], note: Note) -> Callable[..., Awaitable[Any]]:
+def noted(declared: Change, act: Callable[..., Awaitable[Any]], note: Note) -> Callable[..., Awaitable[Any]]:
     """The action, which leaves its line and its entry."""
 
     def tell(request: Any, what: str, outcome: str, reply: Any = None) -> None:
@@ -103,7 +109,7 @@ def noted(declared: Declared, act: Callable[..., Awaitable[Any]], note: Note) ->
     return asked
 
 
-def _asked_for(declared: Declared, request: Any) -> str:
+def _asked_for(declared: Change, request: Any) -> str:
     named = {name for _, name, _, _ in Formatter().parse(declared.audit) if name}
     facts = [f"{value!r}" for name, value in _facts(request).items() if name in named]
     return " ".join([declared.name, *facts])

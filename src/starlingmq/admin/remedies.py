@@ -30,7 +30,7 @@ PAGES: Final = {
 
 DROPPED: Final = {
     "queue_full": (
-        "find out whether the client is slow or gone for good (starlingmq top --sort dropped); set a session "
+        "find out whether the client is slow or gone for good (starlingmq ctl droppers); set a session "
         "expiry, or a larger queue"
     ),
     "search_limit": (
