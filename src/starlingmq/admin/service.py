@@ -316,7 +316,7 @@ class AdminService:
         level=logging.WARNING,
         status=202,
     )
-    async def restart(self, report: Report, request: ByOperator) -> Restarting:
+    async def restart(self, report: Report, request: NoArguments) -> Restarting:
         """Restart this node: it stops as on SIGTERM, and runs its command again in the same process."""
         if self.local_node.restart is None:
             raise AdminError(409, "this broker runs inside a program; restart the program")
