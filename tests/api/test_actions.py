@@ -9,10 +9,12 @@ import logging
 import pkgutil
 from importlib import import_module
 from pathlib import Path
+from string import Formatter
 from typing import Any, Final
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
 
 from starlingmq import Broker, admin
 from starlingmq.admin import action_log
@@ -51,6 +53,10 @@ CHANGES_NOTHING: Final = {
 }
 """Actions that only the control socket and other nodes may ask for, and that no operator changes something with."""
 UNDECLARED: Final = {"health", "metrics.text"}
+
+
+def told(kind: type) -> tuple[FieldInfo, ...]:
+    return fields(kind) if issubclass(kind, Struct) else ()
 
 
 class Doing(Struct, frozen=True):
@@ -114,6 +120,8 @@ def test_each_declared_change_says_what_it_has_done() -> None:
         if one.http:
             assert (one.right == OPERATE) == bool(one.audit or one.noted_by), one.name
         assert not one.noted_by or one.noted_by in noted, one.name
+        known = {field.name for kind in (one.request, one.reply) if isinstance(kind, type) for field in told(kind)}
+        assert {name for _, name, _, _ in Formatter().parse(one.audit) if name} <= known, one.name
     silent = {one.name for one in DECLARATIONS if not one.http and one.right != OPERATE}
     assert silent == set(CHANGES_NOTHING), "say of each whether it changes something"
 

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
-from starlingmq.admin.noted_actions import DONE, ActionEntry
+from starlingmq.admin.noted_actions import DONE, ActionEntry, cut
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import when
 from starlingmq.config.section_types import parse_duration
@@ -238,7 +238,7 @@ def _search(path: Path | None, waiting: list[bytes], request: ActionSearch, sinc
 
 
 def _fits(one: ActionEntry, request: ActionSearch) -> bool:
-    if request.client not in ("", one.client) or request.operator not in one.by:
+    if (request.client and cut(request.client) != one.client) or request.operator not in one.by:
         return False
     text = request.text.lower()
     return any(

@@ -76,11 +76,11 @@ def noted(declared: Change, act: Callable[..., Awaitable[Any]], note: Note) -> C
                 operator.address,
                 operator.request,
                 declared.name,
-                _cut(what),
-                _cut(outcome),
-                _cut(_shown(getattr(reply, "before", None))),
-                _cut(_shown(getattr(reply, "after", None))),
-                _cut(getattr(request, "client_id", "") or getattr(reply, "client_id", "")),
+                cut(what),
+                cut(outcome),
+                cut(_shown(getattr(reply, "before", None))),
+                cut(_shown(getattr(reply, "after", None))),
+                cut(getattr(request, "client_id", "") or getattr(reply, "client_id", "")),
             ),
             declared.level < logging.INFO,
         )
@@ -130,6 +130,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """As texts stand in entries: on one line, and bounded."""
     text = printable(text[: TEXT_MAX + 1])
     return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
