@@ -53,6 +53,7 @@ OF_THE_API = {
     "POST /drain": "drain",
     "DELETE /drain": "drain",
     "POST /cluster/leave": "cluster leave",
+    "POST /restart": "cluster restart",
     "GET /tail": "tail",
     "GET /trace": "trace",
     "POST /bans": "ban",
@@ -88,6 +89,7 @@ def test_there_is_a_command_for_everything_the_api_has() -> None:
     paths = asyncio.run(document())["paths"]
     asked = {f"{method.upper()} {path.removeprefix('/api/v1')}" for path, told in paths.items() for method in told}
     declared = {one.http: one.ctl.split()[0].replace("/", " ") for one in DECLARED.values() if one.ctl}
+    declared |= {f"{one.http}/download": declared[one.http] for one in DECLARED.values() if one.download}
     assert asked == {*OF_THE_API, *declared} | OF_NATS_TOOLS | OF_THE_DASHBOARD
     there = commands(get_command(whole_app())) | {"top": get_command(build_app(["top"]))}
     assert {*OF_THE_API.values(), *declared.values()} <= set(there)
@@ -189,7 +191,8 @@ async def test_ctl_lists_and_changes_the_state_of_a_broker(tmp_path: Path) -> No
         command, node = ctl("version").splitlines()
         assert command.startswith("starlingmq ") and node.startswith("node ") and command.split()[1] in node
         assert "settings reloaded" in ctl("reload")
-        assert "banned for 600 s" in ctl("log", "-n", "1000")
+        assert " for 600 s" in ctl("log", "-n", "1000")
+        assert "reloaded the settings" in ctl("actions").splitlines()[-1]
         assert "not a member of a cluster" in ctl("links")
         assert "no queue groups" in ctl("groups", "--everywhere")
         assert ctl("trace", "--topic", "#", "-W", "0.1") == ""
