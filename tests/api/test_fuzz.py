@@ -51,6 +51,7 @@ class Broker:
             for path, operations in self.document["paths"].items()
             for method, operation in operations.items()
             if "text/event-stream" not in operation["responses"].get("200", {}).get("content", {})  # it never ends
+            and path != "/api/v1/restart"  # it ends this process, and the next one has other ports
         ]
 
     def whole(self, schema: dict[str, Any]) -> dict[str, Any]:
