@@ -51,7 +51,7 @@ class ActionEntry(Struct, frozen=True, omit_defaults=True):
     count: int = 1
 
 
-class Change(Protocol):
+class NotedDeclaration(Protocol):
     """The part of a declaration (``admin.declared_actions``) that is about the log."""
 
     name: str
@@ -64,7 +64,7 @@ Note = Callable[[ActionEntry, bool], None]
 """Takes an entry, and whether those of its kind may come often."""
 
 
-def noted(declared: Change, act: Callable[..., Awaitable[Any]], note: Note) -> Callable[..., Awaitable[Any]]:
+def noted(declared: NotedDeclaration, act: Callable[..., Awaitable[Any]], note: Note) -> Callable[..., Awaitable[Any]]:
     """The action, which leaves its line and its entry."""
 
     def tell(request: Any, what: str, outcome: str, reply: Any = None) -> None:
@@ -109,7 +109,7 @@ def noted(declared: Change, act: Callable[..., Awaitable[Any]], note: Note) -> C
     return asked
 
 
-def _asked_for(declared: Change, request: Any) -> str:
+def _asked_for(declared: NotedDeclaration, request: Any) -> str:
     named = {name for _, name, _, _ in Formatter().parse(declared.audit) if name}
     facts = [f"{value!r}" for name, value in _facts(request).items() if name in named]
     return " ".join([declared.name, *facts])
