@@ -1,4 +1,4 @@
-"""What operators have done: each change leaves a line and an entry, wherever it is asked for, and nothing else does."""
+"""The log of actions: each change by an operator leaves a line and an entry at every door, and nothing else does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose messages were dropped in the last hour."""
+"""The clients with most dropped messages in the last hour."""
 
 from __future__ import annotations
 

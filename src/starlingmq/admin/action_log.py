@@ -1,11 +1,11 @@
-"""What operators have done, kept over restarts: lines of JSON in two files of the data directory.
+"""The actions of operators, kept over restarts: lines of JSON in two files of the data directory.
 
 ``actions.log`` grows to ``FILE_BYTES_MAX`` and becomes ``actions.log.1``, whose predecessor is deleted. A line is a
-whole entry (``ActionEntry``), synced; what a crash leaves of one is skipped. An action does not wait for its line: with
-a disk that is full or fails, the last ``WAITING_MAX`` entries wait in memory, each new one tries again, and the log has
-an ERROR. Without a data directory they are in memory only.
+whole entry (``ActionEntry``), synced; the part of an entry that a crash leaves is skipped. An action does not wait for
+its line: with a disk that is full or fails, the last ``WAITING_MAX`` entries wait in memory, each new one tries again,
+and the log has an ERROR. Without a data directory they are in memory only.
 
-Requests that are refused, because nobody may make them, are none of operators and have no entry.
+Requests without the right to make them are refused, and have no entry.
 """
 
 from __future__ import annotations

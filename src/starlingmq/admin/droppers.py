@@ -1,5 +1,5 @@
-"""Whose messages were dropped in the last hour, and why: also of clients that have gone, but not before this process
-began."""
+"""The clients with most dropped messages in the last hour, and the reasons: also clients that have gone, but no message
+from before this process began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of an action that changes something: a line in the log of the node that does it, and an entry for the
+"""The traces of an action that changes something: a line in the log of the node that does it, and an entry for the
 list of actions (``admin.action_log``). ``noted`` is the one place through which they all go.
 
 | | line | entry |

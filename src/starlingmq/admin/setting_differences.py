@@ -1,4 +1,4 @@
-"""What a reload has changed, for the log of actions: settings, rules and users, without secrets."""
+"""The changes of a reload, for the log of actions: settings, rules and users, without secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES_MAX: Final = 20  # of users, and of rules
 VALUE_MAX: Final = 200  # characters
 
 Difference = tuple[dict[str, str], dict[str, str]]
-"""What was there before, and what is there after; without what is the same in both."""
+"""The values before, and those after; without those that are the same in both."""
 
 
 def setting_differences(before: Config, after: Config) -> Difference:
@@ -58,7 +58,7 @@ def _rules(chain: Chain | None) -> dict[str, str]:
 
 
 def _given(rule: Rule) -> str:
-    """What the file says, as JSON."""
+    """The rule of the file, as JSON."""
     default = type(rule.given)()
     names = (name for name in rule.given.__struct_fields__ if getattr(rule.given, name) != getattr(default, name))
     return _text({name: getattr(rule.given, name) for name in names})
