@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from time import sleep
 
 import psutil
 import pytest
 
-from .clusters import running, until
+from .clusters import Running, running, until
 from .commands import run, subscriber
 
 pytestmark = pytest.mark.slow
@@ -41,3 +46,37 @@ def test_a_single_broker_restarts_with_its_settings_of_then_and_refuses_those_th
             b"2",
         ]
         assert (tmp_path / "log").read_text().count("told this node to restart") == 1
+
+
+def test_a_file_of_the_settings_that_cannot_be_read_refuses_the_restart(tmp_path: Path) -> None:
+    settings, rules, data = tmp_path / "starlingmq.yaml", tmp_path / "acl.yaml", str(tmp_path / "data")
+    settings.write_text(f"auth: {{acl: {{file: {rules}}}, allow_anonymous: true}}\n")
+    rules.write_text("default: allow\nrules: []\n")
+    with running(
+        tmp_path / "log", "serve", "-c", str(settings), "--data-dir", data, "--listen", "mqtt://127.0.0.1:0"
+    ) as command:
+        rules.write_text("rules: [{allow: nonsense\n")
+        code, _, errors = run("ctl", "cluster", "restart", "--data-dir", data)
+        assert code == 2 and errors.startswith("error: this node was not restarted, its settings are invalid: "), errors
+        assert str(rules) in errors
+        assert run("pub", "-L", f"{command.urls[0]}/a", "-m", "it serves", "-q", "1")[0] == 0
+
+
+def test_a_restart_keeps_the_umask_of_the_start_and_outlives_a_reload_that_comes_meanwhile(tmp_path: Path) -> None:
+    path, data = tmp_path / "socket", str(tmp_path / "data")
+    earlier = os.umask(0o002)
+    try:
+        command = Running(tmp_path / "log", "serve", "--data-dir", data, "--listen", f"unix://{path}")
+    finally:
+        os.umask(earlier)
+    with command.process:
+        command.wait_ready()
+        mode = path.stat().st_mode
+        words = [sys.executable, "-m", "starlingmq", "ctl", "cluster", "restart", "--data-dir", data]
+        with subprocess.Popen(words) as ctl:
+            while ctl.poll() is None:
+                command.process.send_signal(signal.SIGHUP)
+                sleep(0.05)
+        assert command.process.poll() is None and ctl.returncode == 0
+        assert path.stat().st_mode == mode
+        assert command.stop() == 0

@@ -33,7 +33,7 @@ class LocalNode:
     OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
     ``serving`` is true while the node accepts clients. ``http_refusals`` counts failed logins to the HTTP API.
     ``last_closed`` has the last closed connection of each reason. ``restart`` ends the broker, and begins again as
-    a process; it raises ConfigError. None: it runs inside a program.
+    a process; it raises what the start would raise. None: it runs inside a program.
     """
 
     name: str

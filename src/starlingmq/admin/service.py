@@ -53,7 +53,6 @@ from starlingmq.admin.stream_requests import StreamsReply
 from starlingmq.admin.traces import Traces, WatchActions
 from starlingmq.admin.typed_actions import NoArguments, ask, texts, typed
 from starlingmq.admin.user_actions import UserActions
-from starlingmq.config.settings import ConfigError
 from starlingmq.net.control_socket import Action, Report
 from starlingmq.storage.opening import directory_of
 
@@ -324,7 +323,7 @@ class AdminService:
             raise AdminError(409, "this node starts or stops; try again later")
         try:
             self.local_node.restart()
-        except ConfigError as error:
+        except Exception as error:  # of any file that the settings name
             raise AdminError(409, f"this node was not restarted, its settings are invalid: {error}") from None
         return Restarting(self.local_node.name)
 

@@ -14,7 +14,9 @@ from typing import Annotated, Final
 
 import typer
 
+from starlingmq.admin.cluster_health import ETCD_AWAY
 from starlingmq.admin.printable import plain
+from starlingmq.cli.command_errors import explain
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
 from starlingmq.cli.ctl_ask import AtOption, Result, ask
 from starlingmq.cli.declare import CommandError
@@ -48,24 +50,30 @@ def restart(
         return ask(action, data_dir, config, **arguments)
 
     done = []
-    with progress(json_) as report:
-        for one in _rolling(asked, force, report) if rolling else [_restarted(asked, node, report)]:
-            done.append(one)
-            if not json_:
-                print(f"{plain(one['node'])} has restarted in {one['seconds']:.1f} s, version {plain(one['version'])}")
-    if json_:
-        print(json.dumps({"restarted": done}))
+    try:
+        with progress(json_) as report:
+            for one in _rolling(asked, force, report) if rolling else [_restarted(asked, node, report)]:
+                done.append(one)
+                if not json_:
+                    name, version = plain(one["node"]), plain(one["version"])
+                    print(f"{name} has restarted in {one['seconds']:.1f} s, version {version}", flush=True)
+    finally:
+        if json_:
+            print(json.dumps({"restarted": done}))
 
 
 def _rolling(asked: Ask, force: bool, report: Report) -> Iterator[Result]:
-    """Raises CommandError before the first restart if the cluster is not well."""
+    """Raises CommandError before the first restart if the cluster is not well. With ``force``, nodes that are missing
+    are left out, and nothing else has to be better than it was."""
     status = asked("cluster.status")
-    if not force and (trouble := _trouble(status)):
-        raise CommandError(f"no node was restarted: {trouble}; mend this first, or give --force")
-    names = [member["name"] for member in status["members"] if member["name"] != status["node"]]
+    before = _troubles(status)
+    if before and not force:
+        raise CommandError(f"no node was restarted: {status['health']['summary']}; mend this first, or give --force")
+    away = {one["name"] for one in status["health"]["gone"]} if before else set()
+    names = [member["name"] for member in status["members"] if member["name"] not in (status["node"], *away)]
     for name in (*names, status["node"]):
         yield _restarted(asked, name, report)
-        _wait(lambda: _trouble(asked("cluster.status")), name, report)
+        _wait(lambda: ", ".join(sorted(_troubles(asked("cluster.status")) - before)), name, report)
 
 
 def _restarted(asked: Ask, name: str, report: Report) -> Result:
@@ -81,12 +89,12 @@ def _restarted(asked: Ask, name: str, report: Report) -> Result:
 
 
 def _wait(why: Callable[[], str], name: str, report: Report) -> None:
-    """Until there is no reason left."""
+    """Until there is no reason left. Each reason has its line, so it must not change by itself."""
     while True:
         try:
             reason = why()
-        except (CommandError, OSError):  # the node that is asked may be the one that restarts
-            reason = "no answer yet"
+        except (CommandError, OSError) as error:  # the node that is asked may be the one that restarts
+            reason = f"no answer yet: {explain(error)[0]}"
         if not reason:
             return
         report(f"{plain(name)}: {plain(reason)}", 0, 0, "steps")
@@ -100,7 +108,15 @@ def _unready(overview: Result, began: float) -> str:
     return ", ".join(reasons)
 
 
-def _trouble(status: Result) -> str:
-    """Why no further node may be stopped; "": one may be. A single broker has no health of a cluster."""
+def _troubles(status: Result) -> set[str]:
+    """Why no further node may be stopped. A single broker has no health of a cluster."""
     health = status.get("health")
-    return "" if health is None or health["status"] == "healthy" else str(health["summary"])
+    if health is None or health["status"] == "healthy":
+        return set()
+    found = {f"{one['name']} is not there" for one in health["gone"]}
+    found |= {f"no other node has a whole copy of the data of {name}" for name in health["at_risk"]}
+    if ETCD_AWAY in health["summary"]:
+        found.add(ETCD_AWAY)
+    if health["status"] == "unavailable" or not found:
+        found.add(f"{status['node']} accepts no clients")
+    return found

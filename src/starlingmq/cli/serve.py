@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,7 @@ from starlingmq.cli.command_errors import explain
 from starlingmq.cli.early_etcd import begin_etcd
 from starlingmq.cli.serve_options import OVERRIDES, ServeOptions
 from starlingmq.config.settings import Config, ConfigError, exposed_secrets, load_config, misspelled_variables
-from starlingmq.net.process import make_files_private, raise_file_limit, tune_allocator
+from starlingmq.net.process import make_files_private, raise_file_limit, tune_allocator, umask_of_start
 from starlingmq.node.node_copies import TakenOver
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ def run(options: ServeOptions) -> None:
     with asyncio.Runner(loop_factory=event_loop_factory(loaded), debug=False) as runner:
         again = runner.run(_serve(loaded, load, options.config or ""))
     if again:  # in the same process, which whatever watches it keeps, with the program as it is installed now
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, OVERRIDES: json.dumps(inherited)})  # noqa: S606 itself
+        with umask_of_start():
+            os.execve(sys.executable, sys.orig_argv, {**os.environ, OVERRIDES: json.dumps(inherited)})  # noqa: S606 itself
 
 
 def _make_first_user(config: Config) -> None:
@@ -163,6 +165,7 @@ async def _serve_until(
         node = Node(config, settings_file, etcd)
         etcd = None
         node.load = load
+        node.check_start = partial(_check_start, load)
         stopping = loop.create_task(stop.wait())
         with announced(config.node.name, config.node.data_dir), suppress(TakenOver):
             await _run(node, loop, stopping, load)
@@ -192,7 +195,15 @@ async def _run(
     starting.cancel()
     stopping.cancel()
     await asyncio.gather(starting, stopping, return_exceptions=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, RELOADS)  # one that comes now would end the process before it runs again
     await node.stop()
+
+
+def _check_start(load: Callable[[], Config]) -> None:
+    """Raises the error with which the process would end if it started again now, as ``check_start``."""
+    from starlingmq.cli.start_check import check_start  # late, as above
+
+    check_start(load())
 
 
 def _stop_once(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.config.auth_section import methods_of
@@ -32,7 +33,8 @@ def freeze() -> None:
 class Node(Broker):
     """A broker that has the process for itself: it sets up logging, logs its start and its end, and controls the
     garbage collector. ``settings_file``: for the log, "" if there is none. ``etcd``: see ``cli.early_etcd``.
-    ``restarts``: an operator has asked for it; the process is to start again once it has stopped."""
+    ``restarts``: an operator has asked for it; the process is to start again once it has stopped. ``check_start``
+    raises the error with which it would not."""
 
     def __init__(self, config: Config, settings_file: str = "", etcd: EtcdAccess | None = None) -> None:
         super().__init__(config, etcd=etcd)
@@ -41,6 +43,7 @@ class Node(Broker):
         self._hooked = False  # a program decides who may connect, before the settings do
         self._log = NodeLog(config, settings_file)
         self.restarts = False
+        self.check_start: Callable[[], None] = lambda: None
         self.restart = self._restart
 
     async def start(self) -> None:
@@ -68,9 +71,8 @@ class Node(Broker):
         set_up_logging(config.log, config.node.name)
 
     def _restart(self) -> None:
-        """Raises ConfigError if it could not start with the settings as they are now."""
-        if self.load is not None:
-            refuse_open_listeners(self.load(), self._hooked)
+        """Raises what ``check_start`` does."""
+        self.check_start()
         self.restarts = True
         asyncio.get_running_loop().call_later(REPLY_SECONDS, self._end)
 
