@@ -169,6 +169,7 @@ class Serving:
         self.now = 100.0
         self.gone: set[str] = set()
         self.forgotten: set[str] = set()
+        self.stopped: set[str] = set()
         self.nodes = nodes(*[(name, name, "") for name in "abcd"])
         settings = replace(SETTINGS, required=required, copies=copies)
         self.server = CopyServer(record, restarted, settings, self.gone.__contains__, self.now)
@@ -176,7 +177,7 @@ class Serving:
     def look(self, written: int, seconds: float = 0.25) -> CopyRecord | None:
         self.now += seconds
         self.server.tick(written, self.now)
-        return self.server.proposal(self.nodes, {}, self.now, self.forgotten)
+        return self.server.proposal(self.nodes, {}, self.now, self.forgotten, self.stopped)
 
     def attach(self, name: str, incarnation: int = 1) -> None:
         assert self.server.attached(name, incarnation, False, self.now)
@@ -500,12 +501,30 @@ def test_the_last_other_whole_copy_is_replaced_at_once_when_its_node_is_lost() -
 def test_a_node_that_was_stopped_has_the_time_to_return() -> None:
     serving = Serving(RECORD)
     serving.attach("b", 2)
-    serving.nodes["b"] = replace(serving.nodes["b"], stopping=True)
+    serving.stopped.add("b")
     serving.look(0)
     lose(serving, "b")
     assert serving.look(0, SETTINGS.timeout - 1) is None
     wanted = serving.look(0, 2.0)
     assert wanted is not None and len(wanted.followers) == 2
+
+
+def test_the_successor_of_a_node_that_was_stopped_waits_for_it_too() -> None:
+    """It serves the data when the lease of the stopped node has ended, and with it what that node said."""
+    registry = CopyRegistry("c")
+    registry.set(registry.node_key("a"), node_value(StoringNode("a", 7, "m1", "", stopping=True)), 8)
+    registry.set(registry.node_key("a"), None, 9)
+    serving = Serving(RECORD.handed_to("b", 2))
+    serving.stopped = registry.stopped
+    lose(serving, "a")
+    wanted = serving.look(0)
+    assert wanted is not None and wanted.followers == ("a",)
+    serving.confirm(wanted)
+    assert serving.look(0, SETTINGS.timeout - 1) is None
+    wanted = serving.look(0, 2.0)
+    assert wanted is not None and wanted.followers[-1] != "a"
+    registry.set(registry.node_key("a"), node_value(StoringNode("a", 8, "m1", "")), 10)
+    assert registry.stopped == set(), "it is back, and may be lost"
 
 
 def test_a_lost_node_has_the_time_to_return_while_another_whole_copy_is_there() -> None:

@@ -62,12 +62,14 @@ class CopyRegistry:
     records: dict[str, CopyRecord]  # by origin
     nodes: dict[str, StoringNode]  # by name; only those that have their lease
     forgotten: set[str]  # origins
+    stopped: set[str]  # nodes that said that they were being shut down, until they are there again
 
     def __init__(self, cluster: str) -> None:
         self.prefix = f"/starlingmq/{cluster}/copies/".encode()
         self.records = {}
         self.nodes = {}
         self.forgotten = set()
+        self.stopped = set()
         self._seen: dict[bytes, int] = {}  # key -> the revision of its known state
         self._changed: dict[str, None] = {}
         self._problems: list[str] = []
@@ -157,7 +159,8 @@ class CopyRegistry:
         if value is None:
             self.nodes.pop(name, None)
         else:
-            self.nodes[name] = _node_from(name, value)
+            node = self.nodes[name] = _node_from(name, value)
+            (self.stopped.add if node.stopping else self.stopped.discard)(name)
 
     def _set_forgotten(self, origin: str, value: bytes | None) -> None:
         if value is None:

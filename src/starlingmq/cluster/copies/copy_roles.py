@@ -394,7 +394,9 @@ class CopyRoles:
                 if self.me.leaving and (others := self.others_there(record)):
                     self.servers[origin].hand_over(origin if origin in others else others[0])
                 stored = stored or copies_per_node(records.values())
-                wanted = self.servers[origin].proposal(self.registry.nodes, stored, now, self.registry.forgotten)
+                wanted = self.servers[origin].proposal(
+                    self.registry.nodes, stored, now, self.registry.forgotten, self.registry.stopped
+                )
             elif self.roles.get(origin) is Role.RETURNING:
                 wanted = self._return(record)
                 self._wait(record, wanted is None)

@@ -57,7 +57,6 @@ class Follower:
         self.mark = 0  # it has to reach this number (``NEXT``: that of the last change at the next look) ...
         self.mark_at = now  # ... which was written by then
         self.late = False  # it holds up acknowledgements, and too few nodes would be left without it
-        self.stopped = False  # it said that it was being shut down, and is expected to return
         self.lost = False  # it is gone, and its place is filled at once
 
 
@@ -261,11 +260,17 @@ class CopyServer:
         return tuple([each.name for each in self.followers.values() if each.state is not FollowerState.FOLLOWING])
 
     def proposal(
-        self, nodes: Mapping[str, StoringNode], stored: Mapping[str, int], now: float, forgotten: Collection[str] = ()
+        self,
+        nodes: Mapping[str, StoringNode],
+        stored: Mapping[str, int],
+        now: float,
+        forgotten: Collection[str] = (),
+        stopped: Collection[str] = (),
     ) -> CopyRecord | None:
-        """The record that this server wants; None: the present one. ``forgotten``: nodes that were removed."""
+        """The record that this server wants; None: the present one. ``forgotten``: nodes that were removed;
+        ``stopped``: those that were stopped, and are expected to return."""
         record = self.record
-        self._look_at_lost(nodes)
+        self._look_at_lost(stopped)
         self._forgotten = frozenset([name for name in forgotten if name not in nodes])
         self._leaving = frozenset([name for name, node in nodes.items() if node.leaving])
         if self._leaving:
@@ -347,16 +352,14 @@ class CopyServer:
             self._calm_since = now
             self._moving = misplaced_follower(self.record, nodes, stored)
 
-    def _look_at_lost(self, nodes: Mapping[str, StoringNode]) -> None:
+    def _look_at_lost(self, stopped: Collection[str]) -> None:
         """While only this node has everything, or fewer than ``required`` do, each follower that is gone and was not
         stopped is replaced at once: the next loss would lose data, or new changes are refused."""
         listed = [each for each in self.followers.values() if each.state is FollowerState.IN_STEP]
         whole = 1 + sum(1 for each in listed if each.away_since == inf)
         is_urgent = whole < max(2, self._settings.required)
         for follower in self.followers.values():
-            if node := nodes.get(follower.name):
-                follower.stopped = node.stopping
-            is_lost = follower.away_since != inf and not follower.stopped and self._is_gone(follower.name)
+            is_lost = follower.away_since != inf and follower.name not in stopped and self._is_gone(follower.name)
             if is_urgent and is_lost:
                 follower.lost = True
 
