@@ -321,6 +321,18 @@ async def test_half_an_entry_of_a_crash_costs_no_other(tmp_path: Path) -> None:
         assert [one.at for one in found] == [1.0] * (3 if end == len(whole) - 1 else 2)
 
 
+@pytest.mark.parametrize("damage", [b"\xff", b"\xc3", b"\x00", b'"', b"[" * 100_000])
+async def test_a_damaged_entry_costs_no_other(tmp_path: Path, damage: bytes) -> None:
+    log = ActionLog(tmp_path)
+    for number in (1, 2, 3):
+        log.note(entry(number), False)
+    await log.stop()
+    lines = (tmp_path / FILE).read_bytes().split(b"\n")
+    lines[1] = lines[1].replace(b'"by":"', b'"by":"' + damage, 1)
+    (tmp_path / FILE).write_bytes(b"\n".join(lines))
+    assert [one.at for one in (await search(ActionLog(tmp_path))).actions][-1] == 1.0
+
+
 async def test_a_failing_disk_stops_no_action_and_loses_no_entry(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -263,7 +263,7 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[ActionEntry]:
     for line in lines:
         try:
             yield decoder.decode(line)
-        except DecodeError:  # nothing, or what a crash has left of an entry
+        except (DecodeError, UnicodeDecodeError):  # nothing, what a crash has left of an entry, or a damaged one
             continue
 
 
