@@ -321,6 +321,26 @@ async def test_half_an_entry_of_a_crash_costs_no_other(tmp_path: Path) -> None:
         assert [one.at for one in found] == [1.0] * (3 if end == len(whole) - 1 else 2)
 
 
+async def test_many_entries_that_wait_for_a_full_disk_do_not_cost_the_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ActionLog(tmp_path)
+    log.note(entry(1), False)
+    await log.stop()
+    waiting = [(tmp_path / FILE).read_bytes().rstrip(b"\n")] * 10
+    monkeypatch.setattr(action_log, "FILE_BYTES_MAX", 5 * len(waiting[0]))
+    with monkeypatch.context() as full:
+        full.setattr(action_log.os, "fsync", _fail)
+        for _ in range(3):
+            with pytest.raises(OSError, match="full"):
+                append(tmp_path / FILE, waiting)
+    assert [one.at for one in (await search(ActionLog(tmp_path))).actions] == [1.0]
+
+
+def _fail(handle: int) -> None:
+    raise OSError("full")
+
+
 @pytest.mark.parametrize("damage", [b"\xff", b"\xc3", b"\x00", b'"', b"[" * 100_000])
 async def test_a_damaged_entry_costs_no_other(tmp_path: Path, damage: bytes) -> None:
     log = ActionLog(tmp_path)

@@ -275,7 +275,8 @@ def append(path: Path, lines: Iterable[bytes]) -> None:
     """Write the lines, and sync them; all or none. Blocks; raises OSError."""
     data = b"\n".join([*lines, b""])
     try:
-        if path.stat().st_size + len(data) > FILE_BYTES_MAX:
+        size = path.stat().st_size
+        if size and size + len(data) > FILE_BYTES_MAX:  # an empty one, which a failure has left, replaces no entries
             path.replace(_older(path))
     except FileNotFoundError:
         pass
