@@ -6,6 +6,7 @@ import asyncio
 import getpass
 import json
 import logging
+import os
 import pkgutil
 from importlib import import_module
 from pathlib import Path
@@ -330,7 +331,7 @@ async def test_many_entries_that_wait_for_a_full_disk_do_not_cost_the_earlier_on
     waiting = [(tmp_path / FILE).read_bytes().rstrip(b"\n")] * 10
     monkeypatch.setattr(action_log, "FILE_BYTES_MAX", 5 * len(waiting[0]))
     with monkeypatch.context() as full:
-        full.setattr(action_log.os, "fsync", _fail)
+        full.setattr(os, "fsync", _fail)
         for _ in range(3):
             with pytest.raises(OSError, match="full"):
                 append(tmp_path / FILE, waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -71,7 +72,9 @@ def test_with_force_a_node_that_is_missing_is_left_out_and_not_waited_for() -> N
 
 def test_while_it_waits_it_says_what_the_broker_answered() -> None:
     lines: list[str] = []
-    answers = iter([CommandError("http://broker: 401 wrong token"), OSError(111, "Connection refused"), ""])
+    answers: Iterator[CommandError | OSError | str] = iter(
+        [CommandError("http://broker: 401 wrong token"), OSError(111, "Connection refused"), ""]
+    )
 
     def why() -> str:
         answer = next(answers)
