@@ -74,9 +74,11 @@ def test_a_restart_keeps_the_umask_of_the_start_and_outlives_a_reload_that_comes
         mode = path.stat().st_mode
         words = [sys.executable, "-m", "starlingmq", "ctl", "cluster", "restart", "--data-dir", data]
         with subprocess.Popen(words) as ctl:
-            while ctl.poll() is None:
+            while ctl.poll() is None and command.process.poll() is None:
                 command.process.send_signal(signal.SIGHUP)
                 sleep(0.05)
+            if command.process.poll() is not None:
+                ctl.kill()
         assert command.process.poll() is None and ctl.returncode == 0
         assert path.stat().st_mode == mode
         assert command.stop() == 0
