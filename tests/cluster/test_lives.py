@@ -13,7 +13,7 @@ from tests.cluster.world import World
 def test_lives_by_the_score(score: float) -> None:
     all = [lives.run(seed) for seed in range(round(20 * score))]
     assert sum(life.fates.crashes for life in all) > 34 * score
-    assert sum(life.fates.forgets for life in all) >= int(score)
+    assert score < 1 or any(life.fates.forgets for life in all), "some nodes are removed in all these lives"
     assert sum(life.world.relayed for life in all) > 3334 * score
 
 

@@ -4,6 +4,7 @@ way of one node, and a node that joins found too."""
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ async def test_nodes_that_join_or_were_away_learn_of_created_and_deleted_streams
         await cluster.whole()
         one, two = cluster.nodes
         for name in ("kept", "ended"):
-            one.ask("streams.create", name=name, topics=f"{name}/#")
+            one.ask("streams.create", name=name, topics=json.dumps([f"{name}/#"]))
         one.ask("stream.create", name="own", topics="own/#")
         assert streams_of(one) == {"all", "kept", "ended", "own"} and streams_of(two) == {"all", "kept", "ended"}
         three = cluster.add("node3")

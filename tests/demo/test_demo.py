@@ -94,7 +94,7 @@ def test_a_short_one_ends_by_itself_and_says_what_became_of_all(tmp_path: Path) 
         done = subprocess.run(f"{look} -C 1 -W 20", shell=True, capture_output=True, text=True, check=False)
         assert done.stdout.startswith("fleet/north/d0"), done  # the command that it says, as it says it
         running.until("as counted by the clients")
-        assert running.end() == 0, running.lines
+        assert running.end() == 0, "\n".join(running.lines[-60:])
         assert running.left() == []
     assert counted(running, r"([\d,]+) readings acknowledged at QoS 1 and 2, 0 of them lost") > 0
     assert counted(running, r"([\d,]+) devices are retained as online, 0 in a wrong state") == 20
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_everything_at_any_moment(tmp_path: Path, words: str) -> Non
         running.until(words)
         running.process.send_signal(signal.SIGINT)
         running.note()
-        assert running.end() == 0, running.lines
+        assert running.end() == 0, "\n".join(running.lines[-60:])
         assert running.left() == []
     assert any("interrupted" in line for line in running.lines)
 
@@ -130,7 +130,7 @@ def test_the_whole_show_loses_nothing(tmp_path: Path) -> None:
         running.until("as counted by the clients")
         assert "java" in running.names()  # its pipelines still run
         running.until("the delivery audit reads")
-        assert running.end() == 0, running.lines
+        assert running.end() == 0, "\n".join(running.lines[-60:])
         assert running.left() == []
     acknowledged = counted(running, r"([\d,]+) readings acknowledged at QoS 1 and 2, 0 of them lost")
     assert counted(running, r"([\d,]+) rows of QoS 1 and 2 in positions.parquet") >= acknowledged
@@ -147,7 +147,7 @@ def test_ctrl_c_ends_spark_too(tmp_path: Path) -> None:
         running.until("the first alert arrived")
         assert "java" in running.names()
         running.process.send_signal(signal.SIGINT)
-        assert running.end() == 0, running.lines
+        assert running.end() == 0, "\n".join(running.lines[-60:])
         assert running.left() == []
 
 
