@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import pwd
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,7 +27,7 @@ acting: Final[ContextVar[Operator]] = ContextVar("acting", default=NOBODY)
 
 def operator(name: str, address: str) -> Operator:
     """For a new request. ``name``: of any length."""
-    return Operator(printable(name[:NAME_MAX]), printable(address), secrets.token_hex(8))
+    return Operator(printable(name[:NAME_MAX]), printable(address), os.urandom(8).hex())
 
 
 def system_user(number: int | None, node: str) -> Operator:
