@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from starlingmq._version import __version__
-
-from .clusters import BARE, DEGRADED, Running, control, health_in, kill_node, member_of, nodes_of, running, said, until
+from .clusters import BARE, DEGRADED, Running, control, health_in, kill_node, member_of, running, said, until
 from .commands import run, subscriber
 
 pytestmark = pytest.mark.slow
@@ -133,25 +131,6 @@ def test_clients_are_spread_over_the_nodes_again(cluster: tuple[Path, Running]) 
     for each in crowd:
         each.interrupt()
         each.finish()
-
-
-def test_all_nodes_restart_one_after_the_other_and_keep_their_processes_and_sessions(
-    cluster: tuple[Path, Running],
-) -> None:
-    directory, command = cluster
-    kept = ("-t", "kept", "-i", "over restarts", "-c", "-q", "1")
-    subscriber(command.urls[2], *kept, "-E").finish()
-    processes = {key: (each.pid, each.create_time()) for key, each in nodes_of(command).items()}
-    code, output, errors = run("ctl", "cluster", "restart", "--rolling", "--data-dir", str(directory / "n2" / "data"))
-    assert code == 0, errors
-    told = re.findall(r"^(n\d) has restarted in [\d.]+ s, version (.*)$", output.decode(), re.M)
-    assert told == [("n1", __version__), ("n3", __version__), ("n2", __version__)], "the one that is asked is the last"
-    assert {key: (each.pid, each.create_time()) for key, each in nodes_of(command).items()} == processes
-    assert said(directory).count("told this node to restart") == 3
-    assert run("pub", "-L", f"{command.urls[0]}/kept", "-m", "afterwards", "-q", "1")[0] == 0
-    assert subscriber(command.urls[1], *kept, "-C", "1").finish()[1] == b"afterwards\n"
-    code, _, errors = run("ctl", "cluster", "restart", "--rolling", "--node", "n1", "--data-dir", str(directory))
-    assert code == 2 and errors == "error: give --rolling for all nodes, or --node for one\n"
 
 
 def check_that_it_is_told_everywhere(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from time import sleep
 import psutil
 import pytest
 
-from .clusters import Running, running, until
+from starlingmq._version import __version__
+
+from .clusters import BARE, Running, nodes_of, running, said, until
 from .commands import run, subscriber
 
 pytestmark = pytest.mark.slow
@@ -82,3 +85,28 @@ def test_a_restart_keeps_the_umask_of_the_start_and_outlives_a_reload_that_comes
         assert command.process.poll() is None and ctl.returncode == 0
         assert path.stat().st_mode == mode
         assert command.stop() == 0
+
+
+def test_all_nodes_restart_one_after_the_other_and_keep_their_processes_and_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STARLINGMQ_CLUSTER__COPIES", "1")
+    words = ("cluster", "up", "--nodes", "3", "--dir", str(tmp_path), "--base-port", "0", *BARE)
+    with running(tmp_path / "log", *words) as command:
+        restart_all(tmp_path, command)
+
+
+def restart_all(directory: Path, command: Running) -> None:
+    kept = ("-t", "kept", "-i", "over restarts", "-c", "-q", "1")
+    subscriber(command.urls[2], *kept, "-E").finish()
+    processes = {key: (each.pid, each.create_time()) for key, each in nodes_of(command).items()}
+    code, output, errors = run("ctl", "cluster", "restart", "--rolling", "--data-dir", str(directory / "n2" / "data"))
+    assert code == 0, errors
+    told = re.findall(r"^(n\d) has restarted in [\d.]+ s, version (.*)$", output.decode(), re.M)
+    assert told == [("n1", __version__), ("n3", __version__), ("n2", __version__)], "the one that is asked is the last"
+    assert {key: (each.pid, each.create_time()) for key, each in nodes_of(command).items()} == processes
+    assert said(directory).count("told this node to restart") == 3
+    assert run("pub", "-L", f"{command.urls[0]}/kept", "-m", "afterwards", "-q", "1")[0] == 0
+    assert subscriber(command.urls[1], *kept, "-C", "1").finish()[1] == b"afterwards\n"
+    code, _, errors = run("ctl", "cluster", "restart", "--rolling", "--node", "n1", "--data-dir", str(directory))
+    assert code == 2 and errors == "error: give --rolling for all nodes, or --node for one\n"

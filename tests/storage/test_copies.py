@@ -17,6 +17,7 @@ from tests.peer import Peer
 from tests.storage import copy_lives
 
 from starlingmq import Broker
+from starlingmq.admin.action_log import ActionLog
 from starlingmq.admin.declared_actions import bound
 from starlingmq.admin.stream_actions import StreamActions
 from starlingmq.auth.readers import StreamReaders
@@ -267,7 +268,7 @@ async def test_what_is_done_to_streams_is_copied_before_it_is_answered(
             served.source.require(("n2",), "")
             assert served.store.state is not None
             admin = StreamAdmin(served.store, served.store.state, "n1", list, False)
-            actions = bound(StreamActions(admin, cast(StreamReaders, None)))
+            actions = bound(StreamActions(admin, cast(StreamReaders, None)), note=ActionLog(None).note)
             await do(actions, "stream.create", name="a", topics="t/#")
             await do(actions, "stream.create", name="gone", topics="x/#")
             streams = {log.definition.name: log for log in follower.copy.files.streams.values()}
