@@ -188,6 +188,7 @@ def test_worlds_of_wills_hold_while_etcd_is_away(monkeypatch: pytest.MonkeyPatch
 
 
 @INTERPRETED
+@pytest.mark.timeout(400)  # a hundred worlds and more for the rarest
 @pytest.mark.parametrize(
     "name",
     few(
