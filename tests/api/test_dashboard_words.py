@@ -26,6 +26,7 @@ MADE: Final = (
     "action.",
     "decision.",
     "latency.",
+    "make.",
     "tab.",
     "severity.",
 )  # a script adds the rest of the key

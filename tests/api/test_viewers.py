@@ -93,8 +93,8 @@ async def test_users_of_the_file_and_of_clients_are_listed_with_their_rights(
     told = (await ask(broker, "GET", "/api/v1/users", auth=guest)).json()
     assert (told["methods"], told["anonymous"], told["total"]) == (["password"], 1, 2)
     assert told["users"] == [
-        {"name": "boss", "stored": ["password", "scram"], "clients": 2, "api": "operator"},
-        {"name": "guest", "stored": ["password", "scram"], "clients": 0, "api": "viewer"},
+        {"name": "boss", "stored": ["password", "scram"], "origin": "file", "clients": 2, "api": "operator"},
+        {"name": "guest", "stored": ["password", "scram"], "origin": "file", "clients": 0, "api": "viewer"},
     ]
     found = (await ask(broker, "GET", "/api/v1/users", params={"q": "ues"}, auth=guest)).json()
     assert [one["name"] for one in found["users"]] == ["guest"]
@@ -108,7 +108,7 @@ async def test_names_that_nobody_checked_are_listed_and_a_broken_file_is_an_answ
     await join(broker, "c1", username="pump")
     told = (await ask(broker, "GET", "/api/v1/users")).json()
     assert (told["methods"], told["file"]) == ([], "")
-    assert told["users"] == [{"name": "pump", "stored": [], "clients": 1, "api": ""}]
+    assert told["users"] == [{"name": "pump", "stored": [], "origin": "", "clients": 1, "api": ""}]
     file = Path(passwd(anna="secret"))
     checked = await serve(auth={"password": {"file": str(file)}, "api": {"token_file": token_file}})
     file.write_text("nonsense\n", encoding="utf-8")

@@ -344,7 +344,7 @@ async def test_one_method_after_the_other(serve: Serve, passwd: Passwd, secret_f
 @pytest.mark.parametrize(
     ("auth", "line"),
     [
-        ({"methods": ["password"]}, "auth.methods: password needs auth.password.file"),
+        ({"methods": ["jwt"]}, "auth.methods: jwt needs auth.jwt.secret_file"),
         ({"methods": ["passwords"]}, "auth.methods[0]: "),
         ({"http": {"url": "ftp://x"}}, "auth.http.url: expected http://... or https://..."),
         ({"http": {"url": "http://x", "headers": ["a"]}}, "auth.http.headers[0]: expected name: value"),

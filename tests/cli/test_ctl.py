@@ -266,8 +266,8 @@ async def test_ctl_finds_what_is_wrong(tmp_path: Path) -> None:
         assert ctl("set", "mqtt.max_qos", "1", "--check").rstrip().endswith("mqtt.max_qos 2 -> 1 (only checked)")
         assert ctl("set", "mqtt.max_qos", "1", "--everywhere").rstrip().endswith("mqtt.max_qos 2 -> 1 applied")
         assert ctl("set", "mqtt.max_qos", "1").rstrip().endswith("mqtt.max_qos 1 (no difference)")
-        assert ctl("may", "away", "publish", "a/b").startswith("allowed: there is no file of rules")
-        assert ctl("rules") == "there is no file of rules (auth.acl.file), so everything is allowed\n"
+        assert ctl("may", "away", "publish", "a/b").startswith("allowed: there are no rules")
+        assert ctl("rules") == "there are no rules (auth.acl.file, ctl rule set), so everything is allowed\n"
         assert ctl("connectors") == "no connector is set\n"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from starlingmq.admin.loop_lag import LoopLag
 
 if TYPE_CHECKING:
+    from starlingmq.admin.access_table import AccessTable
     from starlingmq.admin.drain_actions import DrainActions
     from starlingmq.auth.access_control import AccessControl
     from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
@@ -31,6 +32,7 @@ class LocalNode:
     ``reload`` reads the settings again and returns those that take effect only after a restart; it raises if they are
     invalid. ``apply`` uses these settings until the next reload. ``tracing`` returns the export of
     OpenTelemetry's traces, None without tracing. ``hashing`` returns the password checker, None without passwords.
+    ``table`` has the users and rules that operators made.
     ``serving`` is true while the node accepts clients. ``http_refusals`` counts failed logins to the HTTP API.
     ``last_closed`` has the last closed connection of each reason. ``restart`` ends the broker, and begins again as
     a process; it raises what the start would raise. None: it runs inside a program.
@@ -50,6 +52,7 @@ class LocalNode:
     drain: DrainActions | None
     tracing: Callable[[], Tracing | None]
     in_force: Callable[[], Config]
+    table: AccessTable
     restart: Callable[[], None] | None = None
     lag: LoopLag = field(default_factory=LoopLag)
     serving: bool = False

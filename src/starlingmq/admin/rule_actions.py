@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
     from starlingmq.core.session.session import Client
 
-RULE_COLUMNS: Final = "number: rule, decision, actions, names: for, applied: clients"
+RULE_COLUMNS: Final = "number: rule, name, decision, actions, names: for, applied: clients"
 RULES_MAX: Final = 500
 
 
@@ -60,13 +60,16 @@ class RuleInfo(Struct, frozen=True):
     decision: Literal["allow", "deny"]
     actions: list[str]
     names: Annotated[dict[str, str], Meta(description="Whom and what it is about, by the names of the rules file.")]
+    name: Annotated[str, Meta(description="Of a rule that an operator has created; empty: of the ACL file.")]
     applied: Annotated[int, Meta(description="Clients that got it with their rights, at each login and reload.")]
 
 
 class RulesReply(Struct, frozen=True):
-    """``file`` is empty if there is none: then everything is allowed. ``total``: rules in the file."""
+    """``file`` is empty if there is none. Without rules everything is allowed. ``revision``: of users and rules of
+    operators, which come after those of the file. ``total``: of all rules."""
 
     file: str
+    revision: int
     default: Literal["allow", "deny"]
     total: int
     rules: list[RuleInfo]
@@ -78,14 +81,15 @@ class RuleActions:
 
     @action("rules", "GET /rules", NODE, tag="upkeep", ctl="rules", columns=RULE_COLUMNS)
     async def rules(self, report: Report, request: NoArguments) -> RulesReply:
-        """List the rules of the ACL file, and how many clients each applied to. Lists the first ``RULES_MAX``."""
+        """List the rules of the ACL file and of operators, and how many clients each applied to. Lists the first
+        ``RULES_MAX``."""
         file = self._local_node.config().auth.acl.file
-        chain = self._local_node.access.chain
-        if chain is None or not file:
-            return RulesReply("", "allow", 0, [])
+        chain, table = self._local_node.access.chain, self._local_node.access.stored
+        if chain is None or not (file or table.rules):
+            return RulesReply("", table.revision, "allow", 0, [])
         rules = chain.acl.rules
         shown = [_info(number, rule) for number, rule in enumerate(rules[:RULES_MAX], 1)]
-        return RulesReply(file, "allow" if chain.acl.default else "deny", len(rules), shown)
+        return RulesReply(file, table.revision, "allow" if chain.acl.default else "deny", len(rules), shown)
 
     @action("rules.test", "GET /rules/test", NODE, tag="upkeep", ctl="may client_id does topic?")
     async def test(self, report: Report, request: RuleTest) -> RuleTestResult:
@@ -148,6 +152,7 @@ def _info(number: int, rule: Rule) -> RuleInfo:
         "allow" if rule.allow else "deny",
         [actions] if isinstance(actions, str) else list(actions or ()),
         names,
+        rule.name,
         rule.applied,
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from starlingmq._version import __version__
+from starlingmq.admin.access_actions import AccessActions
 from starlingmq.admin.action_log import ActionLog
 from starlingmq.admin.activity import NodeActivity
 from starlingmq.admin.alarm_conditions import Conditions
@@ -148,6 +149,7 @@ class AdminService:
             SessionMessages(self.local_node.driver),
             RuleActions(self.local_node),
             UserActions(self.local_node),
+            AccessActions(self.local_node),
             SortedLists(self.local_node.driver, self.local_node.name, self.groups),
             MessageActions(self.local_node.driver),
             OverviewActions(self.local_node, self.session_totals_job),

@@ -32,18 +32,24 @@ class ListedUser(Struct, frozen=True):
     name: str
     stored: Annotated[
         list[Literal["password", "scram"]],
-        Meta(description="What the password file has of the user; empty: another method, or no check, gave the name."),
+        Meta(description="What is stored of the user; empty: another method, or no check, gave the name."),
+    ]
+    origin: Annotated[
+        Literal["", "file", "operator"],
+        Meta(description="Where the user is stored: in the password file, or by an operator's request."),
     ]
     clients: Annotated[int, Meta(description="Connected clients of the user at this node.")]
     api: Annotated[Literal["", "operator", "viewer"], Meta(description="The rights of the user at the HTTP API.")]
 
 
 class UsersReply(Struct, frozen=True):
-    """``file`` is empty without a password file. ``total``: users that match, ``users`` the first ones by name."""
+    """``file`` is empty without a password file. ``revision``: of users and rules of operators.
+    ``total``: users that match, ``users`` the first ones by name."""
 
     methods: Annotated[list[str], Meta(description="Authentication methods in use, in their order; empty: none.")]
     file: str
     anonymous: Annotated[int, Meta(description="Connected clients without a user name at this node.")]
+    revision: int
     total: int
     users: list[ListedUser]
 
@@ -58,23 +64,33 @@ class UserActions:
         NODE,
         tag="upkeep",
         ctl="users q?",
-        columns="name: user, clients, stored, api",
+        columns="name: user, clients, origin: from, stored, api",
         none="there are no users",
     )
     async def users(self, report: Report, request: UserSearch) -> UsersReply:
-        """List the users of the password file and of connected clients, at most 500. Raises AdminError."""
-        auth = self._local_node.config().auth
-        stored = await _stored(auth.password.file) if auth.password.file else {}
+        """List the users of the password file, of operators and of connected clients, at most 500. Raises
+        AdminError."""
+        auth, table = self._local_node.config().auth, self._local_node.access.stored
+        file = await _stored(auth.password.file) if auth.password.file else {}
+        made = {one.name: one for one in table.users if one.name not in file}
         clients = await self._clients()
         anonymous = clients.pop("", 0)
         roles: dict[str, Literal["operator", "viewer"]] = dict.fromkeys(auth.api.viewers, "viewer")
         roles |= dict.fromkeys(auth.api.users, "operator")
-        names = sorted(name for name in {*stored, *clients} if request.q in name)
+        roles = {name: one.api for name, one in made.items() if one.api != "none"} | roles
+        names = sorted(name for name in {*file, *made, *clients} if request.q in name)
         shown = [
-            ListedUser(name, stored.get(name, []), clients.get(name, 0), roles.get(name, ""))
+            ListedUser(
+                name,
+                file.get(name, ["password", "scram"] if name in made else []),
+                "file" if name in file else "operator" if name in made else "",
+                clients.get(name, 0),
+                roles.get(name, ""),
+            )
             for name in names[:USERS_MAX]
         ]
-        return UsersReply(list(methods_of(auth)), auth.password.file or "", anonymous, len(names), shown)
+        methods = list(methods_of(table.effective(auth)))
+        return UsersReply(methods, auth.password.file or "", anonymous, table.revision, len(names), shown)
 
     async def _clients(self) -> Counter[str]:
         """The connected clients by user."""

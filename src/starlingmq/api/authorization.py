@@ -10,6 +10,7 @@ import binascii
 from base64 import b64decode
 from typing import TYPE_CHECKING, Final
 
+from starlingmq.auth.stored_access import NOTHING_STORED, ApiRole, StoredAccess
 from starlingmq.auth.token_file import is_known, read_tokens
 from starlingmq.config.api_section import guarded
 from starlingmq.config.auth_section import AuthConfig
@@ -20,6 +21,7 @@ from starlingmq.wire.properties import Properties
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from starlingmq.auth.password_file import PasswordFile
     from starlingmq.auth.passwords import Hashing, Passwords
 
 BEARER: Final = "token"  # the log names a client with a token like this
@@ -30,19 +32,39 @@ class Busy(Exception):
 
 
 class HttpAuthorization:
-    """``hashing`` is that of the broker. Raises ConfigError for unusable files. Call ``close`` at the end."""
+    """``hashing`` is that of the broker, ``stored`` the users that operators made; None: they are not known yet,
+    so there may be some. Raises ConfigError for unusable files. Call ``close`` at the end."""
 
     asks: bool  # for a login
     has_login: bool  # with which a client can be admitted
 
-    def __init__(self, config: Config, hashing: Hashing | None) -> None:
+    def __init__(self, config: Config, hashing: Hashing | None, stored: StoredAccess | None = NOTHING_STORED) -> None:
         auth = config.auth
-        self.has_login = guarded(auth.api)
-        self.asks = self.has_login or has_logins(config)
+        self._config = config
         self._tokens = read_tokens(auth.api.token_file, "auth.api.token_file") if auth.api.token_file else []
-        self._viewers = frozenset(auth.api.viewers) - frozenset(auth.api.users)
-        self._users = frozenset(auth.api.users) | self._viewers
-        self._passwords = _passwords(auth, hashing) if self._users else None
+        self._file = _users_of_file(auth) if auth.password.file else None
+        self._passwords: Passwords | None = None
+        self.use(stored, hashing)
+
+    def use(self, stored: StoredAccess | None, hashing: Hashing | None) -> None:
+        """Decide with these users beside those of the password file, which is not read again."""
+        auth = self._config.auth
+        table = stored or NOTHING_STORED
+        roles: dict[str, ApiRole] = {}
+        self._passwords = None
+        if table.users or auth.api.users or auth.api.viewers:
+            from starlingmq.auth.password_file import PasswordFile
+            from starlingmq.auth.passwords import Passwords
+
+            assert hashing is not None, "auth.api.users needs a Hashing"
+            file = self._file or PasswordFile()
+            roles = table.roles(file)
+            self._passwords = Passwords(table.joined(file), auth.password.remember, hashing)
+        operators = {*auth.api.users, *(name for name, role in roles.items() if role == "operator")}
+        self._viewers = frozenset({*auth.api.viewers, *roles} - operators)
+        self._users = self._viewers | operators
+        self.has_login = guarded(auth.api) or bool(roles)
+        self.asks = self.has_login or stored is None or bool(table.users) or has_logins(self._config)
 
     def by_token(self, authorization: str) -> str | None:
         """A name for a client whose header has a token of the file; None for any other."""
@@ -94,6 +116,8 @@ class HttpAuthorization:
             raise Busy
         # The password is checked in any case, so that the time it takes does not reveal who is a listed user.
         known = verdict is not None and verdict.reason == Reason.SUCCESS and name in self._users
+        if known and self._passwords is not None and verdict is not None:
+            known = self._passwords.holds(name, verdict.proof)  # an operator may have changed it meanwhile
         return name if known else None
 
     async def close(self) -> None:
@@ -110,10 +134,10 @@ def _name_and_password(credentials: str) -> tuple[str, bytes]:
         return "", b""
 
 
-def _passwords(auth: AuthConfig, hashing: Hashing | None) -> Passwords:
+def _users_of_file(auth: AuthConfig) -> PasswordFile:
+    """Raises ConfigError."""
     try:
         from starlingmq.auth.password_file import read_passwords
-        from starlingmq.auth.passwords import Passwords
     except ImportError as error:
         raise ConfigError(f"auth.api.users: {error}; run pip install '.[auth]' in the sources") from None
     users = read_passwords(auth.password.file)
@@ -123,5 +147,4 @@ def _passwords(auth: AuthConfig, hashing: Hashing | None) -> Passwords:
                 raise ConfigError(
                     f"auth.api.{setting}: {name!r} is not in {auth.password.file}; add this user with starlingmq passwd"
                 )
-    assert hashing is not None, "auth.api.users needs a Hashing"
-    return Passwords(users, auth.password.remember, hashing)
+    return users

@@ -36,7 +36,7 @@ class HttpSide:
         specs = [parse_listener(each) for each in config.listeners if is_http(each)]
         self._listeners = [HttpListener(spec, tls_context(spec)) for spec in specs]
         self._guard = Guard(
-            HttpAuthorization(config, served.local_node.hashing()),
+            HttpAuthorization(config, served.local_node.hashing(), served.local_node.table.known),
             served.local_node.bans,
             config.auth.api.hosts,
             served.local_node.http_refusals,
@@ -61,7 +61,11 @@ class HttpSide:
 
     def prepare(self, config: Config, hashing: Hashing | None) -> HttpAuthorization:
         """Prepare a reload. Raises ConfigError, and then nothing has changed."""
-        return HttpAuthorization(config, hashing)
+        return HttpAuthorization(config, hashing, self.served.local_node.table.known)
+
+    def use(self, hashing: Hashing | None) -> None:
+        """Users that operators made have changed."""
+        self._guard.access.use(self.served.local_node.table.known, hashing)
 
     def reload(self, config: Config, access: HttpAuthorization) -> None:
         earlier, self._guard.access = self._guard.access, access

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
+from starlingmq.auth.stored_access import NOTHING_STORED, StoredAccess
 from starlingmq.config.auth_section import AuthConfig, admits_anonymous, methods_of
 from starlingmq.config.section_types import ConfigError
 from starlingmq.config.settings import Config
@@ -40,7 +41,8 @@ DENIED: Final = "the rules deny it; starlingmq ctl may names the rule"
 
 class AccessControl:
     """``hooks.authenticate`` is at first that of the program; with a chain it is that of the chain. ``chain`` is None
-    if the settings do not restrict clients, ``hashing`` if no passwords are checked."""
+    if the settings do not restrict clients, ``hashing`` if no passwords are checked. ``stored``: the users and rules
+    that operators made."""
 
     def __init__(self, config: Config, hooks: Hooks, lines: SparingLog) -> None:
         self.config = config
@@ -49,6 +51,7 @@ class AccessControl:
         self.bans = AutomaticBans(config.auth.failures, config.auth.flapping)
         self.hashing: Hashing | None = None
         self.chain: Chain | None = None
+        self.stored = NOTHING_STORED
         self.callout_counts = ConnectorCounts()
         self._lines = lines
         self._state: BrokerState | None = None
@@ -59,7 +62,7 @@ class AccessControl:
     def start(self) -> asyncio.Future[None] | None:
         """Begin to decide. Returns an awaitable to wait for before clients are accepted, since otherwise the first
         logins would wait for it. Raises ConfigError."""
-        self.hashing = self._make_hashing(self.config.auth)
+        self.hashing = self._make_hashing(self.config.auth, self.stored)
         self._use(self.make_chain(self.config, self.hashing))
         return None if self.hashing is None else asyncio.ensure_future(self.hashing.verifier.warm())
 
@@ -77,7 +80,7 @@ class AccessControl:
 
     def anonymous(self, config: Config) -> bool:
         """Whether these settings let clients in without a login."""
-        return self.own_hook is None and admits_anonymous(config.auth)
+        return self.own_hook is None and admits_anonymous(self.stored.effective(config.auth))
 
     def is_banned(self, address: str) -> bool:
         return self.bans.of(monotonic(), address, "", "") is not None
@@ -96,7 +99,7 @@ class AccessControl:
         from starlingmq.auth.rule_check import check_rules
 
         rules = self.config.auth.acl
-        acl = self.chain.acl if self.chain is not None and rules.file else None
+        acl = self.chain.acl if self.chain is not None and (rules.file or self.stored.rules) else None
         return check_rules(acl, rules.file, question, rules.filter == "deliver")
 
     def why_refused(self, refusal: Refusal) -> str:
@@ -143,11 +146,11 @@ class AccessControl:
 
     def hashing_for(self, config: Config) -> Hashing | None:
         """The existing one, or one for these settings. Raises ConfigError."""
-        return self.hashing or self._make_hashing(config.auth)
+        return self.hashing or self._make_hashing(config.auth, self.stored)
 
-    def _make_hashing(self, config: AuthConfig) -> Hashing | None:
+    def _make_hashing(self, config: AuthConfig, stored: StoredAccess) -> Hashing | None:
         """The password checker of a broker; None if no passwords are checked. Raises ConfigError."""
-        if not ("password" in methods_of(config) or config.api.users or config.api.viewers):
+        if not ("password" in methods_of(config) or config.api.users or config.api.viewers or stored.users):
             return None
         try:
             from starlingmq.auth.passwords import Hashing
@@ -157,14 +160,40 @@ class AccessControl:
 
     def make_chain(self, config: Config, hashing: Hashing | None) -> Chain | None:
         """None if the settings do not restrict clients. Raises ConfigError."""
-        auth = config.auth
+        auth, stored = config.auth, self.stored
         banned = next(self.bans.all(monotonic()), None) is not None
         of_nats = config.nats.token_file or config.nats.no_auth_user
-        if not methods_of(auth) and not of_nats and not auth.acl.file and not auth.flapping.limit and not banned:
+        restricts = methods_of(auth) or of_nats or auth.acl.file or auth.flapping.limit
+        if not restricts and not banned and not stored.users and not stored.rules:
             return None
         from starlingmq.auth.chain import Chain
 
-        return Chain(auth, self.bans, self.own_hook, config.nats, hashing, self._lines, self.callout_counts)
+        return Chain(auth, self.bans, self.own_hook, config.nats, hashing, self._lines, self.callout_counts, stored)
+
+    def use_stored(self, stored: StoredAccess) -> None:
+        """Decide with these users and rules from now on, also about connected clients. Raises ConfigError, and then
+        nothing has changed."""
+        assert self._state is not None
+        if stored == self.stored:
+            return
+        hashing = self.hashing or self._make_hashing(self.config.auth, stored)
+        if self.chain is not None:
+            self.chain.use(stored, hashing)
+        earlier, self.stored = self.stored, stored
+        if self.chain is None:
+            try:
+                self._use(self.make_chain(self.config, hashing))
+            except ConfigError:
+                self.stored = earlier
+                raise
+        self._warm(hashing)
+        self.admit(self._state, self.config)
+        self._state.entitle()
+
+    def _warm(self, hashing: Hashing | None) -> None:
+        if hashing is not None and self.hashing is None:
+            self._warming = asyncio.ensure_future(hashing.verifier.warm())
+        self.hashing = hashing
 
     def verifier(self, config: Config) -> Verify | None:
         """None if no NATS client has to sign. Raises ConfigError."""
@@ -177,9 +206,7 @@ class AccessControl:
         assert self._state is not None
         self.config = config
         self.bans.configure(config.auth.failures, config.auth.flapping)
-        if hashing is not None and self.hashing is None:
-            self._warming = asyncio.ensure_future(hashing.verifier.warm())
-        self.hashing = hashing
+        self._warm(hashing)
         if hashing is not None:
             hashing.checks.key_max = config.auth.password.waiting_per_address
         self._use(chain)

@@ -154,12 +154,13 @@ class Acl:
 
 class Rule:
     """One checked rule. ``applied`` counts the clients whose rights it was part of, at each login and reload. Raises
-    ConfigError, whose message begins with ``where``."""
+    ConfigError, whose message begins with ``where``. ``name``: of a rule that an operator has created."""
 
-    def __init__(self, rule: AclRule, where: str) -> None:
+    def __init__(self, rule: AclRule, where: str, name: str = "") -> None:
         if (rule.allow is UNSET) == (rule.deny is UNSET):
             raise ConfigError(f"{where}: needs exactly one of allow and deny, with at least one action")
         self.given = rule
+        self.name = name
         self.applied = 0
         self.allow = rule.allow is not UNSET
         self.actions = _actions(rule.allow if self.allow else rule.deny)

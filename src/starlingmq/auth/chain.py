@@ -16,6 +16,7 @@ from starlingmq.auth.delays import Delays
 from starlingmq.auth.method import Method, Verdict
 from starlingmq.auth.name_turns import PATIENCE, NameTurn
 from starlingmq.auth.nats_login import NatsLogin
+from starlingmq.auth.stored_access import NOTHING_STORED, StoredAccess
 from starlingmq.config.auth_section import AuthConfig, methods_of
 from starlingmq.config.nats_section import NatsConfig
 from starlingmq.config.section_types import ConfigError
@@ -31,6 +32,7 @@ from starlingmq.wire.reasons import Reason
 if TYPE_CHECKING:
     from starlingmq.auth.acl import Rule
     from starlingmq.auth.callout import Callout
+    from starlingmq.auth.password_file import PasswordFile
     from starlingmq.auth.passwords import Hashing, Passwords
     from starlingmq.auth.scram import Scram
     from starlingmq.core.limits.access import Rights
@@ -41,6 +43,7 @@ log = logging.getLogger("starlingmq.auth")
 EVERYTHING: Final = Acl((), True)
 NOTHING: Final = Acl((), False)  # allows only what a client is granted
 LINES_PER_SECOND: Final = 5
+OF_USERS: Final = ("scram", "password")  # methods
 ANSWERED: Final = 9.0  # seconds after CONNECT; shorter than mqtt.connect_timeout, and longer than a check may wait
 
 # The way in which a client was admitted, if not by a class of methods.
@@ -66,7 +69,8 @@ class Chain:
 
     ``hook``, that of an embedding program, replaces the methods; the rules apply all the same. ``nats``: its tokens,
     keys and user without credentials. ``hashing`` is for the method password, and is not closed here. ``counts`` are
-    those of the HTTP service that is asked. Raises ConfigError for unreadable files.
+    those of the HTTP service that is asked. ``stored``: the users and rules that operators made. Raises ConfigError for
+    unreadable files.
     """
 
     def __init__(
@@ -78,26 +82,67 @@ class Chain:
         hashing: Hashing | None = None,
         lines: SparingLog | None = None,
         counts: ConnectorCounts | None = None,
+        stored: StoredAccess = NOTHING_STORED,
     ) -> None:
         self.bans = bans
-        self.acl = read_acl(config.acl.file) if config.acl.file else EVERYTHING
+        self._file_acl = read_acl(config.acl.file) if config.acl.file else EVERYTHING
         self._config = config
         self._hook = hook
         self._nats = NatsLogin(nats or NatsConfig())
         self._lines = lines or SparingLog(log, LINES_PER_SECOND)
-        called = counts or ConnectorCounts()
-        self._methods = [] if hook is not None else make_methods(config, bans, hashing, self._lines, called)
-        by_name = dict(zip(methods_of(config), self._methods, strict=False))
+        self._called = counts or ConnectorCounts()
+        self._delays = Delays()
+        self.file_users = None if hook is not None else _read_users(config)  # of the password file
+        self._by_name: dict[str, Method] = {}
+        self.use(stored, hashing)
+
+    def use(self, stored: StoredAccess, hashing: Hashing | None) -> None:
+        """Decide with these users and rules beside those of the files, which are not read again. Raises ConfigError,
+        and then nothing has changed."""
+        auth, file = stored.effective(self._config), self._file_acl
+        names = () if self._hook is not None else methods_of(auth)
+        kept = {name: one for name, one in self._by_name.items() if name not in OF_USERS}
+        try:
+            by_name = {name: kept.get(name) or self._make(name, stored, hashing) for name in names}
+        except ImportError as error:
+            raise _lacking(auth, error) from None
+        rules = stored.made_rules()
+        self.acl = Acl((*file.rules, *rules), file.default, file.clients) if rules else file
+        self._by_name, self._methods = by_name, list(by_name.values())
         self.callout = cast("Callout | None", by_name.get("http"))
         self._scram = cast("Scram | None", by_name.get("scram"))
         self._tokens = by_name.get("jwt")
         self._passwords = cast("Passwords | None", by_name.get("password"))
         self._by_certificate = any(isinstance(method, Certificate) for method in self._methods)
         self._certificate_first = bool(self._methods) and isinstance(self._methods[0], Certificate)
-        self._delays = Delays()
+
+    def _make(self, name: str, stored: StoredAccess, hashing: Hashing | None) -> Method:
+        """Libraries are imported only for the methods in use. Raises ConfigError, ImportError."""
+        config = self._config
+        if name in OF_USERS:
+            from starlingmq.auth.password_file import PasswordFile
+
+            users = stored.joined(self.file_users or PasswordFile())
+            if name == "scram":
+                from starlingmq.auth.scram import Scram
+
+                return Scram(users, self.bans)
+            from starlingmq.auth.passwords import Passwords
+
+            assert hashing is not None, "auth.methods: password needs a Hashing"
+            return Passwords(users, config.password.remember, hashing)
+        if name == "certificate":
+            return Certificate()
+        if name == "jwt":
+            from starlingmq.auth.tokens import Tokens
+
+            return Tokens(config.jwt)
+        from starlingmq.auth.callout import Callout
+
+        return Callout(config.http, self.bans, self._lines, self._called)
 
     def stored_users(self) -> Mapping[str, str]:
-        """The users of the password file, and hashes that differ where a password was changed."""
+        """The users of the password file and of operators, and hashes that differ where a password was changed."""
         return {} if self._passwords is None else self._passwords.hashes
 
     async def authenticate(self, request: AuthRequest) -> AuthResult:
@@ -325,48 +370,20 @@ async def _asked(hook: Authenticate, request: AuthRequest) -> Verdict:
     return Verdict(Reason.SUCCESS if result else Reason.NOT_AUTHORIZED)
 
 
-def make_methods(
-    config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog, counts: ConnectorCounts
-) -> Sequence[Method]:
-    """In the order of ``methods_of``. Libraries are imported only for the methods in use. Raises ConfigError."""
+def _read_users(config: AuthConfig) -> PasswordFile | None:
+    """None without a password file. Raises ConfigError."""
+    if not config.password.file or not {*OF_USERS} & {*methods_of(config)}:
+        return None
     try:
-        return _make_methods(config, bans, hashing, lines, counts)
-    except ImportError as error:
-        wanted = ", ".join(methods_of(config))
-        raise ConfigError(f"auth.methods: {wanted}: {error}; run pip install '.[auth]' in the sources") from None
-
-
-def _make_methods(
-    config: AuthConfig, bans: AutomaticBans, hashing: Hashing | None, lines: SparingLog, counts: ConnectorCounts
-) -> Sequence[Method]:
-    found: list[Method] = []
-    names = methods_of(config)
-    users = None
-    if "password" in names or "scram" in names:
         from starlingmq.auth.password_file import read_passwords
+    except ImportError as error:
+        raise _lacking(config, error) from None
+    users = read_passwords(config.password.file)
+    if not users.names():
+        log.warning("%s has no users: nobody can log in by password", config.password.file)
+    return users
 
-        users = read_passwords(config.password.file)
-        if not users.names():
-            log.warning("%s has no users: nobody can log in by password", config.password.file)
-    for name in names:
-        if name == "certificate":
-            found.append(Certificate())
-        elif name == "scram":
-            from starlingmq.auth.scram import Scram
 
-            assert users is not None
-            found.append(Scram(users, bans))
-        elif name == "password":
-            from starlingmq.auth.passwords import Passwords
-
-            assert users is not None and hashing is not None, "auth.methods: password needs a Hashing"
-            found.append(Passwords(users, config.password.remember, hashing))
-        elif name == "jwt":
-            from starlingmq.auth.tokens import Tokens
-
-            found.append(Tokens(config.jwt))
-        else:
-            from starlingmq.auth.callout import Callout
-
-            found.append(Callout(config.http, bans, lines, counts))
-    return found
+def _lacking(config: AuthConfig, error: ImportError) -> ConfigError:
+    wanted = ", ".join(methods_of(config))
+    return ConfigError(f"auth.methods: {wanted}: {error}; run pip install '.[auth]' in the sources")

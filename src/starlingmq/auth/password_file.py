@@ -130,13 +130,13 @@ def read_passwords(path: str | Path) -> PasswordFile:
         if not _fits(name):
             raise ConfigError(f"{path}:{number}: remove the white space before the user name")
         if secret.startswith((ARGON2, *BCRYPT, PBKDF2)):
-            _check_hash(secret, f"{path}:{number}")
+            check_hash(secret, f"{path}:{number}")
             kind: dict[str, str] | dict[str, ScramKeys] = found.hashes
             known = name in kind
             found.hashes[name] = secret
         elif secret.startswith(SCRAM):
             known = name in found.scram
-            found.scram[name] = _scram_keys(secret, f"{path}:{number}")
+            found.scram[name] = scram_keys(secret, f"{path}:{number}")
         else:
             raise ConfigError(f"{path}:{number}: unknown kind of hash; set a new password with starlingmq passwd")
         if known:
@@ -154,7 +154,8 @@ def _fits(name: str) -> bool:
     return 0 < size <= NAME_MAX and not special and name[0] != "#" and not name[0].isspace()
 
 
-def _check_hash(secret: str, where: str) -> None:
+def check_hash(secret: str, where: str) -> None:
+    """Raises ConfigError."""
     if secret.startswith(BCRYPT):
         if BCRYPT_HASH.fullmatch(secret) is None:
             raise ConfigError(f"{where}: this bcrypt hash is damaged; set a new password with starlingmq passwd")
@@ -171,7 +172,8 @@ def _check_hash(secret: str, where: str) -> None:
         ) from None
 
 
-def _scram_keys(secret: str, where: str) -> ScramKeys:
+def scram_keys(secret: str, where: str) -> ScramKeys:
+    """Raises ConfigError."""
     try:
         iterations, *texts = secret.removeprefix(SCRAM).split("$")
         salt, stored, server = (b64decode(text, validate=True) for text in texts)

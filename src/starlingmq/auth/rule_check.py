@@ -35,19 +35,19 @@ class RuleAnswer(NamedTuple):
 
 
 def check_rules(acl: Acl | None, file: str, question: RuleQuestion, filters: bool = False) -> RuleAnswer:
-    """``acl`` None: there is no file of rules. ``filters``: ``auth.acl.filter`` is ``deliver``."""
+    """``acl`` None: there are no rules but those of a token. ``filters``: ``auth.acl.filter`` is ``deliver``."""
     granted = tuple(question.granted or ())
     rules, default = granted, question.granted is None
     if acl is not None:
         rules, default = (*granted, *acl.rules), acl.default
         if not question.connected and not acl.may_be(question.client_id, question.username):
             return RuleAnswer(False, f"this user may not use this client id (clients in {file})")
-    named = _Names(file, len(granted))
+    named = _Names(file, len(granted), rules)
     verdict = _connect(rules, question, named)
     if question.action == "connect" or not verdict.allowed:
         return verdict
     if not rules and acl is None:
-        return RuleAnswer(True, "there is no file of rules (auth.acl.file), so everything is allowed")
+        return RuleAnswer(True, "there are no rules (auth.acl.file, ctl rule set), so everything is allowed")
     own = [(number, rule) for number, rule in enumerate(rules, 1) if _is_for(rule, question)]
     found = _topic(own, default, question, named)
     if filters and not found.allowed and question.action == "subscribe":
@@ -61,11 +61,14 @@ def check_rules(acl: Acl | None, file: str, question: RuleQuestion, filters: boo
 class _Names(NamedTuple):
     file: str
     granted: int
+    rules: Sequence[Rule]
 
     def rule(self, number: int) -> str:
         """Of rule ``number``, from 1."""
         if number <= self.granted:
             return f"rule {number} of its token"
+        if name := self.rules[number - 1].name:
+            return f"rule {name!r}, which an operator has created,"
         return f"rule {number - self.granted} in {self.file}"
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import typer
 
+from starlingmq.cli.ctl_access import rule, user
 from starlingmq.cli.ctl_ask import Result
 from starlingmq.cli.ctl_cluster import app as cluster
 from starlingmq.cli.ctl_declared import Shown, add_commands, shows
@@ -30,6 +31,8 @@ storage = typer.Typer(
 )
 app.add_typer(storage, name="storage")
 app.add_typer(cluster, name="cluster")
+app.add_typer(user, name="user")
+app.add_typer(rule, name="rule")
 UNDECLARED: Final = (drain, groups, status, *LOOKS, *INSPECTIONS, *DEEDS, trace, tail, health, version)
 for command in UNDECLARED:
     app.command()(command)
@@ -94,7 +97,7 @@ def _stats_lines(found: dict[str, Any]) -> Iterator[str]:
 @cache
 def whole_app() -> typer.Typer:
     """With all commands."""
-    add_commands({"": app, "cluster": cluster, "storage": storage, "stream": stream})
+    add_commands({"": app, "cluster": cluster, "storage": storage, "stream": stream, "user": user, "rule": rule})
     return app
 
 

@@ -107,13 +107,13 @@ def rules(found: Result, given: dict[str, Any]) -> Shown:
 
 
 def _rule_lines(found: Result, given: dict[str, Any]) -> Iterator[str]:
-    if not found["file"]:
-        yield "there is no file of rules (auth.acl.file), so everything is allowed"
+    if not found["rules"] and not found["file"]:
+        yield "there are no rules (auth.acl.file, ctl rule set), so everything is allowed"
         return
     told = {"rules": [one | {"names": one["names"] or "all"} for one in found["rules"]]}
     yield from table_lines(DECLARED["rules"], told, given)
     more = f"; {found['total']} rules in all" if found["total"] > len(found["rules"]) else ""
-    yield f"where no rule matches: {found['default']} ({plain(found['file'])}{more})"
+    yield f"where no rule matches: {found['default']} ({plain(found['file']) or 'there is no file'}{more})"
 
 
 @shows("users")

@@ -41,7 +41,7 @@ def command(
         if not users.delete(user):
             raise ConfigError(f"{file}: there is no user {user!r}")
     else:
-        users.set(user, _password(user, stdin))
+        users.set(user, new_password(user, stdin, "--stdin"))
     try:
         users.write(file)
     except OSError as error:
@@ -53,11 +53,13 @@ def command(
         print(f"{user}: {done}; send SIGHUP to a running broker, or use starlingmq ctl reload")
 
 
-def _password(user: str, stdin: bool) -> str:
+def new_password(user: str, stdin: bool, option: str) -> str:
+    """Prompted for twice; or the first line of standard input, for which the command has ``option``. Raises
+    ConfigError."""
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
-        raise ConfigError("no terminal to prompt for the password; use --stdin")
+        raise ConfigError(f"no terminal to prompt for the password; use {option}")
     first = getpass.getpass(f"Password for {user}: ")
     if getpass.getpass("Repeat password: ") != first:
         raise ConfigError("the passwords differ; nothing was changed")

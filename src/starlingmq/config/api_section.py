@@ -9,7 +9,10 @@ from msgspec import Meta
 from starlingmq.config.section_types import ConfigError, Section
 
 API_SCHEMES: Final = ("http", "https")
-SET_LOGIN: Final = "name users in auth.api.users, or a file of tokens in auth.api.token_file"
+SET_LOGIN: Final = (
+    "make an operator with starlingmq ctl user add NAME --api operator, or name users in auth.api.users, or a file of "
+    "tokens in auth.api.token_file"
+)
 NO_LOGIN_YET: Final = f"clients have to log in, and no login is set for operators; {SET_LOGIN}"
 
 

@@ -155,7 +155,8 @@ class AuthConfig(Section, frozen=True):
     methods: Annotated[
         tuple[Literal["certificate", "scram", "jwt", "password", "http"], ...],
         Meta(
-            description="Authentication methods in the order in which they are tried. Empty: all that are configured."
+            description="Authentication methods in the order in which they are tried. Empty: all that are configured, "
+            "and scram and password once operators have created users. password and scram need no password file."
         ),
     ] = ()
     password: Annotated[PasswordConfig, Meta(description="User names and passwords in a file.")] = PasswordConfig()
@@ -200,8 +201,6 @@ def check_auth(auth: AuthConfig) -> None:
         raise ConfigError("auth.password.first_user: needs auth.password.file")
     parse_networks(auth.failures.exempt, "auth.failures.exempt")
     needs = {
-        "scram": (auth.password.file, "auth.password.file"),
-        "password": (auth.password.file, "auth.password.file"),
         "jwt": (
             auth.jwt.secret_file or auth.jwt.public_key_file or auth.jwt.jwks_file,
             "auth.jwt.secret_file, auth.jwt.public_key_file or auth.jwt.jwks_file",

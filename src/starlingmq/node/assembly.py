@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
+from starlingmq.admin.access_table import AccessTable
 from starlingmq.admin.broker_actions import BrokerActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
@@ -21,6 +22,7 @@ from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
 from starlingmq.auth.access_control import AccessControl
 from starlingmq.auth.automatic_bans import Ban, Kind
+from starlingmq.auth.stored_access import StoredAccess
 from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.restart_settings import in_force, needs_restart
 from starlingmq.config.settings import Config, ConfigError, ListenerConfig, from_tree, refuse_open_listeners
@@ -115,6 +117,7 @@ class Broker:
         self._lines = SparingLog(log, self.config.limits.log_rate)
         self.hooks = Hooks(authenticate, authorize, on_publish, on_event, self.config.limits.hook_timeout, self._lines)
         self._access = AccessControl(self.config, self.hooks, self._lines)
+        self._table = AccessTable(self._use_access)
         self._memory: MemoryWatch | None = None
         self._listener_set = ListenerSet(())
         self._admission = ConnectionCounts(self.config.limits)
@@ -227,6 +230,7 @@ class Broker:
         try:
             self._driver = await self._make_driver()
             self._access.attach(self._driver.state)
+            self._open_table(self._driver)
             actions = self._actions = BrokerActions(
                 self._driver, self.config.node.name, self._access, self._readable_nodes, self._cluster, listener_set
             )
@@ -238,6 +242,8 @@ class Broker:
             if self._cluster is not None:
                 await self._copies.join(self._cluster.state)
                 await self._cluster.join()
+                if self._table.problem:
+                    raise ConfigError(self._table.problem)
             self._memory = MemoryWatch(self._driver, lambda: self.config.limits.memory)
             self._memory.look()
             if warm is not None:
@@ -353,6 +359,7 @@ class Broker:
             actions.drain,
             lambda: self._tracing.current,
             lambda: in_force(self._started_with, self.config),
+            self._table,
             self.restart,
         )
         if self._notices is not None:
@@ -368,6 +375,25 @@ class Broker:
 
         self._http = HttpSide(Served(admin.local_node, admin))
         await self._http.open()
+
+    def _open_table(self, driver: Driver) -> None:
+        """Of the users and rules that operators make. Raises ConfigError."""
+        store = directory_of(driver.store)
+        if self._cluster is not None:
+            self._table.known = None
+            self._table.write = self._cluster.write_access
+            self._cluster.on_access = self._table.adopt
+        elif store is not None:
+            self._table.open_file(store.data_dir.path)
+
+    def _use_access(self, table: StoredAccess) -> None:
+        """Raises ConfigError, and then nothing has changed."""
+        assert self._driver is not None
+        self._access.use_stored(table)
+        self._admission.use_pages(self._access.anonymous(self.config), self.config.auth.api.hosts)
+        if self._http is not None:
+            self._http.use(self._access.hashing)
+        self._driver.request_turn()
 
     def ban(self, kind: Kind, name: str, seconds: float, reason: str) -> Ban:
         """Ban an address, a user or a client for a while. Present connections stay."""

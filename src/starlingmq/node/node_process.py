@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from starlingmq.config.auth_section import methods_of
 from starlingmq.config.restart_settings import in_force
-from starlingmq.config.settings import Config, ConfigError, refuse_open_listeners
+from starlingmq.config.settings import Config, ConfigError, has_logins, refuse_open_listeners
 from starlingmq.log import set_up_logging
 from starlingmq.net.process import free_memory
 from starlingmq.node.assembly import Broker
@@ -59,6 +59,12 @@ class Node(Broker):
         free_memory()  # buffers that the imports needed
         gc.set_threshold(YOUNG_MAX, 1_000_000, 1_000_000)
         self._freeze()
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing has a login, and operators could change that."""
+        closed = self._hooked or has_logins(self.config) or self._access.stored.users
+        return not closed and self._table.write is not None
 
     def reload(self, config: Config) -> None:
         refuse_open_listeners(in_force(self._started_with, config), self._hooked)  # with listeners as they are

@@ -17,6 +17,7 @@ from starlingmq._version import __version__
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.cluster.copies.copy_registry import CopyRegistry
 from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Txn, TxnAnswer
+from starlingmq.cluster.etcd.shared_value import UNKNOWN, SharedValue
 from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.membership.members import LATER
 from starlingmq.cluster.view.operator_rpc import Called
@@ -77,6 +78,11 @@ class Cluster:
         self.copies: CopyProcess | None = None  # of this process; None: nodes store no copies
         self.on_left: Callable[[float], Awaitable[None]] | None = None  # called with the seconds that it may take
         self.client: EtcdClient | None = None
+        self.access = SharedValue(f"/starlingmq/{settings.name}/access".encode())
+        self.on_access: Callable[[bytes], None] = lambda document: None
+        """Called with the users and rules that operators made, once they are known and when they have changed."""
+        self._told: bytes | None = None  # the document that it was called with last
+        self._writing: asyncio.Future[str] | None = None
         self._has_copies = False  # according to etcd
         self._introduced = 0  # the incarnation that the peers know; 0: none yet
         self._changed = asyncio.Event()  # a state that a task may wait for
@@ -114,11 +120,13 @@ class Cluster:
         await self.client.start()
         if self._owns_etcd:  # otherwise the node runs with copies
             self._ask_for_copies()
+        self.access.start(self.clock())
+        self._carry_access()
         self.state.start(self.clock())
         self.request_turn()
         loop = asyncio.get_running_loop()
         logging_at = loop.time() + STILL_WAITING
-        while not self.state.serving:
+        while not self.state.serving or not self.access.known:
             if self.state.left:
                 raise ClusterError(f"this node cannot join the cluster: {self.state.members.problem}")
             self._refuse_without_copies()
@@ -256,7 +264,43 @@ class Cluster:
             return "the leader of the cluster has not given it shares of the client ids yet"
         if state.shares.lacking():
             return f"the owners of client ids in {state.shares.lacking()} shares are still being received"
-        return "it waits for the other nodes that are online"
+        if not state.serving:
+            return "it waits for the other nodes that are online"
+        return "the users and rules that operators made are still being read from etcd"
+
+    # Users and rules that operators made
+
+    async def write_access(self, document: bytes) -> str:
+        """Replace the one that is known. Returns "", or one line that says why not; one at a time."""
+        refusal = self.access.propose(document)
+        if refusal:
+            return refusal
+        self._writing = asyncio.get_running_loop().create_future()
+        self._carry_access()
+        try:
+            async with asyncio.timeout(self.config.cluster.etcd.request_timeout + GRACE_SECONDS):
+                return await self._writing
+        except TimeoutError:
+            return UNKNOWN
+
+    def _carry_access(self) -> None:
+        if self.client is None or self._closing:
+            return
+        for request in self.access.take_requests():
+            self.client.submit(request)
+        if self.access.known and self.access.value != self._told:
+            self._told = self.access.value
+            self.on_access(self._told)
+            self._changed.set()
+        outcome = self.access.take_outcome()
+        if outcome is not None and self._writing is not None and not self._writing.done():
+            self._writing.set_result(outcome)
+        if wake_at := self.access.wake_at():
+            asyncio.get_running_loop().call_later(max(0.0, wake_at - self.clock()), self._look_at_access)
+
+    def _look_at_access(self) -> None:
+        self.access.tick(self.clock())
+        self._carry_access()
 
     # Operator requests to other nodes
 
@@ -313,6 +357,8 @@ class Cluster:
                 self._has_copies = bool(answer.found[-1])
             self._changed.set()
             return
+        self.access.answered(answer, self.clock())
+        self._carry_access()
         self.state.answered(answer, self.clock())
         self.request_turn()
 

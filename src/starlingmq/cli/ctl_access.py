@@ -1,0 +1,103 @@
+"""``starlingmq ctl user`` and ``ctl rule``: users and rules of access, while the broker serves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
+from starlingmq.cli.ctl_ask import ask, done
+from starlingmq.cli.declare import CommandError
+from starlingmq.cli.passwd import new_password
+
+user = typer.Typer(help="Create, change and delete users, on all nodes.", no_args_is_help=True)
+rule = typer.Typer(help="Create, replace and delete rules of access, on all nodes.", no_args_is_help=True)
+
+PASSWORD_MAX: Final = 1 << 16  # bytes of a password file
+
+UserArgument = Annotated[str, typer.Argument(metavar="NAME", help="User name.")]
+PasswordOption = Annotated[
+    str, typer.Option("--password-file", metavar="FILE", help="First line: the password; - reads standard input.")
+]
+RevisionOption = Annotated[
+    str, typer.Option("--revision", metavar="N", help="Refuse if users and rules have another revision.")
+]
+
+
+@user.command()
+def add(
+    name: UserArgument,
+    api: Annotated[str, typer.Option("--api", help="Rights at the HTTP API: none, viewer or operator.")] = "none",
+    force: Annotated[
+        bool, typer.Option("--force", help="Create the first user although connected clients must log in then.")
+    ] = False,
+    password_file: PasswordOption = "",
+    revision: RevisionOption = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Create a user. The password is prompted for, or read from a file, never an argument."""
+    found = ask(
+        "user.add", data_dir, config, name=name, password=_password(name, password_file), api=api,
+        force="yes" if force else "", revision=revision,
+    )  # fmt: skip
+    done(found, json_, f"created the user {name}")
+
+
+@user.command()
+def change(
+    name: UserArgument,
+    api: Annotated[str, typer.Option("--api", help="Only the rights at the HTTP API: none, viewer, operator.")] = "",
+    password_file: PasswordOption = "",
+    revision: RevisionOption = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Change the password of a user, whose clients are disconnected; or the rights at the HTTP API."""
+    password = "" if api and not password_file else _password(name, password_file)
+    found = ask("user.change", data_dir, config, name=name, password=password, api=api, revision=revision)
+    done(found, json_, f"changed the user {name}")
+
+
+@rule.command("set")
+def set_rule(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule.")],
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="RULE", help="As in the ACL file, such as '{allow: publish, topics: [a/#]}'; - reads it."
+        ),
+    ],
+    before: Annotated[str, typer.Option("--before", metavar="NAME", help="Put it before this rule.")] = "",
+    revision: RevisionOption = "",
+    data_dir: DataDirOption = None,
+    config: FileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Create or replace a rule of access."""
+    from starlingmq.admin.typed_actions import as_text
+    from starlingmq.auth.acl import AclRule
+    from starlingmq.config.tree_builder import build, yaml_value
+
+    tree = yaml_value(sys.stdin.read() if text == "-" else text, "RULE")
+    if not isinstance(tree, dict):
+        raise CommandError("RULE: must be a mapping, such as '{allow: publish, topics: [a/#]}'")
+    given = as_text(build(AclRule, tree))
+    found = ask("rule.set", data_dir, config, name=name, rule=given, before=before, revision=revision)
+    done(found, json_, f"set the rule {name}")
+
+
+def _password(name: str, file: str) -> str:
+    """Raises CommandError, ConfigError."""
+    if not file or file == "-":
+        return new_password(name, file == "-", "--password-file -")
+    try:
+        with Path(file).open(encoding="utf-8") as lines:
+            return lines.readline(PASSWORD_MAX).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"--password-file: {file}: cannot be read: {error}") from None
