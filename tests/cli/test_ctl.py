@@ -61,6 +61,9 @@ OF_THE_API = {
     "POST /streams": "stream create",
     "DELETE /streams": "stream delete",
     "POST /streams/trim": "stream trim",
+    "POST /users": "user add",
+    "PUT /users": "user change",
+    "PUT /rules": "rule set",
 }
 """Further routes of the HTTP API, and the terminal command of each; ``top`` is a command of its own."""
 

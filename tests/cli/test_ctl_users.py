@@ -41,6 +41,8 @@ def test_what_was_made_survives_a_kill(tmp_path: Path) -> None:
         assert code != 0 and "exists" in errors
         code, _, errors = run("ctl", "user", "add", "eve", *data)
         assert code != 0 and "no terminal" in errors, "a password is never an argument"
+        code, _, errors = run("ctl", "user", "change", "ann", "--password-file", "-", *data, stdin=b"\n")
+        assert code != 0 and "empty" in errors
         assert run("ctl", "rule", "set", "quiet", "{deny: publish, topics: [a/#]}", *data)[0] == 0
         code, _, errors = run("ctl", "rule", "set", "odd", "{deny: publish, topcs: [a/#]}", *data)
         assert code != 0 and "topcs" in errors

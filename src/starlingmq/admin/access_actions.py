@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 WAITING_MAX: Final = 16  # passwords to be hashed, one after the other
 
+WITH_RIGHTS: Final = "the user {name!r} (API: {api})"  # for the log
+
 UserName = Annotated[str, Meta(min_length=1, max_length=256, description="User name.")]
 RuleName = Annotated[str, Meta(min_length=1, max_length=100, description="Name of the rule.")]
 NewPassword = Annotated[str, Meta(max_length=1024, description="Password. Only its hashes are stored.")]
@@ -84,7 +86,7 @@ class AccessActions:
         self._hashing = asyncio.Lock()
         self._waiting = 0
 
-    @action("user.add", "POST /users", HERE, OPERATE, tag="upkeep", body="NewUser", audit="created the user {name!r}")
+    @action("user.add", "POST /users", HERE, OPERATE, tag="upkeep", body="NewUser", audit=f"created {WITH_RIGHTS}")
     async def add(self, report: Report, request: NewUser) -> AccessChanged:
         """Create a user who may log in with a password on all nodes. Raises AdminError."""
         self._refuse_of_file(request.name)
@@ -101,9 +103,7 @@ class AccessActions:
         user = await self._hashed(request.name, request.password, request.api)
         return await self._change(request.revision, make)
 
-    @action(
-        "user.change", "PUT /users", HERE, OPERATE, tag="upkeep", body="UserChange", audit="changed the user {name!r}"
-    )
+    @action("user.change", "PUT /users", HERE, OPERATE, tag="upkeep", body="UserChange", audit=f"changed {WITH_RIGHTS}")
     async def change(self, report: Report, request: UserChange) -> AccessChanged:
         """Change the password of a user, or its rights at the HTTP API; a new password disconnects its clients. Raises
         AdminError."""
@@ -143,7 +143,9 @@ class AccessActions:
 
         return await self._change(request.revision, make)
 
-    @action("rule.set", "PUT /rules", HERE, OPERATE, tag="upkeep", body="NewRule", audit="set the rule {name!r}")
+    @action(
+        "rule.set", "PUT /rules", HERE, OPERATE, tag="upkeep", body="NewRule", audit="set the rule {name!r}: {rule}"
+    )
     async def set_rule(self, report: Report, request: NewRule) -> AccessChanged:
         """Create or replace a rule of access, which comes after those of the ACL file. Raises AdminError."""
         rule = StoredRule(request.name, request.rule)
@@ -203,17 +205,17 @@ class AccessActions:
             raise TableRefused(
                 409, "the first user has to be an operator (api), since the HTTP API asks for a login then"
             )
-        if node.state.ctx.counters.clients_connected:
+        if node.state.ctx.counters.clients_connected or node.cluster is not None:  # others may have clients
             raise TableRefused(
                 409,
-                "clients are connected that did not have to log in: with a first user, those with a user name are "
-                "disconnected, and all of them unless auth.allow_anonymous is true; use force if this is intended",
+                "clients are connected, perhaps to other nodes, that did not have to log in: with a first user, those "
+                "with a user name are disconnected, and all of them unless auth.allow_anonymous is true; use force if "
+                "this is intended",
             )
 
     def _refuse_last(self) -> None:
         """Raises TableRefused."""
-        auth = self._local_node.config().auth
-        if not methods_of(auth) and auth.allow_anonymous is None and self._local_node.access.own_hook is None:
+        if not methods_of(self._local_node.config().auth):
             raise TableRefused(
                 409, "this is the last user, without whom nobody has to log in; use force if this is intended"
             )

@@ -39,7 +39,12 @@ class AccessTable:
         self._turn = asyncio.Lock()
 
     def adopt(self, data: bytes) -> None:
-        """Apply this document. If that is impossible, the former one stays in force."""
+        """Apply this document. If that is impossible, the former one stays in force; also if there is none any more,
+        since no operator deletes it."""
+        if not data and self.known is not None and self.known.revision:
+            self.problem = ""
+            log.error("users and rules are gone where they were stored; this node keeps them, and a change stores them")
+            return
         try:
             table = decoded(data)
             former, self.known = self.known, table
@@ -62,7 +67,9 @@ class AccessTable:
             data = b""
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        if data:
+        else:
+            if not data:
+                raise ConfigError(f"{path}: is empty; restore it from a backup, or delete it to begin without users")
             self.adopt(data)
         if self.problem:
             raise ConfigError(f"{path}: {self.problem}")
@@ -92,7 +99,12 @@ class AccessTable:
 
     async def change(self, revision: int | None, make: Callable[[StoredAccess], StoredAccess]) -> StoredAccess:
         """Store what ``make`` makes of the present table; it is applied here when this returns. ``revision``: that for
-        which the change was asked; None: any. Raises AdminError."""
+        which the change was asked; None: any. An operator who does not wait for it does not stop it. Raises
+        AdminError."""
+        self._changing = asyncio.ensure_future(self._change(revision, make))
+        return await asyncio.shield(self._changing)
+
+    async def _change(self, revision: int | None, make: Callable[[StoredAccess], StoredAccess]) -> StoredAccess:
         async with self._turn:
             for _ in range(TRIES):
                 made = self.made(revision, make)
@@ -110,3 +122,12 @@ class AccessTable:
                 if refusal != OVERTAKEN:
                     raise AdminError(503, refusal)
         raise AdminError(409, "other nodes change users and rules at the same time; try again")
+
+
+def refuse_file(directory: Path) -> None:
+    """For members of a cluster, which store the table in etcd. Raises ConfigError."""
+    if (directory / FILE).exists():
+        raise ConfigError(
+            f"{directory / FILE} has users and rules of a broker alone, which do not apply in a cluster or with "
+            "workers; move it away, and create them again with starlingmq ctl user and ctl rule"
+        )

@@ -94,6 +94,7 @@ class Guard:
         try:
             await self._admit(scope)
             body = await read_body(scope, receive)
+            self._admit_again(scope)
             with self._requests.taken("") if OPEN not in scope["route_handler"].opt else nullcontext():
                 await app(scope, replay(body, receive), send)
         except RequestRefused as refusal:
@@ -111,13 +112,17 @@ class Guard:
             self._refuse_proxied(scope)
         if not self.access.asks and not is_own(host, self.hosts):
             raise RequestRefused(421, "this host name is not allowed; use localhost, or add the name to auth.api.hosts")
-        if open_to is None and self.access.asks:
-            authorization, access = header(scope, b"authorization"), self.access
-            scope["state"]["user"] = await self._identify(scope)
-            content = SHOWS_CONTENT in scope["route_handler"].opt
-            if access.only_views(authorization) and (content or scope["method"] in CHANGING):
-                raise RequestRefused(403, ONLY_VIEWS)
-            scope["state"][GOES_ON] = partial(self._goes_on, authorization, access.proof_of(authorization), content)
+        if open_to is None:
+            authorization = header(scope, b"authorization")
+            operates = SHOWS_CONTENT in scope["route_handler"].opt or scope["method"] in CHANGING
+            proof = None
+            if self.access.asks:
+                access = self.access
+                scope["state"]["user"] = await self._identify(scope)
+                if access.only_views(authorization) and operates:
+                    raise RequestRefused(403, ONLY_VIEWS)
+                proof = access.proof_of(authorization)
+            scope["state"][GOES_ON] = partial(self._goes_on, authorization, proof, operates)
         if scope["method"] in CHANGING:
             self._check_origin(scope, host)
 
@@ -129,10 +134,16 @@ class Guard:
             why = f"{REFUSALS['proxied']} (it has {through[0]})"
             raise RequestRefused(403, f"the request is refused: {why}; {SET_LOGIN}")
 
-    def _goes_on(self, authorization: str, proof: object, content: bool) -> bool:
+    def _admit_again(self, scope: Scope) -> None:
+        """Users may have changed while the body arrived, however slowly. Raises RequestRefused."""
+        goes_on = scope["state"].get(GOES_ON)
+        if goes_on is not None and not goes_on():
+            raise RequestRefused(401, LOG_IN, [WHO])
+
+    def _goes_on(self, authorization: str, proof: object, operates: bool) -> bool:
         """Whether a client that was admitted would be admitted now, by the present tokens and users: for long-running
-        replies."""
-        return self.access.holds(authorization, proof) and not (content and self.access.only_views(authorization))
+        replies. ``operates``: a viewer would not."""
+        return self.access.holds(authorization, proof) and not (operates and self.access.only_views(authorization))
 
     def _check_origin(self, scope: Scope, host: str) -> None:
         """For requests that change something. Programs send none of these headers, and browsers cannot omit them."""

@@ -55,8 +55,8 @@ class HttpSide:
             await listener.open(self._app, timeout)
 
     def _warn(self) -> None:
-        access = self._guard.access
-        if self._listeners and access.asks and not access.has_login:
+        access, known = self._guard.access, self.served.local_node.table.known is not None
+        if self._listeners and known and access.asks and not access.has_login:
             log.warning("the dashboard and the HTTP API refuse all requests of operators: %s", NO_LOGIN_YET)
 
     def prepare(self, config: Config, hashing: Hashing | None) -> HttpAuthorization:
@@ -66,6 +66,7 @@ class HttpSide:
     def use(self, hashing: Hashing | None) -> None:
         """Users that operators made have changed."""
         self._guard.access.use(self.served.local_node.table.known, hashing)
+        self._warn()
 
     def reload(self, config: Config, access: HttpAuthorization) -> None:
         earlier, self._guard.access = self._guard.access, access

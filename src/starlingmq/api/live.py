@@ -61,7 +61,7 @@ def routes() -> list[HTTPRouteHandler]:
         request: Request[Any, Any, Any], trace: Trace, address: str, first: Any, tail: bool
     ) -> AsyncIterator[ServerSentEventMessage]:
         missing: list[Missing] = []
-        goes_on = request.scope["state"].get(GOES_ON)  # set where clients must log in
+        goes_on = request.scope["state"].get(GOES_ON)
         here = served()
         try:
             with here.streams.held(address):

@@ -77,7 +77,7 @@ ACTIONS: Final = {
 }
 
 
-class AclRule(Section, frozen=True):
+class AclRule(Section, frozen=True, repr_omit_defaults=True):
     allow: Annotated[Action | tuple[Action, ...] | UnsetType, Meta(description="Allowed actions: one, or a list.")] = (
         UNSET
     )
@@ -117,12 +117,16 @@ class AclFile(Section, frozen=True):
 
 class Acl:
     """``rules`` in order, from one or more sources; ``default`` applies where no rule matches. ``clients``: patterns
-    of the client ids that MQTT clients may use; none: any. Raises ConfigError."""
+    of the client ids that MQTT clients may use; none: any. ``has_file`` false: no file says ``default``, so a client
+    with granted rules may do nothing else. Raises ConfigError."""
 
-    def __init__(self, rules: Sequence[Rule], default: bool, clients: Sequence[str] = ()) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], default: bool, clients: Sequence[str] = (), has_file: bool = True
+    ) -> None:
         self.rules = tuple(rules)
         self.default = default
         self.clients = clients
+        self._has_file = has_file
         self._names = Names(clients, "clients") if clients else None
 
     def may_be(self, client_id: str, username: str) -> bool:
@@ -136,6 +140,9 @@ class Acl:
                 return rule.allow
         return True
 
+    def default_for(self, granted: Sequence[Rule] | None) -> bool:
+        return self.default and (self._has_file or granted is None)
+
     def rights(
         self, client_id: str, username: str, peer: str, granted: Sequence[Rule] | None = None, count: bool = False
     ) -> Rights:
@@ -145,9 +152,10 @@ class Acl:
             if rule.is_for(client_id, username, peer):
                 rule.applied += count
                 grants += rule.grants(client_id, username)
-        if self.default:  # the default names no topic, so it does not include the broker's events
+        default = self.default_for(granted)
+        if default:  # it names no topic, so it does not include the broker's events
             grants.append(Grant(False, SUBSCRIBE | GROUP, 0, [EVENTS], True, b""))
-        rights = Rights(grants, self.default)
+        rights = Rights(grants, default)
         rights.source = None if granted is None else tuple(granted)
         return rights
 

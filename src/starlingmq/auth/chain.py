@@ -107,7 +107,7 @@ class Chain:
         except ImportError as error:
             raise _lacking(auth, error) from None
         rules = stored.made_rules()
-        self.acl = Acl((*file.rules, *rules), file.default, file.clients) if rules else file
+        self.acl = Acl((*file.rules, *rules), file.default, file.clients, file is not EVERYTHING) if rules else file
         self._by_name, self._methods = by_name, list(by_name.values())
         self.callout = cast("Callout | None", by_name.get("http"))
         self._scram = cast("Scram | None", by_name.get("scram"))
@@ -251,7 +251,8 @@ class Chain:
         if method is NatsLogin:
             return self._nats.holds(client.username, proof)
         if method == ANONYMOUS:
-            return self._anonymous().reason == Reason.SUCCESS
+            named = client.username and self._methods  # a name that it never proved
+            return not named and self._anonymous().reason == Reason.SUCCESS
         return any(type(found) is method and found.holds(client.username, proof) for found in self._methods)
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ import tempfile
 from base64 import b64decode, b64encode
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}")
 SCRAM: Final = "$scram-sha-256$"
 SCRAM_ITERATIONS: Final = 10_000  # RFC 7677 requires at least 4096
 NAME_MAX: Final = 65535  # bytes, as an MQTT string
+REMEMBERED_MAX: Final = 4096  # hashes that were checked: each change of the users that operators made checks all again
 
 HASHER: Final = PasswordHasher()
 """The defaults of the library: those of RFC 9106 for little memory, 64 MiB and some 50 ms."""
@@ -154,6 +156,7 @@ def _fits(name: str) -> bool:
     return 0 < size <= NAME_MAX and not special and name[0] != "#" and not name[0].isspace()
 
 
+@lru_cache(REMEMBERED_MAX)
 def check_hash(secret: str, where: str) -> None:
     """Raises ConfigError."""
     if secret.startswith(BCRYPT):
@@ -172,6 +175,7 @@ def check_hash(secret: str, where: str) -> None:
         ) from None
 
 
+@lru_cache(REMEMBERED_MAX)
 def scram_keys(secret: str, where: str) -> ScramKeys:
     """Raises ConfigError."""
     try:

@@ -39,7 +39,7 @@ def check_rules(acl: Acl | None, file: str, question: RuleQuestion, filters: boo
     granted = tuple(question.granted or ())
     rules, default = granted, question.granted is None
     if acl is not None:
-        rules, default = (*granted, *acl.rules), acl.default
+        rules, default = (*granted, *acl.rules), acl.default_for(question.granted)
         if not question.connected and not acl.may_be(question.client_id, question.username):
             return RuleAnswer(False, f"this user may not use this client id (clients in {file})")
     named = _Names(file, len(granted), rules)

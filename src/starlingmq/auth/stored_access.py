@@ -114,7 +114,7 @@ class StoredAccess(Struct, frozen=True, forbid_unknown_fields=True):
             self.revision + 1, self.users if users is None else users, self.rules if rules is None else rules
         )
 
-    # What it means
+    # Its meaning
 
     def effective(self, auth: AuthConfig) -> AuthConfig:
         """The settings with the methods of authentication that these users need, unless the settings name methods."""

@@ -16,7 +16,7 @@ from starlingmq.cli.passwd import new_password
 user = typer.Typer(help="Create, change and delete users, on all nodes.", no_args_is_help=True)
 rule = typer.Typer(help="Create, replace and delete rules of access, on all nodes.", no_args_is_help=True)
 
-PASSWORD_MAX: Final = 1 << 16  # bytes of a password file
+PASSWORD_MAX: Final = 2000  # characters that are read; the broker refuses fewer
 
 UserArgument = Annotated[str, typer.Argument(metavar="NAME", help="User name.")]
 PasswordOption = Annotated[
@@ -94,8 +94,14 @@ def set_rule(
 
 def _password(name: str, file: str) -> str:
     """Raises CommandError, ConfigError."""
-    if not file or file == "-":
-        return new_password(name, file == "-", "--password-file -")
+    password = new_password(name, file == "-", "--password-file -") if file in ("", "-") else _first_line(file)
+    if not password:
+        raise CommandError("a password must not be empty")
+    return password
+
+
+def _first_line(file: str) -> str:
+    """Raises CommandError."""
     try:
         with Path(file).open(encoding="utf-8") as lines:
             return lines.readline(PASSWORD_MAX).rstrip("\r\n")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from starlingmq.admin.access_table import refuse_file
 from starlingmq.cli.children import Child, first_of, how_it_ended, ready_or_ended
 from starlingmq.cli.local_cluster import HOST, free_ports
 from starlingmq.cli.locked_directory import LockedDirectory
@@ -55,6 +56,8 @@ async def serve(config: Config, arguments: Sequence[str], overrides: Sequence[st
     if not 1 <= count <= WORKERS_MAX:
         raise ConfigError(f"--workers {count}: must be 1 to {WORKERS_MAX}, best the number of cores")
     refuse_open_listeners(config, False)
+    if config.node.data_dir is not None:
+        refuse_file(Path(config.node.data_dir))
     set_up_logging(config.log, config.node.name)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from starlingmq.admin.access_table import AccessTable
+from starlingmq.admin.access_table import AccessTable, refuse_file
 from starlingmq.admin.broker_actions import BrokerActions
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
@@ -380,6 +380,8 @@ class Broker:
         """Of the users and rules that operators make. Raises ConfigError."""
         store = directory_of(driver.store)
         if self._cluster is not None:
+            if store is not None:
+                refuse_file(store.data_dir.path)
             self._table.known = None
             self._table.write = self._cluster.write_access
             self._cluster.on_access = self._table.adopt

@@ -38,6 +38,7 @@ async function change(form, method, path, parameters, body) {
     form?.reset();
     dispatchEvent(new Event("hashchange"));
   } catch (error) {
+    if (error.message.includes("use force") && confirm(error.message)) return change(form, method, path, body ? parameters : {...parameters, force: true}, body && {...body, force: true});
     refused.textContent = error.message;
   }
 }
@@ -88,7 +89,7 @@ export async function rules(seen, parameters) {
   taken = location.hash;
   const [told, users] = await Promise.all([api("/rules"), api("/users", {q: search.value.trim()})]);
   const list = told.total
-    ? [el("p", {}, t("rules.default", {decision: t("decision." + told.default), file: told.file || t("none"), total: number(told.total)})),
+    ? [el("p", {}, t("rules.default", {decision: t("decision." + told.default), file: told.file || t("rules.operators"), total: number(told.total)})),
       table({rule: (one) => [number(one.number), one.name].filter((part) => part).join(" "), decision: (one) => el("span", {class: one.decision === "allow" ? "ok" : "bad"}, t("decision." + one.decision)),
         actions: (one) => one.actions.join(", "), for: (one) => Object.entries(one.names).map(([name, value]) => `${name}: ${value}`).join("; ") || t("rules.all"),
         applied: (one) => number(one.applied), "": (one) => (one.name ? removal("/rules", one.name) : "")}, told.rules)]
