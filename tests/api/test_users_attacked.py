@@ -9,19 +9,22 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from scramp import ScramClient  # type: ignore[import-untyped]
 
 from starlingmq.admin.access_table import FILE, AccessTable
 from starlingmq.auth.acl import AclRule
 from starlingmq.auth.stored_access import StoredAccess, StoredRule
 from starlingmq.cli import workers
 from starlingmq.config.settings import ConfigError, from_tree
-from starlingmq.wire.mqtt import Disconnect
+from starlingmq.wire.mqtt import Auth, Connack, Connect, Disconnect
+from starlingmq.wire.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, Properties
 from starlingmq.wire.reasons import Reason
-from tests.auth.logins import SECRET, token
+from tests.auth.logins import SECRET, knock, scram, token
+from tests.auth.test_nats_login import say
 from tests.patience import within
+from tests.peer import Peer
 
 from .conftest import BEARER, Ask, Join, Serve
-from .test_live import events_of
 from .test_users import OPEN, SECONDS, change
 
 ANN: dict[str, Any] = {"name": "ann", "password": "right", "api": "operator"}
@@ -44,6 +47,49 @@ async def test_a_rule_does_not_widen_what_a_token_grants(
     asked = {"client_id": "c", "topic": "others"}
     told = (await ask(broker, "GET", "/api/v1/rules/test", headers=BEARER, params=asked)).json()
     assert not told["allowed"]
+
+
+async def test_all_doors_have_the_same_users(serve: Serve, ask: Ask, token_file: str, tmp_path: Path) -> None:
+    auth = {"methods": ["scram", "password"], "api": {"token_file": token_file}, **OPEN}
+    listeners = ["mqtt://127.0.0.1:0", "nats://127.0.0.1:0", "http://127.0.0.1:0"]
+    broker = await serve(listeners=listeners, auth=auth, node={"data_dir": str(tmp_path / "data")})
+
+    async def doors() -> list[bool]:
+        """MQTT with a password, MQTT with SCRAM, NATS, HTTP."""
+        nats = await say(broker, '{"verbose":false,"user":"ann","pass":"right"}')
+        http = await ask(broker, "GET", "/api/v1/users", auth=("ann", "right"), timeout=SECONDS)
+        mqtt = await knock(broker.address(), "ann", b"right"), await scram(broker.address(), "ann", "right")
+        return [mqtt[0] == 0, mqtt[1] == 0, nats == ["PONG"], http.status_code == 200]
+
+    assert not any(await doors())
+    await change(ask, broker, "POST", "/users", **ANN)
+    assert all(await doors())
+    await change(ask, broker, "DELETE", "/users", name="ann")
+    assert not any(await doors())
+
+
+@pytest.mark.parametrize(("changed", "reason"), [("bob", 0), ("ann", Reason.BAD_USER_NAME_OR_PASSWORD)])
+async def test_a_change_of_another_user_does_not_refuse_an_exchange_that_has_begun(
+    serve: Serve, ask: Ask, token_file: str, tmp_path: Path, changed: str, reason: int
+) -> None:
+    """Refusals count against the address, from which a whole fleet may come."""
+    auth = {"methods": ["scram"], "api": {"token_file": token_file}, **OPEN}
+    broker = await serve(auth=auth, node={"data_dir": str(tmp_path / "data")})
+    for name in ("ann", "bob"):
+        await change(ask, broker, "POST", "/users", name=name, password="right")
+    client = ScramClient(["SCRAM-SHA-256"], "ann", "right")
+    peer = await Peer.open(broker.address())
+    properties: Properties = {AUTHENTICATION_METHOD: "SCRAM-SHA-256"}
+    properties[AUTHENTICATION_DATA] = client.get_client_first().encode()
+    peer.send(Connect(5, "s", properties=properties))
+    data = (await peer.expect(Auth)).properties[AUTHENTICATION_DATA]
+    assert isinstance(data, bytes)
+    client.set_server_first(data.decode())
+    await change(ask, broker, "PUT", "/users", name=changed, password="other")
+    properties[AUTHENTICATION_DATA] = client.get_client_final().encode()
+    peer.send(Auth(Reason.CONTINUE_AUTHENTICATION, properties))
+    assert (await peer.expect(Connack)).reason == reason
+    await peer.close()
 
 
 async def test_the_last_user_is_not_deleted_by_accident_where_anonymous_clients_are_admitted(
@@ -110,12 +156,11 @@ async def test_a_stream_that_began_without_a_login_ends_when_logins_are_switched
         httpx.AsyncClient(base_url=broker.address("http"), trust_env=False, timeout=20.0) as client,
         client.stream("GET", "/api/v1/tail", params={"filter": "#"}) as answer,
     ):
-        events = events_of(answer)
-        assert (await anext(events))[0] == "ready"
+        lines = answer.aiter_lines()
+        assert await anext(lines) == "event: ready"
         await change(ask, broker, "POST", "/users", **ANN)
         async with within(20.0):
-            with pytest.raises(StopAsyncIteration):
-                await anext(events)
+            assert [line async for line in lines if line.startswith("event: ")] == []
 
 
 async def test_an_empty_file_stops_the_start(serve: Serve, tmp_path: Path) -> None:

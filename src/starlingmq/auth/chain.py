@@ -126,7 +126,7 @@ class Chain:
             if name == "scram":
                 from starlingmq.auth.scram import Scram
 
-                return Scram(users, self.bans)
+                return Scram(users, self.bans, cast("Scram | None", self._by_name.get("scram")))
             from starlingmq.auth.passwords import Passwords
 
             assert hashing is not None, "auth.methods: password needs a Hashing"

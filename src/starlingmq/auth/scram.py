@@ -15,7 +15,7 @@ from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped
 from scramp.utils import saslprep  # type: ignore[import-untyped]
 
 from starlingmq.auth.method import REFUSED, Verdict, refused
-from starlingmq.auth.password_file import SCRAM_ITERATIONS, PasswordFile
+from starlingmq.auth.password_file import SCRAM_ITERATIONS, PasswordFile, ScramKeys
 from starlingmq.wire.reasons import Reason
 
 if TYPE_CHECKING:
@@ -35,20 +35,23 @@ ExchangeKey = bytes
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An open exchange. ``key``: the address that it came from, or the name for an exempt address."""
+    """An open exchange. ``key``: the address that it came from, or the name for an exempt address. ``keys``: those of
+    the user when it began."""
 
     until: float
     server: Any
     name: str
     key: str
+    keys: ScramKeys | None
 
 
 class Scram:
     """A user name in CONNECT, if there is one, must be that of the exchange, for which failures count.
 
-    The state of an exchange is small, bounded in total and per address, and removed after a minute."""
+    The state of an exchange is small, bounded in total and per address, and removed after a minute. ``earlier``: its
+    exchanges go on, since a change of other users must not refuse them."""
 
-    def __init__(self, users: PasswordFile, bans: AutomaticBans) -> None:
+    def __init__(self, users: PasswordFile, bans: AutomaticBans, earlier: Scram | None = None) -> None:
         self._users = users.scram
         self._alike = list(users.scram.values())
         self._bans = bans
@@ -56,6 +59,8 @@ class Scram:
         self._secret = _secret_of(users)
         self._open: OrderedDict[ExchangeKey, Exchange] = OrderedDict()
         self._of_one: dict[str, OrderedDict[ExchangeKey, None]] = {}  # keys by address
+        if earlier is not None:
+            self._open, self._of_one = earlier._open, earlier._of_one
 
     async def check(self, request: AuthRequest) -> Verdict | None:
         if request.method != METHOD:
@@ -70,7 +75,7 @@ class Scram:
                 return self._first(key, data, request)
             if begun is None or begun.until <= monotonic():
                 return _refused(begun)
-            return self._last(begun.server, begun.name, data)
+            return self._last(begun, data)
         except (ScramException, ValueError):  # includes UnicodeDecodeError
             return _refused(begun)
 
@@ -98,7 +103,7 @@ class Scram:
         if (request.username or request.again) and name != saslprep(request.username or ""):
             return refused(name)  # also: re-authentication must not change the user [MQTT-4.12.1-1]
         of_one = self._bans.queue_key(request.peer, name)
-        self._remember(key, Exchange(monotonic() + OPEN_SECONDS, server, name, of_one))
+        self._remember(key, Exchange(monotonic() + OPEN_SECONDS, server, name, of_one, self._users.get(name)))
         return Verdict(Reason.CONTINUE_AUTHENTICATION, name, server.get_server_first().encode())
 
     def _remember(self, key: ExchangeKey, exchange: Exchange) -> None:
@@ -120,9 +125,11 @@ class Scram:
                 del self._of_one[exchange.key]
         return exchange
 
-    def _last(self, server: Any, name: str, data: str) -> Verdict:
-        server.set_client_final(data)
-        return Verdict(username=name, data=server.get_server_final().encode(), proof=self._users.get(name))
+    def _last(self, begun: Exchange, data: str) -> Verdict:
+        begun.server.set_client_final(data)
+        if self._users.get(begun.name) != begun.keys:
+            return _refused(begun)  # the password was changed meanwhile
+        return Verdict(username=begun.name, data=begun.server.get_server_final().encode(), proof=begun.keys)
 
     def holds(self, username: str, proof: object) -> bool:
         known = self._users.get(username)
