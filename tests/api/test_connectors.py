@@ -147,9 +147,17 @@ async def test_rules_are_listed_with_the_clients_that_each_applied_to(
             "decision": "deny",
             "actions": ["publish"],
             "names": {"clients": "a*", "topics": "x/#, y", "retain": "yes"},
+            "name": "",
             "applied": 2,
         },
-        {"number": 2, "decision": "allow", "actions": ["publish", "subscribe"], "names": {}, "applied": 3},
+        {
+            "number": 2,
+            "decision": "allow",
+            "actions": ["publish", "subscribe"],
+            "names": {},
+            "name": "",
+            "applied": 3,
+        },
     ]
 
 

@@ -25,7 +25,7 @@ def taken_port() -> socket.socket:
     return sock
 
 
-def without_etcd(place: Path, taken: socket.socket) -> Broker:
+def without_etcd(place: Path, taken: socket.socket, **api: str) -> Broker:
     """A node of a cluster whose etcd does not answer."""
     tree = {
         "listeners": ["mqtt://127.0.0.1:0", "http://127.0.0.1:0"],
@@ -35,13 +35,16 @@ def without_etcd(place: Path, taken: socket.socket) -> Broker:
             "listen": "127.0.0.1:0",
             "etcd": {"endpoints": [f"127.0.0.1:{taken.getsockname()[1]}"]},
         },
+        "auth": {"api": api},
     }
     return Broker(from_tree(tree))
 
 
-async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path: Path) -> None:
+async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path: Path, token_file: str) -> None:
+    """It does not know yet whether operators made users, so it serves those who have a login by its settings."""
+    login = {"authorization": f"Bearer {TOKEN}"}
     with taken_port() as sock:
-        broker = without_etcd(tmp_path, sock)
+        broker = without_etcd(tmp_path, sock, token_file=token_file)
         starting = asyncio.ensure_future(broker.start())
         try:
             async with within(PATIENCE):
@@ -51,8 +54,9 @@ async def test_a_node_that_waits_for_its_cluster_lives_and_is_not_ready(tmp_path
                 assert (await client.get("/health/live")).status_code == 200
                 ready = await client.get("/health/ready")
                 assert (ready.status_code, ready.json()["cluster"]) == (503, "joining")
-                assert (await client.get("/metrics")).status_code == 200
-                answer = await client.post("/api/v1/drain")
+                assert (await client.get("/metrics")).status_code == 401
+                assert (await client.get("/metrics", headers=login)).status_code == 200
+                answer = await client.post("/api/v1/drain", headers=login)
                 assert answer.status_code == 409 and "redirected" in answer.json()["error"]
         finally:
             starting.cancel()

@@ -39,6 +39,8 @@ BODIES: Final[dict[str, Any]] = {
     "/api/v1/streams": {"name": "canary", "topics": ["canary"]},
     "/api/v1/cluster/forget": {"name": "canary"},
     "/api/v1/cluster/give-up": {"name": "canary"},
+    "/api/v1/users": {"name": "canary", "password": "canary"},
+    "/api/v1/rules": {"name": "canary", "rule": {"deny": "publish", "topics": ["canary"]}},
 }
 OPEN_PATHS: Final = ("/health/live", "/health/ready", "/healthz")
 
@@ -157,6 +159,7 @@ def state_of(broker: Broker) -> Any:
         "streams": sorted(log.stream.name for log in kept.logs.by_number.values()),
         "traced": ctx.audit,
         "listeners": broker.addresses,
+        "users and rules": broker._table.known,
         "connectors": [one.counts.failed for one in broker._admin.connectors.present()],
     }
 
@@ -258,7 +261,13 @@ async def test_with_a_token_the_same_requests_do_what_they_say(broker: Broker, a
         status, body = await answer_to(broker, request(one.method, one.path + one.query, login, one.body))
         assert status not in REFUSED or (status == 404 and json.loads(body) != {"error": "not found"}), one.path
     after = state_of(broker)
-    assert {key for key in before if before[key] != after[key]} >= {"sessions", "retained", "bans", "connectors"}
+    assert {key for key in before if before[key] != after[key]} >= {
+        "sessions",
+        "retained",
+        "bans",
+        "connectors",
+        "users and rules",
+    }
 
 
 async def test_nothing_but_the_pages_and_health_is_open_to_all(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

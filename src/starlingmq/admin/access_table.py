@@ -15,7 +15,6 @@ from typing import Final
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.state_files import replace
 from starlingmq.auth.stored_access import NOTHING_STORED, StoredAccess, TableRefused, decoded
-from starlingmq.cluster.etcd.shared_value import OVERTAKEN
 from starlingmq.config.section_types import ConfigError
 
 log = logging.getLogger("starlingmq.admin")
@@ -23,8 +22,9 @@ log = logging.getLogger("starlingmq.admin")
 FILE: Final = "access.json"
 TRIES: Final = 5  # of a change, when other nodes are faster
 
-Write = Callable[[bytes], Awaitable[str]]
-"""Stores a document, and has this node adopt it. Returns "", or one line that says why it did not."""
+Write = Callable[[bytes], Awaitable[str | None]]
+"""Stores a document, and has this node adopt it. Returns "", or one line that says why it did not; None: another
+node was faster."""
 
 
 class AccessTable:
@@ -117,9 +117,9 @@ class AccessTable:
                 except ConfigError as error:
                     raise AdminError(400, str(error)) from None
                 refusal = await self.write(data)
-                if not refusal:
+                if refusal == "":
                     return made
-                if refusal != OVERTAKEN:
+                if refusal is not None:
                     raise AdminError(503, refusal)
         raise AdminError(409, "other nodes change users and rules at the same time; try again")
 

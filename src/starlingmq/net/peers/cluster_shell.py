@@ -17,7 +17,7 @@ from starlingmq._version import __version__
 from starlingmq.cluster.cluster_state import ClusterReady, ClusterState
 from starlingmq.cluster.copies.copy_registry import CopyRegistry
 from starlingmq.cluster.etcd.etcd_requests import Answer, Get, Txn, TxnAnswer
-from starlingmq.cluster.etcd.shared_value import UNKNOWN, SharedValue
+from starlingmq.cluster.etcd.shared_value import OVERTAKEN, UNKNOWN, SharedValue
 from starlingmq.cluster.links.peer_frames import Envelope
 from starlingmq.cluster.membership.members import LATER
 from starlingmq.cluster.view.operator_rpc import Called
@@ -270,18 +270,19 @@ class Cluster:
 
     # Users and rules that operators made
 
-    async def write_access(self, document: bytes) -> str:
-        """Replace the one that is known. Returns "", or one line that says why not; one at a time."""
-        refusal = self.access.propose(document)
-        if refusal:
-            return refusal
+    async def write_access(self, document: bytes) -> str | None:
+        """Replace the one that is known. Returns "", or one line that says why not; None: another node was faster. One
+        at a time."""
+        if refusal := self.access.propose(document):
+            return None if refusal == OVERTAKEN else refusal
         self._writing = asyncio.get_running_loop().create_future()
         self._carry_access()
         try:
             async with asyncio.timeout(self.config.cluster.etcd.request_timeout + GRACE_SECONDS):
-                return await self._writing
+                outcome = await self._writing
         except TimeoutError:
             return UNKNOWN
+        return None if outcome == OVERTAKEN else outcome
 
     def _carry_access(self) -> None:
         if self.client is None or self._closing:
