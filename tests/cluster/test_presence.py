@@ -329,7 +329,7 @@ def a_will_that_is_under_way_is_not_waited_for() -> Any:
 
 
 def a_copy_is_not_waited_for() -> Any:
-    return patch.object(WillSettlements, "_look_at_copy", lambda self, each, value, revision: self._conclude(each))
+    return patch.object(WillSettlements, "_look_at_copies", lambda self, each, copies: self._conclude(each))
 
 
 def retained_wills_are_not_waited_for() -> Any:

@@ -1,17 +1,27 @@
-"""A client that is back at the node of its will waits for another node that has taken the will."""
+"""A client that is back, at the node of its will or elsewhere, waits for another node that has taken the will."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
 import pytest
+from msgspec import structs
 from tests.cluster.fleet import Fleet
-from tests.cluster.test_wills import kill, leave_will
+from tests.cluster.test_wills import kill, leave_will, published, watch
 from tests.cluster.will_records import WillRecords
 from tests.harness import FakeClient
 
+from starlingmq.cluster.shares.owner_book import OwnerBook
 from starlingmq.cluster.shares.share_messages import WillChange
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.wills.taken_away import KEPT_SECONDS, TakenAway
+from starlingmq.cluster.wills.taken_wills import TakenWills
+from starlingmq.cluster.wills.will_entry import WillEntry
 from starlingmq.cluster.wills.will_records import (
+    FIRING,
     REGISTERED,
     SETTLED,
     RegisteredWill,
@@ -98,51 +108,52 @@ def test_a_taken_will_is_waited_for_as_long_as_its_taker_may_publish_it(connecte
     world = Settling(*([2] if connected else []))
     copy = taken_key(2, 1, "c")
     taken = TakenAway(world.found)
-    taken.note("c", 2, 7, world.now)
+    taken.note("c", world.now)
     world.put(copy, WILL)
-    assert taken.is_unpublished("c") and not taken.is_unpublished("another")
+    assert taken.is_unpublished("c", world.now) and not taken.is_unpublished("another", world.now)
     world.pass_time(SECONDS - 0.5)
     world.put(copy, WILL)  # it has asked again
     world.pass_time(SECONDS - 0.5)
-    assert taken.is_unpublished("c")
+    assert taken.is_unpublished("c", world.now)
     world.pass_time(1.5)
-    assert not taken.is_unpublished("c")
+    assert taken.is_unpublished("c", world.now) == connected
     assert (copy in world.store.records) == connected, (
         "a copy of a node that is gone would be published when it is back"
     )
+    assert world.found.lost == (not connected)
 
 
-def test_a_taken_will_ends_with_its_copy_or_the_word_of_its_taker_or_is_forgotten() -> None:
+def test_a_taken_will_ends_with_its_copy_or_is_forgotten_when_no_connect_waits() -> None:
     world = Settling(2)
     taken = TakenAway(world.found)
-    taken.note("gone", 2, 7, world.now)
-    assert taken.is_unpublished("gone")
+    taken.note("gone", world.now)
+    assert taken.is_unpublished("gone", world.now)
     world.pass_time(0.1)
-    assert not taken.is_unpublished("gone")
+    assert not taken.is_unpublished("gone", world.now) and len(taken) == 0
     world.put(taken_key(2, 1, "c"), WILL)
-    taken.note("c", 2, 7, world.now)
-    taken.has_nothing("c", 3)
-    assert taken.is_unpublished("c")
-    taken.has_nothing("c", 2)
-    assert not taken.is_unpublished("c") and len(taken) == 0
-    taken.note("c", 2, 8, world.now)
-    taken.turn(world.now + KEPT_SECONDS - 1.0)
-    assert len(taken) == 1
-    taken.turn(world.now + KEPT_SECONDS)
+    taken.note("c", world.now)
+    for _ in range(2):
+        world.pass_time(KEPT_SECONDS - 1.0)
+        taken.turn(world.now)
+        assert taken.is_unpublished("c", world.now), "a CONNECT waits for it"
+    world.pass_time(KEPT_SECONDS + 1.0)
+    taken.turn(world.now)
     assert len(taken) == 0
+    world.pass_time(1.0)
+    assert world.found.wake_at() == 0.0, "its records are not read any more"
 
 
 def test_each_will_that_a_node_takes_is_waited_for() -> None:
     world = Settling(2)
     taken = TakenAway(world.found)
-    taken.note("c", 2, 7, world.now)
-    assert taken.is_unpublished("c")
+    taken.note("c", world.now)
+    assert taken.is_unpublished("c", world.now)
     world.pass_time(0.1)
-    taken.note("c", 2, 8, world.now)
+    taken.note("c", world.now)
     world.put(taken_key(2, 1, "c"), RegisteredWill(REGISTERED, 8, epoch=5))
-    assert taken.is_unpublished("c"), "that will 7 is gone says nothing of will 8"
+    assert taken.is_unpublished("c", world.now), "that will 7 is gone says nothing of will 8"
     world.pass_time(0.1)
-    assert taken.is_unpublished("c")
+    assert taken.is_unpublished("c", world.now)
 
 
 def come_back(fleet: Fleet) -> FakeClient:
@@ -174,6 +185,82 @@ def test_a_client_waits_at_the_node_of_its_will_for_the_node_that_has_taken_it(p
         fleet.advance(1.2 * SECONDS)
     assert back.expect(Connack).reason == 0
     assert fleet.will(copy) is None
+
+
+def taken(fleet: Fleet, taker: int, claimed: bool) -> tuple[FakeClient, FakeClient]:
+    """The will of a client of node 1 was taken by node ``taker``, which has not published it in time; a subscriber, and
+    a CONNECT of the client at node 2. ``claimed``: before the will was taken."""
+    watcher = watch(fleet, 2)
+    leave_will(fleet, 0, "c", expiry=600 if claimed else 0)
+    value = fleet.will(b"1/c")
+    assert value is not None
+    copy = taken_key(taker, 1, "c")
+    back = fleet[1].open()
+    if claimed:
+        fleet.mute = {(1, 2), (2, 1)}  # the session does not come
+        back.send(Connect(5, "c", False, 0, properties={SESSION_EXPIRY_INTERVAL: 600}))
+        fleet.advance(0.5)
+        assert fleet.owners("c") == [1, 2] and not back.output
+    fleet.write_wills(2, (b"1/c", RegisteredWill(SETTLED, value.id, taker=taker)), (copy, value))
+    fleet.advance(0.5)
+    if not claimed:
+        assert fleet.will(b"1/c") is None and fleet.owners("c") == [], "no key leads to the copy"
+        back.send(Connect(5, "c", False, 0, properties={SESSION_EXPIRY_INTERVAL: 600}))
+        fleet.advance(2.0 * SECONDS)
+    return watcher, back
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_taken_will_is_published_though_a_connect_waits_elsewhere(given_up: bool) -> None:
+    fleet = Fleet(4)
+    fleet.keep_owners_at(1, 2)
+    watcher, back = taken(fleet, 4, claimed=True)
+    if given_up:
+        back.drop()
+    assert published(watcher, 1.0) == [b"will/c"]
+    fleet.speak()
+    fleet.advance(2.0)
+    if not given_up:
+        assert back.expect(Connack).reason == 0
+    assert fleet.will_keys() == [] and published(watcher, 10.0) == []
+
+
+def test_a_connect_waits_for_a_copy_to_which_no_key_leads() -> None:
+    """Its taker does not hear the leader for a while."""
+    fleet = Fleet(4)
+    fleet.keep_owners_at(1, 2)
+    fleet.hold_owners(3)
+    watcher, back = taken(fleet, 4, claimed=False)
+    assert not back.output, "the client would publish before its will"
+    assert published(watcher, 1.0) == []
+    fleet.give_owners()
+    assert published(watcher, 1.0) == [b"will/c"]
+    assert back.expect(Connack).reason == 0
+
+
+def test_a_copy_of_a_node_that_is_gone_is_not_published_once_its_client_is_back() -> None:
+    fleet = Fleet(4)
+    fleet.keep_owners_at(1, 2)
+    fleet.hold_owners(3)
+    kill(fleet, 3)
+    watcher, back = taken(fleet, 4, claimed=False)
+    assert back.expect(Connack).reason == 0
+    assert fleet.will_keys() == [] and published(watcher) == []
+
+
+def test_a_connect_that_was_claimed_before_its_will_was_taken_waits_for_the_copy() -> None:
+    """The node of the will has deleted its key when it is asked for the session, and tells that there was one."""
+    fleet = Fleet(4)
+    fleet.keep_owners_at(1, 2)
+    fleet.hold_owners(3)
+    watcher, back = taken(fleet, 4, claimed=True)
+    assert fleet.will(b"1/c") is None
+    fleet.speak()
+    fleet.advance(2.0)
+    assert not back.output, "the client would publish before its will"
+    fleet.give_owners()
+    assert published(watcher, 1.0) == [b"will/c"]
+    assert back.expect(Connack).reason == 0
 
 
 def test_wills_are_not_left_again_to_a_node_whose_connection_was_lost_meanwhile() -> None:
@@ -210,13 +297,59 @@ def test_a_node_without_storage_gives_up_what_its_earlier_incarnation_has_taken(
     assert wills.taken.lost == (not stored)
 
 
-def test_a_copy_that_is_given_up_is_deleted() -> None:
+@pytest.mark.parametrize(("revision", "state"), [(99, REGISTERED), (101, FIRING)])
+def test_a_copy_that_is_given_up_or_was_published_by_an_earlier_incarnation_is_deleted(
+    revision: int, state: int
+) -> None:
     node = Fleet(2)[0]
     wills = node.cluster.wills
     wills.taken.begin(100)
     name = taken_name(2, "c")
     entry = wills.table.entry(name)
-    entry.known, entry.revision = WILL, 99
+    entry.known, entry.revision = structs.replace(WILL, state=state), revision
+    assert wills.unpublished("c") == (state == REGISTERED)
     wills.taken.step(name, entry, node.now)
     ((_, change),) = node.cluster.shares.wills.take_messages()
     assert isinstance(change, WillChange) and change.writes == ((taken_key(1, 2, "c"), None),)
+
+
+# Mistakes
+
+
+def claims_are_told_of_no_copies() -> Any:
+    return patch.object(OwnerBook, "has_copies", lambda self, client_id, node: False)
+
+
+def the_node_of_a_taken_will_says_that_there_was_none() -> Any:
+    return patch.object(TakenAway, "__contains__", lambda self, client_id: False)
+
+
+def a_taker_drops_what_it_has_not_published_in_time() -> Any:
+    step = TakenWills.step
+
+    def dropping(self: TakenWills, name: str, entry: WillEntry, now: float) -> None:
+        if entry.known is not None and now >= entry.allowed_until:
+            entry.published = entry.known.id
+        step(self, name, entry, now)
+
+    return patch.object(TakenWills, "step", dropping)
+
+
+SHOWN_BY: tuple[tuple[Callable[[], Any], Callable[[], None]], ...] = (
+    (claims_are_told_of_no_copies, test_a_connect_waits_for_a_copy_to_which_no_key_leads),
+    (
+        the_node_of_a_taken_will_says_that_there_was_none,
+        test_a_connect_that_was_claimed_before_its_will_was_taken_waits_for_the_copy,
+    ),
+    (
+        a_taker_drops_what_it_has_not_published_in_time,
+        partial(test_a_taken_will_is_published_though_a_connect_waits_elsewhere, False),
+    ),
+)
+
+
+@pytest.mark.interpreted_only("what is compiled cannot be patched")
+@pytest.mark.parametrize(("mistake", "scene"), SHOWN_BY, ids=lambda each: getattr(each, "__name__", None))
+def test_each_mistake_is_found(mistake: Callable[[], Any], scene: Callable[[], None]) -> None:
+    with mistake(), pytest.raises(AssertionError):
+        scene()

@@ -188,7 +188,7 @@ class ClusterState:
             lambda client_id: self.takeovers.is_wanted(client_id),
             lambda client_id: self.wills.is_known(client_id),
             lambda client_id: self.wills.arm(client_id),
-            lambda client_id, epoch: self.wills.registration.armed(client_id, epoch),
+            lambda client_id, claimed: self.wills.claimed(client_id, claimed),
         )
         owners, books = OwnerRequests(), ShareBooks()
         will_store = WillRequests(books)

@@ -3,7 +3,8 @@
 Laws, the same that the keys in etcd had (``takeover.ownership``):
 
 - A claim writes the key of its node, and reads those of all nodes in the same step. Its epoch is above all epochs of
-  the share, and above all that the claiming node knows. It registers the will of its CONNECT in that step, too.
+  the share, and above all that the claiming node knows. It registers the will of its CONNECT in that step, too, and its
+  answer says whether there are wills of the client id that nodes have taken: the CONNECT waits for these.
 - A key is deleted by a release of its epoch, or of a later one.
 - ``unknown`` nodes have not said what they have, and the book may miss their keys from before it was collected: a claim
   names each of them with the highest epoch that was granted then. So a session from before is assumed there to be the
@@ -99,6 +100,12 @@ class OwnerBook:
         if (before.state, before.id) != (REGISTERED, message.will):
             return None
         return WillChange(0, message.client_id, key, self.wills.revision(message.client_id, key), ((key, None),))
+
+    def has_copies(self, client_id: str, node: int) -> bool:
+        """Whether nodes other than this one have taken wills of the client id, and may publish them."""
+        wills = self.wills.of_client(client_id)
+        taken = [value for key, _, value in wills if is_taken(key) and node_of(key) != node]
+        return any(decode_will(value).state == REGISTERED for value in taken)
 
     def _with_suspected(self, found: tuple[OwnerKey, ...], node: int) -> tuple[OwnerKey, ...]:
         """These keys, and those that unknown nodes may have, apart from the claiming ``node``."""

@@ -209,7 +209,7 @@ class Shares(Subsystem):
     def _keep(self, leader: int, change: KeyChanged) -> None:
         if self.books.keep(leader, change) and change.ticket:
             armed = change.will != b""
-            self.send(change.key.node, OwnerAnswer(change.ticket, change.key.epoch, change.found, armed))
+            self.send(change.key.node, OwnerAnswer(change.ticket, change.key.epoch, change.found, armed, change.copies))
 
     def _look_at_earlier(self, message: Earlier) -> None:
         for client_id, epoch in message.keys:

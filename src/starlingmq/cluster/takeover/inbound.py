@@ -189,11 +189,6 @@ class InboundSession:
         """Sources that have not answered -> their epoch."""
         return {node: source.epoch for node, source in self.sources.items() if source.state is SourceState.ASKED}
 
-    def is_asked(self, node: int) -> bool:
-        """Whether that source has not answered."""
-        source = self.sources.get(node)
-        return source is not None and source.state is SourceState.ASKED
-
     def unanswered(self) -> list[int]:
         """Sources whose answer, or a part of it that the CONNECT needs, is missing."""
         return [node for node, source in self.sources.items() if not source.whole]

@@ -26,12 +26,14 @@ class OwnerKey(NamedTuple):
 
 class Claimed(NamedTuple):
     """A claim was granted. ``others``: nodes with a key before, and their epochs, without the claiming node. Everything
-    of epochs below ``floor`` was discarded. ``armed``: the will that came with it is registered."""
+    of epochs below ``floor`` was discarded. ``armed``: the will that came with it is registered. ``copies``: other
+    nodes have taken wills of the client id, and may publish them."""
 
     epoch: int
     others: dict[int, int]
     floor: int
     armed: bool = False
+    copies: bool = False
 
 
 class OwnerStore(Protocol):

@@ -47,8 +47,7 @@ class OwnershipPorts:
     wanted: Callable[[str], bool]  # whether a CONNECT waits for it
     needed: Callable[[str], bool]  # whether this node must keep its key even without a session of it
     arm: Callable[[str], bytes]  # the record of the will that the next claim registers; empty: none
-    # a claim is answered, with the epoch in which it has registered the will that it brought; 0: it has registered none
-    armed: Callable[[str, int], None]
+    claimed: Callable[[str, Claimed], None]  # a claim is answered
 
 
 class Ownership:
@@ -144,7 +143,7 @@ class Ownership:
     def _claimed(self, client_id: str, claimed: Claimed) -> None:
         under_way = self._claiming.pop(client_id)
         self.newest = max(self.newest, claimed.epoch)
-        self._ports.armed(client_id, claimed.epoch if claimed.armed else 0)
+        self._ports.claimed(client_id, claimed)
         if client_id in self._again:
             del self._again[client_id]
             self._claims[client_id] = self._written[client_id] = None

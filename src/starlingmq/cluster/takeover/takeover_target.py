@@ -158,8 +158,6 @@ class TakeoverTarget:
             inbound.learn_holders(node, frame)
         if isinstance(frame, Head) and not frame.had_will:
             inbound.wills.answered(node, frame.held == OVERTAKEN)
-            if frame.held != OVERTAKEN and inbound.is_asked(node):
-                self._migrations.ports.wills.reports_none(inbound.client_id, node)
         claims = self._ctx.cluster.claims
         if isinstance(frame, Head) and frame.held in (NOTHING, PASSED_ON) and node in inbound.sources and claims:
             claims.found_nothing(inbound.client_id, node, inbound.epoch_of(node))

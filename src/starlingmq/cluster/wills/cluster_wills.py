@@ -27,9 +27,9 @@ Invariants:
   will settled.
 - When another node has published the will of a client that is connected here, its connection is closed.
 - A will is never published after messages that its client publishes over a newer connection. A CONNECT waits for
-  earlier wills at this node, also for those that other nodes have taken, and settles those at other nodes. So other
-  nodes must find the key of this node (``OwnershipPorts.needed``) as long as it has a will, and a FIRING key is deleted
-  only once the will's retained message is in etcd.
+  earlier wills at this node, and for all that nodes have taken, and settles those at other nodes. So other nodes must
+  find the key of this node (``OwnershipPorts.needed``) as long as it has a will, and a FIRING key or a taken will is
+  deleted only once the will's retained message is in etcd.
 
 The parts, each of which reports to this module:
 
@@ -37,7 +37,7 @@ The parts, each of which reports to this module:
 - ``will_registration``: the records of this node's wills.
 - ``taken_wills``: wills of other nodes that this node has taken.
 - ``will_settlement``: wills that a client which is back has left at other nodes.
-- ``taken_away``: wills of this node that other nodes have taken.
+- ``taken_away``: clients whose wills other nodes have taken.
 - ``lost_wills``: wills of nodes that are gone.
 
 Pure: the core's wills and answers of a ``WillStore`` in; requests to it, and calls of ``core.connect.ending``, out.
@@ -51,7 +51,7 @@ from math import inf
 from typing import Final
 
 from starlingmq.cluster.etcd.etcd_requests import Request
-from starlingmq.cluster.takeover.owner_store import OwnerStore
+from starlingmq.cluster.takeover.owner_store import Claimed, OwnerStore
 from starlingmq.cluster.takeover.ownership import Ownership
 from starlingmq.cluster.takeover.transfer_frames import CANCELLED
 from starlingmq.cluster.view.subsystem import NodeLife, Subsystem, sooner
@@ -110,15 +110,14 @@ class ClusterWills(Subsystem):
         self.table = WillTable(broker, ownership)
         seconds = config.takeover_timeout
         self.registration = WillRegistration(self.table, self._wills, seconds, self._settled, store)
-        self.taken = TakenWills(owners, self.table, self.registration)
+        self.taken = TakenWills(self.table, self.registration)
         self.lost = LostWills(store, gone, connected, config.member_timeout, self.taken.take)
         self.settling = WillSettlements(
             store, seconds, connected, self.taken.is_unpublished, self.taken.is_published, self.taken.take
         )
         self._taken_away = TakenAway(self.settling)
         self._me = 0
-        self._members: dict[int, None] = {}
-        # client ids of which this node may have taken a will when another node asked for their sessions -> its epoch
+        # client ids that another node asked for while the records of this node were not read -> its epoch
         self._doubtful: dict[str, int] = {}
         self._unwritten: dict[str, None] = {}  # names whose ``sequence`` is not in etcd yet
 
@@ -131,7 +130,6 @@ class ClusterWills(Subsystem):
             facts = {}
         self._me = me
         self.registration.enter(me)
-        self.taken.enter(me)
         self.lost.enter(me)
         self.settling.enter(me)
         for session in self._ctx.sessions.values():
@@ -149,7 +147,6 @@ class ClusterWills(Subsystem):
             self._wills.change(name)
 
     def set_members(self, numbers: dict[int, None]) -> None:
-        self._members = numbers
         self.lost.set_members(numbers)
 
     def give_up(self, facts: dict[bytes, bytes]) -> None:
@@ -184,7 +181,7 @@ class ClusterWills(Subsystem):
         """Another node has taken this will, or cancelled it."""
         self._remember(self._ctx.now)  # the will may have become due in this turn
         if settled.taker not in (0, self._me) and not name.startswith(TAKEN):
-            self._taken_away.note(name, settled.taker, settled.id, self._ctx.now)
+            self._taken_away.note(name, self._ctx.now)
         for will in [will for will in entry.due if _is_settled(will, settled)]:
             entry.due.remove(will)
             self.table.drop_due(name, will)
@@ -223,12 +220,18 @@ class ClusterWills(Subsystem):
         self._remember(self._ctx.now)
         entry = self.table.get(client_id)
         if entry is None or not entry.due:
-            if self._has_unpublished_copy(client_id) or self._taken_away.is_unpublished(client_id):
+            if self._taken_away.is_unpublished(client_id, self._ctx.now):
                 return True
-            return not self._is_armed(client_id)
+            return self._has_unpublished_copy(client_id) or not self._is_armed(client_id)
         if client_id in self.table.held:
             self.table.end_hold(client_id)
         return True
+
+    def claimed(self, client_id: str, claimed: Claimed) -> None:
+        """The claim of a CONNECT is answered."""
+        if claimed.copies:
+            self._taken_away.note(client_id, self._ctx.now)
+        self.registration.armed(client_id, claimed.epoch if claimed.armed else 0)
 
     # The will of a CONNECT that waits
 
@@ -279,37 +282,29 @@ class ClusterWills(Subsystem):
         Returns whether that node has to look at this node's records, and the id of the last will that is due, which is
         not published before that node has settled it, or is lost; CANCELLED: none is due, or one is published, and its
         key is deleted soon; 0: only the records tell."""
-        pending = self.pending_of(client_id)
-        if not pending:
-            entry = self.table.get(client_id)
-            if not self._may_have_taken(client_id):
-                is_left = self.registration.is_under_way(client_id) or (entry is not None and entry.revision != 0)
-                return is_left, CANCELLED
+        pending, entry = self.pending_of(client_id), self.table.get(client_id)
+        if not pending and not self.registration.is_complete():
             self._doubtful[client_id] = max(epoch, self._doubtful.get(client_id, 0))
             return True, CANCELLED if entry is not None and entry.lived else 0
+        if not pending:
+            is_left = self.registration.is_under_way(client_id) or (entry is not None and entry.revision != 0)
+            return is_left or client_id in self._taken_away, CANCELLED
         if not self.table.entry(client_id).due:
             return True, CANCELLED
         self.table.hold(client_id, self._seconds, node)
         self._wills.change(client_id)
         return True, pending
 
-    def _may_have_taken(self, client_id: str) -> bool:
-        """Whether this node may have taken a will that the client left at yet another node, and not published it."""
-        if self._has_unpublished_copy(client_id):
-            return True
-        return not self.registration.is_complete() or self.settling.is_settling(client_id, self._members)
-
     def _has_unpublished_copy(self, client_id: str) -> bool:
         names = self.table.names_of(client_id)
         return any(name.startswith(TAKEN) and self.taken.is_unpublished(name) for name in names)
 
     def take_cleared(self, has: Callable[[str], bool]) -> list[tuple[str, int]]:
-        """Client ids, with epochs of other nodes, of which this node has taken no will after all, or published it.
+        """Client ids, with epochs of other nodes, of which this node, having read its records, has no will after all.
         ``has``: whether it has anything else; if not, its owner key is not needed."""
-        if not self._doubtful:
+        if not self._doubtful or not self.registration.is_complete():
             return []
-        doubtful = self._doubtful.items()
-        cleared = [(name, epoch) for name, epoch in doubtful if not (has(name) or self._may_have_taken(name))]
+        cleared = [(name, epoch) for name, epoch in self._doubtful.items() if not has(name)]
         for client_id, _ in cleared:
             del self._doubtful[client_id]
         return cleared
@@ -319,10 +314,6 @@ class ClusterWills(Subsystem):
     ) -> bool:
         """As ``WillSettlements.settle``."""
         return self.settling.settle(client_id, node, epoch, user, clean, will, since)
-
-    def reports_none(self, client_id: str, node: int) -> None:
-        """That node has answered ``leave`` with False."""
-        self._taken_away.has_nothing(client_id, node)
 
     def node_restarted(self, node: int) -> None:
         """That node was restarted: the wills that it had to settle before the restart are no longer left to it."""
@@ -421,6 +412,8 @@ class ClusterWills(Subsystem):
             return  # its answer leads back here
         if entry.sequence > self._written():
             self._unwritten[name] = None
+            if name.startswith(TAKEN):
+                self.taken.tell_published(name, entry)
         elif not self.registration.is_complete() and (entry.due or name.startswith(TAKEN)):
             return  # the end of the reading leads back here
         elif name.startswith(TAKEN):
@@ -471,7 +464,6 @@ class ClusterWills(Subsystem):
             if not self.table.has_steps():
                 break
             self._step(self.table.next_step())
-        self.taken.ask()
         return []
 
     def has_input(self) -> bool:

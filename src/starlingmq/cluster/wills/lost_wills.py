@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from starlingmq.cluster.wills.will_records import REGISTERED, SETTLED, TAKEN, RegisteredWill, taken_key
+from starlingmq.cluster.wills.will_records import REGISTERED, SETTLED, TAKEN, RegisteredWill, owner_of, taken_key
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillStore, WillUpdate
 
 TAKEN_PER_TURN: Final = 200  # wills of nodes that are gone; more in the next turns
@@ -98,7 +98,7 @@ class LostWills:
         if not self._gone(node):
             if self._gone_since.pop(node, None) is not None:
                 self._lost.pop(node, None)
-                for key in [key for key in self._plans if _owner(key)[0] == node]:
+                for key in [key for key in self._plans if owner_of(key)[0] == node]:
                     del self._plans[key]
         elif node not in self._lost and now >= self._gone_since.setdefault(node, now) + self._patience:
             self._lost[node] = None
@@ -127,7 +127,7 @@ class LostWills:
         return inf
 
     def _take(self, plan: Plan) -> None:
-        node, client_id = _owner(plan.key)
+        node, client_id = owner_of(plan.key)
         settled = RegisteredWill(SETTLED, plan.value.id, taker=self._me)
         copy = taken_key(self._me, node, client_id), plan.value
         self._store.change(WillUpdate(plan.key, plan.revision, settled, copy), self._changed)
@@ -139,7 +139,7 @@ class LostWills:
         elif record.value is not None:
             self._plans.pop(record.key, None)
             self._took(changed)
-            if _owner(record.key)[0] not in self._members:
+            if owner_of(record.key)[0] not in self._members:
                 self._delete(record)
 
     def _delete(self, record: WillRecord) -> None:
@@ -148,7 +148,7 @@ class LostWills:
     def _know(self, record: WillRecord) -> None:
         """Takes the record of another node's will."""
         self._plans.pop(record.key, None)
-        node, name = _owner(record.key)
+        node, name = owner_of(record.key)
         value = record.value
         if value is None or name.startswith(TAKEN):
             return
@@ -170,9 +170,3 @@ class LostWills:
             if node not in self._lost:
                 soonest = min(soonest, since + self._patience)
         return 0.0 if soonest == inf else soonest
-
-
-def _owner(key: bytes) -> tuple[int, str]:
-    """The node of a record, and its name there."""
-    node, _, name = key.partition(b"/")
-    return int(node), name.decode()

@@ -1,9 +1,10 @@
-"""Wills of this node that other nodes have taken, to publish them: the leader of the share, which took this node for
-gone, or a node to which the client had gone before it came back here.
+"""Clients of which other nodes have taken wills, to publish them: the leader of the share, which took their node for
+gone, or a node where the client was before it came here.
 
-Law: a client that is back here is not answered while such a will may still be published. This node deletes its key as
-soon as it has seen that the will is taken; so this is remembered here. It ends with the other node's copy, or with its
-word that it has nothing to publish, or after the time in which it may publish the copy (``WillSettlements``).
+Law: a CONNECT is not answered while such a will may still be published. The node of the will deletes its key as soon as
+it has seen that the will is taken, so no key leads to the copy. Therefore the leader says with each claim whether there
+are copies, and the node of the will remembers that it is taken, for a claim that was granted before. It ends when no
+copy is left (``WillSettlements.are_copies_gone``).
 """
 
 from __future__ import annotations
@@ -12,41 +13,44 @@ from typing import Final
 
 from starlingmq.cluster.wills.will_settlement import WillSettlements
 
-KEPT_SECONDS: Final = 60.0  # many times as long as a taken will may be published
+KEPT_SECONDS: Final = 60.0  # many times as long as a claim that was granted before may wait
 
 
 class TakenAway:
     def __init__(self, settling: WillSettlements) -> None:
         self._settling = settling
-        self._by_client: dict[str, tuple[int, int, float]] = {}  # client id -> (taker, id of the will, until); by time
+        self._until: dict[str, float] = {}  # client id -> when it is forgotten, in that order
 
     def __len__(self) -> int:
-        return len(self._by_client)
+        return len(self._until)
 
-    def note(self, client_id: str, taker: int, will: int, now: float) -> None:
-        """``taker`` has taken the client's will with that id."""
-        self._by_client.pop(client_id, None)
-        self._by_client[client_id] = taker, will, now + KEPT_SECONDS
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._until
 
-    def has_nothing(self, client_id: str, node: int) -> None:
-        """That node says that it has no will of the client to publish."""
-        if client_id in self._by_client and self._by_client[client_id][0] == node:
-            del self._by_client[client_id]
+    def note(self, client_id: str, now: float) -> None:
+        """Another node has taken a will of the client, and may publish it."""
+        self._settling.forget_copies(client_id)
+        self._keep(client_id, now)
 
-    def is_unpublished(self, client_id: str) -> bool:
+    def _keep(self, client_id: str, now: float) -> None:
+        self._until.pop(client_id, None)
+        self._until[client_id] = now + KEPT_SECONDS
+
+    def is_unpublished(self, client_id: str, now: float) -> bool:
         """Whether a will of the client that another node has taken may still be published. To be called until it
         returns False."""
-        found = self._by_client.get(client_id)
-        if found is None:
+        if client_id not in self._until:
             return False
-        if self._settling.is_published(client_id, found[0], found[1]):
-            del self._by_client[client_id]
+        if self._settling.are_copies_gone(client_id):
+            del self._until[client_id]
             return False
+        self._keep(client_id, now)
         return True
 
     def turn(self, now: float) -> None:
-        while self._by_client:
-            client_id, (_, _, until) = next(iter(self._by_client.items()))
+        while self._until:
+            client_id, until = next(iter(self._until.items()))
             if now < until:
                 break
-            del self._by_client[client_id]
+            del self._until[client_id]
+            self._settling.forget_copies(client_id)

@@ -16,7 +16,6 @@ class WillEntry:
 
     __slots__ = (
         "allowed_until",
-        "checked",
         "due",
         "held_by",
         "held_max",
@@ -38,7 +37,6 @@ class WillEntry:
         self.held_by = 0  # ... and while that node is connected, if it is known ...
         self.held_max = 0.0  # ... up to this time
         self.published = 0  # the id of the taken will that is published
-        self.checked = False  # a taken will that was not published in time: its client has not been back since
         self.sequence = 0  # of the retained message of the published will
 
     def hold(self, now: float, seconds: float, node: int) -> None:

@@ -19,7 +19,7 @@ from starlingmq.core.session.session import Client, Will
 from starlingmq.core.session.will_rule import due_after
 
 REGISTERED: Final = 0  # it may be published
-FIRING: Final = 1  # its own node is publishing it
+FIRING: Final = 1  # its own node is publishing it; of a taken will: it is published, and etcd has not what it retains
 SETTLED: Final = 2  # another node has taken it, or its client is back
 TAKEN: Final = "\0"  # then client id, "/", node number: a will taken from that node
 
@@ -32,7 +32,8 @@ class RegisteredWill(msgspec.Struct, array_like=True):
     """``seconds``: it is due at most this long after its connection was lost. ``due_at``: when exactly, in Unix
     seconds; 0.0: not known yet. ``delay``: the client's Will Delay Interval. ``epoch``: the one by which the node owned
     the client id then. SETTLED: all wills of lower epochs than ``epoch`` are, and the one with this id; ``taker`` is
-    the node that has taken it to publish it (0: none). The other fields are empty unless REGISTERED."""
+    the node that has taken it to publish it (0: none). The other fields are empty in FIRING and SETTLED records of a
+    node's own wills."""
 
     state: int
     id: int
@@ -72,11 +73,6 @@ def taken_key(taker: int, node: int, client_id: str) -> bytes:
     return wills_of(taker) + taken_name(node, client_id).encode()
 
 
-def taken_prefix(taker: int, client_id: str) -> bytes:
-    """The prefix of all wills that ``taker`` has taken of one client id, and of client ids that continue with "/"."""
-    return wills_of(taker) + f"{TAKEN}{client_id}/".encode()
-
-
 def taken_name(node: int, client_id: str) -> str:
     return f"{TAKEN}{client_id}/{node}"
 
@@ -84,6 +80,12 @@ def taken_name(node: int, client_id: str) -> str:
 def client_of(taken: str) -> str:
     """The client id in a name of ``taken_name``."""
     return taken[len(TAKEN) :].rpartition("/")[0]
+
+
+def owner_of(key: bytes) -> tuple[int, str]:
+    """The node of a record, and its name there."""
+    node, _, name = key.partition(b"/")
+    return int(node), name.decode()
 
 
 def is_taken(key: bytes) -> bool:
