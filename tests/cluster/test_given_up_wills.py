@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pytest
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_armed_wills import come
 from tests.cluster.test_shares import share_fleet
@@ -16,8 +15,6 @@ from starlingmq.cluster.shares.share_messages import Claim
 from starlingmq.cluster.wills.will_records import will_key
 from starlingmq.wire.mqtt import Connack, Connect, Publish, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL, Properties
-
-pytestmark = pytest.mark.interpreted_only("frames of compiled nodes cannot be held back one by one")
 
 LASTING: Final[Properties] = {SESSION_EXPIRY_INTERVAL: 3600}
 

@@ -8,6 +8,9 @@
 Laws:
 
 - Only a SERVING share executes requests: claims, changes of wills, reads. The others wait in their order.
+- ``Disarm`` is executed after the claims that its node has made before, so it finds what they have registered; the
+  deputy is told. It has no answer: if it is lost with its table, its node finds the record when it reads its wills
+  again in the next one, and deletes it. The claim, which it makes again there, brings the will no more.
 - A request is answered once the deputy has taken everything that the answer depends on. The same holds for news of a
   will that another node has changed. The deputy's own requests are answered at once: it takes the answer after all that
   was sent to it before. For the same reason the deputy answers claims: the answer is sent to it with the key, and it

@@ -98,6 +98,7 @@ class Shares(Subsystem):
         self._words: dict[int, ShareFrame] = {}  # to nodes with another version
         self._looked_at = -inf
         self._begun = False  # this incarnation has been in a table
+        self._prepared = 0  # ``is_prepared`` has found so many of the first shares to be, in this version
         # get an epoch below all that this incarnation can be granted
         self.on_begin: tuple[Callable[[int], None], ...] = ()
 
@@ -228,7 +229,10 @@ class Shares(Subsystem):
         not serve before: then the next node of a rolling restart can go."""
         if not self._taking_part:
             return False
-        return not any(self._lacks(share, pair) for share, pair in enumerate(self.table.pairs))
+        pairs = self.table.pairs
+        while self._prepared < len(pairs) and not self._lacks(self._prepared, pairs[self._prepared]):
+            self._prepared += 1
+        return self._prepared == len(pairs)
 
     def _lacks(self, share: int, pair: Pair) -> bool:
         if pair.leader == self._me and self.leader.state(share) is not LeadState.SERVING:
@@ -247,7 +251,7 @@ class Shares(Subsystem):
         if table.version == self.table.version and taking_part == self._taking_part:
             return
         copied = self.leader.copied()
-        self.table, self._taking_part = table, taking_part
+        self.table, self._taking_part, self._prepared = table, taking_part, 0
         self._channels = {}
         self._local.clear()
         self._asked, self._answering = [], []
