@@ -130,7 +130,7 @@ class PresenceWorld(World):
     def __init__(self, seed: int, trace: bool = False, losses: bool = False) -> None:
         """``losses``: nodes are lost again and again, for long, and some of them live."""
         super().__init__(seed, trace)
-        if losses:
+        if losses or self.loses_nodes:
             lose_nodes(self.plan, Random(f"losses {seed}"))
         self.plan.subscribers = []
         self.plan.publishers = self.plan.publishers[:1]

@@ -33,12 +33,16 @@ def main(name: str, doc: str | None, run: Callable[[int, bool], W], figures: Cal
     parser.add_argument("--failures", type=int, default=1, help="stop after so many")
     parser.add_argument("--seed", type=int, help="live this one again, with a trace")
     parser.add_argument("--without-etcd", action="store_true", help="etcd is away while the clients do what they do")
+    parser.add_argument(
+        "--losses", action="store_true", help="nodes are lost again and again (will_world, presence_world)"
+    )
     parser.add_argument("--one-machine", action="store_true", help="nodes that have ended do not count for a majority")
     parser.add_argument("--copies", type=int, default=1, help="cluster.copies; above 1, disks are lost")
     arguments = parser.parse_args()
     World.copies = arguments.copies
     World.one_machine = arguments.one_machine
     World.without_etcd = arguments.without_etcd
+    World.loses_nodes = arguments.losses
     logging.getLogger("starlingmq").setLevel(logging.CRITICAL)
     if arguments.seed is not None:
         run(arguments.seed, True)

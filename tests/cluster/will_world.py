@@ -6,7 +6,8 @@ Each connection leaves another will. Of each of them must hold, whatever fails:
 - it is published once at most;
 - it is not published after its client was back, if it was back before its delay was over;
 - in the end it is published, if its client was not back in time and did not take it back; unless its node kept nothing;
-- the leader of its share knows it when its client gets CONNACK.
+- the leader of its share knows it when its client gets CONNACK;
+- it is not published if its CONNECT was given up before its node could answer, unless nodes fail.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 from tests.cluster import seeded
@@ -33,8 +35,10 @@ from tests.sim.world import LIVENESS_MAX, World
 from starlingmq.cluster.shares.share_messages import WillWrite
 from starlingmq.cluster.shares.will_book import WillBook
 from starlingmq.cluster.wills.will_records import decode_will
+from starlingmq.core.connect.connecting import Connecting
 from starlingmq.core.connect.ending import Ending
 from starlingmq.core.context.ready import Ready
+from starlingmq.core.session.session import Client, Session
 from starlingmq.core.session.session import Will as CoreWill
 from starlingmq.wire.mqtt import Connect, Disconnect, Packet, Will
 from starlingmq.wire.properties import SESSION_EXPIRY_INTERVAL, WILL_DELAY_INTERVAL
@@ -88,8 +92,10 @@ class Publication:
 
 
 class Wisher(Person):
-    def __init__(self, books: Books, random: Random, node: Node, name: str) -> None:
+    def __init__(self, books: Books, random: Random, node: Node, name: str, hurry: Random) -> None:
+        """``hurry``: draws the CONNECTs that are given up before, or just after, their claims are granted."""
         super().__init__(books, random, node, name, 5, True)
+        self.hurry = hurry
         self.wishes: list[Wish] = []
         self.done = False  # it comes once more, to take its leave
         self.over = False
@@ -116,7 +122,8 @@ class Wisher(Person):
         clean = self.clean = not self.done and self.random.random() < 0.2
         will = Will(b"will", wish.payload, 1, False, {WILL_DELAY_INTERVAL: delay} if delay else {})
         self.say([Connect(5, self.name, clean, will=will, properties={SESSION_EXPIRY_INTERVAL: FOREVER})])
-        self.schedule.after(12.0, self._give_up, self._tries)
+        hurries = not self.done and self.hurry.random() < 0.15
+        self.schedule.after(self.hurry.choice([0.0, 0.003, 0.01, 0.5]) if hurries else 12.0, self._give_up, self._tries)
 
     def begin(self, present: bool) -> None:
         now = self.schedule.now
@@ -169,13 +176,15 @@ class WillWorld(World):
     def __init__(self, seed: int, trace: bool = False, losses: bool = False) -> None:
         """``losses``: nodes are lost again and again, for long, and some of them live."""
         super().__init__(seed, trace)
-        if losses:
+        if losses or self.loses_nodes:
             lose_nodes(self.plan, Random(f"losses {seed}"))
         self.plan.subscribers = []
         self.plan.publishers = self.plan.publishers[:1]
         self.plan.kind = "calm" if self.plan.kind == "local" else self.plan.kind
         self.more = Random(f"wills {seed}")
+        self.hurry = Random(f"hurry {seed}")
         self.wishers: list[Wisher] = []
+        self.accepted: dict[bytes, None] = {}  # payloads of wills of connections that a node has accepted
         self.published: dict[bytes, list[Publication]] = {}
         self.in_shares: dict[bytes, None] = {}  # payloads of wills that leaders of shares have registered
         self.pair_lost = False  # a leader and its deputy were lost together, and perhaps records of wills with them
@@ -185,7 +194,7 @@ class WillWorld(World):
         self.pair_lost = False  # the first leaders have asked all nodes
         super()._bring_people()
         for number in range(self.more.choice([2, 4, 8])):
-            wisher = Wisher(self.books, self.more, self.nodes[0], f"wisher{number}")
+            wisher = Wisher(self.books, self.more, self.nodes[0], f"wisher{number}", self.hurry)
             self.wishers.append(wisher)
             self.schedule.after(self.more.random(), wisher.come)
 
@@ -241,6 +250,8 @@ class WillWorld(World):
             told = told and (wish.found or not wish.node.gone)
             if told and wish.in_time() and any(at > wish.back_at for at in times) and not self.pair_lost:
                 found.append(f"the will {wish.payload!r} was published though its client had come back in time")
+            if times and wish.payload not in self.accepted and not self.plan.faulty:
+                found.append(f"the will {wish.payload!r} was published though its CONNECT was given up")
             if wish.polite and times and not self.plan.faulty:
                 found.append(f"the will {wish.payload!r} was published though its client had taken it back")
         return found
@@ -268,6 +279,13 @@ class WillWorld(World):
             self.trace.note("world", f"{will.message.payload!r} is published by n{ending.ctx.node}")
             publish(ending, will)
 
+        welcome = Connecting._welcome
+
+        def accepting(connecting: Connecting, client: Client, session: Session, *more: Any) -> bool:
+            if session.will is not None:
+                self.accepted[session.will.message.payload] = None
+            return welcome(connecting, client, session, *more)
+
         write = WillBook.write
 
         def writing(book: WillBook, revision: int, writes: Iterable[WillWrite]) -> None:
@@ -288,6 +306,7 @@ class WillWorld(World):
             patch.object(Ending, "publish_will", noting),
             patch.object(Commits, "commit", committing),
             patch.object(WillBook, "write", writing),
+            patch.object(Connecting, "_welcome", accepting),
             telling_of_lost_pairs(self._lose_pair),
         ):
             yield

@@ -50,6 +50,7 @@ class World:
     liveness_max = LIVENESS_MAX
     one_machine = False  # cluster.one_machine; the proxies of such a world end without looking like ended processes
     without_etcd = False  # etcd is away in the whole safety phase
+    loses_nodes = False  # nodes are lost again and again, for long, and some of them live: in worlds that know it
     copies = 1  # cluster.copies; above 1, disks are lost
     summaries = False  # two filters of one shape are enough for a summary
 
