@@ -12,7 +12,6 @@ from tests.cluster import (
     presence_world,
     shares_world,
     takeover_world,
-    test_share_wills,
     will_world,
 )
 from tests.few import few
@@ -29,8 +28,6 @@ from starlingmq.cluster.shares.share_table import Pair
 from starlingmq.cluster.shares.shares import Shares
 from starlingmq.cluster.shares.will_requests import WillRequests
 from starlingmq.cluster.takeover.owner_store import OwnerKey
-from starlingmq.cluster.takeover.transfer_frames import CANCELLED
-from starlingmq.cluster.wills.cluster_wills import ClusterWills
 
 INTERPRETED = pytest.mark.interpreted_only("compiled code takes no stand-ins, and is not patched")
 
@@ -138,14 +135,6 @@ def _is_deaf(self: WillRequests, news: WillNews) -> None:
     """A node that does not hear of what others do with its wills."""
 
 
-_leave = ClusterWills.leave
-
-
-def _tells_of_nothing_taken(self: ClusterWills, client_id: str, node: int, epoch: int) -> tuple[bool, int]:
-    told = _leave(self, client_id, node, epoch)
-    return told if self.pending_of(client_id) else (False, CANCELLED)
-
-
 class PlantedWill(NamedTuple):
     place: Any
     name: str
@@ -170,13 +159,6 @@ def test_each_mistake_with_wills_is_found(mistake: PlantedWill, monkeypatch: pyt
         lambda seed: mistake.world.run(seed, losses=mistake.losses),
     )
     assert found >= 0, "no seed below 20 finds it"
-
-
-@INTERPRETED
-def test_a_taken_will_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClusterWills, "leave", _tells_of_nothing_taken)
-    with pytest.raises(AssertionError):
-        test_share_wills.test_a_client_waits_for_its_will_that_yet_another_node_has_taken_and_not_published()
 
 
 @INTERPRETED

@@ -107,7 +107,7 @@ def test_the_end_of_a_copy_does_not_settle_a_later_will_of_the_same_node() -> No
 def test_a_taken_will_is_waited_for_as_long_as_its_taker_may_publish_it(connected: bool) -> None:
     world = Settling(*([2] if connected else []))
     copy = taken_key(2, 1, "c")
-    taken = TakenAway(world.found)
+    taken = TakenAway(world.found, 0.0)
     taken.note("c", world.now)
     world.put(copy, WILL)
     assert taken.is_unpublished("c", world.now) and not taken.is_unpublished("another", world.now)
@@ -125,16 +125,17 @@ def test_a_taken_will_is_waited_for_as_long_as_its_taker_may_publish_it(connecte
 
 def test_a_taken_will_ends_with_its_copy_or_is_forgotten_when_no_connect_waits() -> None:
     world = Settling(2)
-    taken = TakenAway(world.found)
+    taken = TakenAway(world.found, 0.0)
     taken.note("gone", world.now)
     assert taken.is_unpublished("gone", world.now)
     world.pass_time(0.1)
     assert not taken.is_unpublished("gone", world.now) and len(taken) == 0
     world.put(taken_key(2, 1, "c"), WILL)
     taken.note("c", world.now)
-    for _ in range(2):
-        world.pass_time(KEPT_SECONDS - 1.0)
+    for _ in range(5):
+        world.pass_time(KEPT_SECONDS / 3.0)
         taken.turn(world.now)
+        world.put(taken_key(2, 1, "c"), WILL)  # it has asked again
         assert taken.is_unpublished("c", world.now), "a CONNECT waits for it"
     world.pass_time(KEPT_SECONDS + 1.0)
     taken.turn(world.now)
@@ -145,7 +146,7 @@ def test_a_taken_will_ends_with_its_copy_or_is_forgotten_when_no_connect_waits()
 
 def test_each_will_that_a_node_takes_is_waited_for() -> None:
     world = Settling(2)
-    taken = TakenAway(world.found)
+    taken = TakenAway(world.found, 0.0)
     taken.note("c", world.now)
     assert taken.is_unpublished("c", world.now)
     world.pass_time(0.1)
@@ -317,7 +318,7 @@ def test_a_copy_that_is_given_up_or_was_published_by_an_earlier_incarnation_is_d
 
 
 def claims_are_told_of_no_copies() -> Any:
-    return patch.object(OwnerBook, "has_copies", lambda self, client_id, node: False)
+    return patch.object(OwnerBook, "has_copies", lambda self, client_id: False)
 
 
 def the_node_of_a_taken_will_says_that_there_was_none() -> Any:

@@ -24,6 +24,7 @@ from starlingmq.cluster.wills.will_records import (
     REGISTERED,
     SETTLED,
     RegisteredWill,
+    client_of_key,
     decode_will,
     encode_will,
     is_taken,
@@ -101,10 +102,10 @@ class OwnerBook:
             return None
         return WillChange(0, message.client_id, key, self.wills.revision(message.client_id, key), ((key, None),))
 
-    def has_copies(self, client_id: str, node: int) -> bool:
-        """Whether nodes other than this one have taken wills of the client id, and may publish them."""
-        wills = self.wills.of_client(client_id)
-        taken = [value for key, _, value in wills if is_taken(key) and node_of(key) != node]
+    def has_copies(self, client_id: str) -> bool:
+        """Whether nodes have taken wills of the client id, and may publish them. The node of the claim counts as well:
+        it may not know yet what it, or its earlier incarnation, has taken."""
+        taken = [value for key, _, value in self.wills.of_client(client_id) if is_taken(key)]
         return any(decode_will(value).state == REGISTERED for value in taken)
 
     def _with_suspected(self, found: tuple[OwnerKey, ...], node: int) -> tuple[OwnerKey, ...]:
@@ -142,9 +143,17 @@ class OwnerBook:
         self.counter = max(self.counter, revision)
 
     def state_wills(self, node: int, stated: tuple[WillKey, ...]) -> None:
-        """The node has said which wills it has."""
-        self.wills.replace_node(node, stated, self.collected << VERSION_SHIFT)
+        """The node has said which wills it has. One that it has taken does not count if this book has not known of it,
+        and the client id was granted to another node since: that claim was told of no copies."""
+        counted = tuple([each for each in stated if not (is_taken(each[0]) and self._is_overtaken(node, each[0]))])
+        self.wills.replace_node(node, counted, self.collected << VERSION_SHIFT)
         self.counter = max([self.counter, *[revision for _, revision, _ in stated]])
+
+    def _is_overtaken(self, node: int, taken: bytes) -> bool:
+        client_id, collected = client_of_key(taken), self.collected << VERSION_SHIFT
+        if self.wills.revision(client_id, taken):
+            return False
+        return any(key.node != node and key.epoch > collected for key in self.read(client_id))
 
     def read(self, client_id: str) -> tuple[OwnerKey, ...]:
         return self.keys.get(client_id, ())

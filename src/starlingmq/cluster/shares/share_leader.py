@@ -271,7 +271,7 @@ class ShareLeader:
 
     def _grant(self, led: LedShare, claim: Claim, key: OwnerKey, found: tuple[OwnerKey, ...], will: bytes) -> None:
         """The deputy answers, if there is one. ``will``: the record that is written with the key."""
-        copies = led.book.has_copies(claim.client_id, key.node)
+        copies = led.book.has_copies(claim.client_id)
         self._keep(led, KeyChanged(led.share, claim.client_id, key, claim.ticket, found, will, copies))
         if not led.pair.deputy:
             self._links.send(key.node, OwnerAnswer(claim.ticket, key.epoch, found, will != b"", copies))

@@ -58,7 +58,7 @@ class Read(msgspec.Struct, array_like=True, tag=3, frozen=True):
 class OwnerAnswer(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """``epoch``: of the claim, or the highest of the share. ``keys``: before the claim; of a release: the later key
     that it has not deleted. ``armed``: the will of the claim is registered, in the revision ``epoch``. ``copies``:
-    other nodes have taken wills of the client id, and may publish them."""
+    nodes have taken wills of the client id, and may publish them."""
 
     ticket: int
     epoch: int

@@ -26,7 +26,7 @@ class OwnerKey(NamedTuple):
 
 class Claimed(NamedTuple):
     """A claim was granted. ``others``: nodes with a key before, and their epochs, without the claiming node. Everything
-    of epochs below ``floor`` was discarded. ``armed``: the will that came with it is registered. ``copies``: other
+    of epochs below ``floor`` was discarded. ``armed``: the will that came with it is registered. ``copies``:
     nodes have taken wills of the client id, and may publish them."""
 
     epoch: int

@@ -115,7 +115,7 @@ class ClusterWills(Subsystem):
         self.settling = WillSettlements(
             store, seconds, connected, self.taken.is_unpublished, self.taken.is_published, self.taken.take
         )
-        self._taken_away = TakenAway(self.settling)
+        self._taken_away = TakenAway(self.settling, config.takeover_limit)
         self._me = 0
         # client ids that another node asked for while the records of this node were not read -> its epoch
         self._doubtful: dict[str, int] = {}
@@ -464,6 +464,7 @@ class ClusterWills(Subsystem):
             if not self.table.has_steps():
                 break
             self._step(self.table.next_step())
+        self.taken.take_again(now)
         return []
 
     def has_input(self) -> bool:

@@ -3,8 +3,8 @@ gone, or a node where the client was before it came here.
 
 Law: a CONNECT is not answered while such a will may still be published. The node of the will deletes its key as soon as
 it has seen that the will is taken, so no key leads to the copy. Therefore the leader says with each claim whether there
-are copies, and the node of the will remembers that it is taken, for a claim that was granted before. It ends when no
-copy is left (``WillSettlements.are_copies_gone``).
+are copies, and the node of the will remembers that it is taken, for a claim that was granted before, as long as that
+may wait. It ends when no copy is left (``WillSettlements.are_copies_gone``).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Final
 
 from starlingmq.cluster.wills.will_settlement import WillSettlements
 
-KEPT_SECONDS: Final = 60.0  # many times as long as a claim that was granted before may wait
+KEPT_SECONDS: Final = 60.0  # longer than any CONNECT may wait
 
 
 class TakenAway:
-    def __init__(self, settling: WillSettlements) -> None:
+    def __init__(self, settling: WillSettlements, limit: float) -> None:
+        """``limit``: for how many seconds a CONNECT waits at most, here or elsewhere."""
         self._settling = settling
+        self._kept = limit + KEPT_SECONDS
         self._until: dict[str, float] = {}  # client id -> when it is forgotten, in that order
 
     def __len__(self) -> int:
@@ -29,12 +31,12 @@ class TakenAway:
 
     def note(self, client_id: str, now: float) -> None:
         """Another node has taken a will of the client, and may publish it."""
-        self._settling.forget_copies(client_id)
+        self._settling.copies_again(client_id)
         self._keep(client_id, now)
 
     def _keep(self, client_id: str, now: float) -> None:
         self._until.pop(client_id, None)
-        self._until[client_id] = now + KEPT_SECONDS
+        self._until[client_id] = now + self._kept
 
     def is_unpublished(self, client_id: str, now: float) -> bool:
         """Whether a will of the client that another node has taken may still be published. To be called until it

@@ -13,12 +13,14 @@ Laws:
 - A taken will is published only within the time that the last change of its record allows
   (``WillEntry.allowed_until``).
 - Wherever its client connects, it gets no CONNACK while the taken will is REGISTERED: the leader says with each claim
-  that there is one (``OwnerBook.has_copies``), and the CONNECT waits until it is not, or deletes it after
-  ``takeover_timeout`` if this node is not connected. So however late, a record that is unchanged may be taken again.
+  that there is one (``OwnerBook.has_copies``), and the CONNECT waits until it is not, or deletes it once it has been
+  unchanged for too long (``will_settlement``). So however late, a record that is unchanged may be taken again.
 - A node without storage does not know whether its earlier incarnation has published a copy, and answered the client.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from msgspec import structs
 
@@ -27,6 +29,8 @@ from starlingmq.cluster.wills.will_records import FIRING, REGISTERED, will_from
 from starlingmq.cluster.wills.will_registration import WillRegistration
 from starlingmq.cluster.wills.will_store import WillChanged, WillRecord
 from starlingmq.cluster.wills.will_table import WillTable
+
+AGAIN_MAX: Final = 200  # wills taken again that are not published yet: with more, none would be published in time
 
 
 class TakenWills:
@@ -38,6 +42,8 @@ class TakenWills:
         self._table = table
         self._registration = registration
         self._since = 0
+        self._late: dict[str, None] = {}  # names of wills to be taken again, in their order
+        self._again: list[str] = []  # names of those that were
 
     def begin(self, revision: int) -> None:
         """All changes that this incarnation makes have higher revisions."""
@@ -87,4 +93,22 @@ class TakenWills:
                 entry.due.append(will_from(known))
                 self._table.have_due(name)
         else:
-            self._registration.amend(name, entry, known)
+            self._late[name] = None
+
+    def take_again(self, now: float) -> None:
+        """Wills that this node, or an earlier incarnation, has taken and not published in time. To be called in each
+        turn, after its steps."""
+        if not self._late or not self._registration.is_complete():
+            return
+        self._again = [name for name in self._again if name not in self._late and self.is_unpublished(name)]
+        while self._late and len(self._again) < AGAIN_MAX:
+            name = next(iter(self._late))
+            del self._late[name]
+            entry = self._table.get(name)
+            if entry is None or entry.known is None or self._registration.is_under_way(name):
+                continue  # its answer leads back here
+            if now < entry.allowed_until or not self.is_unpublished(name):
+                self._table.look_later(name)
+                continue
+            self._again.append(name)
+            self._registration.amend(name, entry, entry.known)

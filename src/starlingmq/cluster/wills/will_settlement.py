@@ -2,9 +2,9 @@
 
 A CONNECT that finds other nodes' keys of its client id waits until their wills of earlier epochs are settled. For each
 of them, the records of the client id (``will_records``) are read. Wills that nodes have taken from others come first:
-each is waited for until it is published, and its copy gone. If its node is not connected, and the copy has not changed
-for ``fire_seconds``, the copy is deleted: that will is lost. Then the record of the other node is changed, if it is
-unchanged since:
+each is waited for until it is published, and its copy gone. If the copy has not changed for ``fire_seconds`` and its
+node is not connected, or for ``STUCK`` times as long and its node is connected (its disk may be full, or it reaches no
+leader), the copy is deleted: that will is lost. Then the record of the other node is changed, if it is unchanged since:
 
     ======================================  ========================================================================
     the record                              this node
@@ -44,6 +44,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
@@ -63,8 +64,13 @@ from starlingmq.cluster.wills.will_store import WillChanged, WillRecord, WillSto
 from starlingmq.core.session.session_user import BY_USER, is_anothers
 from starlingmq.core.session.will_rule import is_cancelled
 
-AGAIN_SECONDS: Final = 0.03  # between two reads of a will that another node is publishing
+AGAIN_SECONDS: Final = 0.03  # between two reads of a will that another node is publishing ...
+AGAIN_MAX: Final = 1.0  # ... at most, once it has been unchanged for long
+AGAIN_SHARE: Final = 0.1  # of the time for which it is unchanged
 PATIENCE: Final = 1.1  # clocks of two nodes differ slightly in speed
+STUCK: Final = (
+    10.0  # times ``fire_seconds``: a connected node that has not published a copy by then is waited for no more
+)
 KEPT_SECONDS: Final = 60.0  # how long the result is kept for the CONNECT that asks for it
 
 
@@ -74,7 +80,6 @@ class Settlement:
     not answered; 0: it could not be asked, or is of an earlier version."""
 
     __slots__ = (
-        "again_at",
         "clean",
         "client_id",
         "done",
@@ -102,7 +107,6 @@ class Settlement:
         self.will = 0
         self.done = False
         self.final = False  # this node has taken the will, or the other one publishes it: then the key is deleted
-        self.again_at = 0.0
         self.revision = -1  # of the key, or of the newest copy, as first read ...
         self.seen_at = 0.0  # ... and when
         self.seen = 0  # id of the will that the key had
@@ -144,7 +148,8 @@ class WillSettlements:
         self._me = 0
         self._settlements: dict[bytes, Settlement] = {}  # by ``Settlement.key``
         self._concluded: deque[Settlement] = deque()  # in the order in which they are forgotten
-        self._again: deque[Settlement] = deque()  # to be read again later, in order of time
+        self._again: list[tuple[float, int, Settlement]] = []  # a heap of those to be read again later: when, number
+        self._count = 0  # of these numbers
         self._now = 0.0
 
     def enter(self, me: int) -> None:
@@ -166,12 +171,16 @@ class WillSettlements:
             return found.done
         if found is not None:
             self._forget(found)
-        found = self._begin(node, client_id, epoch)
+        found = self._begin(node, client_id, epoch, None if self._connected(node) else found)
         found.user, found.clean, found.will, found.since = user, clean, will, since
         return False
 
-    def _begin(self, node: int, client_id: str, epoch: int) -> Settlement:
+    def _begin(self, node: int, client_id: str, epoch: int, before: Settlement | None = None) -> Settlement:
+        """``before``: of an earlier CONNECT. For how long a record has been unchanged counts on: else a node that is
+        gone would lock out a client that gives up its CONNECTs early."""
         begun = Settlement(node, client_id, epoch)
+        if before is not None and before.revision > 0:
+            begun.revision, begun.seen_at = before.revision, before.seen_at
         self._settlements[begun.key] = begun
         self._read(begun)
         return begun
@@ -184,8 +193,15 @@ class WillSettlements:
             self._forget(found)
         return found.done
 
+    def copies_again(self, client_id: str) -> None:
+        """There may be another copy, which an earlier look at copies has missed."""
+        found = self._settlements.get(will_key(self._me, client_id))
+        if found is not None:
+            self._forget(found)
+            self._begin(self._me, client_id, 0, found)
+
     def forget_copies(self, client_id: str) -> None:
-        """There is another copy, which an earlier look at copies may have missed."""
+        """No CONNECT waits for them."""
         found = self._settlements.get(will_key(self._me, client_id))
         if found is not None:
             self._forget(found)
@@ -198,8 +214,8 @@ class WillSettlements:
         self._now = now
         while self._concluded and now >= self._concluded[0].forget_at:
             self._forget(self._concluded.popleft())
-        while self._again and now >= self._again[0].again_at:
-            self._read(self._again.popleft())
+        while self._again and now >= self._again[0][0]:
+            self._read(heappop(self._again)[2])
 
     def _forget(self, settlement: Settlement) -> None:
         settlement.done = True
@@ -216,8 +232,10 @@ class WillSettlements:
             self._concluded.append(settlement)
 
     def _look_again(self, settlement: Settlement) -> None:
-        settlement.again_at = self._now + AGAIN_SECONDS
-        self._again.append(settlement)
+        unchanged = self._now - settlement.seen_at if settlement.node == self._me else 0.0
+        self._count += 1
+        again_at = self._now + min(max(AGAIN_SECONDS, AGAIN_SHARE * unchanged), AGAIN_MAX)
+        heappush(self._again, (again_at, self._count, settlement))
 
     # Records
 
@@ -238,19 +256,23 @@ class WillSettlements:
             self._look_at(settlement, found[0] if found else WillRecord(settlement.key, 0, None))
 
     def _is_awaited(self, settlement: Settlement, record: WillRecord) -> bool:
-        """Whether it is the copy of a will that a node has taken, and may publish; or has published, unless there is
-        nothing else to settle: etcd may have what it retains much later."""
+        """Whether it is the copy of a will that a node has taken, and may publish; or that the other node has taken and
+        published, but etcd does not have yet what it retains."""
         value = record.value
-        if not is_taken(record.key) or (value is not None and value.state == FIRING and settlement.node == self._me):
+        if not is_taken(record.key):
             return False
         node, name = owner_of(record.key)
+        if value is not None and value.state == FIRING and (node != settlement.node or node == self._me):
+            return False
         return node != self._me or (value is not None and not self._published(name, value.id))
 
     def _look_at_copies(self, settlement: Settlement, copies: list[WillRecord]) -> None:
         self._see(settlement, max([each.revision for each in copies]))
         for each in copies if not self._is_patient(settlement) else ():
             node, _ = owner_of(each.key)
-            if node != self._me and not self._connected(node):
+            published = each.value is not None and each.value.state == FIRING
+            stuck = not published and self._now >= settlement.seen_at + STUCK * self._fire_seconds
+            if node != self._me and (stuck or not self._connected(node)):
                 self._change(each.key, each.revision, None)
         self._look_again(settlement)
 
@@ -357,4 +379,4 @@ class WillSettlements:
 
     def wake_at(self) -> float:
         """When ``turn`` has to be called without an event; 0.0: never."""
-        return self._again[0].again_at if self._again else 0.0
+        return self._again[0][0] if self._again else 0.0
