@@ -34,8 +34,8 @@ def test_a_connect_does_not_wait_for_the_queues_of_other_sessions(patience: floa
     kept="tests/cluster/test_takeover_storms.py::test_sessions_with_large_windows_go_where_their_clients_are_now"
 )
 def test_clients_that_connect_elsewhere_again_and_again_do_not_multiply_the_work() -> None:
-    """They wait for twice as long as a takeover takes without any load (0.33 s). A session may move on before its client
-    has got it, but its queue is not far by then."""
+    """They wait for twice as long as a takeover takes without any load (0.33 s). A session may move on before its
+    client has got it, but its queue is not far by then."""
     storm = finished(400, 0.6)
     assert storm.connects > 400, "no client was impatient"
     assert storm.parts < 1.5 * 400 * QUEUED, storm.told()
