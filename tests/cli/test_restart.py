@@ -7,8 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
-from time import sleep
 
 import psutil
 import pytest
@@ -79,7 +79,8 @@ def test_a_restart_keeps_the_umask_of_the_start_and_outlives_a_reload_that_comes
         with subprocess.Popen(words) as ctl:
             while ctl.poll() is None and command.process.poll() is None:
                 command.process.send_signal(signal.SIGHUP)
-                sleep(0.05)
+                with suppress(subprocess.TimeoutExpired):
+                    ctl.wait(0.05)
             if command.process.poll() is not None:
                 ctl.kill()
         assert command.process.poll() is None and ctl.returncode == 0

@@ -1,8 +1,9 @@
 """``starlingmq ctl cluster restart``: a node, or all of them one after the other, each once all is well again.
 
-The law: a node is told to restart only while every member is there and the loss of one would lose nothing, and the next
-one only after the last serves again. Nothing is given up because it takes long: what is waited for is shown, and the
-command can be ended at any moment, which leaves the nodes as they are.
+The law: a node is told to restart only while every member is there and the loss of one would lose nothing, or, with
+``--force``, while nothing is worse than when the command began; the next one only after the last serves again. Nothing
+is given up because it takes long: what is waited for is shown, and the command can be ended at any moment, which leaves
+the nodes as they are.
 """
 
 from __future__ import annotations
