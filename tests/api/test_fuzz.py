@@ -71,6 +71,9 @@ class Broker:
             return self.values(self.document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], depth + 1)
         if "enum" in schema:
             return st.sampled_from(schema["enum"])
+        if "allOf" in schema:
+            (one,) = schema["allOf"]  # with a description beside it
+            return self.values(one, depth + 1)
         for several in ("oneOf", "anyOf"):
             if several in schema:
                 rest = {key: value for key, value in schema.items() if key != several}

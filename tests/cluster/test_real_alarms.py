@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.real import Cluster, Node
+from tests.cluster.test_real_copies import copied
 
 from starlingmq.client import Client
 
@@ -34,6 +35,7 @@ async def test_a_lost_node_missing_copies_and_an_etcd_without_majority_are_alarm
     """The last node serves the data of another one, and is connected to it: it has a quorum, and no etcd."""
     with Cluster(tmp_path, 3, {"copies": 3, "min_copies": 3}, proxies=False) as cluster:
         await cluster.whole()
+        await copied(cluster, 3)
         one, two, three = cluster.nodes
         await cluster.until(lambda: alarms(one) == {}, "nothing is wrong", SECONDS)
         async with Client(one.url) as client:
@@ -54,6 +56,7 @@ async def test_a_lost_node_missing_copies_and_an_etcd_without_majority_are_alarm
 async def test_data_that_only_one_node_has_is_an_alarm_until_another_one_has_it(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3, {"copies": 2, "min_copies": 1}, proxies=False) as cluster:
         await cluster.whole()
+        await copied(cluster, 2)
         one, _, three = cluster.nodes
         await cluster.until(lambda: alarms(one) == {}, "nothing is wrong", SECONDS)
         three.kill()
