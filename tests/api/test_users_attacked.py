@@ -12,6 +12,8 @@ import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
 
 from starlingmq.admin.access_table import FILE, AccessTable
+from starlingmq.api.asgi import Scope
+from starlingmq.api.guard import Guard
 from starlingmq.auth.acl import AclRule
 from starlingmq.auth.stored_access import StoredAccess, StoredRule
 from starlingmq.cli import workers
@@ -119,8 +121,16 @@ async def test_the_first_user_of_a_cluster_needs_force_since_other_nodes_may_hav
 
 
 async def test_an_operator_does_nothing_after_its_end_with_a_request_that_had_begun(
-    serve: Serve, ask: Ask, token_file: str, tmp_path: Path
+    serve: Serve, ask: Ask, token_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    admitted = asyncio.Event()
+    admit = Guard._admit
+
+    async def admit_and_tell(guard: Guard, scope: Scope) -> None:
+        await admit(guard, scope)
+        admitted.set()
+
+    monkeypatch.setattr(Guard, "_admit", admit_and_tell)
     auth = {"methods": ["password"], "api": {"token_file": token_file}, **OPEN}
     broker = await serve(auth=auth, node={"data_dir": str(tmp_path / "data")})
     await change(ask, broker, "POST", "/users", **ANN)
@@ -134,10 +144,11 @@ async def test_an_operator_does_nothing_after_its_end_with_a_request_that_had_be
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
     ]
+    admitted.clear()
     try:
         writer.write("\r\n".join([*head, "", ""]).encode() + body[:5])
-        await ask(broker, "GET", "/api/v1/users", auth=("ann", "right"), timeout=SECONDS)  # by now both are checked
-        await asyncio.sleep(0.5)
+        async with within(20.0):
+            await admitted.wait()
         await change(ask, broker, "DELETE", "/users", name="ann")
         writer.write(body[5:])
         async with within(20.0):
