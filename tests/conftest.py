@@ -168,12 +168,14 @@ def collects_backwards() -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of which ``-m`` selects no test are not loaded: more than half of them, in the interpreted half of
-    ``make test``. A file that is named is loaded."""
+    """Files of which ``-m`` or ``--quickest`` selects no test are not loaded: more than half of them, in the
+    interpreted half of ``make test``. A file that is named is loaded."""
     if collection_path.suffix != ".py" or any(Path(argument.partition("::")[0]).is_file() for argument in config.args):
         return None
     file = str(collection_path.relative_to(Path(__file__).parent))
-    if may_select(config.getoption("-m"), way_of(file), may_be_marked(collection_path)):
+    seconds = config.getoption("--quickest")
+    is_slow = seconds is not None and f"tests/{file}" in durations.slower_than(seconds)
+    if not is_slow and may_select(config.getoption("-m"), way_of(file), may_be_marked(collection_path)):
         return None
     config.stash[LEFT_OUT].append(collection_path)
     return True
@@ -264,6 +266,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if way.hot and not way.both and patches is None:
             item.add_marker(pytest.mark.compiled_suffices)
     durations.sort_longest_first(items)
-    if (seconds := config.getoption("--quickest")) is not None:
-        items[:], others = durations.quickest(items, seconds)
-        config.hook.pytest_deselected(items=others)

@@ -17,6 +17,7 @@ import os
 import resource
 from collections.abc import Generator
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -100,19 +101,15 @@ def sort_longest_first(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (-lots[lot(file_of(item))], file_of(item)))
 
 
-def quickest(items: list[pytest.Item], seconds: float) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Those of the quickest files that take these seconds together, and the others. A new file is among the first."""
+@cache
+def slower_than(seconds: float) -> frozenset[str]:
+    """The files other than the quickest ones, which take these seconds together. A new file is among the quickest."""
     recorded: dict[str, float] = {}
     for (file, _), each in sorted(read().items()):  # interpreted, where that is recorded
         recorded[file] = each.seconds
-    left = seconds
-    taken: set[str] = set()
-    for file in sorted({file_of(item) for item in items}, key=lambda file: (recorded.get(file, 0.0), file)):
-        left -= recorded.get(file, 0.0)
-        if left < 0:
-            break
-        taken.add(file)
-    return [item for item in items if file_of(item) in taken], [item for item in items if file_of(item) not in taken]
+    ordered = sorted(recorded, key=lambda file: (recorded[file], file))
+    sums = accumulate(recorded[file] for file in ordered)
+    return frozenset(file for file, total in zip(ordered, sums, strict=True) if total > seconds)
 
 
 def file_of(item: pytest.Item) -> str:

@@ -13,6 +13,8 @@ import pytest
 from tests import durations
 from tests.durations import COMPILED, PURE, Duration
 
+ROOT = Path(__file__).parents[1]
+
 RECORDING = """
 from pathlib import Path
 from tests import durations
@@ -87,11 +89,18 @@ def test_the_quickest_files_are_those_that_fit_into_the_seconds(monkeypatch: pyt
         ("tests/test_c.py", PURE): Duration(4.0, 4.0, 9),
     }
     monkeypatch.setattr(durations, "read", lambda: recorded)
-    items: list[Any] = [Item(f"tests/test_{name}.py::test_x") for name in ("c", "a", "new", "b")]
-    taken, others = durations.quickest(items, 5.5)
-    assert [item.nodeid.partition("::")[0] for item in taken] == [
-        "tests/test_a.py",
-        "tests/test_new.py",
-        "tests/test_b.py",
-    ]
-    assert others == [items[0]]
+    durations.slower_than.cache_clear()
+    try:
+        assert durations.slower_than(5.5) == {"tests/test_c.py"}
+        assert durations.slower_than(2.5) == {"tests/test_a.py", "tests/test_c.py"}
+        assert not durations.slower_than(9.0)
+    finally:
+        durations.slower_than.cache_clear()
+
+
+def test_files_that_are_not_among_the_quickest_are_not_loaded() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--quickest", "0.5", "tests/core", "tests/wire"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    collected = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert collected and collected.isdisjoint(durations.slower_than(0.5))
