@@ -1,6 +1,6 @@
 # Releases, packages and images, and their tests. Packages and images need root: debootstrap makes clean Debian systems in build/debian.
 
-.PHONY: build release test-upgrade deb test-deb image test-image test-pods wheels test-wheels
+.PHONY: build release test-upgrade deb test-deb image test-image wheels test-wheels
 
 build: setup-run ## source, compiled wheel and bill of materials (CycloneDX) in dist/
 	$(PY) -m build --no-isolation
@@ -21,11 +21,14 @@ test-deb: deb ready-pure ## install, start, upgrade and purge them on a Debian w
 image: ## container image in dist/ without a container engine, of the Debian packages (root)
 	scripts/build-image
 
-test-image: image ready-pure ## run, probe, stop and upgrade it with an OCI runtime (root, runc)
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_image.py $(ARGS)
+# The image of the Dockerfile is built too, on a Debian in place of its base image.
+test-image: image ready-pure .stamps/podman ## run both images, the compose file and the Kubernetes pods with podman: kill, lose a volume, upgrade (root)
+	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_image.py tests/packaging/test_compose.py tests/packaging/test_pods.py $(ARGS)
 
-test-pods: image ready-pure ## run the pods that the Helm chart renders, in network namespaces, with a rolling update (root, runc, helm)
-	STARLINGMQ_PURE=1 $(PY) -m pytest -q -m shipped tests/packaging/test_pods.py $(ARGS)
+.stamps/podman: requirements/podman.txt scripts/system-packages .stamps/installed
+	@PYTHON=$(PYTHON) scripts/system-packages containers
+	$(INSTALL) --require-hashes --requirement requirements/podman.txt
+	@touch $@
 
 wheels: .stamps/venv ## compiled wheels in dist/ for each Python of 3.11 to 3.13 that is here
 	scripts/build-wheels

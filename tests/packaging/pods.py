@@ -1,7 +1,8 @@
-"""StatefulSets run by hand: each pod is a container of runc in a network namespace of its own, on one bridge.
+"""StatefulSets run by hand: each pod is played by ``podman kube play`` with an address of its own on one network.
 
-Command, arguments, environment, volumes, probes and grace period are those of the manifest, and nothing else. Names of
-pods are in /etc/hosts of each container, in place of the DNS of headless services.
+Image, command, environment, security contexts, limits, mounts and grace period are those of the manifest. What podman
+does not know is done here: variables in commands, names of headless services (in /etc/hosts), volumes of secrets and
+configurations (files of this machine), claims (a directory with the group of ``fsGroup``), and probes.
 """
 
 from __future__ import annotations
@@ -9,107 +10,88 @@ from __future__ import annotations
 import os
 import re
 import ssl
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.packaging.runtime import Container, Image, bound, started
+import yaml
+
+from tests.packaging.podman import Container, Engine
 
 USER: Final = 10001
-BRIDGE: Final = "smqpods"
+NETWORK: Final = "pods"
 SUBNET: Final = "172.31.84"
 PATIENCE: Final = 120.0
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
 @contextmanager
-def bridge() -> Iterator[None]:
+def network(podman: Engine) -> Iterator[None]:
     """A network of this machine alone."""
-    ip("link", "add", BRIDGE, "type", "bridge")
+    podman("network", "create", "--subnet", f"{SUBNET}.0/24", NETWORK)
     try:
-        ip("addr", "add", f"{SUBNET}.1/24", "dev", BRIDGE)
-        ip("link", "set", BRIDGE, "up")
         yield
     finally:
-        ip("link", "delete", BRIDGE)
-
-
-@contextmanager
-def network(number: int) -> Iterator[str]:
-    """A network namespace with an address on the bridge; its path."""
-    name, inside, outside = f"smqpod{number}", f"smqi{number}", f"smqo{number}"
-    ip("netns", "add", name)
-    try:
-        ip("link", "add", outside, "type", "veth", "peer", "name", inside)
-        ip("link", "set", outside, "master", BRIDGE, "up")
-        ip("link", "set", inside, "netns", name)
-        for words in (
-            ("addr", "add", f"{SUBNET}.{number}/24", "dev", inside),
-            ("link", "set", inside, "up"),
-            ("link", "set", "lo", "up"),
-        ):
-            ip("-n", name, *words)
-        yield f"/run/netns/{name}"
-    finally:
-        # First: a link lives as long as its namespace, which waits for its last process.
-        subprocess.run(["ip", "link", "delete", outside], check=False, capture_output=True)
-        ip("netns", "delete", name)
+        podman("network", "rm", "--force", NETWORK)
 
 
 class Pod:
     """One pod of a StatefulSet. ``volumes``: the content of secrets and of the configuration, by the name of each."""
 
     def __init__(
-        self, image: Image, directory: Path, spec: dict[str, Any], name: str, number: int, volumes: dict[str, Path]
+        self,
+        podman: Engine,
+        image: str,
+        directory: Path,
+        spec: dict[str, Any],
+        name: str,
+        number: int,
+        volumes: dict[str, Path],
+        namespace: str,
     ) -> None:
+        self.image = image
         self.name = name
         self.address = f"{SUBNET}.{number}"
-        self._image = image
-        self._directory = directory
-        self._number = number
+        self.host = f"{self.name}.{spec['serviceName']}.{namespace}.svc"
+        self.hosts: list[dict[str, Any]] = []
+        self._podman = podman
+        self._file = directory / f"{self.name}.yaml"
+        self._claim = directory / f"data-{self.name}"
         self._pod = spec["template"]["spec"]
         (self._spec,) = self._pod["containers"]
         self._volumes = volumes
         self._claims = {each["metadata"]["name"] for each in spec["volumeClaimTemplates"]}
-        self._stack = ExitStack()
-        self.container: Container | None = None
+        self._fields = {"metadata.name": self.name, "metadata.namespace": namespace}
 
-    def start(self, namespace: str) -> None:
-        variables = {"metadata.name": self.name, "metadata.namespace": namespace}
-        env: dict[str, str] = {}
-        for each in self._spec.get("env", []):
-            if "value" in each:
-                env[each["name"]] = self._expanded(each["value"], env)
-            else:
-                env[each["name"]] = variables[each["valueFrom"]["fieldRef"]["fieldPath"]]
-        config = self._image.config["config"]
-        command = self._spec.get("command", config["Entrypoint"]) + self._spec.get("args", [])
-        words = [self._expanded(word, env) for word in command]
-        path = self._stack.enter_context(network(self._number))
-        pairs = [*config["Env"], *(f"{name}={value}" for name, value in env.items())]
-        self.container = self._stack.enter_context(
-            started(self._image, self._directory, words, pairs, list(self._mounts()), path)
-        )
+    @property
+    def container(self) -> Container:
+        return Container(self._podman, f"{self.name}-{self._spec['name']}")
+
+    def start(self) -> None:
+        if not self._claim.exists():
+            self._claim.mkdir(mode=0o770)
+            os.chown(self._claim, 0, USER)  # as fsGroup does
+            self._claim.chmod(0o2770)
+        self._file.write_text(yaml.safe_dump(self._document()))
+        self._podman("kube", "play", "--network", NETWORK, "--ip", self.address, self._file)
 
     def stop(self) -> None:
         """As Kubernetes: SIGTERM, and the grace period of the manifest."""
-        assert self.container is not None
         before = time.monotonic()
-        assert self.container.stop() == 0, self.container.log()[-3000:]
-        assert time.monotonic() - before < self._pod["terminationGracePeriodSeconds"]
-        self._stack.close()
-        self.container = None
+        grace = self._pod["terminationGracePeriodSeconds"]
+        assert self.container.stop(grace) == 0, self.container.log()[-3000:]
+        assert time.monotonic() - before < grace
+        self.remove()
 
-    def close(self) -> None:
-        self._stack.close()
+    def remove(self) -> None:
+        """At once, as if its machine were gone."""
+        self._podman("pod", "rm", "--force", "--time", "0", self.name)
+
+    def lose_its_volume(self) -> None:
+        self._claim.rename(self._claim.with_suffix(f".lost{time.monotonic_ns()}"))
 
     def probe(self, kind: str) -> bool:
         """Whether a probe of the manifest succeeds. Kubernetes does not check the certificate."""
@@ -128,30 +110,53 @@ class Pod:
     def wait_until_ready(self) -> None:
         end = time.monotonic() + PATIENCE
         while not self.probe("readinessProbe"):
-            assert self.container is not None
             assert time.monotonic() < end, f"{self.name} is not ready:\n{self.container.log()[-3000:]}"
             time.sleep(0.3)
 
-    def _mounts(self) -> Iterator[dict[str, Any]]:
-        hosts = self._directory / "hosts"
-        yield bound(hosts, "/etc/hosts")
-        sources = {}
+    def _document(self) -> dict[str, Any]:
+        env: dict[str, str] = {}
+        for each in self._spec.get("env", []):
+            field = each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+            env[each["name"]] = self._fields[field] if field else _expanded(each["value"], env)
+        container = {
+            **{key: self._spec[key] for key in ("name", "resources", "securityContext") if key in self._spec},
+            **{
+                key: [_expanded(word, env) for word in self._spec[key]]
+                for key in ("command", "args")
+                if key in self._spec
+            },
+            "image": self.image,
+            "imagePullPolicy": "Never",
+            "env": [{"name": name, "value": value} for name, value in env.items()],
+        }
+        sources = dict(self._sources())
+        mounts = [mount for mount in self._spec["volumeMounts"] if mount["name"] in sources]
+        container["volumeMounts"] = [
+            {key: mount[key] for key in ("name", "mountPath", "readOnly") if key in mount} for mount in mounts
+        ]
+        volumes = []
+        for mount in mounts:
+            source = sources[mount["name"]] / mount.get("subPath", "")
+            volumes.append({"name": mount["name"], "hostPath": {"path": str(source)}})
+        spec = {
+            **{key: self._pod[key] for key in ("securityContext", "terminationGracePeriodSeconds")},
+            "hostname": self.name,
+            "hostAliases": self.hosts,
+            "restartPolicy": "Never",
+            "containers": [container],
+            "volumes": volumes,
+        }
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self.name}, "spec": spec}
+
+    def _sources(self) -> Iterator[tuple[str, Path]]:
+        for name in self._claims:
+            yield name, self._claim
         for volume in self._pod["volumes"]:
             if "secret" in volume:
-                sources[volume["name"]] = self._volumes[volume["secret"]["secretName"]]
+                yield volume["name"], self._volumes[volume["secret"]["secretName"]]
             elif "configMap" in volume:
-                sources[volume["name"]] = self._volumes["config:" + volume["configMap"]["name"]]
-        for mount in self._spec["volumeMounts"]:
-            if mount["name"] in self._claims:
-                claim = self._directory / f"{mount['name']}-{self.name}"
-                if not claim.exists():
-                    claim.mkdir(mode=0o770)
-                    os.chown(claim, 0, USER)  # as fsGroup does
-                    claim.chmod(0o2770)
-                yield bound(claim, mount["mountPath"], writable=True)
-            elif mount["name"] in sources:
-                yield bound(sources[mount["name"]] / mount.get("subPath", ""), mount["mountPath"])
+                yield volume["name"], self._volumes["config:" + volume["configMap"]["name"]]
 
-    @staticmethod
-    def _expanded(text: str, env: dict[str, str]) -> str:
-        return re.sub(r"\$\((\w+)\)", lambda match: env[match[1]], text)
+
+def _expanded(text: str, env: dict[str, str]) -> str:
+    return re.sub(r"\$\((\w+)\)", lambda match: env[match[1]], text)
