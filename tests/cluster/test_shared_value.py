@@ -8,7 +8,7 @@ import pytest
 from tests.sim.etcd_model import EtcdModel, Session
 
 from starlingmq.cluster.etcd.etcd_requests import EtcdState, KeyValue, Txn, TxnAnswer, Watch
-from starlingmq.cluster.etcd.shared_value import AWAY, DONE, OVERTAKEN, UNKNOWN, SharedValue
+from starlingmq.cluster.etcd.shared_value import AWAY, DONE, OVERTAKEN, PENDING, UNKNOWN, SharedValue
 
 KEY = b"/starlingmq/c/access"
 STEP = 0.05
@@ -126,7 +126,7 @@ def test_a_doubled_answer_and_a_late_one_change_nothing() -> None:
 
 def test_the_second_of_two_operators_is_told_and_knows_the_first_change() -> None:
     value = known()
-    assert value.propose(b"mine") == "" and value.propose(b"again") == OVERTAKEN
+    assert value.propose(b"mine") == "" and value.propose(b"again") == PENDING
     (write,) = value.take_requests()
     assert isinstance(write, Txn)
     value.answered(TxnAnswer(write.tag, False, 9, ((KeyValue(KEY, b"theirs", 1, 8),),)), 1.0)

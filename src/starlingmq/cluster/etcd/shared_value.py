@@ -38,6 +38,7 @@ DONE: Final = ""
 OVERTAKEN: Final = "another node was faster"
 UNKNOWN: Final = "etcd has not confirmed the change, which may still take effect; look before you repeat it"
 AWAY: Final = "etcd is away, so nothing can be changed"
+PENDING: Final = "etcd has not answered the change before this one yet; look at what it did, then try again"
 
 
 class SharedValue:
@@ -71,7 +72,7 @@ class SharedValue:
         if not self.known or not self._available:
             return AWAY
         if self._writing:
-            return OVERTAKEN
+            return PENDING
         get = Get(self._key)
         same = Compare(self._key, "mod_revision", "=", self._revision)
         self._writing = self._send((same,), (Put(self._key, value), get), (get,))

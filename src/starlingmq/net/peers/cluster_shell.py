@@ -274,7 +274,7 @@ class Cluster:
         """Replace the one that is known. Returns "", or one line that says why not; None: another node was faster. One
         at a time."""
         if refusal := self.access.propose(document):
-            return None if refusal == OVERTAKEN else refusal
+            return refusal
         self._writing = asyncio.get_running_loop().create_future()
         self._carry_access()
         try:
