@@ -6,10 +6,19 @@ import asyncio
 import errno
 import socket
 import ssl
+from typing import Final
 
 from starlingmq.client.endpoint import Endpoint, Tls
 from starlingmq.client.errors import ConnectFailed
 from starlingmq.client.link import Link, Owner
+
+NOT_YET_VALID, EXPIRED, OTHER_HOST, OTHER_ADDRESS = 9, 10, 62, 64  # X509_V_ERR_* of OpenSSL
+REMEDIES: Final = {
+    NOT_YET_VALID: "correct the clock of this machine or of the one that made the certificate",
+    EXPIRED: "renew it at the server",
+    OTHER_HOST: "connect by a name that is in it",
+    OTHER_ADDRESS: "connect by a name or address that is in it",
+}
 
 
 async def open_link(endpoint: Endpoint, tls: Tls, owner: Owner) -> Link:
@@ -52,7 +61,8 @@ async def _open(endpoint: Endpoint, context: ssl.SSLContext | None, owner: Owner
 def _sentence(endpoint: Endpoint, error: OSError) -> str:
     """Describe the error and its remedy, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {endpoint} is not trusted: {error.verify_message}; name its CA certificate"
+        remedy = REMEDIES.get(error.verify_code, "name its CA certificate")
+        return f"the certificate of {endpoint} is not trusted: {error.verify_message}; {remedy}"
     if isinstance(error, ssl.SSLError):
         return f"TLS handshake with {endpoint} failed: {error.reason or error}"
     if isinstance(error, socket.gaierror):
