@@ -48,7 +48,7 @@ def built(podman: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
     root, archive = directory / "root", directory / "root.tar"
     scripts = ROOT / "scripts"
     commands: tuple[list[str | Path], ...] = (
-        [scripts / "debian-chroot", root, "python3", "python3-venv", "ca-certificates"],
+        [scripts / "debian-chroot", root, "python3-dev", "python3-venv", "ca-certificates"],
         [scripts / "pip-settings", root],
         ["ln", "--symbolic", "python3", root / "usr/bin/python"],
         ["tar", "--create", "--file", archive, "--directory", root, "."],

@@ -30,6 +30,7 @@ network_config_dir = "{directory}/networks"
 log_driver = "k8s-file"
 default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 """
+MANY: Final = 20_000  # open files, and processes
 _numbers = count(1)
 
 
@@ -39,10 +40,7 @@ class Engine:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.program = directory / "podman"
-        self.files, self.processes = (
-            min(20_000, resource.getrlimit(kind)[1]) if resource.getrlimit(kind)[1] > 0 else 20_000
-            for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
-        )
+        self.files, self.processes = map(_allowed, (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
         configuration = directory / "containers.conf"
         configuration.write_text(CONFIGURATION.format(directory=directory, files=self.files, processes=self.processes))
         flags = f"--root {directory}/storage --runroot {directory}/run --storage-driver overlay --log-level fatal"
@@ -50,7 +48,7 @@ class Engine:
         self.program.chmod(0o755)
 
     def __call__(self, *words: str | Path, expect: int | None = 0, stdin: bytes = b"", seconds: float = 120) -> str:
-        """What a command of podman writes to stdout, and to stderr."""
+        """The stdout and stderr of a command of podman."""
         done = subprocess.run(
             [self.program, *words],
             input=stdin,
@@ -71,6 +69,11 @@ class Engine:
         self("pod", "rm", "--all", "--force", "--time", "0", expect=None)
         self("rm", "--all", "--force", "--time", "0", expect=None)
         self("system", "reset", "--force", expect=None)
+
+
+def _allowed(kind: int) -> int:
+    hard = resource.getrlimit(kind)[1]
+    return MANY if hard == resource.RLIM_INFINITY else min(MANY, hard)
 
 
 @contextmanager
