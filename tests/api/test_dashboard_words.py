@@ -28,6 +28,7 @@ MADE: Final = (
     "latency.",
     "make.",
     "tab.",
+    "group.",
     "severity.",
 )  # a script adds the rest of the key
 

@@ -17,7 +17,7 @@ export async function activity(seen, parameters) {
   const told = await api("/activity", {sort, limit: LIMIT});
   const head = Object.fromEntries(Object.entries(SORTS).map(([key, name]) => [name, {sorted: key === sort ? "descending" : false, sort: () => go(key)}]));
   return [title, note, missing(told),
-    table({client: (one) => sessionLink(one.client_id), from: (one) => one.peer, "": slow, waiting: (one) => number(one.queued), "in flight": (one) => number(one.inflight ?? 0), dropped: (one) => number(one.dropped),
+    table({client: (one) => sessionLink(one.client_id), from: (one) => one.peer, slow, waiting: (one) => number(one.queued), "in flight": (one) => number(one.inflight ?? 0), dropped: (one) => number(one.dropped),
       "messages in/s": (one) => number(one.messages_in), "in/s": (one) => bytes(one.bytes_in), "out/s": (one) => bytes(one.bytes_out),
       subscriptions: (one) => number(one.subscriptions), ...nodeColumn(told.clients)}, told.clients, head)];
 }

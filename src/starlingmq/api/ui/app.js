@@ -3,6 +3,7 @@
 import {$, LoginNeeded, api, el, forgetWhatLacks, heading, maybe, replace} from "./base.js";
 import {choose, language, t} from "./language.js";
 import {Log} from "./log.js";
+import {makeTabs, showAlarms, showTab} from "./tabs.js";
 import {Tail} from "./tail.js";
 import {Trace} from "./trace.js";
 import {VIEWS} from "./views.js";
@@ -15,11 +16,8 @@ const LIVE = {
   trace: {make: (parameters) => new Trace(parameters)},
   log: {title: t("tab.log"), make: (parameters) => new Log(parameters)},
 };
-const TABS = ["overview", "clients", "sessions", "subscriptions", "activity", "topics", "hand", "retained", "groups", "streams", "nodes", "alarms", "droppers", "connectors", "bans", "rules", "settings", "actions", "log"];
 
-for (const name of TABS) $("tabs").append(el("a", {href: "#" + name, id: "tab-" + name}, (VIEWS[name] ?? LIVE[name]).title));
-$("tabs").append(el("a", {href: "/docs"}, "API"));
-$("tabs").setAttribute("aria-label", t("views"));
+makeTabs(Object.fromEntries(Object.entries({...VIEWS, ...LIVE}).map(([name, one]) => [name, one.title])));
 document.documentElement.lang = language;
 for (const one of document.querySelectorAll("[data-words]")) one.textContent = t(one.dataset.words);
 $("language").setAttribute("aria-label", t("language"));
@@ -48,15 +46,11 @@ $("login").querySelector("form").addEventListener("submit", async (event) => {
   verifying(false);
 });
 
-function settle(name, parts) {
+function settle(name, parts, clustered) {
   $("login").close();
   $("view").classList.remove("stale");
   if (parts) replace($("view"), parts);
-  for (const tab of $("tabs").children) {
-    const current = tab.id === "tab-" + name;
-    if (current && !tab.hasAttribute("aria-current")) tab.scrollIntoView({block: "nearest", inline: "center"});
-    tab.toggleAttribute("aria-current", current);
-  }
+  showTab(name, clustered);
   document.body.dataset.shown = name;
 }
 
@@ -111,19 +105,16 @@ async function refresh() {
     $("state").textContent = seen.ready.reasons.join("; ") || (degraded ? seen.cluster.summary : t("serving"));
     $("state").className = seen.ready.reasons.length || degraded ? "bad" : "ok";
     $("state").title = degraded ? seen.cluster.next : "";
-    settle(name, parts);
+    settle(name, parts, Boolean(seen.cluster));
   } catch (error) {
     if (mine === turn) complain(error);
   }
 }
 
-// The number of alarms, at the tab of their view.
 async function countAlarms() {
   if (document.hidden || $("login").open) return;
   const told = await maybe("/alarms").catch(() => null);
-  const count = told?.alarms.length ?? 0;
-  $("tab-alarms").textContent = VIEWS.alarms.title + (count ? ` (${count})` : "");
-  $("tab-alarms").classList.toggle("bad", told?.alarms.some((one) => one.severity === "critical") ?? false);
+  showAlarms(told?.alarms.length ?? 0, told?.alarms.some((one) => one.severity === "critical") ?? false);
 }
 
 addEventListener("hashchange", refresh);

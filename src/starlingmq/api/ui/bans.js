@@ -36,5 +36,5 @@ export async function bans(seen, parameters) {
   return [heading(t("tab.bans")), form, refused, missing(told),
     table({name: (one) => one.name, kind: (one) => t("col." + one.kind), ...nodeColumn(told.bans), "ends in (s)": (one) => number(one.seconds ?? 0),
       reason: (one) => one.reason, by: (one) => (t(one.everywhere ? "bans.operator" : "bans.node")),
-      "": (one) => el("button", {onclick: () => change("DELETE", {kind: one.kind, name: one.name}), "aria-label": t("bans.lift_of", {name: one.name})}, t("bans.lift"))}, told.bans)];
+      action: (one) => el("button", {onclick: () => change("DELETE", {kind: one.kind, name: one.name}), "aria-label": t("bans.lift_of", {name: one.name})}, t("bans.lift"))}, told.bans)];
 }

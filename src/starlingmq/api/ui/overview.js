@@ -99,7 +99,7 @@ export async function overview(seen) {
     traffic,
     heading(t("overview.latency", {node: seen.node})),
     latency,
-    table({"": ([name]) => MEASURED[name] ?? name, count: ([, one]) => number(one.count), "mean (ms)": ([, one]) => one.mean_ms,
+    table({measured: ([name]) => MEASURED[name] ?? name, count: ([, one]) => number(one.count), "mean (ms)": ([, one]) => one.mean_ms,
       "p50 (ms)": ([, one]) => one.p50_ms, "p99 (ms)": ([, one]) => one.p99_ms}, latencies),
     heading(t("overview.dropped")),
     table({reason: ([name]) => name, messages: ([, count]) => number(count)}, Object.entries(dropped).sort((a, b) => b[1] - a[1])),

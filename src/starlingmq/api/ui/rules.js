@@ -74,7 +74,7 @@ function userTable(told) {
     table({user: (one) => one.name, stored: (one) => one.stored.join(", "),
       clients: (one) => (one.clients ? el("a", {href: "#clients?" + new URLSearchParams({user: one.name})}, number(one.clients)) : "0"),
       "rights in the API": (one) => ROLES[one.api],
-      "": (one) => (one.origin === "operator" ? removal("/users", one.name) : ""),
+      action: (one) => (one.origin === "operator" ? removal("/users", one.name) : ""),
       test: (one) => el("a", {href: "#rules?" + new URLSearchParams({username: one.name}), "aria-label": t("users.test_of", {name: one.name})}, t("rules.link"))}, told.users), newUser, newPassword,
     told.total > told.users.length ? el("p", {class: "faint"}, t("of", {count: number(told.users.length), total: number(told.total)})) : ""];
 }
@@ -92,7 +92,7 @@ export async function rules(seen, parameters) {
     ? [el("p", {}, t("rules.default", {decision: t("decision." + told.default), file: told.file || t("rules.operators"), total: number(told.total)})),
       table({rule: (one) => [number(one.number), one.name].filter((part) => part).join(" "), decision: (one) => el("span", {class: one.decision === "allow" ? "ok" : "bad"}, t("decision." + one.decision)),
         actions: (one) => one.actions.join(", "), for: (one) => Object.entries(one.names).map(([name, value]) => `${name}: ${value}`).join("; ") || t("rules.all"),
-        applied: (one) => number(one.applied), "": (one) => (one.name ? removal("/rules", one.name) : "")}, told.rules)]
+        applied: (one) => number(one.applied), action: (one) => (one.name ? removal("/rules", one.name) : "")}, told.rules)]
     : [el("p", {}, t("rules.nofile"))];
   return [title, said, shown, answer, heading(t("rules.list")), refused, ...list, newRule, ...userTable(users)];
 }

@@ -1,0 +1,64 @@
+// The views, in groups: a row of groups, and below it the views of the group that is shown. A view of what is not configured is hidden, and so is a row
+// with one view.
+
+import {$, el, maybe} from "./base.js";
+import {t} from "./language.js";
+
+const GROUPS = {
+  now: ["overview", "alarms", "activity", "droppers"],
+  clients: ["clients", "sessions", "subscriptions", "bans"],
+  messages: ["topics", "hand", "retained", "groups", "streams"],
+  cluster: ["nodes"],
+  settings: ["settings", "rules", "connectors"],
+  log: ["log", "actions"],
+};
+// Views that a link leads to.
+const INNER = {session: "clients", message: "messages", waiting: "messages", trace: "messages"};
+const CONFIGURED = {streams: () => maybe("/streams").then((told) => told?.streams.length), connectors: () => maybe("/connectors").then((told) => told?.connectors.length)};
+
+const groupOf = (name) => INNER[name] ?? Object.keys(GROUPS).find((group) => GROUPS[group].includes(name)) ?? "now";
+const current = (link, is) => {
+  if (is && !link.hasAttribute("aria-current")) link.scrollIntoView({block: "nearest", inline: "center"});
+  link.toggleAttribute("aria-current", is);
+};
+let shown = "";
+
+export function makeTabs(titles) {
+  for (const [group, names] of Object.entries(GROUPS)) {
+    $("groups").append(el("a", {href: "#" + names[0], id: "group-" + group}, t("group." + group)));
+    $("tabs").append(...names.map((name) => el("a", {href: "#" + name, id: "tab-" + name}, titles[name])));
+  }
+  for (const name of Object.keys(CONFIGURED)) $("tab-" + name).dataset.absent = "";
+  $("groups").append(el("a", {href: "/docs"}, "API"));
+  $("groups").setAttribute("aria-label", t("views"));
+  $("tabs").setAttribute("aria-label", t("views.of_group"));
+}
+
+// The view of this name is shown; ``clustered``: this broker is a node of a cluster.
+export function showTab(name, clustered) {
+  const group = groupOf(name);
+  $("group-cluster").hidden = !clustered && group !== "cluster";
+  for (const link of $("groups").children) current(link, link.id === "group-" + group);
+  const among = () => {
+    for (const link of $("tabs").children) {
+      const own = link.id === "tab-" + name;
+      link.hidden = !GROUPS[group].includes(link.id.slice(4)) || ("absent" in link.dataset && !own);
+      current(link, own);
+    }
+    $("tabs").hidden = [...$("tabs").children].filter((link) => !link.hidden).length < 2;
+  };
+  among();
+  if (group === shown) return;
+  shown = group;
+  for (const [name, ask] of Object.entries(CONFIGURED)) {
+    if (GROUPS[group].includes(name)) ask().then((found) => { if (found) delete $("tab-" + name).dataset.absent; among(); }).catch(() => {});
+  }
+}
+
+// The number of alarms, at the view of alarms and at its group.
+export function showAlarms(count, critical) {
+  for (const [id, title] of [["tab-alarms", t("tab.alarms")], ["group-now", t("group.now")]]) {
+    $(id).textContent = title + (count ? ` (${count})` : "");
+    $(id).classList.toggle("bad", critical);
+  }
+}
