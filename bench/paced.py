@@ -128,7 +128,7 @@ class Run:
         period_ns = 1e9 / self.spec.rate
         end = time.monotonic_ns() + int(seconds * 1e9)
         while (now := time.monotonic_ns()) < end:
-            due = int((now - self.began) / period_ns)
+            due = int((now - self.began) / period_ns) + 1  # the first message is due at the start
             for _ in range(min(due - self.sent, BURST)):
                 sent = self.pairs[self.sent % len(self.pairs)].send()
                 self.lags.append(sent - self.began - int(self.sent * period_ns))

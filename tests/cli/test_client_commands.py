@@ -210,6 +210,12 @@ def test_bench_counts_every_message(broker: Broker, words: list[str]) -> None:
     assert 0 < result["latency_ms"]["p50"] <= result["latency_ms"]["max"]
 
 
+def test_bench_sends_a_message_at_its_planned_time_and_not_a_step_later(broker: Broker) -> None:
+    code, printed, errors = run("bench", "-L", broker.url, "--duration", "3", "--warmup", "0", "--rate", "2", "--json")
+    assert code == 0, errors
+    assert 0 < json.loads(printed)["latency_ms"]["p50"] < 250  # half a step: a step late, all have 500 ms and more
+
+
 def test_bench_prints_a_summary(broker: Broker) -> None:
     code, printed, _ = run("bench", "-L", broker.url, "--duration", "0.3", "--warmup", "0", "--rate", "100")
     assert code == 0

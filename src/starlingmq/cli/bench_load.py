@@ -384,7 +384,7 @@ class BenchWorker:
         step = 1e9 / self._load.rate
         planned = 0
         while self._publishers[0].running:
-            until = int((time.monotonic_ns() - started) / step)
+            until = int((time.monotonic_ns() - started) / step) + 1  # the first message is due at the start
             for number in range(planned, until):
                 self._publishers[number % len(self._publishers)].due(started + int(number * step))
             planned = max(planned, until)
