@@ -7,6 +7,7 @@ import pytest
 from starlingmq.client.events import Challenged, Completed, Connected, Ended, Refused
 from starlingmq.client.options import ConnectOptions, Subscription
 from starlingmq.client.state import CLOSING
+from starlingmq.wire.mqtt import encode
 from starlingmq.wire.packets import (
     PUBACK,
     PUBCOMP,
@@ -375,6 +376,14 @@ def test_without_a_session_everything_begins_again_as_new() -> None:
     ids = [each.packet_id for each in sent if isinstance(each, Subscribe | Publish)]
     assert len(set(ids)) == 3
     assert client.receive(Suback(ids[0], [2])) == [Completed(0, [2], {})]
+
+
+def test_a_connection_is_handed_over_with_the_beginning_of_the_next_frame() -> None:
+    client = line()
+    whole = encode(Publish(topic=b"t", payload=b"hello"), 5)
+    client.state.receive(whole[:4], client.now)
+    frames = client.state.hand_over()
+    assert [data[pos:end] for _, data, pos, end in frames.feed(whole[4:])] == [whole[2:]]
 
 
 def test_an_unanswered_subscription_is_asked_for_again() -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Annotated, Any, Final
@@ -20,11 +20,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from starlingmq.cli.bench_load import Load, Report, work
-from starlingmq.cli.bench_stats import difference, percentile_ms
+from starlingmq.cli.bench_stats import percentile_ms
 from starlingmq.cli.client_args import ClientArgs, Qos
 from starlingmq.cli.declare import CommandError, command_of
-from starlingmq.client import Tls, parse_url
-from starlingmq.client.options import ConnectOptions
+from starlingmq.client import parse_url
 
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 DRAIN_MAX: Final = 10.0  # seconds for the last messages to arrive after publishing has stopped ...
@@ -62,27 +61,21 @@ class BenchArgs(ClientArgs):
         """Return a load per process; connections are assigned round-robin. Raises CommandError."""
         if not self.publishers and not self.subscribers:
             raise CommandError("nothing to do: give --publishers or --subscribers")
-        base = self.client().state.options
-        url = self.address()
-        endpoint = parse_url(url)
-        if base.username is None and endpoint.username is not None:
-            password = None if endpoint.password is None else endpoint.password.encode()
-            base = replace(base, username=endpoint.username, password=password)
+        self.client()  # refuses options that contradict each other
         names = self._topics()
-        run = base.client_id or f"bench-{secrets.token_hex(4)}"
-        tls = Tls(ca=self.cafile, cert=self.cert, key=self.key, insecure=self.insecure)
+        run = self.client_id or f"bench-{secrets.token_hex(4)}"
+        fields = self.fields() | {"keep_alive": 0, "receive_maximum": 65_535}
         loads: list[Load] = []
         for process in range(self.processes):
             mine = range(process, self.publishers, self.processes)
             theirs = range(process, self.subscribers, self.processes)
-            ids = [f"{run}-p{each}" for each in mine] + [f"{run}-s{each}" for each in theirs]
             loads.append(
                 Load(
-                    url=url,
-                    tls=tls,
-                    options=[self._options(base, each) for each in ids],
-                    publish_to=[names[each % len(names)] for each in mine],
-                    subscribe_to=[names[each % len(names)] for each in theirs],
+                    url=self.address(),
+                    tls=self.tls_files(),
+                    fields=fields,
+                    publishers={f"{run}-p{each}": names[each % len(names)] for each in mine},
+                    subscribers={f"{run}-s{each}": names[each % len(names)] for each in theirs},
                     qos=self.qos,
                     retain=self.retain,
                     size=self.size,
@@ -90,10 +83,7 @@ class BenchArgs(ClientArgs):
                     inflight=self.inflight,
                 )
             )
-        return [load for load in loads if load.options]
-
-    def _options(self, base: ConnectOptions, client_id: str) -> ConnectOptions:
-        return replace(base, client_id=client_id, keep_alive=0, receive_maximum=65_535)
+        return [load for load in loads if load.publishers or load.subscribers]
 
     def _topics(self) -> list[str]:
         """Each pair of publisher and subscriber has its own topic; with one publisher or one subscriber all share one
@@ -125,7 +115,7 @@ class Bench:
     def __init__(self, args: BenchArgs, loads: list[Load], pipes: list[Connection]) -> None:
         self._args = args
         self._pipes = pipes
-        self._receivers = Counter(name for load in loads for name in load.subscribe_to)
+        self._receivers = Counter(name for load in loads for name in load.subscribers.values())
         self._last: dict[Connection, Report] = {}
         self._first: dict[Connection, Report] = {}  # at the start of the measurement
         self._final: dict[Connection, Report] = {}  # at the end of publishing
@@ -164,7 +154,7 @@ class Bench:
         return stopped and self._received() >= self._expected(self._last)
 
     def _received(self) -> int:
-        return sum(report.received for report in self._last.values())
+        return sum(report.latencies.total() for report in self._last.values())
 
     def _expected(self, reports: dict[Connection, Report]) -> int:
         return sum(
@@ -205,7 +195,7 @@ class Bench:
 
     def result(self) -> dict[str, Any]:
         measured = _between(self._first, self._final)
-        sent = sum(count for report in self._last.values() for count in report.sent.values())
+        sent = sum(report.sent.total() for report in self._last.values())
         expected, received = self._expected(self._last), self._received()
         args = self._args
         return {
@@ -233,12 +223,13 @@ def _between(earlier: dict[Connection, Report], later: dict[Connection, Report])
         if begin is None or end.at <= begin.at:
             continue
         span = end.at - begin.at
+        grown = end.latencies - begin.latencies
         seconds = max(seconds, span)
-        sent += (sum(end.sent.values()) - sum(begin.sent.values())) / span
-        received += (end.received - begin.received) / span
+        sent += (end.sent.total() - begin.sent.total()) / span
+        received += grown.total() / span
         acknowledged += (end.acknowledged - begin.acknowledged) / span
         busy.append(round((end.cpu - begin.cpu) / span, 3))
-        latencies.update(difference(end.latencies, begin.latencies))
+        latencies += grown
     return {
         "seconds": round(seconds, 3),
         "sent_per_second": round(sent, 1),

@@ -119,6 +119,18 @@ class ClientArgs:
 
     def client(self, reconnect: bool = False, max_inflight: int = 65_535) -> Client:
         """Build the client. Raises CommandError for options that contradict each other."""
+        watch = PacketLog(self.protocol()) if self.show_packets else None
+        fields = self.fields() | {"max_inflight": max_inflight}
+        try:
+            return Client(self.address(), tls=self.tls_files(), reconnect=reconnect, watch=watch, **fields)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+
+    def tls_files(self) -> Tls:
+        return Tls(ca=self.cafile, cert=self.cert, key=self.key, insecure=self.insecure)
+
+    def fields(self) -> ConnectFields:
+        """Raises CommandError for options that contradict each other."""
         properties = self.properties()
         expiry = self.session_expiry if self.session_expiry is not None else (-1 if self.keep_session else 0)
         fields: ConnectFields = {
@@ -129,17 +141,11 @@ class ClientArgs:
             "will": self._will(properties),
             "session_expiry": expiry & NEVER_EXPIRES,
             "properties": properties.of("connect"),
-            "max_inflight": max_inflight,
         }
         if self.username is not None or self.password is not None:
             fields["username"] = self.username
             fields["password"] = None if self.password is None else self.password.encode()
-        tls = Tls(ca=self.cafile, cert=self.cert, key=self.key, insecure=self.insecure)
-        watch = PacketLog(self.protocol()) if self.show_packets else None
-        try:
-            return Client(self.address(), tls=tls, reconnect=reconnect, watch=watch, **fields)
-        except ValueError as error:
-            raise CommandError(str(error)) from error
+        return fields
 
     def _client_id(self) -> str:
         if self.client_id and self.id_prefix:

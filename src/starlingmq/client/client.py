@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from starlingmq.client.client_frames import Frames
 from starlingmq.client.client_topics import check_filter, levels_of, matches
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Tls, parse_url, referred
@@ -33,7 +34,7 @@ from starlingmq.client.errors import (
 )
 from starlingmq.client.events import Challenged, Completed, Connected, Ended, Event, Message, Refused
 from starlingmq.client.inquiries import Inquiries
-from starlingmq.client.link import Link
+from starlingmq.client.link import Link, Owner
 from starlingmq.client.options import V5, V31, ConnectFields, ConnectOptions, Qos, Subscription
 from starlingmq.client.requests import RENEWED
 from starlingmq.client.state import CONNECTED, ClientState
@@ -184,6 +185,17 @@ class Client:
             except TimeoutError:
                 link.abort()
         self._finish(ConnectionLost("disconnected"))
+
+    def hand_over(self, owner: Owner) -> tuple[Link, Frames]:
+        """Give the open connection to ``owner``, with the frames that its input is fed to: they may hold the beginning
+        of one. The client itself ends.
+        """
+        self._check_open()
+        assert self._link is not None
+        link, frames = self._link, self.state.hand_over()
+        link.owner, self._link = owner, None
+        self._arm()
+        return link, frames
 
     @property
     def unread(self) -> int:

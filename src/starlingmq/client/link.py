@@ -22,7 +22,7 @@ class Link(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        self._owner = owner
+        self.owner = owner
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Future[None] | None = None
         self.on_writable: Callable[[], None] | None = None  # called when the system accepts more again
@@ -35,7 +35,7 @@ class Link(asyncio.Protocol):
         self.ready.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        self._owner.link_received(data)
+        self.owner.link_received(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.resume_writing()
@@ -44,7 +44,7 @@ class Link(asyncio.Protocol):
             self.ready.exception()  # marks it as retrieved: a caller need not await it
         if not self.closed.done():
             self.closed.set_result(None)
-            self._owner.link_lost(self, error)
+            self.owner.link_lost(self, error)
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()

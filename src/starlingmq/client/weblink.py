@@ -47,7 +47,7 @@ class WebLink(Link):
 
     def _on_event(self, event: object) -> None:
         if isinstance(event, BytesMessage):
-            self._owner.link_received(bytes(event.data))
+            self.owner.link_received(bytes(event.data))
         elif isinstance(event, AcceptConnection):
             if event.subprotocol != "mqtt":
                 self._refuse("the WebSocket server does not support the subprotocol mqtt")
