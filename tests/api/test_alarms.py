@@ -18,11 +18,10 @@ import pytest
 
 from starlingmq import Broker
 from starlingmq.admin import alarm_conditions, alarm_webhook
-from starlingmq.admin.alarm_conditions import Condition, Severity
+from starlingmq.admin.alarm_conditions import CLOSED_SECONDS, DROPPED_SECONDS, Condition, Severity, closed_max
 from starlingmq.admin.alarm_webhook import AlarmWebhook
 from starlingmq.admin.alarms import ACTIVE_MAX, HISTORY_MAX, HOLD, Alarm, Alarms
-from starlingmq.admin.closed_connections import ClosedConnections
-from starlingmq.admin.dropped_messages import WINDOW_SECONDS, Dropped, DroppedMessages
+from starlingmq.admin.recent_counts import Recent, RecentCounts
 from starlingmq.config.settings import ConfigError, load_config
 from starlingmq.net import memory_watch
 from starlingmq.storage.opening import directory_of
@@ -218,14 +217,15 @@ async def test_a_client_that_is_closed_again_and_again_for_its_packet_size_is_an
 
 
 def test_the_alarm_about_closed_connections_ends_when_they_cease() -> None:
-    closed = ClosedConnections()
-    counted = {"packet_too_large": 0, "protocol_error": 0}
+    closed = RecentCounts(1000.0, CLOSED_SECONDS)
+    counted = {"packet_too_large": 0}
     seen = []
     for second in range(0, 900, 5):
         if second < 300 and second % 10 == 0:
-            counted = {reason: count + 1 for reason, count in counted.items()}
-        seen.append([one.reason for one in closed.look(1000.0 + second, counted, {})])
-    assert seen[10] == ["packet_too_large"] and seen[-1] == [], "mistakes of single clients are no alarm"
+            counted["packet_too_large"] += 1
+        seen.append([one.reason for one in closed.look(1000.0 + second, counted, closed_max)])
+    assert seen[7] == [] and seen[8] == ["packet_too_large"], "the fifth one is"
+    assert seen[-1] == []
 
 
 @pytest.mark.parametrize(
@@ -237,20 +237,24 @@ def test_the_alarm_about_closed_connections_ends_when_they_cease() -> None:
     ],
 )
 def test_failed_logins_are_an_alarm_once_they_are_many(reason: str, count: int, alarm: bool) -> None:
-    closed = ClosedConnections()
-    assert list(closed.look(1000.0, {reason: 0}, {})) == []
-    assert [one.reason for one in closed.look(1010.0, {reason: count}, {})] == [reason] * alarm
+    closed = RecentCounts(1000.0, CLOSED_SECONDS)
+    assert list(closed.look(1000.0, {reason: 0}, closed_max)) == []
+    assert [one.reason for one in closed.look(1010.0, {reason: count}, closed_max)] == [reason] * alarm
+    assert [one.recent for one in closed.look(1302.0, {reason: count}, closed_max)] == [count] * alarm, (
+        "within a window"
+    )
 
 
 def test_an_alarm_of_drops_counts_since_their_first_and_says_whether_they_go_on() -> None:
     """Looks come every five seconds; 60 messages a second are dropped from second 100 to 120, 1 a second after 300."""
-    drops, counted, seen = DroppedMessages(0.0), {"queue_full": 0, "expired": 7}, []
+    drops, counted, seen = RecentCounts(0.0, 60.0), {"queue_full": 0, "expired": 7}, []
     for second in range(5, 500, 5):
         counted["queue_full"] += 300 if 100 < second <= 120 else 5 * (second > 300)
-        seen += [(second, one) for one in drops.look(float(second), counted, 1.5) if one.reason == "queue_full"]
-    assert seen[0] == (105, Dropped("queue_full", 300, 100.0, 0.0))
-    assert seen[3] == (120, Dropped("queue_full", 1200, 100.0, 0.0))
-    assert seen[-1] == (175, Dropped("queue_full", 1200, 100.0, 55.0)), "afterwards a rate that is allowed is no alarm"
+        looked = drops.look(float(second), counted, lambda reason: 90.0)
+        seen += [(second, one) for one in looked if one.reason == "queue_full"]
+    assert seen[0] == (105, Recent("queue_full", 300, 300, 100.0, 0.0))
+    assert seen[3] == (120, Recent("queue_full", 1200, 1200, 100.0, 0.0))
+    assert seen[-1] == (175, Recent("queue_full", 1200, 300, 100.0, 55.0)), "then a rate that is allowed is no alarm"
     assert len(seen) == 15
 
 
@@ -261,7 +265,7 @@ async def test_drops_count_for_a_minute_however_rarely_somebody_looks(
     monkeypatch.setattr(alarm_conditions, "monotonic", lambda: start)
     broker = await serve()
     for rarely in range(1, 4):
-        at = start + rarely * (WINDOW_SECONDS + 20.0)
+        at = start + rarely * (DROPPED_SECONDS + 20.0)
         monkeypatch.setattr(alarm_conditions, "monotonic", lambda at=at: at)
         broker.state.ctx.counters.drop("queue_full", 600)
         await look(broker)

@@ -11,7 +11,7 @@
 | queue | | clients for which publishers are no longer held: their queues grow, and drop messages at their limits |
 | unacknowledged | | a connected client has acknowledged nothing for ``alarms.unacknowledged`` |
 | dropped | reason | ``alarms.dropped_rate`` |
-| closed | reason | connections are closed again and again for a reason of ``admin.closed_connections`` |
+| closed | reason | connections are closed again and again for a reason of ``remedies.CLOSED`` |
 | certificate | file, setting | one of ``expirations`` ends within ``alarms.certificate_days``, or cannot be read |
 | node | name | a member of the cluster is not connected |
 | etcd | | etcd does not answer; critical where a CONNECT needs it |
@@ -30,16 +30,16 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.closed_connections import ClosedConnections
 from starlingmq.admin.cluster_health import COPIES_NEXT, ETCD_AWAY, ETCD_NEXT, cluster_health, time_of_day
-from starlingmq.admin.dropped_messages import DroppedMessages
 from starlingmq.admin.expirations import Expiration, LoadedExpirations, State
 from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.recent_counts import RecentCounts
 from starlingmq.admin.remedies import CLOSED, DROPPED
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.sessions import inflight, queued
 from starlingmq.config.alarms_section import AlarmsConfig
 from starlingmq.config.section_types import format_size
+from starlingmq.core.context.ready import Notice
 from starlingmq.core.reports.session_totals import SessionTotals
 from starlingmq.net.process import clock_is_synchronized, memory
 from starlingmq.storage.opening import directory_of
@@ -48,6 +48,10 @@ from starlingmq.storage.storage_health import ADVICE, CAUSES
 DISK_FREE_CRITICAL: Final = 0.03
 SLOW_SECONDS: Final = 60.0  # between two looks at files and the system
 FLAPPING: Final = "give each device a client id of its own, or find out why it loses its connection; see the bans"
+DROPPED_SECONDS: Final = 60.0  # over which drops are averaged
+CLOSED_SECONDS: Final = 300.0
+CLOSED_MAX: Final = 4  # in that time: a device that tries every minute is above it, a single mistake is not
+FAILED_MAX: Final = 59  # failed logins in that time: a device that tries every few seconds, or guesses
 LOGINS: Final = "correct the password of the device, or leave a stranger banned; see the bans"
 
 Severity = Literal["warning", "critical"]
@@ -81,8 +85,8 @@ class Conditions:
     def __init__(self, local_node: LocalNode, session_totals_job: SessionTotalsJob) -> None:
         self._local_node = local_node
         self._session_totals_job = session_totals_job
-        self._dropped = DroppedMessages(monotonic())
-        self._closed = ClosedConnections()
+        self._dropped = RecentCounts(monotonic(), DROPPED_SECONDS)
+        self._closed = RecentCounts(monotonic(), CLOSED_SECONDS)
         self._slow: list[Condition] = []  # of files and the system, as of the last look at them
         self._slow_again = 0.0
         self._loaded = LoadedExpirations(local_node.config)
@@ -179,18 +183,21 @@ class Conditions:
             yield Condition("unacknowledged", "", "warning", text, advice)
 
     def _drops(self) -> Iterator[Condition]:
-        now, clock, most = monotonic(), self._local_node.driver.clock(), self._settings().dropped_rate
-        for one in self._dropped.look(now, self._local_node.state.ctx.counters.dropped, most):
+        now, clock = monotonic(), self._local_node.driver.clock()
+        most = self._settings().dropped_rate * DROPPED_SECONDS or float("inf")
+        for one in self._dropped.look(now, self._local_node.state.ctx.counters.dropped, lambda reason: most):
             since = time_of_day(datetime.fromtimestamp(clock - (now - one.since)), now - one.since)
             goes_on = f"none for {one.quiet:,.0f} s" if one.quiet else "and it goes on"
-            text = f"{one.reason}: {one.messages:,} messages dropped since {since}, {goes_on}"
+            text = f"{one.reason}: {one.total:,} messages dropped since {since}, {goes_on}"
             advice = DROPPED.get(one.reason, "look up the reason on the page")
             yield Condition("dropped", one.reason, "warning", text, advice)
 
     def _closed_again(self) -> Iterator[Condition]:
-        errors, last = self._local_node.state.ctx.counters.errors, self._local_node.last_closed
-        for one in self._closed.look(monotonic(), errors, last):
-            yield Condition("closed", one.reason, "warning", f"{one.reason}: {one.text}", CLOSED[one.reason])
+        counted = {reason: n for reason, n in self._local_node.state.ctx.counters.errors.items() if reason in CLOSED}
+        for one in self._closed.look(monotonic(), counted, closed_max):
+            last = _last(self._local_node.last_closed.get(one.reason))
+            text = f"{one.recent:,} connections were closed or refused within five minutes{last}"
+            yield Condition("closed", one.reason, "warning", f"{one.reason}: {text}", CLOSED[one.reason])
 
     def _cluster(self) -> Iterator[Condition]:
         cluster = self._local_node.cluster
@@ -256,6 +263,18 @@ class Conditions:
         if self._local_node.cluster is not None and clock_is_synchronized() is False:
             text = "the clock of this machine is not synchronized; the nodes order retained messages by it"
             yield Condition("clock", "", "warning", text, "run chrony or systemd-timesyncd on this machine")
+
+
+def closed_max(reason: str) -> float:
+    """Return how many connections may be closed for a reason within ``CLOSED_SECONDS``."""
+    return FAILED_MAX if reason == "bad_user_name_or_password" else CLOSED_MAX
+
+
+def _last(notice: Notice | None) -> str:
+    if notice is None:
+        return ""
+    client = f" of client {notice.client_id!r}" if notice.client_id else ""
+    return f", the last one from {notice.peer}{client}: {notice.detail}"
 
 
 def _certificate(one: Expiration, now: float, days: int) -> CertificateInfo:

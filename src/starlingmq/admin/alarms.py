@@ -7,8 +7,6 @@ bounded: of more than ``ACTIVE_MAX`` conditions the critical ones come first, an
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,6 +17,7 @@ from msgspec.structs import asdict
 
 from starlingmq.admin.alarm_conditions import CertificateInfo, Condition, Conditions
 from starlingmq.admin.declared_actions import ALL, action
+from starlingmq.admin.periodic import Periodic
 from starlingmq.admin.remedies import PAGES
 from starlingmq.admin.sessions import when
 from starlingmq.admin.typed_actions import NoArguments
@@ -117,22 +116,13 @@ def _title(alarm: Alarm) -> str:
 
 
 class NodeAlarms:
-    """Looks from ``start`` to ``stop``."""
+    """``periodic`` looks for them."""
 
     def __init__(self, conditions: Conditions, clock: Callable[[], float], told: Callable[[Alarm], None]) -> None:
         self.known = Alarms(told)
         self.conditions = conditions
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self.periodic = Periodic("looking for alarms", LOOK_SECONDS, self.look)
 
     def reloaded(self) -> None:
         """Files that the settings name were read again. What has ended is logged now; an alarm follows."""
@@ -142,14 +132,6 @@ class NodeAlarms:
 
     async def look(self) -> None:
         self.known.look(await self.conditions.now(), self._clock())
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self.look()
-            except Exception:
-                log.exception("internal error while looking for alarms")
 
     @action(
         "alarms",

@@ -8,7 +8,6 @@ A bucket without a sample is None: the node did not run, or did not get to it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from starlingmq.admin.declared_actions import action
 from starlingmq.admin.droppers import Droppers
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.node_rpc import Missing
+from starlingmq.admin.periodic import Periodic
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
@@ -133,7 +133,7 @@ async def series_of(rows: array[float], request: HistoryRequest) -> Series:
 
 
 class NodeSampler:
-    """Samples this node from ``start`` to ``stop``."""
+    """Samples of this node, taken by ``periodic``."""
 
     def __init__(self, local_node: LocalNode, session_totals_job: SessionTotalsJob) -> None:
         self._local_node = local_node
@@ -141,27 +141,13 @@ class NodeSampler:
         self.samples = Samples()
         self.droppers = Droppers(local_node.state.ctx.counters, local_node.driver.clock)
         self._turns, self._delays, self._commits, self._syncs = Since(), Since(), Since(), Since()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self.periodic = Periodic("taking a sample", STEP, self.sample, at_once=True)
 
     @action("history")
     async def history(self, report: Report, request: HistoryRequest) -> NodeHistory:
         wanted = HistoryRequest(request.end, max(request.step, STEP), min(request.points, POINTS_MAX))
         rows = self.samples.since(wanted.end - wanted.step * wanted.points)
         return NodeHistory(await series_of(rows, wanted))
-
-    async def _run(self) -> None:
-        while True:
-            await self.sample()
-            await asyncio.sleep(STEP)
 
     async def sample(self) -> None:
         survey = await self._session_totals_job.count()

@@ -13,6 +13,7 @@ from starlingmq.admin.link_views import LinkInfo, LinksReply
 from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_bans import BanActions, BansReceived, BanUpdate
 from starlingmq.admin.operator_problem import AdminError
+from starlingmq.admin.periodic import Periodic
 from starlingmq.admin.stream_gossip import StreamGossip
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.core.observe.counters import Histogram
@@ -39,28 +40,18 @@ class PeerPoller:
         self._bans = bans
         self._streams = streams
         self._exchanged: dict[int, int] = {}  # node -> its incarnation at the last exchange
-        self._task: asyncio.Task[None] | None = None
+        self.periodic = Periodic("polling the nodes", INTERVAL, self._poll)
 
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL)
-            state = self._cluster.state
-            if state is None:
-                continue
-            there = [status for status in state.status() if status.connected]
-            connected = {status.member.number for status in there}
-            self._exchanged = {number: life for number, life in self._exchanged.items() if number in connected}
-            names = {status.member.name for status in state.status()}
-            self.round_trips = {name: seen for name, seen in self.round_trips.items() if name in names}
-            await asyncio.gather(*(self._visit(status) for status in there))
+    async def _poll(self) -> None:
+        state = self._cluster.state
+        if state is None:
+            return
+        there = [status for status in state.status() if status.connected]
+        connected = {status.member.number for status in there}
+        self._exchanged = {number: life for number, life in self._exchanged.items() if number in connected}
+        names = {status.member.name for status in state.status()}
+        self.round_trips = {name: seen for name, seen in self.round_trips.items() if name in names}
+        await asyncio.gather(*(self._visit(status) for status in there))
 
     async def _visit(self, status: PeerStatus) -> None:
         name, number = status.member.name, status.member.number

@@ -124,12 +124,14 @@ class AdminService:
         self.node_rpc = NodeRpc(local_node.name, local, local_node.cluster, local_node.config().cluster.one_machine)
         self._nats.node_rpc = self.node_rpc
         local_node.driver.on_request = self._nats.take
+        self._periodic = [self.sampler.periodic, self.alarms.periodic]
         self.poller: PeerPoller | None = None
         if local_node.cluster is not None:
             from starlingmq.admin.peer_poller import PeerPoller
 
             self.poller = PeerPoller(local_node.cluster, self.node_rpc, bans, gossip)
             self.node_rpc.actions |= bound(self.poller)
+            self._periodic.append(self.poller.periodic)
         self.traces = Traces(self.node_rpc)
         self.actions = for_operators(self.node_rpc, self.node_rpc.actions)
         self.actions |= bound(ClusterActions(self.node_rpc, local_node.driver.clock), self.traces)
@@ -172,23 +174,19 @@ class AdminService:
     def start(self) -> None:
         self.local_node.lag.start()
         self._log.start()
-        self.sampler.start()
-        self.alarms.start()
-        if self.poller is not None:
-            self.poller.start()
+        for periodic in self._periodic:
+            periodic.start()
 
     async def stop(self) -> None:
-        await self.alarms.stop()
+        for periodic in self._periodic:
+            await periodic.stop()
         await self._webhook.stop()
-        await self.sampler.stop()
         self.local_node.lag.stop()
         self._log.stop()
         self._nats.stop()
         self._watches.stop()
         self._activity.stop()
         self.traces.stop()
-        if self.poller is not None:
-            await self.poller.stop()
         await self._action_log.stop()
 
     @action(
