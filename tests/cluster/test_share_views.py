@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client.metrics_core import Metric
 from tests.cluster.fleet import Fleet
 from tests.cluster.test_shares import ShareFleet, share_fleet
 from tests.cluster.test_takeover import lasting
 
-from starlingmq.admin.share_metrics import share_metrics
+from starlingmq.admin.metric_values import family_of, share_values
 from starlingmq.admin.share_views import SharesView, view_shares
+from starlingmq.cluster.cluster_state import ClusterState
 from starlingmq.cluster.shares.share_channel import ACKNOWLEDGE_SECONDS
 from starlingmq.cluster.shares.share_messages import Claim
 from starlingmq.cluster.shares.share_table import SHARES, share_of
@@ -28,7 +28,8 @@ def view(fleet: Fleet, place: int, client: str = "") -> SharesView:
     return view_shares(fleet[place].cluster, client)
 
 
-def values(metrics: list[Metric]) -> dict[str, float]:
+def values(cluster: ClusterState) -> dict[str, float]:
+    metrics = [family_of(*one) for one in share_values(cluster)]
     return {sample.name: sample.value for metric in metrics for sample in metric.samples if not sample.labels}
 
 
@@ -65,7 +66,7 @@ def test_a_deputy_is_behind_until_it_has_acknowledged_a_claim() -> None:
 
 def test_metrics_say_what_this_node_leads() -> None:
     fleet = busy_fleet()
-    found = [values(list(share_metrics(fleet[place].cluster))) for place in range(3)]
+    found = [values(fleet[place].cluster) for place in range(3)]
     assert sum(each["starlingmq_shares_led"] for each in found) == SHARES
     assert sum(each["starlingmq_share_client_ids"] for each in found) == CLIENTS
     assert sum(each["starlingmq_share_claims_total"] for each in found) == CLIENTS
@@ -76,5 +77,5 @@ def test_a_node_that_is_no_member_yet_leads_nothing() -> None:
     fleet = Fleet(1)
     node = fleet.begin()
     assert node.cluster.number == 0
-    assert values(list(share_metrics(node.cluster)))["starlingmq_shares_led"] == 0
+    assert values(node.cluster)["starlingmq_shares_led"] == 0
     assert view_shares(node.cluster, "c").nodes == []

@@ -1,4 +1,4 @@
-"""The metrics of a broker, by their names in Prometheus.
+"""The values of ``admin.metric_table``, and both in Prometheus's format.
 
 Nothing is counted here: the core counts. ``admin.session_totals_job`` computes sums over sessions when metrics are
 read.
@@ -7,9 +7,11 @@ read.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -17,59 +19,53 @@ from prometheus_client.metrics_core import Metric
 
 from starlingmq._compiled import compiled
 from starlingmq._version import __version__
-from starlingmq.admin.alarm_metrics import alarm_metric, expiration_metric
-from starlingmq.admin.connector_metrics import connector_metric
-from starlingmq.admin.copy_metrics import copy_metrics
-from starlingmq.admin.forward_metrics import forward_metrics
 from starlingmq.admin.metric_samples import MetricsReply, Sample
+from starlingmq.admin.metric_table import COUNTERS, GAUGES, HISTOGRAMS, PROCESS
 from starlingmq.admin.metric_text import MetricText
 from starlingmq.admin.readiness import readiness
 from starlingmq.admin.service import AdminService
-from starlingmq.admin.share_metrics import share_metrics
 from starlingmq.cluster.cluster_state import ClusterState
+from starlingmq.cluster.shares.share_figures import figures_of
 from starlingmq.core.groups.group_stats import title
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.session_totals import SessionTotals
 from starlingmq.core.reports.sys_topics import count_own_retained
 from starlingmq.storage.opening import directory_of
 
+if TYPE_CHECKING:
+    from starlingmq.net.copies.copy_process import CopyProcess
+    from starlingmq.net.peers.cluster_shell import Cluster
+
 BOUNDS: Final = [f"{1e-6 * 2**bucket:.6f}" for bucket in range(BUCKETS - 1)] + ["+Inf"]
-PROCESS_TEXTS: Final = {
-    "process_virtual_memory_bytes": "Address space of the broker's process; much of it is not in memory.",
-    "process_resident_memory_bytes": "Memory that the broker's process takes; limits.memory bounds it.",
-    "process_start_time_seconds": "Unix time at which the broker's process started.",
-    "process_cpu_seconds": "CPU time of the broker's process, user and system; above 0.9 per second its core is full.",
-    "process_open_fds": "Open file descriptors: one for each connection, some for files.",
-    "process_max_fds": "Limit of open file descriptors; connections are refused above it.",
-}
 HTTP_REFUSALS: Final = ("password", "token", "banned", "busy", "proxied", "unset")  # reasons of ``api.guard``
 LABELS_MAX: Final = 200  # nodes, streams and groups with values of their own
+FAMILIES: Final[dict[str, tuple[Any, list[str], str]]] = {
+    key.partition("{")[0]: (family, key.partition("{")[2].rstrip("}").split(",") if "{" in key else [], text)
+    for family, table in (
+        (CounterMetricFamily, COUNTERS),
+        (GaugeMetricFamily, GAUGES),
+        (HistogramMetricFamily, HISTOGRAMS),
+    )
+    for key, text in table.items()
+}
+
+Value = float | Histogram | Mapping[Any, float] | Mapping[str, Histogram]
+"""By the values of the labels, if there are some."""
+Values = Iterator[tuple[str, Value]]
 
 
-def buckets_of(found: Histogram) -> list[tuple[str, float]]:
-    buckets, total = [], 0
-    for bound, count in zip(BOUNDS, found.counts, strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return buckets
-
-
-def histogram(name: str, text: str, found: Histogram) -> Metric:
-    return HistogramMetricFamily(name, text, buckets=buckets_of(found), sum_value=found.total)
-
-
-def counter(name: str, text: str, values: dict[str, float], label: str) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for key, value in sorted(values.items()):
-        family.add_metric([key], value)
-    return family
-
-
-def gauge(name: str, text: str, values: dict[str, float], label: str) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
+def family_of(name: str, value: Value) -> Metric:
+    kind, labels, text = FAMILIES[name]
+    made = kind(f"starlingmq_{name}", text, labels=labels)
+    by_labels: dict[Any, Any] = dict(value) if isinstance(value, Mapping) else {(): value}
+    for key, one in sorted(by_labels.items()):
+        names = [key] if isinstance(key, str) else key
+        if isinstance(one, Histogram):
+            buckets = list(zip(BOUNDS, map(float, accumulate(one.counts)), strict=True))
+            made.add_metric(names, buckets, one.total)
+        else:
+            made.add_metric(names, one)
+    return made  # type: ignore[no-any-return]
 
 
 class MetricValues:
@@ -81,404 +77,205 @@ class MetricValues:
         self.session_totals = session_totals
         self.process = ProcessCollector(registry=None)
 
-    def round_trips(self) -> dict[str, Histogram]:
-        return {} if self.service.poller is None else self.service.poller.round_trips
-
     def collect(self) -> Iterator[Metric]:
-        yield from self._traffic()
-        yield from self._listeners()
-        yield from self._holdings()
-        yield from self._latencies()
-        yield from self._storage()
-        yield from self._cluster()
-        yield from self._traced()
-        yield from self._logins()
-        yield connector_metric(self.service.connectors.present())
-        yield alarm_metric(self.service.alarms.known.active())
-        yield expiration_metric(self.service.alarms.conditions.expirations)
-        yield from self._process()
-
-    def _process(self) -> Iterator[Metric]:
-        """The names that all programs with a Prometheus client have. There are none without /proc."""
-        for family in self.process.collect():
-            family.documentation = PROCESS_TEXTS.get(family.name, family.documentation)
+        for values in (self._traffic, self._listeners, self._holdings, self._groups, self._latencies, self._storage):
+            yield from (family_of(*one) for one in values())
+        for values in (self._state, self._logins, self._outside, self._cluster):
+            yield from (family_of(*one) for one in values())
+        for family in self.process.collect():  # none without /proc
+            family.documentation = PROCESS.get(family.name, family.documentation)
             yield family
 
-    def _logins(self) -> Iterator[Metric]:
-        refusals = {reason: self.local_node.http_refusals[reason] for reason in HTTP_REFUSALS}
-        yield counter(
-            "starlingmq_http_logins_refused", "Failed logins to the HTTP API, by reason.", _floats(refusals), "reason"
-        )
+    def _state(self) -> Values:
+        yield "ready", int(not readiness(self.local_node).reasons)
+        code = "compiled" if compiled() else "interpreted"
+        yield "build_info", {(self.local_node.name, __version__, platform.python_version(), code): 1}
+        yield "alarms", Counter((one.kind, one.severity) for one in self.service.alarms.known.active())
+        expirations = self.service.alarms.conditions.expirations
+        ends = {(one.kind, one.setting, one.file): one.ends for one in expirations if one.ends is not None}
+        yield "expires_timestamp_seconds", ends
+
+    def _logins(self) -> Values:
+        yield "http_logins_refused", {reason: self.local_node.http_refusals[reason] for reason in HTTP_REFUSALS}
         hashing = self.local_node.hashing()
         if hashing is None:
             return
         found = hashing.checks.figures
-        values = {"checked": found.checked, "refused": found.refused, "expired": found.expired, "gone": found.gone}
-        yield counter("starlingmq_login_checks", "Password verifications, by outcome.", _floats(values), "outcome")
-        waiting = hashing.checks.waiting
-        yield GaugeMetricFamily(
-            "starlingmq_login_checks_waiting", "Password verifications that wait for a worker.", value=waiting
-        )
-        ended = hashing.verifier.ended
-        yield CounterMetricFamily(
-            "starlingmq_hashing_process_ended",
-            "Times that the process that hashes passwords ended unexpectedly or hung.",
-            value=ended,
-        )
+        outcomes = {"checked": found.checked, "refused": found.refused, "expired": found.expired, "gone": found.gone}
+        yield "login_checks", outcomes
+        yield "login_checks_waiting", hashing.checks.waiting
+        yield "hashing_process_ended", hashing.verifier.ended
 
-    def _traced(self) -> Iterator[Metric]:
-        tracing = self.local_node.tracing()
-        if tracing is None:
-            return
-        texts = {
-            "messages": "Messages sampled for tracing on this node.",
-            "spans": "Spans exported to the collector.",
-            "spans_lost": "Spans that could not be exported.",
-            "left_out": (
-                "Messages above tracing.rate, and steps above the limit of concurrent ones, that were not traced."
-            ),
-        }
-        for name, value in tracing.figures().items():
-            yield CounterMetricFamily(f"starlingmq_traced_{name}", texts[name], value=value)
+    def _outside(self) -> Values:
+        """Services outside the broker."""
+        requests: dict[tuple[str, str], float] = {}
+        for one in self.service.connectors.present():
+            requests[one.name, "accepted"] = one.counts.accepted
+            requests[one.name, "failed"] = one.counts.failed
+        yield "connector_requests", requests
+        if (tracing := self.local_node.tracing()) is not None:
+            yield from ((f"traced_{name}", value) for name, value in tracing.figures().items())
 
-    def _traffic(self) -> Iterator[Metric]:
-        """Long because it is a list."""
+    def _traffic(self) -> Values:
         counters = self.local_node.state.ctx.counters
         received, sent = counters.publish_received, counters.publish_sent
-        yield counter(
-            "starlingmq_messages_received",
-            "Messages published by clients, by QoS; NATS messages count as QoS 0.",
-            _by_qos(received, counters.received_qos1, counters.received_qos2),
-            "qos",
-        )
-        yield counter(
-            "starlingmq_messages_sent",
-            "Messages sent to clients, by QoS, including retransmissions.",
-            _by_qos(sent, counters.sent_qos1, counters.sent_qos2),
-            "qos",
-        )
-        yield counter(
-            "starlingmq_messages_dropped",
-            "Messages given up for a receiver, by reason (the playbook explains each).",
-            _floats(counters.dropped),
-            "reason",
-        )
-        yield counter(
-            "starlingmq_connections_closed",
-            "Connections closed by the broker, by reason; those that clients close are not counted.",
-            _floats(counters.errors),
-            "reason",
-        )
-        yield counter(
-            "starlingmq_connections_noted",
-            "Events that are logged and after which the connection continues, by reason.",
-            _floats(counters.noted),
-            "reason",
-        )
-        yield CounterMetricFamily(
-            "starlingmq_messages_queued",
-            "Messages that could not be sent at once and went to a queue.",
-            value=counters.messages_queued,
-        )
-        yield CounterMetricFamily(
-            "starlingmq_retransmissions",
-            "Messages sent again, because they were not acknowledged.",
-            value=counters.retransmitted,
-        )
-        yield CounterMetricFamily(
-            "starlingmq_publishers_held",
-            "Times that a publisher was paused because a receiver was full.",
-            value=counters.held_publishers,
-        )
-        yield CounterMetricFamily(
-            "starlingmq_received_bytes",
-            "Bytes that clients have sent, on all listeners, after decryption.",
-            value=counters.bytes_received,
-        )
-        yield CounterMetricFamily(
-            "starlingmq_sent_bytes",
-            "Bytes written to clients, on all listeners, before encryption.",
-            value=counters.bytes_sent,
-        )
-        yield CounterMetricFamily(
-            "starlingmq_connections_opened",
-            "Connections accepted since the start, whether or not their clients were.",
-            value=counters.connections_opened,
-        )
+        yield "messages_received", _by_qos(received, counters.received_qos1, counters.received_qos2)
+        yield "messages_sent", _by_qos(sent, counters.sent_qos1, counters.sent_qos2)
+        yield "messages_dropped", counters.dropped
+        yield "connections_closed", counters.errors
+        yield "connections_noted", counters.noted
+        yield "messages_queued", counters.messages_queued
+        yield "retransmissions", counters.retransmitted
+        yield "publishers_held", counters.held_publishers
+        yield "received_bytes", counters.bytes_received
+        yield "sent_bytes", counters.bytes_sent
+        yield "connections_opened", counters.connections_opened
 
-    def _listeners(self) -> Iterator[Metric]:
-        open_ = {one.address: float(one.gate.connections) for one in self.local_node.listeners()}
-        yield gauge(
-            "starlingmq_connections",
-            "Open connections, by listener, including those that have not sent CONNECT yet.",
-            open_,
-            "listener",
-        )
-        came = self.session_totals.by_listener
-        published = {name: float(one.published) for name, one in came.items()}
-        yield counter(
-            "starlingmq_listener_messages_received",
-            "Messages published by clients that are or were connected to the listener.",
-            published,
-            "listener",
-        )
-        bytes_in = {name: float(one.bytes_in) for name, one in came.items()}
-        yield counter(
-            "starlingmq_listener_received_bytes",
-            "Bytes that clients of the listener have sent, after decryption.",
-            bytes_in,
-            "listener",
-        )
-        bytes_out = {name: float(one.bytes_out) for name, one in came.items()}
-        yield counter(
-            "starlingmq_listener_sent_bytes",
-            "Bytes written to clients of the listener, before encryption.",
-            bytes_out,
-            "listener",
-        )
-        refused = CounterMetricFamily(
-            "starlingmq_connections_refused",
-            "Connections closed before any client was known, by listener and reason, such as a limit or a ban.",
-            labels=["listener", "reason"],
-        )
-        for listener in self.local_node.listeners():
-            for reason, count in listener.gate.refused.items():
-                refused.add_metric([listener.address, reason], count)
-        yield refused
-        queues = {one.gate.admission.handshakes for one in self.local_node.listeners()}
-        text = "TLS handshakes that wait for their turn (limits.handshake_time)."
-        yield GaugeMetricFamily("starlingmq_handshakes_waiting", text, value=sum(queue.waiting for queue in queues))
-        text = "Times that a listener with TLS stopped accepting because too many handshakes waited."
-        yield CounterMetricFamily("starlingmq_accept_pauses", text, value=sum(queue.pauses for queue in queues))
+    def _listeners(self) -> Values:
+        listeners, came = self.local_node.listeners(), self.session_totals.by_listener
+        yield "connections", {one.address: one.gate.connections for one in listeners}
+        yield "listener_messages_received", {name: one.published for name, one in came.items()}
+        yield "listener_received_bytes", {name: one.bytes_in for name, one in came.items()}
+        yield "listener_sent_bytes", {name: one.bytes_out for name, one in came.items()}
+        refused = {(one.address, why): count for one in listeners for why, count in one.gate.refused.items()}
+        yield "connections_refused", refused
+        queues = {one.gate.admission.handshakes for one in listeners}
+        yield "handshakes_waiting", sum(queue.waiting for queue in queues)
+        yield "accept_pauses", sum(queue.pauses for queue in queues)
 
-    def _holdings(self) -> Iterator[Metric]:
+    def _holdings(self) -> Values:
         state, survey = self.local_node.state, self.session_totals
-        now = {
-            "clients_connected": (
-                state.ctx.counters.clients_connected,
-                "MQTT and NATS clients that are connected to this node and have been accepted.",
-            ),
-            "sessions": (
-                survey.connected + survey.away,
-                "Sessions on this node, of connected and disconnected clients.",
-            ),
-            "sessions_away": (
-                survey.away,
-                "Sessions on this node whose clients are disconnected; messages wait for them.",
-            ),
-            "subscriptions": (
-                survey.subscriptions,
-                "Subscriptions of the sessions on this node, connected or not.",
-            ),
-            "retained_messages": (
-                len(state.retained) - count_own_retained(state.retained),
-                "Topics with a retained message, as this node knows them, without those below $SYS.",
-            ),
-            "retained_bytes": (
-                state.retained.total_bytes,
-                "Size of the topics, payloads and properties of retained messages.",
-            ),
-            "queued": (
-                survey.queued,
-                "Messages that wait in queues: their clients are disconnected, or slower than their publishers.",
-            ),
-            "queued_bytes": (survey.queued_bytes, "Size of the topics, payloads and properties of queued messages."),
-            "queued_beyond_limits": (
-                survey.beyond_limits,
-                "Queued messages beyond the limits of their queues: other nodes had accepted them before.",
-            ),
-            "inflight": (survey.inflight, "Messages sent to clients and not acknowledged yet."),
-            "awaiting_rel": (survey.awaiting_rel, "QoS 2 messages of clients that wait for their PUBREL."),
-            "sessions_stalled": (survey.stalled, "Sessions for which publishers are not held any more."),
-            "groups": (
-                len(state.router.groups()),
-                "Groups with members: shared subscriptions of MQTT, queue groups of NATS.",
-            ),
-            "bans": (
-                sum(1 for _ in self.local_node.bans.all(monotonic())),
-                "Addresses, users and clients that are refused at the moment.",
-            ),
-        }
-        for name, (value, text) in now.items():
-            yield GaugeMetricFamily(f"starlingmq_{name}", text, value=value)
-        yield from self._groups()
+        yield "clients_connected", state.ctx.counters.clients_connected
+        yield "sessions", survey.connected + survey.away
+        yield "sessions_away", survey.away
+        yield "sessions_stalled", survey.stalled
+        yield "subscriptions", survey.subscriptions
+        yield "retained_messages", len(state.retained) - count_own_retained(state.retained)
+        yield "retained_bytes", state.retained.total_bytes
+        yield "queued", survey.queued
+        yield "queued_bytes", survey.queued_bytes
+        yield "queued_beyond_limits", survey.beyond_limits
+        yield "inflight", survey.inflight
+        yield "awaiting_rel", survey.awaiting_rel
+        yield "bans", sum(1 for _ in self.local_node.bans.all(monotonic()))
 
-    def _groups(self) -> Iterator[Metric]:
-        waiting: dict[str, float] = {}
-        lag: dict[str, float] = {}
-        members: dict[str, float] = {}
-        for group in self.local_node.state.router.groups()[:LABELS_MAX]:
-            name = title(group)
-            waiting[name] = float(group.waiting())
-            members[name] = float(len(group.members) + sum(group.counts.values()))
-            if group.primary:
-                lag[name] = waiting[name] + sum(group.waits_at.values())
-        yield gauge(
-            "starlingmq_group_waiting", "Messages of a group that wait on this node for a member.", waiting, "group"
-        )
-        yield gauge(
-            "starlingmq_group_lag", "Messages of a group that wait on all nodes; reported by its primary.", lag, "group"
-        )
-        yield gauge("starlingmq_group_members", "Members of a group on all nodes.", members, "group")
-        at_once = self.local_node.state.groups.at_once
-        yield CounterMetricFamily(
-            "starlingmq_group_sent_at_once",
-            "Messages sent to members on other nodes without asking the primary.",
-            value=at_once,
-        )
+    def _groups(self) -> Values:
+        groups = self.local_node.state.router.groups()
+        shown = {title(group): group for group in groups[:LABELS_MAX]}
+        yield "groups", len(groups)
+        yield "group_waiting", {name: one.waiting() for name, one in shown.items()}
+        lag = {name: one.waiting() + sum(one.waits_at.values()) for name, one in shown.items() if one.primary}
+        yield "group_lag", lag
+        yield "group_members", {name: len(one.members) + sum(one.counts.values()) for name, one in shown.items()}
+        yield "group_sent_at_once", self.local_node.state.groups.at_once
 
-    def _latencies(self) -> Iterator[Metric]:
+    def _latencies(self) -> Values:
         counters = self.local_node.state.ctx.counters
-        yield histogram(
-            "starlingmq_turn_seconds",
-            "Time from the first bytes read in a turn of the event loop to the last bytes written: the "
-            "longest delay of a message that was published and delivered in that turn.",
-            counters.turns,
-        )
-        yield histogram(
-            "starlingmq_delivery_delay_seconds",
-            "Time from a message's arrival on this node until it was sent to a client, including queues, "
-            "windows and hooks; sampled: one in 16 of the messages that are not sent in the turn in "
-            "which they arrive.",
-            counters.delays,
-        )
-        yield histogram("starlingmq_commit_seconds", "Time until the writes of a turn were stored.", counters.commits)
-        yield histogram(
-            "starlingmq_event_loop_lag_seconds",
-            "Delay of a timer of the event loop: the time for which everything else waited.",
-            self.local_node.lag.seen,
-        )
-        yield GaugeMetricFamily(
-            "starlingmq_turn_max_seconds", "The longest turn since the start.", value=counters.stall_max_ms / 1000
-        )
+        yield "turn_seconds", counters.turns
+        yield "delivery_delay_seconds", counters.delays
+        yield "commit_seconds", counters.commits
+        yield "event_loop_lag_seconds", self.local_node.lag.seen
+        yield "turn_max_seconds", counters.stall_max_ms / 1000
 
-    def _storage(self) -> Iterator[Metric]:
+    def _storage(self) -> Values:
         ctx = self.local_node.state.ctx
         store = directory_of(self.local_node.driver.store)
         if store is None:
             return
-        yield histogram("starlingmq_fsync_seconds", "Duration of a sync of the journal.", store.syncs)
-        yield GaugeMetricFamily(
-            "starlingmq_journal_bytes",
-            "Size of the journal on disk, which keeps queued and unsaved data.",
-            value=store.journal.size,
-        )
-        yield GaugeMetricFamily(
-            "starlingmq_journal_segments",
-            "Files of the journal; one is deleted when no session refers to it.",
-            value=len(store.journal.segments()),
-        )
-        yield GaugeMetricFamily("starlingmq_storage_ok", "1 if the storage works, else 0.", value=int(not ctx.refusing))
-        yield CounterMetricFamily(
-            "starlingmq_storage_failures",
-            "Times that the disk was full or failed, so that messages were refused.",
-            value=ctx.storage.failures,
-        )
-        yield CounterMetricFamily(
-            "starlingmq_records_lost", "Records lost or damaged on disk.", value=ctx.storage.records_lost
-        )
-        logs = list(store.streams.by_number.values())[:LABELS_MAX]
-        sizes = {log.stream.name: float(log.journal.size) for log in logs}
-        yield gauge("starlingmq_stream_bytes", "Size of a stream on the disk of this node.", sizes, "stream")
-        nexts = {log.stream.name: float(max(log.shown, 0)) for log in logs}
-        yield gauge(
-            "starlingmq_stream_next",
-            "Offset that the next message of a stream will get: all messages so far, also those deleted since.",
-            nexts,
-            "stream",
-        )
-        lag = GaugeMetricFamily(
-            "starlingmq_stream_lag",
-            "Messages of a stream that a consumer has not read yet.",
-            labels=["stream", "consumer"],
-        )
-        for log in logs:
+        yield "fsync_seconds", store.syncs
+        yield "journal_bytes", store.journal.size
+        yield "journal_segments", len(store.journal.segments())
+        yield "storage_ok", int(not ctx.refusing)
+        yield "storage_failures", ctx.storage.failures
+        yield "records_lost", ctx.storage.records_lost
+        logs = {log.stream.name: log for log in list(store.streams.by_number.values())[:LABELS_MAX]}
+        yield "stream_bytes", {name: log.journal.size for name, log in logs.items()}
+        yield "stream_next", {name: max(log.shown, 0) for name, log in logs.items()}
+        lag: dict[tuple[str, str], float] = {}
+        for name, log in logs.items():
             for one in list(log.consumers.by_name.values())[:LABELS_MAX]:
-                lag.add_metric([log.stream.name, one.name], max(0, log.shown - one.next))
-        yield lag
+                lag[name, one.name] = max(0, log.shown - one.next)
+        yield "stream_lag", lag
 
-    def _cluster(self) -> Iterator[Metric]:
-        ready = readiness(self.local_node)
-        yield GaugeMetricFamily(
-            "starlingmq_ready", "1 if this node accepts clients, else 0.", value=int(not ready.reasons)
-        )
-        info = GaugeMetricFamily(
-            "starlingmq_build_info",
-            "Always 1; the labels have the name of the node, the version, and whether the code is compiled.",
-            labels=["node", "version", "python", "code"],
-        )
-        code = "compiled" if compiled() else "interpreted"
-        info.add_metric([self.local_node.name, __version__, platform.python_version(), code], 1)
-        yield info
+    def _cluster(self) -> Values:
         cluster = self.local_node.cluster
         if cluster is None or cluster.state is None:
             return
-        counters, traffic = self.local_node.state.ctx.counters, cluster.peers.traffic
-        yield GaugeMetricFamily(
-            "starlingmq_cluster_serving",
-            "1 if this node serves in its cluster, else 0.",
-            value=int(ready.cluster == "serving"),
-        )
-        yield from forward_metrics(counters, cluster.state, traffic)
-        yield from copy_metrics(cluster.copies)
-        yield from share_metrics(cluster.state)
+        yield "cluster_serving", int(readiness(self.local_node).cluster == "serving")
+        yield from self._forwards(cluster, cluster.state)
+        yield from copy_values(cluster.copies)
+        yield from share_values(cluster.state)
         yield from self._replays(cluster.state)
-        lost = _floats(cluster.state.takeovers.lost)
-        yield counter("starlingmq_sessions_lost", "Sessions that a CONNECT did not find, by reason.", lost, "reason")
+        yield "sessions_lost", cluster.state.takeovers.lost
+        poller = self.service.poller
+        yield "peer_round_trip_seconds", {} if poller is None else dict(list(poller.round_trips.items())[:LABELS_MAX])
         status = cluster.state.status()[:LABELS_MAX]
-        trips = HistogramMetricFamily(
-            "starlingmq_peer_round_trip_seconds", "Round-trip time of an empty request to a node.", labels=["peer"]
-        )
-        for name, seen in list(self.round_trips().items())[:LABELS_MAX]:
-            trips.add_metric([name], buckets_of(seen), seen.total)
-        yield trips
-        links = {one.member.name: float(one.connected) for one in status}
-        yield gauge("starlingmq_peer_connected", "1 if the node is connected, else 0.", links, "peer")
-        queued = {one.member.name: float(one.queued) for one in status}
-        yield gauge(
-            "starlingmq_peer_queued",
-            "Messages that wait on this node until they can be sent to that node.",
-            queued,
-            "peer",
-        )
+        yield "peer_connected", {one.member.name: int(one.connected) for one in status}
+        yield "peer_queued", {one.member.name: one.queued for one in status}
 
-    def _replays(self, cluster: ClusterState) -> Iterator[Metric]:
+    def _forwards(self, cluster: Cluster, state: ClusterState) -> Values:
+        counters, traffic = self.local_node.state.ctx.counters, cluster.peers.traffic
+        yield "forwards_sent", counters.forwards_sent
+        yield "forwards_received", counters.forwards_received
+        yield "forwards_doubled", counters.forwards_doubled
+        yield "forwards_kept", counters.forwards_kept
+        yield "forwards_unwanted", counters.forwards_unwanted
+        yield "peer_sent_bytes", traffic.bytes_out
+        yield "peer_received_bytes", traffic.bytes_in
+        transports = list(state.transports.items())[:LABELS_MAX]
+        backlogs = {state.view.name_of(number): transport.backlog() for number, transport in transports}
+        yield "peer_backlog_waiting", {name: one.left for name, one in backlogs.items()}
+        yield "peer_backlog_passed_on", {name: one.all_passed_on for name, one in backlogs.items()}
+        yield "peer_backlog_dropped", {name: one.all_dropped for name, one in backlogs.items()}
+
+    def _replays(self, cluster: ClusterState) -> Values:
         """New subscriptions that wait for retained messages."""
         ctx = self.local_node.state.ctx
-        retaining = ctx.cluster.retained
-        if retaining is None:
+        if ctx.cluster.retained is None:
             return
-        waits = retaining.waits
-        yield GaugeMetricFamily(
-            "starlingmq_retained_replays_waiting",
-            "New subscriptions that wait for retained messages from other nodes.",
-            value=waits.count,
-        )
-        yield GaugeMetricFamily(
-            "starlingmq_retained_replay_wait_seconds",
-            "How long the first of these subscriptions has waited.",
-            value=waits.seconds(ctx.now),
-        )
-        missing = {cluster.view.name_of(node): float(count) for node, count in waits.missing.items()}
-        yield gauge(
-            "starlingmq_retained_replays_missing",
-            "How many of these subscriptions wait for messages that the node has accepted.",
-            missing,
-            "peer",
-        )
-        yield CounterMetricFamily(
-            "starlingmq_retained_replays_incomplete",
-            "New subscriptions that waited for as long as allowed and got the retained messages known here.",
-            value=waits.incomplete,
-        )
+        waits = ctx.cluster.retained.waits
+        yield "retained_replays_waiting", waits.count
+        yield "retained_replay_wait_seconds", waits.seconds(ctx.now)
+        yield "retained_replays_missing", {cluster.view.name_of(node): n for node, n in waits.missing.items()}
+        yield "retained_replays_incomplete", waits.incomplete
 
 
-def _floats(counts: dict[str, int]) -> dict[str, float]:
-    return {key: float(value) for key, value in counts.items()}
+def share_values(state: ClusterState) -> Values:
+    """Of the shares of client ids."""
+    found = figures_of(state.shares)
+    yield "shares_led", found.led.get(state.number, 0) if state.number else 0  # 0 leads those that no node leads
+    yield "shares_not_serving", found.asking + found.copying
+    yield "share_requests_waiting", found.waiting
+    yield "share_client_ids", found.client_ids
+    yield "share_claims", found.granted
+    yield "share_unknown_nodes", len(found.unknown)
+    yield "share_behind", {state.view.name_of(number): count for number, count in found.behind.items()}
+
+
+def copy_values(process: CopyProcess | None) -> Values:
+    """None with ``cluster.copies: 1``."""
+    if process is None:
+        return
+    in_step: dict[str, float] = {}
+    missing: dict[str, float] = {}
+    behind_bytes: dict[tuple[str, str], float] = {}
+    behind_seconds: dict[tuple[str, str], float] = {}
+    for origin, server in process.roles.servers.items():
+        part, record = process.part_of(origin), server.record
+        if part is None or part.source is None:
+            continue
+        in_step[origin] = len(record.in_step)
+        present = sum(1 for name in record.in_step if name in process.roles.registry.nodes)
+        missing[origin] = max(0, process.config.cluster.copies - present)
+        for name in list(part.feeds):
+            if (behind := part.source.behind(name)) is not None:
+                behind_bytes[origin, name], behind_seconds[origin, name] = behind
+    yield from (("copies_in_step", in_step), ("copies_missing", missing))
+    yield from (("copy_behind_bytes", behind_bytes), ("copy_behind_seconds", behind_seconds))
 
 
 def _by_qos(total: int, qos1: int, qos2: int) -> dict[str, float]:
-    return {"0": float(total - qos1 - qos2), "1": float(qos1), "2": float(qos2)}
+    return {"0": total - qos1 - qos2, "1": qos1, "2": qos2}
 
 
 async def metrics(service: AdminService) -> MetricsReply:
