@@ -22,7 +22,7 @@ from msgspec import Struct
 from starlingmq.admin.declared_actions import action
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.nats_monitor import ACCOUNT, CONNECTIONS_MAX, Connz, NatsMonitor, Sort, Varz
-from starlingmq.admin.nats_stats import Accountz, AnsweringServer, Jsz, ServerId, account_statz, server_info, statsz
+from starlingmq.admin.nats_stats import Json, account_statz, at, server_info, statsz
 from starlingmq.admin.nats_user import user_info
 from starlingmq.admin.node_rpc import NodeRpc, ours
 from starlingmq.core.context.ready import SystemRequest
@@ -72,22 +72,6 @@ class ConnzOptions(Struct, frozen=True):
     acc: str = ""
 
 
-class ApiError(Struct, frozen=True):
-    code: int
-    description: str
-
-
-class Answer(Struct, frozen=True, omit_defaults=True):
-    server: AnsweringServer
-    data: Any = None
-    error: ApiError | None = None
-
-
-class StatszAnswer(Struct, frozen=True):
-    server: AnsweringServer
-    statsz: Any
-
-
 class NatsAnswers:
     """``node_rpc`` sends requests to other nodes. It is set after construction."""
 
@@ -107,8 +91,8 @@ class NatsAnswers:
     def take(self, request: SystemRequest) -> None:
         if request.kind == "USER":
             varz = self._monitor.varz()
-            answer = Answer(self._head(varz), user_info(request.client, self._local_node.driver.clock()))
-            self._hand_on(request, msgspec.json.encode(answer))
+            answer = self._answer(varz, data=user_info(request.client, self._local_node.driver.clock()))
+            self._hand_on(request, answer)
             self._close(request)
             return
         task = asyncio.ensure_future(self._ask(request))
@@ -171,30 +155,30 @@ class NatsAnswers:
                 return self._connections(varz, options)
             data = self._data(kind, varz)
         except (ValueError, RecursionError) as error:  # msgspec raises ValueErrors
-            return msgspec.json.encode(Answer(self._head(varz), error=ApiError(400, str(error))))
+            return self._error(varz, 400, str(error))
         answer = msgspec.json.encode(data)
         if len(answer) > self._size_max():
             return self._too_long(varz)
         return answer
 
-    def _data(self, kind: str, varz: Varz) -> Any:
+    def _data(self, kind: str, varz: Varz) -> Json:
         """The answer with its head. Raises ValueError."""
         head = self._head(varz)
         if kind == "STATSZ":
-            return StatszAnswer(head, statsz(varz, self._peers()))
+            return {"server": head, "statsz": statsz(varz, self._peers())}
         if kind == "IDZ":
-            return ServerId(head.name, head.host, head.id)
+            return {name: head[name] for name in ("name", "host", "id")}
         about: dict[str, Callable[[], Any]] = {
             "VARZ": lambda: varz,
             "SUBSZ": self._monitor.subsz,
             "HEALTHZ": self._monitor.healthz,
-            "ACCOUNTZ": lambda: Accountz(varz.server_id, varz.now, "", [ACCOUNT]),
-            "JSZ": lambda: Jsz(varz.server_id, varz.now, True, 0, 0),
+            "ACCOUNTZ": lambda: {**at(varz), "system_account": "", "accounts": [ACCOUNT]},
+            "JSZ": lambda: {**at(varz), "disabled": True, "memory": 0, "storage": 0},  # there is no JetStream
             "STATZ": lambda: account_statz(varz, self._monitor),
         }
         if kind not in about:
             raise ValueError(f"{kind}: unknown request")
-        return Answer(head, about[kind]())
+        return {"server": head, "data": about[kind]()}
 
     def _connections(self, varz: Varz, options: bytes) -> bytes:
         asked = msgspec.json.decode(options, type=ConnzOptions) if options else ConnzOptions()
@@ -203,7 +187,7 @@ class NatsAnswers:
         limit = asked.limit if 0 < asked.limit <= CONNECTIONS_MAX else CONNECTIONS_MAX
         while True:
             page = self._page(asked, limit)
-            answer = msgspec.json.encode(Answer(self._head(varz), page))
+            answer = self._answer(varz, data=page)
             if len(answer) <= self._size_max():
                 return answer
             if limit == 1:
@@ -216,11 +200,16 @@ class NatsAnswers:
         closed = asked.state == CLOSED or asked.acc not in ("", ACCOUNT)
         return self._monitor.connz(sort, asked.offset, limit, subscriptions, asked.cid, asked.user, closed)
 
-    def _too_long(self, varz: Varz) -> bytes:
-        error = ApiError(413, "the response is larger than nats.max_payload")
-        return msgspec.json.encode(Answer(self._head(varz), error=error))
+    def _answer(self, varz: Varz, **more: Any) -> bytes:
+        return msgspec.json.encode({"server": self._head(varz), **more})
 
-    def _head(self, varz: Varz) -> AnsweringServer:
+    def _error(self, varz: Varz, code: int, why: str) -> bytes:
+        return self._answer(varz, error={"code": code, "description": why})
+
+    def _too_long(self, varz: Varz) -> bytes:
+        return self._error(varz, 413, "the response is larger than nats.max_payload")
+
+    def _head(self, varz: Varz) -> Json:
         self._seq += 1
         return server_info(varz, self._seq)
 

@@ -2,134 +2,56 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Any, Final
 
-from starlingmq.admin.nats_monitor import ACCOUNT, NatsMonitor, SlowConsumers, Varz
+from starlingmq.admin.nats_monitor import ACCOUNT, NatsMonitor, Varz
+
+Json = dict[str, Any]
+
+OF_VARZ: Final = (
+    *("start", "mem", "cores", "cpu", "connections", "total_connections", "subscriptions", "slow_consumers"),
+    "slow_consumer_stats",
+)
 
 
-class AnsweringServer(Struct, frozen=True, omit_defaults=True):
+def server_info(varz: Varz, seq: int) -> Json:
     """The head of each answer: the server that gives it."""
-
-    name: str
-    host: str
-    id: str
-    ver: str
-    time: str
-    seq: int
-    jetstream: bool
-    flags: int
-    cluster: str = ""
-
-
-class ServerId(Struct, frozen=True):
-    name: str
-    host: str
-    id: str
-
-
-class DataStats(Struct, frozen=True):
-    msgs: int
-    bytes: int
-
-
-class RouteStats(Struct, frozen=True):
-    rid: int
-    name: str
-    sent: DataStats
-    received: DataStats
-    pending: int
-
-
-class Statsz(Struct, frozen=True, omit_defaults=True):
-    start: str
-    mem: int
-    cores: int
-    cpu: float
-    connections: int
-    total_connections: int
-    active_accounts: int
-    subscriptions: int
-    sent: DataStats
-    received: DataStats
-    slow_consumers: int
-    slow_consumer_stats: SlowConsumers
-    routes: list[RouteStats]
-    active_servers: int
-
-
-class AccountStats(Struct, frozen=True):
-    acc: str
-    name: str
-    conns: int
-    leafnodes: int
-    total_conns: int
-    num_subscriptions: int
-    sent: DataStats
-    received: DataStats
-    slow_consumers: int
-
-
-class AccountStatz(Struct, frozen=True):
-    server_id: str
-    now: str
-    account_statz: list[AccountStats]
-
-
-class Accountz(Struct, frozen=True):
-    server_id: str
-    now: str
-    system_account: str
-    accounts: list[str]
-
-
-class Jsz(Struct, frozen=True):
-    """JetStream is not available."""
-
-    server_id: str
-    now: str
-    disabled: bool
-    memory: int
-    storage: int
-
-
-def server_info(varz: Varz, seq: int) -> AnsweringServer:
     cluster = varz.cluster.get("name", "")
-    return AnsweringServer(
-        varz.server_name, varz.host, varz.server_id, varz.version, varz.now, seq, False, 0, cluster=cluster
-    )
+    head = {"name": varz.server_name, "host": varz.host, "id": varz.server_id, "ver": varz.version, "time": varz.now}
+    return {**head, "seq": seq, "jetstream": False, "flags": 0} | ({"cluster": cluster} if cluster else {})
 
 
-def statsz(varz: Varz, peers: list[tuple[int, str]]) -> Statsz:
+def statsz(varz: Varz, peers: list[tuple[int, str]]) -> Json:
     """``peers``: numbers and names of the other connected nodes."""
-    nothing = DataStats(0, 0)
-    return Statsz(
-        start=varz.start,
-        mem=varz.mem,
-        cores=varz.cores,
-        cpu=varz.cpu,
-        connections=varz.connections,
-        total_connections=varz.total_connections,
-        active_accounts=1,
-        subscriptions=varz.subscriptions,
-        sent=DataStats(varz.out_msgs, varz.out_bytes),
-        received=DataStats(varz.in_msgs, varz.in_bytes),
-        slow_consumers=varz.slow_consumers,
-        slow_consumer_stats=varz.slow_consumer_stats,
-        routes=[RouteStats(number, name, nothing, nothing, 0) for number, name in peers],
-        active_servers=1 + len(peers),
-    )
+    nothing = {"msgs": 0, "bytes": 0}
+    counted = {"sent": nothing, "received": nothing, "pending": 0}
+    return {
+        **{name: getattr(varz, name) for name in OF_VARZ},
+        **_traffic(varz),
+        "active_accounts": 1,
+        "routes": [{"rid": number, "name": name, **counted} for number, name in peers],
+        "active_servers": 1 + len(peers),
+    }
 
 
-def account_statz(varz: Varz, monitor: NatsMonitor) -> AccountStatz:
-    only = AccountStats(
-        acc=ACCOUNT,
-        name=ACCOUNT,
-        conns=varz.connections,
-        leafnodes=0,
-        total_conns=varz.connections,
-        num_subscriptions=monitor.subsz().num_subscriptions,
-        sent=DataStats(varz.out_msgs, varz.out_bytes),
-        received=DataStats(varz.in_msgs, varz.in_bytes),
-        slow_consumers=varz.slow_consumers,
-    )
-    return AccountStatz(varz.server_id, varz.now, [only])
+def account_statz(varz: Varz, monitor: NatsMonitor) -> Json:
+    only = {
+        "acc": ACCOUNT,
+        "name": ACCOUNT,
+        "conns": varz.connections,
+        "leafnodes": 0,
+        "total_conns": varz.connections,
+        "num_subscriptions": monitor.subsz().num_subscriptions,
+        **_traffic(varz),
+        "slow_consumers": varz.slow_consumers,
+    }
+    return {**at(varz), "account_statz": [only]}
+
+
+def at(varz: Varz) -> Json:
+    return {"server_id": varz.server_id, "now": varz.now}
+
+
+def _traffic(varz: Varz) -> Json:
+    sent, received = {"msgs": varz.out_msgs, "bytes": varz.out_bytes}, {"msgs": varz.in_msgs, "bytes": varz.in_bytes}
+    return {"sent": sent, "received": received}

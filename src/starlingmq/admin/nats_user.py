@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from msgspec import UNSET, Struct, UnsetType
-
 from starlingmq.admin.nats_monitor import ACCOUNT, NANOSECONDS
+from starlingmq.admin.nats_stats import Json
 from starlingmq.core.limits.access import PUBLISH, SUBSCRIBE, Grant, ReplyGrant, Rights
 from starlingmq.core.session.session import Client
 from starlingmq.wire.nats_subjects import subject_of
@@ -16,61 +15,34 @@ from starlingmq.wire.nats_subjects import subject_of
 SHOWN_MAX: Final = 100  # subjects of each kind
 
 
-class Subjects(Struct, frozen=True, omit_defaults=True):
-    allow: list[str] = []
-    deny: list[str] = []
+def user_info(client: Client, now: float) -> Json:
+    info: Json = {"user": client.username, "account": ACCOUNT}
+    if client.rights is not None:
+        info["permissions"] = permissions(client.rights)
+    if client.valid_until:
+        info["expires"] = int(max(client.valid_until - now, 0.0) * NANOSECONDS)
+    return info
 
 
-class Responses(Struct, frozen=True):
-    max: int
-    ttl: int
-
-
-class Permissions(Struct, frozen=True):
-    publish: Subjects
-    subscribe: Subjects
-    responses: Responses | UnsetType = UNSET
-
-
-class UserInfo(Struct, frozen=True):
-    user: str
-    account: str
-    permissions: Permissions | UnsetType = UNSET
-    expires: int | UnsetType = UNSET
-
-
-def user_info(client: Client, now: float) -> UserInfo:
-    left = max(client.valid_until - now, 0.0)
-    return UserInfo(
-        client.username,
-        ACCOUNT,
-        UNSET if client.rights is None else permissions(client.rights),
-        UNSET if client.valid_until == 0.0 else int(left * NANOSECONDS),
-    )
-
-
-def permissions(rights: Rights) -> Permissions:
+def permissions(rights: Rights) -> Json:
     """Rules of this broker are ordered, and the first match decides; nats-server has two lists, of which the denials
     take precedence. So the answer has the subjects that the rules name; where rules overlap, it may differ from what
     they mean."""
-    return Permissions(
-        _subjects(rights, PUBLISH),
-        _subjects(rights, SUBSCRIBE),
-        next((_responses(grant) for grant in rights.grants if isinstance(grant, ReplyGrant) and grant.allow), UNSET),
-    )
+    replies = [grant for grant in rights.grants if isinstance(grant, ReplyGrant) and grant.allow]
+    told: Json = {"publish": _subjects(rights, PUBLISH), "subscribe": _subjects(rights, SUBSCRIBE)}
+    if replies:  # nats-server writes -1 for no limit
+        first = replies[0]
+        told["responses"] = {"max": first.count or -1, "ttl": int(first.seconds * NANOSECONDS) or -1}
+    return told
 
 
-def _responses(grant: ReplyGrant) -> Responses:
-    """nats-server writes -1 for no limit."""
-    return Responses(grant.count or -1, int(grant.seconds * NANOSECONDS) or -1)
-
-
-def _subjects(rights: Rights, action: int) -> Subjects:
+def _subjects(rights: Rights, action: int) -> Json:
     about = [grant for grant in rights.grants if grant.actions & action]
     allowed = _spelled(grant for grant in about if grant.allow)
     if rights.default:
         allowed.append(">")
-    return Subjects(allowed, _spelled(grant for grant in about if not grant.allow))
+    denied = _spelled(grant for grant in about if not grant.allow)
+    return {kind: subjects for kind, subjects in (("allow", allowed), ("deny", denied)) if subjects}
 
 
 def _spelled(grants: Iterable[Grant]) -> list[str]:
