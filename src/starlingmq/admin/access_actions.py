@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from starlingmq.admin.declared_actions import HERE, OPERATE, action
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.auth.acl import AclRule
 from starlingmq.auth.stored_access import ApiRole, StoredAccess, StoredRule, StoredUser, TableRefused
@@ -86,7 +86,7 @@ class AccessActions:
         self._hashing = asyncio.Lock()
         self._waiting = 0
 
-    @action("user.add", "POST /users", HERE, OPERATE, tag="upkeep", body="NewUser", audit=f"created {WITH_RIGHTS}")
+    @action("user.add", "POST /users", body="NewUser", audit=f"created {WITH_RIGHTS}")
     async def add(self, report: Report, request: NewUser) -> AccessChanged:
         """Create a user who may log in with a password on all nodes. Raises AdminError."""
         self._refuse_of_file(request.name)
@@ -103,7 +103,7 @@ class AccessActions:
         user = await self._hashed(request.name, request.password, request.api)
         return await self._change(request.revision, make)
 
-    @action("user.change", "PUT /users", HERE, OPERATE, tag="upkeep", body="UserChange", audit=f"changed {WITH_RIGHTS}")
+    @action("user.change", "PUT /users", body="UserChange", audit=f"changed {WITH_RIGHTS}")
     async def change(self, report: Report, request: UserChange) -> AccessChanged:
         """Change the password of a user, or its rights at the HTTP API; a new password disconnects its clients. Raises
         AdminError."""
@@ -123,9 +123,6 @@ class AccessActions:
     @action(
         "user.delete",
         "DELETE /users",
-        HERE,
-        OPERATE,
-        tag="upkeep",
         ctl="user/delete name",
         said="deleted the user {name}",
         audit="deleted the user {name!r}",
@@ -143,9 +140,7 @@ class AccessActions:
 
         return await self._change(request.revision, make)
 
-    @action(
-        "rule.set", "PUT /rules", HERE, OPERATE, tag="upkeep", body="NewRule", audit="set the rule {name!r}: {rule}"
-    )
+    @action("rule.set", "PUT /rules", body="NewRule", audit="set the rule {name!r}: {rule}")
     async def set_rule(self, report: Report, request: NewRule) -> AccessChanged:
         """Create or replace a rule of access, which comes after those of the ACL file. Raises AdminError."""
         rule = StoredRule(request.name, request.rule)
@@ -154,9 +149,6 @@ class AccessActions:
     @action(
         "rule.delete",
         "DELETE /rules",
-        HERE,
-        OPERATE,
-        tag="upkeep",
         ctl="rule/delete name",
         said="deleted the rule {name}",
         audit="deleted the rule {name!r}",

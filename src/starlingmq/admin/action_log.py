@@ -191,7 +191,6 @@ class ActionLog:
         "actions",
         "GET /actions",
         ALL,
-        tag="overview",
         merge=merged,
         download="actions.jsonl",
         ctl="actions",

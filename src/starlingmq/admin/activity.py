@@ -86,7 +86,7 @@ class NodeActivity:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    @action("activity", "GET /activity", ALL, tag="sessions", merge=most_active)
+    @action("activity", "GET /activity", ALL, merge=most_active)
     async def activity(self, report: Report, request: ActivityRequest) -> NodeActivityReply:
         """List the most active clients."""
         key = attrgetter(request.sort)

@@ -137,7 +137,6 @@ class NodeAlarms:
         "alarms",
         "GET /alarms",
         ALL,
-        tag="alarms",
         order={
             "alarms": lambda found: sorted(_newest(found), key=lambda one: one.severity != "critical"),
             "history": lambda found: sorted(found, key=lambda one: one.ended or "", reverse=True),
@@ -151,7 +150,6 @@ class NodeAlarms:
         "certificates",
         "GET /certificates",
         ALL,
-        tag="alarms",
         ctl="certificates",
         columns="file, kind, name, setting, node, days: days left/number, ends_at: ends, problem",
         none="nothing that ends is used",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import HERE, OPERATE, ByNode, action
+from starlingmq.admin.declared_actions import ByNode, action
 from starlingmq.admin.history import POINTS_MAX, SECONDS_MAX, History, NodeHistory, buckets
 from starlingmq.admin.node_rpc import Missing, NodeRpc
 from starlingmq.admin.operator_bans import BanChange, BanNews, BansReceived, BanUpdate, NewBan, OneBan
@@ -83,7 +83,7 @@ class ClusterActions:
 
     # Bans
 
-    @action("ban", "POST /bans", HERE, OPERATE, tag="upkeep", status=201, body="NewBan", noted_by="bans.hear")
+    @action("ban", "POST /bans", status=201, body="NewBan", noted_by="bans.hear")
     async def ban(self, report: Report, request: NewBan) -> Banned:
         """Ban an address, user or client id on all nodes."""
         change = BanChange(request.kind, request.name, request.seconds, request.reason, request.disconnect)
@@ -93,9 +93,6 @@ class ClusterActions:
     @action(
         "ban.lift",
         "DELETE /bans",
-        HERE,
-        OPERATE,
-        tag="upkeep",
         ctl="unban kind name",
         said="the ban of {kind} {name} was lifted",
         noted_by="bans.hear",
@@ -119,16 +116,7 @@ class ClusterActions:
 
     # Streams
 
-    @action(
-        "streams.create",
-        "POST /streams",
-        HERE,
-        OPERATE,
-        tag="upkeep",
-        status=201,
-        body="NewStreamBody",
-        noted_by="stream.create",
-    )
+    @action("streams.create", "POST /streams", status=201, body="NewStreamBody", noted_by="stream.create")
     async def create(self, report: Report, request: NewStreamAt) -> ByNode[StreamView]:
         """Create a stream that keeps messages of the given topics."""
         if any("\n" in topic for topic in request.topics):
@@ -145,14 +133,14 @@ class ClusterActions:
             await self._spread(report, GossipRequest.created(made))
         return ByNode(answers.results, answers.missing)
 
-    @action("streams.trim", "POST /streams/trim", HERE, OPERATE, tag="upkeep", noted_by="stream.trim")
+    @action("streams.trim", "POST /streams/trim", noted_by="stream.trim")
     async def trim(self, report: Report, request: StreamTrimAt) -> ByNode[StreamTrimmed]:
         """Delete the messages of a stream before an offset, in whole segment files."""
         asked = StreamTrim(request.name, request.before)
         answers = await self._rpc.everywhere("stream.trim", asked, StreamTrimmed, request.node)
         return ByNode(answers.results, answers.missing)
 
-    @action("streams.delete", "DELETE /streams", HERE, OPERATE, tag="upkeep", noted_by="stream.delete")
+    @action("streams.delete", "DELETE /streams", noted_by="stream.delete")
     async def end(self, report: Report, request: OneStreamAt) -> ByNode[StreamDeleted]:
         """Delete a stream and all its messages."""
         answers = await self._rpc.everywhere("stream.delete", OneStream(request.name), StreamDeleted, request.node)
@@ -174,7 +162,7 @@ class ClusterActions:
         answers = await self._rpc.everywhere("overview", request, Overview)
         return Overviews(self._rpc.name, list(answers.results.values()), answers.missing)
 
-    @action("histories", "GET /history", tag="overview")
+    @action("histories", "GET /history")
     async def history(self, report: Report, request: HistoryWanted) -> History:
         """Get rates and states of the last hour, by node. The figures of all nodes in the same buckets."""
         wanted = buckets(self._clock(), request.seconds, request.points)

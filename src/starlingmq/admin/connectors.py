@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, Struct
 
 from starlingmq.admin.alarm_webhook import AlarmWebhook
-from starlingmq.admin.declared_actions import ALL, NODE, OPERATE, action
+from starlingmq.admin.declared_actions import ALL, NODE, action
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import when
@@ -94,7 +94,6 @@ class NodeConnectors:
         "connectors",
         "GET /connectors",
         ALL,
-        tag="connectors",
         order={"connectors": lambda found: sorted(found, key=lambda one: (one.name, one.node))},
     )
     async def connectors(self, report: Report, request: NoArguments) -> ConnectorsReply:
@@ -105,8 +104,6 @@ class NodeConnectors:
         "connectors.test",
         "POST /connectors/test",
         NODE,
-        OPERATE,
-        tag="connectors",
         body="TestedConnector",
         audit="tested the connector {name!r}; accepted: {accepted}",
         seconds=NODE_SECONDS,

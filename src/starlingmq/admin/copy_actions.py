@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta, Struct
 
 from starlingmq.admin.copy_views import CopiesView, view_copies
-from starlingmq.admin.declared_actions import HERE, OPERATE, action
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.net.control_socket import Report
 
@@ -46,7 +46,7 @@ class CopyActions:
     def __init__(self, process: Callable[[], CopyProcess | None]) -> None:
         self._process = process
 
-    @action("cluster.copies", "GET /copies", tag="cluster", ctl="cluster/copies")
+    @action("cluster.copies", "GET /copies", ctl="cluster/copies")
     async def copies(self, report: Report, request: NoArguments) -> CopiesView:
         """Show which nodes store copies of whose data, and what would be lost with a node now."""
         return view_copies(self._process())
@@ -54,9 +54,6 @@ class CopyActions:
     @action(
         "cluster.give_up",
         "POST /cluster/give-up",
-        HERE,
-        OPERATE,
-        tag="cluster",
         body="Removal",
         ctl="cluster/give-up name",
         said="{server} serves what it has of the data of {node}",

@@ -17,11 +17,11 @@ field are its ``Meta``; the first sentence of the docstring is the help.
 Without ``merge``, lists whose entries have a field ``node`` are joined, and other replies are told by the node. Replies
 of several nodes have ``missing``: the nodes that did not answer, and why.
 
-| right | at the HTTP API |
-|---|---|
-| ``VIEW`` | all who may log in |
-| ``CONTENT`` | as ``VIEW``, but not ``auth.api.viewers``: it shows what messages contain |
-| ``OPERATE`` | not ``auth.api.viewers``: it changes something |
+| right | of an action | at the HTTP API |
+|---|---|---|
+| ``VIEW`` | any other | all who may log in |
+| ``CONTENT`` | with ``content``: it shows what messages contain | as ``VIEW``, but not ``auth.api.viewers`` |
+| ``OPERATE`` | with ``audit`` or ``noted_by``: it changes something | not ``auth.api.viewers`` |
 """
 
 from __future__ import annotations
@@ -55,6 +55,19 @@ VIEW: Final[Right] = "view"
 CONTENT: Final[Right] = "content"
 OPERATE: Final[Right] = "operate"
 
+TAGS: Final = {
+    "alarms": ("alarms", "certificates"),
+    "cluster": ("cluster", "copies", "drain", "groups", "nodes", "rebalance", "restart", "routes", "shares"),
+    "connectors": ("connectors",),
+    "messages": ("publish", "retained"),
+    "metrics": ("metrics",),
+    "overview": ("actions", "droppers", "history", "links", "log", "overview"),
+    "sessions": ("activity", "client", "clients", "session", "sessions", "subscriptions"),
+    "upkeep": ("bans", "config", "listeners", "reload", "rules", "settings", "storage", "streams", "users"),
+}
+"""The paths of the HTTP API by their groups in its document."""
+TAG_OF: Final = {path: tag for tag, paths in TAGS.items() for path in paths}
+
 Value = str | float
 Place = tuple[Value, str, int, int]
 """The value of the sort key, and a name and numbers that tell entries with the same value apart."""
@@ -87,7 +100,7 @@ Order = Callable[[list[Any]], list[Any]]
 
 @dataclass(eq=False)
 class Declared:
-    """``http``: method and path of the API; "": it is for nodes only. ``tag`` groups the paths in the document.
+    """``http``: method and path of the API; "": it is for nodes only. ``tag``: its group, unless ``TAGS`` has it.
     ``body``: the name of its JSON body; "": the request is in the query. ``order`` sorts joined lists, by their names.
     ``ctl``: the command and its arguments (``cli.ctl_declared``), which shows a table with ``columns``
     (``cli.tables.columns_of``) or ``none``, or the line ``said`` with the fields of the request and the reply.
@@ -95,7 +108,7 @@ class Declared:
     ``download``: the name of a file with the list, a line of JSON for each entry, at ``PATH/download``.
     ``audit``: what it has done, behind the name of the operator, with fields of the request and the reply
     (``admin.noted_actions``); ``noted_by``: the action that notes it, at each node that does it. One of the two is told
-    of all that ``OPERATE`` is needed for. ``level``: of the line in the log. Below INFO, those of a minute are one
+    of all that changes something. ``level``: of the line in the log. Below INFO, those of a minute are one
     entry in the list of actions.
     ``seconds``: for one node to answer. ``waits``: the operator waits as long as it takes.
     """
@@ -104,7 +117,7 @@ class Declared:
     act: Callable[..., Awaitable[Any]]
     http: str
     scope: Scope
-    right: Right
+    content: bool = False
     tag: str = ""
     status: int = 200
     body: str = ""
@@ -123,11 +136,18 @@ class Declared:
     level: int = logging.INFO
 
     def __post_init__(self) -> None:
-        """Raises TypeError if the declaration of a change says nothing for the log."""
-        if (self.right == OPERATE) != bool(self.audit or self.noted_by) or (self.audit and self.noted_by):
-            raise TypeError(f"{self.name}: an action that changes something has audit or noted_by, and no other has")
-        if self.http and (self.right == OPERATE) == self.http.startswith("GET "):
-            raise TypeError(f"{self.name}: what changes something needs OPERATE, and is no GET")
+        """Raises TypeError if the declaration of a change says nothing for the log, KeyError for a path without tag."""
+        if self.audit and self.noted_by:
+            raise TypeError(f"{self.name}: it has audit, or it is noted_by another one")
+        if self.http:
+            method, path = self.http.split()
+            self.tag = self.tag or TAG_OF[path.split("/")[1]]
+            if (self.right == OPERATE) == (method == "GET"):
+                raise TypeError(f"{self.name}: what changes something has audit or noted_by, and is no GET")
+
+    @property
+    def right(self) -> Right:
+        return OPERATE if self.audit or self.noted_by else CONTENT if self.content else VIEW
 
     @cached_property
     def help(self) -> str:
@@ -161,11 +181,11 @@ DECLARATIONS: Final[list[Declared]] = []
 """All."""
 
 
-def action(name: str, http: str = "", scope: Scope = HERE, right: Right = VIEW, **more: Any) -> Callable[[Act], Act]:
+def action(name: str, http: str = "", scope: Scope = HERE, **more: Any) -> Callable[[Act], Act]:
     """Declare the method, whose parameters are ``report`` and ``request``. ``more``: other fields of ``Declared``."""
 
     def declare(act: Act) -> Act:
-        declared = Declared(name, act, http, scope, right, **more)
+        declared = Declared(name, act, http, scope, **more)
         act.declared = declared  # type: ignore[attr-defined]
         DECLARATIONS.append(declared)
         if http:

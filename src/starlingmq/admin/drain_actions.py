@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import HERE, OPERATE, action
+from starlingmq.admin.declared_actions import action
 from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class DrainActions:
         assert state is not None
         return state
 
-    @action("cluster.drain", right=OPERATE, audit="drained this node", waits=True)
+    @action("cluster.drain", audit="drained this node", waits=True)
     async def drain(self, report: Report, request: DrainRequest) -> DrainProgress:
         """Stop serving clients, and wait until all clients and sessions have moved."""
         await self.start()
@@ -149,9 +149,6 @@ class DrainActions:
     @action(
         "cluster.rebalance",
         "POST /rebalance",
-        HERE,
-        OPERATE,
-        tag="cluster",
         waits=True,
         ctl="rebalance",
         audit="distributed clients evenly; {moved:,} were redirected",

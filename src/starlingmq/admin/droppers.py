@@ -77,7 +77,6 @@ class Droppers:
         "droppers",
         "GET /droppers",
         ALL,
-        tag="overview",
         order={"droppers": lambda found: sorted(found, key=lambda one: (-one.messages, one.client_id, one.node))},
         ctl="droppers q?",
         columns="client_id: client, node, messages, reasons, last: last/age",

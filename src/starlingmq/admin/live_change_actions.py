@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import NODE, OPERATE, TARGET, action
+from starlingmq.admin.declared_actions import NODE, TARGET, action
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
@@ -59,7 +59,6 @@ class LiveChangeActions:
         "settings",
         "GET /settings",
         NODE,
-        tag="upkeep",
         ctl="settings part?",
         columns="path: setting, value/text, default/text, help: meaning*",
         none="there are no settings",
@@ -72,8 +71,6 @@ class LiveChangeActions:
         "settings.change",
         "PUT /settings",
         TARGET,
-        OPERATE,
-        tag="upkeep",
         body="NewSetting",
         merge=changed_at,
         ctl="set path value",

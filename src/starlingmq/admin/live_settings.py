@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from starlingmq.admin.declared_actions import NODE, OPERATE, TARGET, action
+from starlingmq.admin.declared_actions import NODE, TARGET, action
 from starlingmq.admin.expirations import expiry_warnings
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.operator_problem import AdminError
@@ -46,7 +46,7 @@ class SettingActions:
     def __init__(self, local_node: LocalNode) -> None:
         self.local_node = local_node
 
-    @action("config", "GET /config", NODE, tag="upkeep", ctl="config")
+    @action("config", "GET /config", NODE, ctl="config")
     async def config(self, report: Report, request: NoArguments) -> dict[str, Any]:
         """Get the settings in force, without secrets."""
         found: dict[str, Any] = to_builtins(masked(self.local_node.in_force()))
@@ -56,8 +56,6 @@ class SettingActions:
         "reload",
         "POST /reload",
         TARGET,
-        OPERATE,
-        tag="upkeep",
         ctl="reload",
         hint="All files that they name are read again, too.",
         audit="reloaded the settings",
@@ -78,7 +76,7 @@ class SettingActions:
         old_access, new_access = access_differences(chain, access.chain)
         return Reloaded(True, restart, expiry_warnings(config, now), old | old_access, new | new_access)
 
-    @action("listeners", "GET /listeners", NODE, tag="upkeep", ctl="listeners", columns="address, connections, refused")
+    @action("listeners", "GET /listeners", NODE, ctl="listeners", columns="address, connections, refused")
     async def listeners(self, report: Report, request: NoArguments) -> Listeners:
         """List listeners and their connections."""
         found = [

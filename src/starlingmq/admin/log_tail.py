@@ -80,7 +80,7 @@ class LogTail(logging.Handler):
         )
         self._lines.append((record.levelno, line))  # a record would keep its arguments alive
 
-    @action("log", "GET /log", NODE, tag="overview")
+    @action("log", "GET /log", NODE)
     async def log(self, report: Report, request: LogRequest) -> LogLines:
         """Get the last lines of a node's log, or those after a position."""
         level, limit, after = request.level, request.limit, request.after

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field, to_builtins
 from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
 from starlingmq.admin.copy_actions import CopyActions, Removal
-from starlingmq.admin.declared_actions import HERE, OPERATE, action, bound
+from starlingmq.admin.declared_actions import action, bound
 from starlingmq.admin.drain_actions import DrainActions
 from starlingmq.admin.noted_actions import Note
 from starlingmq.admin.sessions import when
@@ -245,7 +245,7 @@ class MemberActions:
     def actions(self) -> dict[str, Action]:
         return bound(self, self.drain, CopyActions(lambda: self.cluster.copies), note=self._note)
 
-    @action("cluster.status", "GET /nodes", tag="cluster")
+    @action("cluster.status", "GET /nodes")
     async def nodes(self, report: Report, request: NoArguments) -> dict[str, Any]:
         """List the members of the cluster as this node sees them. A single broker answers with less."""
         found: dict[str, Any] = to_builtins(await self.status(report, request))
@@ -294,13 +294,13 @@ class MemberActions:
             health=health,
         )
 
-    @action("cluster.shares", "GET /shares", tag="cluster", ctl="cluster/shares client?")
+    @action("cluster.shares", "GET /shares", ctl="cluster/shares client?")
     async def shares(self, report: Report, request: SharesRequest) -> SharesView:
         """Show which nodes lead the shares of client ids, and how far their deputies are."""
         assert self.cluster.state is not None
         return view_shares(self.cluster.state, request.client)
 
-    @action("cluster.routes", "GET /routes", tag="cluster", ctl="cluster/routes prefix?")
+    @action("cluster.routes", "GET /routes", ctl="cluster/routes prefix?")
     async def wanted(self, report: Report, request: RoutesRequest) -> ClusterRoutes:
         """List the routes of each node."""
         state = self.cluster.state
@@ -321,11 +321,7 @@ class MemberActions:
         return ClusterRoutes(nodes)
 
     @action(
-        "cluster.leave",
-        right=OPERATE,
-        audit="told this node to leave its cluster, and it has left",
-        level=logging.WARNING,
-        waits=True,
+        "cluster.leave", audit="told this node to leave its cluster, and it has left", level=logging.WARNING, waits=True
     )
     async def leave(self, report: Report, request: LeaveRequest) -> NodeLeft:
         """Hand over all sessions and queued messages, leave the membership, and stop."""
@@ -413,9 +409,6 @@ class MemberActions:
     @action(
         "cluster.forget",
         "POST /cluster/forget",
-        HERE,
-        OPERATE,
-        tag="cluster",
         body="Removal",
         waits=True,
         ctl="cluster/forget name",

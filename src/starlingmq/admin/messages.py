@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import CONTENT, NODE, OPERATE, action
+from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import pack, unpack
 from starlingmq.admin.sessions import text, when
@@ -171,16 +171,7 @@ class MessageActions:
         self.driver = driver
         self.state = driver.state
 
-    @action(
-        "publish",
-        "POST /publish",
-        NODE,
-        OPERATE,
-        tag="messages",
-        body="Publication",
-        audit="published to {topic!r}",
-        level=logging.DEBUG,
-    )
+    @action("publish", "POST /publish", NODE, body="Publication", audit="published to {topic!r}", level=logging.DEBUG)
     async def publish(self, report: Report, request: PublishRequest) -> Published:
         """Publish a message; the response is sent after the message has been stored. Raises AdminError."""
         topic = encoded(request.topic)
@@ -189,7 +180,7 @@ class MessageActions:
         message = Message(topic, _payload(request), request.qos, request.retain, b"", expires_at, "", now)
         return Published(await publish(self.driver, message))
 
-    @action("retained", "GET /retained", NODE, tag="messages")
+    @action("retained", "GET /retained", NODE)
     async def retained(self, report: Report, request: RetainedRequest) -> RetainedReply:
         """List retained messages by topic; they are the same on all nodes."""
         wanted, limit = encoded(request.filter), request.limit
@@ -203,7 +194,7 @@ class MessageActions:
         following = pack(found[limit - 1].topic) if len(found) > limit else None
         return RetainedReply([info_of(message) for message in found[:limit]], following)
 
-    @action("retained.show", "GET /retained/message", NODE, CONTENT, tag="messages")
+    @action("retained.show", "GET /retained/message", NODE, content=True)
     async def retained_message(self, report: Report, request: OneTopic) -> RetainedMessage:
         """Get one retained message."""
         message = self.state.retained.get(encoded(request.topic))
@@ -217,8 +208,6 @@ class MessageActions:
         "retained.delete",
         "DELETE /retained/message",
         NODE,
-        OPERATE,
-        tag="messages",
         ctl="unretain topic",
         audit="deleted the retained message of {topic!r}",
         said="the retained message of {topic} was deleted",

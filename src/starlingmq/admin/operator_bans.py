@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import ALL, OPERATE, action
+from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
 from starlingmq.admin.sessions import when
@@ -151,7 +151,6 @@ class BanActions:
         "bans",
         "GET /bans",
         ALL,
-        tag="upkeep",
         ctl="bans",
         columns="name, kind, node, seconds: ends in/seconds, reason",
         none="there are no bans",
@@ -190,7 +189,7 @@ class BanActions:
         except ValueError as error:
             raise AdminError(400, f"name: {error}") from None
 
-    @action("bans.hear", right=OPERATE, audit="{told}")
+    @action("bans.hear", audit="{told}")
     async def receive(self, report: Report, request: BanUpdate) -> BansReceived:
         """Take over the entries that are newer than those of this node."""
         now = self._driver.clock()

@@ -47,7 +47,7 @@ class OverviewActions:
         self.local_node = local_node
         self.session_totals_job = session_totals_job
 
-    @action("overview", "GET /overview", NODE, tag="overview")
+    @action("overview", "GET /overview", NODE)
     async def overview(self, report: Report, request: NoArguments) -> Overview:
         """Get an overview of this node."""
         local_node = self.local_node

@@ -79,7 +79,7 @@ class RuleActions:
     def __init__(self, local_node: LocalNode) -> None:
         self._local_node = local_node
 
-    @action("rules", "GET /rules", NODE, tag="upkeep", ctl="rules", columns=RULE_COLUMNS)
+    @action("rules", "GET /rules", NODE, ctl="rules", columns=RULE_COLUMNS)
     async def rules(self, report: Report, request: NoArguments) -> RulesReply:
         """List the rules of the ACL file and of operators, and how many clients each applied to. Lists the first
         ``RULES_MAX``."""
@@ -91,7 +91,7 @@ class RuleActions:
         shown = [_info(number, rule) for number, rule in enumerate(rules[:RULES_MAX], 1)]
         return RulesReply(file, table.revision, "allow" if chain.acl.default else "deny", len(rules), shown)
 
-    @action("rules.test", "GET /rules/test", NODE, tag="upkeep", ctl="may client_id does topic?")
+    @action("rules.test", "GET /rules/test", NODE, ctl="may client_id does topic?")
     async def test(self, report: Report, request: RuleTest) -> RuleTestResult:
         """Test whether a client may do something, and which rule decides. Raises AdminError."""
         topic = self._checked(request)

@@ -22,7 +22,6 @@ from starlingmq.admin.connectors import NodeConnectors
 from starlingmq.admin.declared_actions import (
     ALL,
     NODE,
-    OPERATE,
     PAGED,
     action,
     bound,
@@ -193,7 +192,6 @@ class AdminService:
         "links",
         "GET /links",
         ALL,
-        tag="overview",
         ctl="links",
         columns=LINK_COLUMNS,
         none="this broker is not a member of a cluster, or is its only member",
@@ -202,7 +200,7 @@ class AdminService:
         """List the peer links of all nodes. A node without a cluster has none."""
         return LinksReply([])
 
-    @action("metrics", "GET /metrics", tag="metrics")
+    @action("metrics", "GET /metrics")
     async def as_json(self, report: Report, request: NoArguments) -> MetricsReply:
         """Get all metrics as JSON. Raises AdminError."""
         reply: MetricsReply = await (await _metric_values()).metrics(self)
@@ -224,14 +222,14 @@ class AdminService:
         found = readiness(self.local_node)
         return NodeReadiness(found.status, found.storage, found.cluster, found.reasons, self.local_node.name)
 
-    @action("stream.all", "GET /streams", ALL, tag="upkeep")
+    @action("stream.all", "GET /streams", ALL)
     async def streams(self, report: Report, request: NoArguments) -> StreamsReply:
         """List streams per node, with their consumers."""
         if "stream.list" not in self._given:
             return StreamsReply([])
         return await ask(self._given["stream.list"], report, request, StreamsReply)
 
-    @action("groups.led", "GET /groups", PAGED, tag="cluster")
+    @action("groups.led", "GET /groups", PAGED)
     async def groups(self, report: Report, request: LedGroupsRequest) -> LedGroups:
         """List shared subscriptions and queue groups, each as its primary reports it. A group without a primary is
         listed by the node with the lowest number, so that it is listed once."""
@@ -244,33 +242,26 @@ class AdminService:
 
     # Storage
 
-    @action("storage.stats", "GET /storage", NODE, tag="upkeep", ctl="storage/stats")
+    @action("storage.stats", "GET /storage", NODE, ctl="storage/stats")
     async def storage(self, report: Report, request: NoArguments) -> dict[str, Any]:
         """Get storage statistics."""
         return await self._given_one("storage.stats")(report, {})
 
     # Draining, leaving
 
-    @action("drain.state", "GET /drain", NODE, tag="cluster")
+    @action("drain.state", "GET /drain", NODE)
     async def draining(self, report: Report, request: NoArguments) -> DrainProgress:
         """Get the progress of the drain."""
         return self._drain().result()
 
-    @action("drain.begin", "POST /drain", NODE, OPERATE, tag="cluster", audit="started draining this node", status=202)
+    @action("drain.begin", "POST /drain", NODE, audit="started draining this node", status=202)
     async def drain(self, report: Report, request: NoArguments) -> DrainProgress:
         """Drain this node: redirect its clients and hand over their sessions."""
         drain = self._drain()
         await drain.start()
         return drain.result()
 
-    @action(
-        "drain.cancel",
-        "DELETE /drain",
-        NODE,
-        OPERATE,
-        tag="cluster",
-        audit="ended the drain; this node accepts clients again",
-    )
+    @action("drain.cancel", "DELETE /drain", NODE, audit="ended the drain; this node accepts clients again")
     async def undrain(self, report: Report, request: NoArguments) -> DrainProgress:
         """End the drain, so that this node accepts clients again."""
         drain = self._drain()
@@ -282,15 +273,7 @@ class AdminService:
             raise AdminError(409, ALONE)
         return self.local_node.drain
 
-    @action(
-        "leave.begin",
-        "POST /cluster/leave",
-        NODE,
-        OPERATE,
-        tag="cluster",
-        noted_by="cluster.leave",
-        status=202,
-    )
+    @action("leave.begin", "POST /cluster/leave", NODE, noted_by="cluster.leave", status=202)
     async def leave(self, report: Report, request: LeaveChange) -> Leaving:
         """Hand over everything, leave the cluster permanently, and stop. ``drain`` reports the progress; the log says
         why it failed."""
@@ -306,14 +289,7 @@ class AdminService:
         return Leaving(earlier=earlier)
 
     @action(
-        "restart.begin",
-        "POST /restart",
-        NODE,
-        OPERATE,
-        tag="cluster",
-        audit="told this node to restart",
-        level=logging.WARNING,
-        status=202,
+        "restart.begin", "POST /restart", NODE, audit="told this node to restart", level=logging.WARNING, status=202
     )
     async def restart(self, report: Report, request: NoArguments) -> Restarting:
         """Restart this node: it stops as on SIGTERM, and runs its command again in the same process."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import ALL, CONTENT, action
+from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.node_rpc import Answers, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.sessions import ClientId, text, when
@@ -62,7 +62,7 @@ class SessionMessages:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    @action("session.message", "GET /session/message", ALL, CONTENT, tag="sessions", merge=first_found)
+    @action("session.message", "GET /session/message", ALL, content=True, merge=first_found)
     async def message(self, report: Report, request: SessionMessageRequest) -> SessionMessageAnswer:
         """Get one message of a session's queue or inflight window. Raises AdminError."""
         session = self._driver.state.ctx.sessions.get(request.client_id)

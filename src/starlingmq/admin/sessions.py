@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from starlingmq.admin.declared_actions import ALL, OPERATE, PAGED, action
+from starlingmq.admin.declared_actions import ALL, PAGED, action
 from starlingmq.admin.node_rpc import Answers, ListPart, Missing, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import page_of
@@ -345,15 +345,7 @@ class SessionActions:
         session = self._sessions.get(client_id)
         return session if session is not None and of_clients(session) else None
 
-    @action(
-        "clients",
-        "GET /clients",
-        PAGED,
-        tag="sessions",
-        ctl="clients",
-        columns=CLIENT_COLUMNS,
-        none="no client is connected",
-    )
+    @action("clients", "GET /clients", PAGED, ctl="clients", columns=CLIENT_COLUMNS, none="no client is connected")
     async def clients(self, report: Report, request: ClientsRequest) -> Clients:
         """List connected clients."""
         q = request.q
@@ -365,15 +357,7 @@ class SessionActions:
         )
         return Clients([client_info(one, one.client) for one in page if one.client is not None], next=following)
 
-    @action(
-        "sessions",
-        "GET /sessions",
-        PAGED,
-        tag="sessions",
-        ctl="sessions",
-        columns=SESSION_COLUMNS,
-        none="there are no sessions",
-    )
+    @action("sessions", "GET /sessions", PAGED, ctl="sessions", columns=SESSION_COLUMNS, none="there are no sessions")
     async def sessions(self, report: Report, request: SessionsRequest) -> Sessions:
         """List sessions, connected or not."""
         q, wanted = request.q, request.connected
@@ -389,7 +373,6 @@ class SessionActions:
         "subscriptions",
         "GET /subscriptions",
         PAGED,
-        tag="sessions",
         ctl="subscriptions",
         columns="client_id: client, node, filter, qos: QoS, no_local*, retain_as_published*",
         none="there are no subscriptions",
@@ -411,7 +394,7 @@ class SessionActions:
                 break
         return Subscriptions(found, next=following)
 
-    @action("session", "GET /session", ALL, tag="sessions", merge=newest, ctl="session client_id")
+    @action("session", "GET /session", ALL, merge=newest, ctl="session client_id")
     async def session(self, report: Report, request: OneClient) -> SessionAnswer:
         """Get a session from any node: client, subscriptions, inflight window and queue."""
         session = self._find(request.client_id)
@@ -421,8 +404,6 @@ class SessionActions:
         "client.kick",
         "DELETE /client",
         ALL,
-        OPERATE,
-        tag="sessions",
         merge=done_at,
         ctl="kick client_id",
         audit="closed the connection of client {client_id!r}",
@@ -442,8 +423,6 @@ class SessionActions:
         "session.end",
         "DELETE /session",
         ALL,
-        OPERATE,
-        tag="sessions",
         merge=done_at,
         ctl="end client_id",
         hint="A connected client is disconnected.",

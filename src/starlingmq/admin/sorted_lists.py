@@ -223,20 +223,20 @@ class SortedLists:
         self._name = name
         self._led = led
 
-    @action("clients.sorted", "GET /clients/search", SORTED, tag="sessions")
+    @action("clients.sorted", "GET /clients/search", SORTED)
     async def search_clients(self, report: Report, request: ClientSearch) -> FoundPart[ClientInfo]:
         """Search connected clients, in a chosen order, with their number."""
         selection = await select_sessions(self._sessions, self._name, request)
         there = [(place, client_info(one, one.client)) for place, one in selection.found if one.client is not None]
         return FoundPart([info for _, info in there], [place for place, _ in there], selection.total)
 
-    @action("sessions.sorted", "GET /sessions/search", SORTED, tag="sessions")
+    @action("sessions.sorted", "GET /sessions/search", SORTED)
     async def search_sessions(self, report: Report, request: SessionSearch) -> FoundPart[SessionInfo]:
         """Search sessions, in a chosen order, with their number."""
         selection = await select_sessions(self._sessions, self._name, request)
         return FoundPart([session_info(one) for one in selection.entries], selection.places, selection.total)
 
-    @action("subscriptions.sorted", "GET /subscriptions/search", SORTED, tag="sessions")
+    @action("subscriptions.sorted", "GET /subscriptions/search", SORTED)
     async def search_subscriptions(self, report: Report, request: SubscriptionSearch) -> FoundPart[SubscriptionInfo]:
         """Search subscriptions, in a chosen order, with their number."""
         selection: Selection[Named] = Selection(request, SUBSCRIPTION_KEYS)
@@ -263,7 +263,7 @@ class SortedLists:
         entries = [subscription_info(session, name, one) for session, name, one in selection.entries]
         return FoundPart(entries, selection.places, selection.total, not selection.is_full)
 
-    @action("groups.sorted", "GET /groups/search", SORTED, tag="cluster")
+    @action("groups.sorted", "GET /groups/search", SORTED)
     async def search_groups(self, report: Report, request: GroupSearch) -> FoundPart[GroupFigures]:
         """Search groups as their primaries report them, in a chosen order, with their number."""
         selection: Selection[GroupFigures] = Selection(request, GROUP_KEYS)
@@ -279,7 +279,7 @@ class SortedLists:
             after = After(number_after(part.next))
         return FoundPart(selection.entries, selection.places, selection.total, part.next is None)
 
-    @action("retained.sorted", "GET /retained/search", NODE, tag="messages")
+    @action("retained.sorted", "GET /retained/search", NODE)
     async def search_retained(self, report: Report, request: RetainedSearch) -> SortedRetained:
         """Search retained messages, in a chosen order, with their number. They are the same on all nodes."""
         wanted = encoded(request.filter)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from starlingmq.admin.declared_actions import HERE, OPERATE, action
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.net.control_socket import Action, Report
 
@@ -22,34 +22,18 @@ class StoreActions:
     def __init__(self, given: Mapping[str, Action]) -> None:
         self._given = given
 
-    @action(
-        "storage.check",
-        "POST /storage/check",
-        HERE,
-        OPERATE,
-        tag="upkeep",
-        ctl="storage/check",
-        audit="checked the storage",
-        waits=True,
-    )
+    @action("storage.check", "POST /storage/check", ctl="storage/check", audit="checked the storage", waits=True)
     async def check(self, report: Report, request: NoArguments) -> dict[str, Any]:
         """Read all that this node stores, and report damage; takes long."""
         return await self._given["storage.check"](report, {})
 
     @action(
-        "storage.compact",
-        "POST /storage/compact",
-        HERE,
-        OPERATE,
-        tag="upkeep",
-        ctl="storage/compact",
-        audit="compacted the storage",
-        waits=True,
+        "storage.compact", "POST /storage/compact", ctl="storage/compact", audit="compacted the storage", waits=True
     )
     async def compact(self, report: Report, request: NoArguments) -> dict[str, Any]:
         """Write a checkpoint, and free the space of what is not needed."""
         return await self._given["storage.compact"](report, {})
 
-    @action("backup", right=OPERATE, audit="made a backup in {target!r}", waits=True)
+    @action("backup", audit="made a backup in {target!r}", waits=True)
     async def backup(self, report: Report, request: BackupTarget) -> dict[str, Any]:
         return await self._given["backup"](report, {"target": request.target})

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from starlingmq.admin.declared_actions import OPERATE, action
+from starlingmq.admin.declared_actions import action
 from starlingmq.admin.stream_requests import (
     AccessRequest,
     ConsumerPosition,
@@ -42,7 +42,7 @@ class StreamActions:
         await self.admin.store.copied()
         return reply
 
-    @action("stream.create", right=OPERATE, audit="created the stream {name!r}")
+    @action("stream.create", audit="created the stream {name!r}")
     async def create(self, report: Report, request: NewStream) -> StreamView:
         return await self._copied(self.admin.create(request.settings()))
 
@@ -54,11 +54,11 @@ class StreamActions:
     async def show(self, report: Report, request: OneStream) -> StreamView:
         return replace(self.admin.show(request.name), node=self.admin.node)
 
-    @action("stream.trim", right=OPERATE, audit="deleted messages of the stream {name!r}, up to offset {first}")
+    @action("stream.trim", audit="deleted messages of the stream {name!r}, up to offset {first}")
     async def trim(self, report: Report, request: StreamTrim) -> StreamTrimmed:
         return await self._copied(await self.admin.trim(request.name, request.before))
 
-    @action("stream.delete", right=OPERATE, audit="deleted the stream {name!r}")
+    @action("stream.delete", audit="deleted the stream {name!r}")
     async def delete(self, report: Report, request: OneStream) -> StreamDeleted:
         return await self._copied(await self.admin.delete(request.name))
 
@@ -70,9 +70,7 @@ class StreamActions:
     async def nodes(self, report: Report, request: NoArguments) -> ReadableNodes:
         return self.admin.nodes()
 
-    @action(
-        "stream.forget", right=OPERATE, audit="deleted the position of the consumer {consumer!r} of the stream {name!r}"
-    )
+    @action("stream.forget", audit="deleted the position of the consumer {consumer!r} of the stream {name!r}")
     async def forget(self, report: Report, request: OneConsumer) -> ConsumerForgotten:
         return await self._copied(self.admin.forget(request.name, request.consumer))
 

@@ -62,7 +62,6 @@ class UserActions:
         "users",
         "GET /users",
         NODE,
-        tag="upkeep",
         ctl="users q?",
         columns="name: user, clients, origin: from, stored, api",
         none="there are no users",
