@@ -21,8 +21,8 @@ from pathlib import Path
 from time import time
 from typing import Annotated, Final
 
-from msgspec import DecodeError, Meta, Struct, json
-from msgspec.structs import replace
+from msgspec import DecodeError, Meta, Struct, convert, json
+from msgspec.structs import asdict, replace
 
 from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.node_rpc import Answers, Missing, NodeRpc
@@ -104,19 +104,8 @@ def merged(rpc: NodeRpc, answers: Answers[NodeActions], request: ActionSearch) -
 
 
 def _listed(one: ActionEntry, nodes: list[str]) -> ListedAction:
-    return ListedAction(
-        when(one.at),
-        one.by,
-        one.address,
-        nodes,
-        one.action,
-        one.what,
-        one.outcome,
-        one.before,
-        one.after,
-        one.client,
-        one.count,
-    )
+    told = {"time": when(one.at), "nodes": nodes, "client_id": one.client}
+    return convert(asdict(one) | told, ListedAction)
 
 
 class Often(Struct):

@@ -22,6 +22,7 @@ from starlingmq.admin.droppers import Droppers
 from starlingmq.admin.local_node import LocalNode
 from starlingmq.admin.node_rpc import Missing
 from starlingmq.admin.periodic import Periodic
+from starlingmq.admin.quantiles import quantile_ms
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.core.observe.counters import BUCKETS, Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
@@ -180,10 +181,5 @@ class Since:
         since = [new - old for new, old in zip(found.counts, self._counts, strict=True)]
         seconds = found.total - self._total
         self._counts, self._total = list(found.counts), found.total
-        total, seen, bucket = sum(since), 0, 0
-        if not total:
-            return 0.0, 0.0
-        while bucket < BUCKETS - 1 and seen + since[bucket] < 0.99 * total:
-            seen += since[bucket]
-            bucket += 1
-        return round(seconds / total * 1000, 4), round(1e-3 * 2**bucket, 3)
+        total = sum(since)
+        return round(seconds / total * 1000, 4) if total else 0.0, quantile_ms(since, 0.99)

@@ -49,7 +49,7 @@ class LeaveRequest(Struct, frozen=True):
     force: bool = False
 
 
-class MemberView(Struct, frozen=True):
+class MemberView(Struct, frozen=True, kw_only=True):
     """A member as this node sees it. ``through``: the node that relays frames to it. ``gone``: as in ``health``; then
     ``served_by`` is the node that serves its data, "" if none does."""
 
@@ -62,11 +62,11 @@ class MemberView(Struct, frozen=True):
     online: bool
     connected: bool
     this: bool
-    through: str
-    queued: int
-    queued_bytes: int
-    unacknowledged: int
-    behind: bool
+    through: str = ""
+    queued: int = 0
+    queued_bytes: int = 0
+    unacknowledged: int = 0
+    behind: bool = False
     routes: int
     draining: bool
     clients: int
@@ -167,11 +167,6 @@ def _this_member(cluster: Cluster, state: ClusterState) -> MemberView:
         online=state.number in state.members.online,
         connected=True,
         this=True,
-        through="",
-        queued=0,
-        queued_bytes=0,
-        unacknowledged=0,
-        behind=False,
         routes=len(state.routes.table(state.number)) if state.routes is not None else 0,
         draining=state.drain.active,
         clients=state.broker.ctx.counters.clients_connected,

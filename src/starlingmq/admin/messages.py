@@ -8,6 +8,7 @@ from base64 import b64decode, b64encode
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.operator_problem import AdminError
@@ -82,13 +83,7 @@ class RetainedReply(Struct, frozen=True):
     next: str | None
 
 
-class RetainedMessage(Struct, frozen=True):
-    topic: str
-    qos: int
-    size: int
-    published_at: str
-    publisher: str
-    expires_at: str | None
+class RetainedMessage(RetainedInfo, frozen=True):
     payload: Annotated[str | None, Meta(description="The payload as text; null if it is not valid UTF-8.")]
     payload_base64: str
 
@@ -149,21 +144,12 @@ def info_of(message: Message) -> RetainedInfo:
 
 
 def whole(message: Message) -> RetainedMessage:
-    info = info_of(message)
     try:
         payload = message.payload.decode()
     except UnicodeDecodeError:
         payload = None
-    return RetainedMessage(
-        info.topic,
-        info.qos,
-        len(message.payload),
-        info.published_at,
-        info.publisher,
-        info.expires_at,
-        payload,
-        b64encode(message.payload).decode(),
-    )
+    coded = b64encode(message.payload).decode()
+    return RetainedMessage(**asdict(info_of(message)), payload=payload, payload_base64=coded)
 
 
 class MessageActions:

@@ -11,7 +11,6 @@ Bans that a node makes by itself (failed logins, flapping) hold on that node onl
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
@@ -24,7 +23,7 @@ from starlingmq.admin.declared_actions import ALL, action
 from starlingmq.admin.operator_problem import AdminError
 from starlingmq.admin.paging import PIECE
 from starlingmq.admin.sessions import when
-from starlingmq.admin.state_files import replace
+from starlingmq.admin.state_files import EntriesFile
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.auth.automatic_bans import AutomaticBans, Ban, Kind
 from starlingmq.auth.banned_networks import NetworkSet, banned_address, banned_network
@@ -34,8 +33,6 @@ from starlingmq.net.control_socket import Report
 from starlingmq.net.driver import Driver
 from starlingmq.net.operators import NOBODY, acting
 from starlingmq.wire.reasons import Reason
-
-log = logging.getLogger("starlingmq.admin")
 
 FILE: Final = "bans.json"
 ENTRIES_MAX: Final = 10_000  # entries; further bans are refused
@@ -140,10 +137,13 @@ class BanActions:
         self._driver = driver
         self._in_force = bans
         self._make = make
-        self._path = None if directory is None else directory / FILE
+        self._file = EntriesFile("bans", None if directory is None else directory / FILE, BanEntry)
         self._entries: dict[tuple[Kind, str], BanEntry] = {}
-        self._writing = asyncio.Lock()
-        self._read()
+        now = driver.clock()
+        for one in self._file.read():
+            if one.remembered_until() > now:
+                self._entries[one.kind, one.name] = one
+                self._apply(one, now)
 
     # Requests to this node
 
@@ -225,7 +225,7 @@ class BanActions:
             self._entries[one.kind, one.name] = one
             lifted = self._apply(one, now) or lifted
         if new:
-            await self._write()
+            await self._file.write(self.all())
             await self._disconnect([one for one in new if one.disconnect and one.until > now])
         return lifted
 
@@ -258,36 +258,6 @@ class BanActions:
                 self._driver.state.ctx.at(self._driver.clock())
                 self._driver.state.ending.fail(client, Reason.ADMINISTRATIVE_ACTION, "banned")
         self._driver.request_turn()
-
-    # The file
-
-    def _read(self) -> None:
-        if self._path is None or not self._path.exists():
-            return
-        try:
-            said = msgspec.json.decode(self._path.read_bytes(), type=list[BanEntry])
-        except (OSError, msgspec.MsgspecError) as error:
-            log.error("stored bans cannot be read and are ignored: %s: %s", self._path, error)
-            return
-        now = self._driver.clock()
-        for one in said:
-            if one.remembered_until() > now:
-                self._entries[one.kind, one.name] = one
-                self._apply(one, now)
-
-    async def _write(self) -> None:
-        if self._path is None:
-            return
-        async with self._writing:
-            data = msgspec.json.encode(self.all())
-            try:
-                await asyncio.to_thread(replace, self._path, data)
-            except OSError as error:
-                log.error(
-                    "bans cannot be stored and will be forgotten at the next restart: %s: %s",
-                    self._path,
-                    error.strerror,
-                )
 
 
 def _words(one: BanEntry, now: float) -> str:

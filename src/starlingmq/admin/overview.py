@@ -10,10 +10,11 @@ from starlingmq._version import __version__
 from starlingmq.admin.cluster_health import ClusterHealth, cluster_health
 from starlingmq.admin.declared_actions import NODE, action
 from starlingmq.admin.local_node import LocalNode
+from starlingmq.admin.quantiles import quantile_ms
 from starlingmq.admin.readiness import Readiness, readiness
 from starlingmq.admin.session_totals_job import SessionTotalsJob
 from starlingmq.admin.typed_actions import NoArguments
-from starlingmq.core.observe.counters import BUCKETS, Histogram
+from starlingmq.core.observe.counters import Histogram
 from starlingmq.core.reports.sys_topics import count_own_retained
 from starlingmq.net.control_socket import Report
 from starlingmq.storage.opening import directory_of
@@ -108,11 +109,9 @@ def _cluster(local_node: LocalNode) -> ClusterHealth | None:
 def summary(found: Histogram) -> dict[str, Any]:
     """Count, mean, and upper bounds of quantiles in milliseconds."""
     total = sum(found.counts)
-    shown: dict[str, Any] = {"count": total, "mean_ms": round(found.total / total * 1000, 3) if total else 0.0}
-    for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
-        seen, bucket = 0, 0
-        while bucket < BUCKETS - 1 and seen + found.counts[bucket] < share * total:
-            seen += found.counts[bucket]
-            bucket += 1
-        shown[name] = round(1e-3 * 2**bucket, 3) if total else 0.0
-    return shown
+    return {
+        "count": total,
+        "mean_ms": round(found.total / total * 1000, 3) if total else 0.0,
+        "p50_ms": quantile_ms(found.counts, 0.5),
+        "p99_ms": quantile_ms(found.counts, 0.99),
+    }

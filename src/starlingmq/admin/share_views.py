@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from starlingmq.cluster.cluster_state import ClusterState
@@ -74,14 +75,4 @@ def view_shares(state: ClusterState, client: str) -> SharesView:
         pair = shares.table.of(client)
         names = ["" if not number else name_of(number) for number in pair[:2]]
         lookup = ShareLookup(client, share_of(client), names[0], names[1])
-    return SharesView(
-        found.version,
-        found.listed,
-        nodes,
-        found.asking,
-        found.copying,
-        found.waiting,
-        found.client_ids,
-        found.granted,
-        lookup,
-    )
+    return replace(convert(found._asdict(), SharesView), nodes=nodes, lookup=lookup)

@@ -14,12 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from starlingmq.admin.declared_actions import action
 from starlingmq.admin.node_rpc import NodeRpc
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
-from starlingmq.admin.state_files import replace
+from starlingmq.admin.state_files import EntriesFile
 from starlingmq.admin.stream_requests import GossipEntry, GossipNews, GossipRequest, NewStream
 from starlingmq.admin.typed_actions import texts
 from starlingmq.net.control_socket import Report
@@ -37,22 +35,9 @@ class StreamGossip:
 
     def __init__(self, streams: StreamAdmin, directory: Path) -> None:
         self._streams = streams
-        self._path = directory / FILE
-        self._entries: dict[str, GossipEntry] = {}
+        self._file = EntriesFile("stream definitions for all nodes", directory / FILE, GossipEntry)
+        self._entries = {entry.name: entry for entry in self._file.read()}
         self._turn = asyncio.Lock()
-        try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=list[GossipEntry])
-        except FileNotFoundError:
-            found = []
-        except (OSError, msgspec.MsgspecError) as error:
-            log.error(
-                "%s cannot be read, so the stream definitions for all nodes are unknown until other nodes "
-                "send them: %s",
-                self._path,
-                error,
-            )
-            found = []
-        self._entries = {entry.name: entry for entry in found}
 
     @action("stream.word")
     async def word(self, report: Report, request: GossipRequest) -> GossipNews:
@@ -96,7 +81,7 @@ class StreamGossip:
                 new += 1
             if new:
                 self._forget()
-                await self._write()
+                await self._file.write(list(self._entries.values()))
 
     async def _follow(self, entry: GossipEntry) -> None:
         log_here = self._streams.logs.find(entry.name)
@@ -113,14 +98,3 @@ class StreamGossip:
             ended = sorted((entry for entry in self._entries.values() if not entry.made), key=lambda entry: entry.at)
             for entry in ended[:excess]:
                 del self._entries[entry.name]
-
-    async def _write(self) -> None:
-        data = msgspec.json.encode(list(self._entries.values()))
-        try:
-            await asyncio.to_thread(replace, self._path, data)
-        except OSError as error:
-            log.error(
-                "stream definitions for all nodes cannot be stored and will be forgotten at the next restart: %s: %s",
-                self._path,
-                error.strerror,
-            )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, convert
+from msgspec.structs import asdict
 
 from starlingmq.admin.declared_actions import action
 from starlingmq.admin.node_rpc import Missing, NodeRpc
@@ -36,6 +38,7 @@ EXTEND_SECONDS: Final = 3.0  # between two attempts to begin a part on nodes wit
 RATE: Final = 100
 RATE_MAX: Final = 1000
 
+P = TypeVar("P")
 R = TypeVar("R", bound=Struct)
 
 
@@ -140,19 +143,69 @@ class TailMessage(Struct, frozen=True):
     truncated: bool
 
 
+class Polled(Generic[P]):
+    """Things that end when they have not been polled for ``FORGOTTEN_SECONDS``. They are named by number, since each
+    request comes on a connection of its own. ``end`` is called with each that is forgotten."""
+
+    def __init__(self, what: str, most: int, end: Callable[[P], object]) -> None:
+        self._what = what
+        self._most = most
+        self._end = end
+        self._found: dict[str, tuple[P, asyncio.TimerHandle]] = {}
+        self._last = 0
+
+    def refuse_more(self) -> None:
+        """Raises AdminError."""
+        if len(self._found) >= self._most:
+            raise AdminError(429, f"the limit of {self._most} concurrent traces is reached; end one first")
+
+    def add(self, one: P) -> str:
+        """Return its name."""
+        self._last += 1
+        self._keep(str(self._last), one)
+        return str(self._last)
+
+    def polled(self, name: str) -> P:
+        """Raises AdminError."""
+        if name not in self._found:
+            raise AdminError(410, f"no such {self._what}; it ended or expired")
+        one, timer = self._found[name]
+        timer.cancel()
+        self._keep(name, one)
+        return one
+
+    def _keep(self, name: str, one: P) -> None:
+        self._found[name] = one, asyncio.get_running_loop().call_later(FORGOTTEN_SECONDS, self.forget, name)
+
+    def forget(self, name: str) -> None:
+        if name in self._found:
+            one, timer = self._found.pop(name)
+            timer.cancel()
+            self._end(one)
+
+    def forget_all(self) -> None:
+        for name in list(self._found):
+            self.forget(name)
+
+    def leave_all(self) -> None:
+        """Forget them without their ends."""
+        for _, timer in self._found.values():
+            timer.cancel()
+        self._found.clear()
+
+
 class WatchActions:
     """The parts of traces on this node."""
 
     def __init__(self, driver: Driver, audit: Audit) -> None:
         self._driver = driver
         self._audit = audit
-        self._watches: dict[str, tuple[MessageWatch, asyncio.TimerHandle]] = {}
-        self._last = 0
+        self._watches: Polled[MessageWatch] = Polled("watch", WATCHES_MAX, self._close)
+        self.stop = self._watches.forget_all
 
     @action("watch.open")
     async def open(self, report: Report, request: TraceRequest) -> WatchOpened:
-        if len(self._watches) >= WATCHES_MAX:
-            raise AdminError(429, f"the limit of {WATCHES_MAX} concurrent traces is reached; end one first")
+        self._watches.refuse_more()
         client_id, filter = request.client_id, request.topic.encode()
         if not (client_id or filter) or (filter and not valid_filter(filter)):
             raise AdminError(400, "a trace needs a client id or a topic filter")
@@ -160,43 +213,24 @@ class WatchActions:
         if not 1 <= rate <= RATE_MAX:
             raise AdminError(400, f"rate: must be 1 to {RATE_MAX:,} messages a second")
         watch = MessageWatch(client_id, filter, request.tail, rate)
-        self._last += 1
-        name = str(self._last)
-        self._watches[name] = watch, self._timer(name)
         self._audit.watches.append(watch)
         self._driver.request_turn()
-        return WatchOpened(name)
+        return WatchOpened(self._watches.add(watch))
 
     @action("watch.look")
     async def look(self, report: Report, request: OneWatch) -> WatchSeen:
         """The events since the last poll."""
-        name = request.watch
-        if name not in self._watches:
-            raise AdminError(410, "no such watch; it ended or expired")
-        watch, timer = self._watches[name]
-        timer.cancel()
-        self._watches[name] = watch, self._timer(name)
-        events, lost = watch.seen()
+        events, lost = self._watches.polled(request.watch).seen()
         return WatchSeen([_shown(event) for event in events], lost)
 
     @action("watch.close")
     async def close(self, report: Report, request: OneWatch) -> WatchClosed:
-        self._forget(request.watch)
+        self._watches.forget(request.watch)
         return WatchClosed()
 
-    def _timer(self, name: str) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(FORGOTTEN_SECONDS, self._forget, name)
-
-    def _forget(self, name: str) -> None:
-        if name in self._watches:
-            watch, timer = self._watches.pop(name)
-            timer.cancel()
-            self._audit.watches.remove(watch)
-            self._driver.request_turn()
-
-    def stop(self) -> None:
-        for name in list(self._watches):
-            self._forget(name)
+    def _close(self, watch: MessageWatch) -> None:
+        self._audit.watches.remove(watch)
+        self._driver.request_turn()
 
 
 def _shown(event: Event) -> SeenEvent:
@@ -291,23 +325,8 @@ def step(event: SeenEvent, node: str, names: dict[int, str]) -> TraceStep:
         kind = {"due": "queued", "delivered": "given"}.get(kind, kind)
     elif kind == "due":
         kind = "matched"
-    return TraceStep(
-        at=when(event.at),
-        node=node,
-        id=event.id,
-        topic=event.topic,
-        qos=event.qos,
-        kind=kind,
-        client=client,
-        peer=peer,
-        group=group,
-        size=event.size,
-        retain=event.retain,
-        kept=event.kept,
-        dup=event.dup,
-        reason=event.reason,
-        payload_base64=event.payload_base64,
-    )
+    changed = {"at": when(event.at), "node": node, "kind": kind, "client": client, "peer": peer, "group": group}
+    return TraceStep(**asdict(event) | changed)
 
 
 def words(told: TraceStep) -> str:
@@ -325,14 +344,13 @@ def words(told: TraceStep) -> str:
 
 
 class Traces:
-    """The traces that were requested on this node. The control socket refers to them by number, since each of its
-    connections is one request."""
+    """The traces that were requested on this node."""
 
     def __init__(self, rpc: NodeRpc) -> None:
         self._rpc = rpc
-        self._traces: dict[str, tuple[Trace, asyncio.TimerHandle]] = {}
+        self._traces: Polled[Trace] = Polled("trace", TRACES_MAX, self.end_soon)
         self._ending: set[asyncio.Task[None]] = set()
-        self._last = 0
+        self.stop = self._traces.leave_all
 
     async def open(self, request: TraceRequest) -> Trace:
         """A trace that the caller ends. Raises AdminError."""
@@ -342,48 +360,24 @@ class Traces:
 
     @action("trace.begin")
     async def begin(self, report: Report, request: TraceRequest) -> TraceBegun:
-        if len(self._traces) >= TRACES_MAX:
-            raise AdminError(429, f"the limit of {TRACES_MAX} concurrent traces is reached; end one first")
+        self._traces.refuse_more()
         trace = await self.open(request)
-        self._last += 1
-        name = str(self._last)
-        self._traces[name] = trace, self._timer(name)
-        return TraceBegun(name, trace.missing)
+        return TraceBegun(self._traces.add(trace), trace.missing)
 
     @action("trace.next")
     async def next(self, report: Report, request: OneTrace) -> TraceSeen:
-        name = request.trace
-        if name not in self._traces:
-            raise AdminError(410, "no such trace; it ended or expired")
-        trace, timer = self._traces[name]
-        timer.cancel()
-        self._traces[name] = trace, self._timer(name)
-        return await trace.next()
+        return await self._traces.polled(request.trace).next()
 
     @action("trace.end")
     async def end(self, report: Report, request: OneTrace) -> TraceEnded:
-        self._forget(request.trace)
+        self._traces.forget(request.trace)
         return TraceEnded()
-
-    def _timer(self, name: str) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(FORGOTTEN_SECONDS, self._forget, name)
-
-    def _forget(self, name: str) -> None:
-        if name in self._traces:
-            trace, timer = self._traces.pop(name)
-            timer.cancel()
-            self.end_soon(trace)
 
     def end_soon(self, trace: Trace) -> None:
         """End a trace without waiting, for callers that are being cancelled."""
         task = asyncio.ensure_future(trace.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-
-    def stop(self) -> None:
-        for _, timer in self._traces.values():
-            timer.cancel()
-        self._traces.clear()
 
 
 def message_of(told: TraceStep) -> TailMessage:
