@@ -45,4 +45,4 @@ def command_of(args: type[Args], run: Callable[[Args], int]) -> Callable[..., in
 def _default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
-    return field.default
+    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default

@@ -15,7 +15,7 @@ from rich.console import Console
 from starlingmq.cli import pipeline_infer, pipeline_jobs
 from starlingmq.cli.command_errors import USER_ERROR
 from starlingmq.cli.control import JsonOption
-from starlingmq.cli.declare import CommandError
+from starlingmq.cli.declare import CommandError, command_of
 from starlingmq.cli.pipeline_jobs import MasterOption
 from starlingmq.cli.pipeline_output import RunOutput, table_of, unhealthy
 from starlingmq.cli.pipeline_running import follow, planned, session
@@ -26,9 +26,11 @@ from starlingmq.pipeline.status import Status, all_statuses, read_status
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file.")]
 
 app = typer.Typer(help="Run pipelines: a stream, SQL steps, and a sink.", no_args_is_help=True)
-for job in (pipeline_jobs.archive, pipeline_jobs.replay, pipeline_jobs.report, pipeline_jobs.audit):
-    app.command()(job)
-app.command()(pipeline_infer.infer)
+app.command("archive")(command_of(pipeline_jobs.ArchiveArgs, pipeline_jobs.archive))
+app.command()(pipeline_jobs.replay)
+app.command("report")(command_of(pipeline_jobs.ReportArgs, pipeline_jobs.report))
+app.command("audit")(command_of(pipeline_jobs.AuditArgs, pipeline_jobs.audit))
+app.command("infer")(command_of(pipeline_infer.InferArgs, pipeline_infer.infer))
 
 
 @app.command()

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -35,21 +36,14 @@ if TYPE_CHECKING:
 SHOWN: Final = 40  # lines of a table, and findings listed
 FOUND: Final = 1  # exit code of an audit with findings
 HEADS: Final = ("client", "topic")
+NOWHERE: Final = ["127.0.0.1:1"]  # a server that is not asked, for a config that is not about a stream
 
-ServerOption = Annotated[
-    list[str] | None, typer.Option("--server", metavar="HOST:PORT", help="streams.listen of a node; repeatable.")
-]
 StreamOption = Annotated[str, typer.Option("--stream", metavar="NAME", help="Stream name.")]
-TokenOption = Annotated[str, typer.Option("--token-file", metavar="FILE", help="File with the token for streams.")]
 UserOption = Annotated[str, typer.Option("--user", help="User to read (or publish) as, where rules apply to users.")]
 PasswordOption = Annotated[str, typer.Option("--password-file", metavar="FILE", help="File with the password.")]
 CaOption = Annotated[str, typer.Option("--tls-ca", metavar="FILE", help="CA certificate of the nodes.")]
 NodeTimeoutOption = Annotated[
     int, typer.Option("--node-timeout", min=1, help="Seconds to wait for an unreachable node.")
-]
-ExcludeOption = Annotated[
-    list[str] | None,
-    typer.Option("--exclude-node", metavar="NODE", help="Node that is down, whose rows are left out; repeatable."),
 ]
 TopicsOption = Annotated[
     list[str] | None, typer.Option("--topics", metavar="FILTER", help="Only topics that match; repeatable.")
@@ -61,37 +55,91 @@ MasterOption = Annotated[
 ]
 
 
-def archive(
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Archive directory.")],
-    stream: StreamOption,
-    server: ServerOption = None,
-    token_file: TokenOption = "",
-    user: UserOption = "",
-    password_file: PasswordOption = "",
-    tls_ca: CaOption = "",
-    node_timeout: NodeTimeoutOption = 30,
-    excluded_nodes: ExcludeOption = None,
-    topics: TopicsOption = None,
-    every: Annotated[str, typer.Option("--every", metavar="TIME", help="Time between two batches.")] = "10s",
-    once: Annotated[bool, typer.Option("--once", help="Read the existing messages, then stop.")] = False,
-    master: MasterOption = "",
-    json_: JsonOption = False,
-) -> None:
+@dataclass(kw_only=True)
+class SourceArgs:
+    """How a stream is read."""
+
+    server: Annotated[
+        list[str] | None, typer.Option("--server", metavar="HOST:PORT", help="streams.listen of a node; repeatable.")
+    ] = None
+    token_file: Annotated[
+        str, typer.Option("--token-file", metavar="FILE", help="File with the token for streams.")
+    ] = ""
+    user: UserOption = ""
+    password_file: PasswordOption = ""
+    tls_ca: CaOption = ""
+    node_timeout: NodeTimeoutOption = 30
+    excluded_nodes: Annotated[
+        list[str] | None,
+        typer.Option("--exclude-node", metavar="NODE", help="Node that is down, whose rows are left out; repeatable."),
+    ] = None
+    json_: JsonOption = False
+
+    def config(self, name: str, stream: str, topics: list[str] | None, **more: Any) -> PipelineConfig:
+        """Build the config that a pipeline file would give. Raises CommandError."""
+        if not self.server:
+            raise CommandError("--server: name at least one node as host:port of its streams.listen")
+        source = {
+            "servers": self.server, "stream": stream, "token_file": self.token_file, "user": self.user,
+            "password_file": self.password_file, "tls_ca": self.tls_ca, "node_timeout": self.node_timeout,
+            "topics": topics or [], "excluded_nodes": self.excluded_nodes or [],
+        }  # fmt: skip
+        tree = {"name": name, "source": source, "sink": {"path": "none"}, "checkpoint": "none", **more}
+        try:
+            return build(PipelineConfig, tree)
+        except ConfigError as error:
+            raise CommandError(f"{name}: {error}") from None
+
+
+@dataclass(kw_only=True)
+class ArchiveArgs(SourceArgs):
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Archive directory.")]
+    stream: StreamOption
+    topics: TopicsOption = None
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="Time between two batches.")] = "10s"
+    once: Annotated[bool, typer.Option("--once", help="Read the existing messages, then stop.")] = False
+    master: MasterOption = ""
+
+
+@dataclass(kw_only=True)
+class ReportArgs(SourceArgs):
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="HTML file to write, such as report.html.")]
+    archive: Annotated[
+        str, typer.Option("--archive", metavar="DIRECTORY", help="Archive to read instead of a stream.")
+    ] = ""
+    stream: StreamOption = ""
+    topics: TopicsOption = None
+    since: SinceOption = ""
+    until: UntilOption = ""
+    master: MasterOption = ""
+
+
+@dataclass(kw_only=True)
+class AuditArgs(SourceArgs):
+    stream: StreamOption
+    since: SinceOption = ""
+    until: UntilOption = ""
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIRECTORY", help="Parquet output: one row for each message and receiver.")
+    ] = ""
+    master: MasterOption = ""
+
+
+def archive(args: ArchiveArgs) -> int:
     """Archive a stream: Parquet files by date and topic root. It continues where it stopped; small files are
     merged."""
-    kept = Archive(directory)
+    kept = Archive(args.directory)
     name = re.sub(r"\W", "_", f"archive_{kept.path.name}", flags=re.ASCII)[:64]
-    config = config_of(
-        name, server, stream, token_file, user, password_file, tls_ca, node_timeout, topics, excluded_nodes,
-        sink={"format": "archive", "path": directory}, checkpoint=kept.checkpoint,
-        trigger={"every": every, "available_now": once},
+    config = args.config(
+        name, args.stream, args.topics, sink={"format": "archive", "path": args.directory}, checkpoint=kept.checkpoint,
+        trigger={"every": args.every, "available_now": args.once},
     )  # fmt: skip
     status = Status(name=name, file=str(kept.path), pid=os.getpid(), began=time.time(), heard=0.0)
-    output = RunOutput(status, json_)
-    spark, pipeline = planned(name, config, master, True, output)
+    output = RunOutput(status, args.json_)
+    spark, pipeline = planned(name, config, args.master, True, output)
     try:
         follow(pipeline, status, name, output)
-        with progress(json_) as report:
+        with progress(args.json_) as report:
             fewer = kept.compact(spark, lambda done, of: report("merging", done, of, "directories"))
     except Exception as error:
         status.problem = str(error)
@@ -101,10 +149,11 @@ def archive(
         status.write()
         spark.stop()
     files = len(kept.files())
-    if json_:
+    if args.json_:
         print(json.dumps({"rows": status.rows, "files": files, "merged": fewer}))
     else:
-        print(f"{directory}: {status.rows:,} rows archived; {files:,} files, {fewer:,} fewer by merging")
+        print(f"{args.directory}: {status.rows:,} rows archived; {files:,} files, {fewer:,} fewer by merging")
+    return 0
 
 
 def replay(
@@ -129,7 +178,7 @@ def replay(
         parse_url(to)
     except ValueError as error:
         raise CommandError(f"--to: {error}") from None
-    config = config_of("replay", ["127.0.0.1:1"], "none", "", "", "", "", node_timeout, None)
+    config = SourceArgs(server=NOWHERE, node_timeout=node_timeout).config("replay", "none", None)
     spark = session("replay", config, master, False)
     try:
         from starlingmq.pipeline.replay import Replay, Target, in_order
@@ -159,90 +208,60 @@ def replay(
         print(f"{run.published:,} messages published in {seconds:,.1f} s")
 
 
-def report(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="HTML file to write, such as report.html.")],
-    archive_: Annotated[
-        str, typer.Option("--archive", metavar="DIRECTORY", help="Archive to read instead of a stream.")
-    ] = "",
-    stream: StreamOption = "",
-    server: ServerOption = None,
-    token_file: TokenOption = "",
-    user: UserOption = "",
-    password_file: PasswordOption = "",
-    tls_ca: CaOption = "",
-    node_timeout: NodeTimeoutOption = 30,
-    excluded_nodes: ExcludeOption = None,
-    topics: TopicsOption = None,
-    since: SinceOption = "",
-    until: UntilOption = "",
-    master: MasterOption = "",
-    json_: JsonOption = False,
-) -> None:
+def report(args: ReportArgs) -> int:
     """Report on the traffic of a stream or an archive: one HTML file with plots that loads nothing from the
     network."""
-    if bool(archive_) == bool(stream):
+    out, archive, since, until = args.out, args.archive, args.since, args.until
+    if bool(archive) == bool(args.stream):
         raise CommandError("nothing selected; give either --stream with --server, or --archive")
     if not out.parent.is_dir():
         raise CommandError(f"{out}: directory {out.parent} does not exist")
-    kept = Archive(archive_, must_exist=True) if archive_ else None
-    name, servers = stream or "none", (["127.0.0.1:1"] if kept else server)
-    config = config_of(
-        "report", servers, name, token_file, user, password_file, tls_ca, node_timeout, topics, excluded_nodes
-    )
-    spark = session("report", config, master, kept is None)
+    kept = Archive(archive, must_exist=True) if archive else None
+    if kept:
+        args.server = NOWHERE
+    config = args.config("report", args.stream or "none", args.topics)
+    spark = session("report", config, args.master, kept is None)
     try:
         from starlingmq.pipeline.traffic import look_at
         from starlingmq.pipeline.traffic_page import page
 
-        rows = _chosen(kept.read(spark), topics or [], since, until) if kept else _rows(spark, config, since, until)
-        filtered = bool(topics or since or until)
-        with tasks(spark, "reading", json_):
-            found = look_at(spark, rows, archive_ or f"stream {stream}", filtered)
+        if kept:
+            rows = _chosen(kept.read(spark), args.topics or [], since, until)
+        else:
+            rows = _rows(spark, config, since, until)
+        filtered = bool(args.topics or since or until)
+        with tasks(spark, "reading", args.json_):
+            found = look_at(spark, rows, archive or f"stream {args.stream}", filtered)
     finally:
         spark.stop()
     out.write_text(page(found), encoding="utf-8")
-    if json_:
+    if args.json_:
         print(msgspec.json.encode(found).decode())
     else:
         print(f"{out}: {found.count:,} messages of {found.clients:,} clients on {found.topics:,} topics")
+    return 0
 
 
-def audit(
-    stream: StreamOption,
-    server: ServerOption = None,
-    token_file: TokenOption = "",
-    user: UserOption = "",
-    password_file: PasswordOption = "",
-    tls_ca: CaOption = "",
-    node_timeout: NodeTimeoutOption = 30,
-    excluded_nodes: ExcludeOption = None,
-    since: SinceOption = "",
-    until: UntilOption = "",
-    out: Annotated[
-        str, typer.Option("--out", metavar="DIRECTORY", help="Parquet output: one row for each message and receiver.")
-    ] = "",
-    master: MasterOption = "",
-    json_: JsonOption = False,
-) -> int:
+def audit(args: AuditArgs) -> int:
     """Audit deliveries by the broker's own events: lost and duplicate messages. The exit code is 1 if there are
     any."""
-    config = config_of(
-        "audit", server, stream, token_file, user, password_file, tls_ca, node_timeout, ["$events/#"], excluded_nodes
-    )
-    spark = session("audit", config, master, True)
+    config = args.config("audit", args.stream, ["$events/#"])
+    spark = session("audit", config, args.master, True)
     try:
         from starlingmq.pipeline.delivery_audit import audit as judge
         from starlingmq.pipeline.delivery_audit import events_of
 
-        with tasks(spark, "reading", json_):
-            found, messages = judge(spark, events_of(_rows(spark, config, since, until)))
-            if out:
-                messages.write.mode("overwrite").parquet(out)
+        with tasks(spark, "reading", args.json_):
+            found, messages = judge(spark, events_of(_rows(spark, config, args.since, args.until)))
+            if args.out:
+                messages.write.mode("overwrite").parquet(args.out)
     finally:
         spark.stop()
     if not found.events:
-        raise CommandError(f"stream {stream} contains no audit events; it needs the topic $events/# (docs/STREAMS.md)")
-    if json_:
+        raise CommandError(
+            f"stream {args.stream} contains no audit events; it needs the topic $events/# (docs/STREAMS.md)"
+        )
+    if args.json_:
         print(msgspec.json.encode({**msgspec.structs.asdict(found), "clean": found.clean}).decode())
     else:
         show(found, Console())
@@ -250,24 +269,6 @@ def audit(
 
 
 # Shared
-
-
-def config_of(
-    name: str, servers: list[str] | None, stream: str, token_file: str, user: str, password_file: str, tls_ca: str,
-    node_timeout: int, topics: list[str] | None, excluded: list[str] | None = None, **more: Any,
-) -> PipelineConfig:  # fmt: skip
-    """Build the config that a pipeline file would give. Raises CommandError."""
-    if not servers:
-        raise CommandError("--server: name at least one node as host:port of its streams.listen")
-    source = {
-        "servers": servers, "stream": stream, "token_file": token_file, "user": user, "password_file": password_file,
-        "tls_ca": tls_ca, "node_timeout": node_timeout, "topics": topics or [], "excluded_nodes": excluded or [],
-    }  # fmt: skip
-    tree = {"name": name, "source": source, "sink": {"path": "none"}, "checkpoint": "none", **more}
-    try:
-        return build(PipelineConfig, tree)
-    except ConfigError as error:
-        raise CommandError(f"{name}: {error}") from None
 
 
 def _rows(spark: Any, config: PipelineConfig, since: str, until: str) -> DataFrame:
