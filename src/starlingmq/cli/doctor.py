@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from starlingmq.cli.control import JsonOption
-from starlingmq.cli.doctor_checks import CheckResult, Level
+from starlingmq.cli.doctor_checks import CheckResult, Level, fault, risk
 from starlingmq.cli.doctor_cluster import etcd
 from starlingmq.cli.doctor_ports import ports
 from starlingmq.cli.doctor_settings import settings
@@ -45,11 +45,11 @@ def findings(file: str | None, overrides: list[str]) -> list[CheckResult]:
     try:
         config = load_config(file, overrides, os.environ)
     except ConfigError as error:
-        return [CheckResult(Level.problem, "settings", str(error), "correct this setting; the other checks need it")]
+        return [fault("settings", str(error), "correct this setting; the other checks need it")]
     exposed = [warning.partition("; ") for warning in exposed_secrets(overrides)]
     return [
         *settings(config),
-        *(CheckResult(Level.warning, "settings", text, advice) for text, _, advice in exposed),
+        *(risk("settings", text, advice) for text, _, advice in exposed),
         *certificates(config, time.time()),
         *ports(config),
         *data_disk(config),

@@ -19,3 +19,15 @@ class CheckResult:
     text: str
     advice: str = ""
     """The next step of the operator. Empty: none is needed."""
+
+
+def good(subject: str, text: str) -> CheckResult:
+    return CheckResult(Level.ok, subject, text)
+
+
+def risk(subject: str, text: str, advice: str) -> CheckResult:
+    return CheckResult(Level.warning, subject, text, advice)
+
+
+def fault(subject: str, text: str, advice: str) -> CheckResult:
+    return CheckResult(Level.problem, subject, text, advice)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from starlingmq.cli.doctor_checks import CheckResult, Level
+from starlingmq.cli.doctor_checks import CheckResult, fault, good
 from starlingmq.config.cluster_section import etcd_tls, split_address
 from starlingmq.config.settings import Config
 from starlingmq.net.listeners.tls import TlsError, load_key_pair
@@ -26,10 +26,9 @@ def etcd(config: Config) -> Iterator[CheckResult]:
     settings = config.cluster.etcd
     if not settings.endpoints:
         if shutil.which(settings.binary):
-            yield CheckResult(Level.ok, "etcd", f"this node runs its own: {shutil.which(settings.binary)}")
+            yield good("etcd", f"this node runs its own: {shutil.which(settings.binary)}")
         else:
-            yield CheckResult(
-                Level.problem,
+            yield fault(
                 "etcd",
                 f"the program {settings.binary} is not there, and this node has to run its own",
                 "apt-get install etcd-server, or set cluster.etcd.endpoints to an etcd that is there",
@@ -38,14 +37,13 @@ def etcd(config: Config) -> Iterator[CheckResult]:
     for endpoint in settings.endpoints:
         problem = asyncio.run(_health(config, endpoint))
         if problem:
-            yield CheckResult(
-                Level.problem,
+            yield fault(
                 "etcd",
                 f"{endpoint}: {problem}",
                 "start or repair this member, or correct cluster.etcd.endpoints and cluster.etcd.tls",
             )
         else:
-            yield CheckResult(Level.ok, "etcd", f"{endpoint} is healthy")
+            yield good("etcd", f"{endpoint} is healthy")
 
 
 async def _health(config: Config, endpoint: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from starlingmq.cli.announce import running
-from starlingmq.cli.doctor_checks import CheckResult, Level
+from starlingmq.cli.doctor_checks import CheckResult, fault, good
 from starlingmq.config.cluster_section import split_address
 from starlingmq.config.settings import Config
 from starlingmq.net.listeners.listener_set import ListenerSet
@@ -35,22 +35,22 @@ def ports(config: Config) -> Iterator[CheckResult]:
     """Whether each listener could be opened now."""
     data_dir = config.node.data_dir
     if data_dir is not None and any(broker.directory == Path(data_dir).absolute() for broker in running()):
-        yield CheckResult(Level.ok, SUBJECT, "the broker of this data directory runs; they were not tried")
+        yield good(SUBJECT, "the broker of this data directory runs; they were not tried")
         return
     for listener in config.listeners:
         try:
             asyncio.run(ListenerSet([listener]).refuse_taken())
         except ListenerError as error:
-            yield CheckResult(Level.problem, SUBJECT, str(error), OTHER_PROGRAM)
+            yield fault(SUBJECT, str(error), OTHER_PROGRAM)
         else:
-            yield CheckResult(Level.ok, SUBJECT, f"{listener.url} is free")
+            yield good(SUBJECT, f"{listener.url} is free")
     for setting, host, port, advice in _between_nodes(config):
         problem, is_taken = _problem(host, port)
         if problem:
             advice = advice if is_taken else f"correct {HOSTS.get(setting, setting)}, the name in DNS, or /etc/hosts"
-            yield CheckResult(Level.problem, SUBJECT, f"{setting}: {host}:{port}: {problem}", advice)
+            yield fault(SUBJECT, f"{setting}: {host}:{port}: {problem}", advice)
         else:
-            yield CheckResult(Level.ok, SUBJECT, f"{setting}: {host}:{port} is free")
+            yield good(SUBJECT, f"{setting}: {host}:{port} is free")
 
 
 def _between_nodes(config: Config) -> Iterator[tuple[str, str, int, str]]:

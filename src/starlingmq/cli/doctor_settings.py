@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from starlingmq import compiled
-from starlingmq.cli.doctor_checks import CheckResult, Level
+from starlingmq.cli.doctor_checks import CheckResult, fault, good, risk
 from starlingmq.cli.start_check import check_start
 from starlingmq.config.api_section import API_SCHEMES
 from starlingmq.config.listeners_section import is_local
@@ -24,16 +24,14 @@ PLAIN: Final = ("mqtt", "ws", "nats", "nats+ws", "http")  # without TLS
 def settings(config: Config) -> Iterator[CheckResult]:
     refused, warnings = _checked(config)
     if refused:
-        yield CheckResult(Level.problem, SUBJECT, refused, "the broker does not start until this is corrected")
+        yield fault(SUBJECT, refused, "the broker does not start until this is corrected")
     else:
-        yield CheckResult(Level.ok, SUBJECT, "the broker accepts them")
+        yield good(SUBJECT, "the broker accepts them")
     for warning in warnings:
         text, _, advice = warning.partition("; ")
-        yield CheckResult(Level.warning, SUBJECT, text, advice)
+        yield risk(SUBJECT, text, advice)
     for name, meant in misspelled_variables(os.environ):
-        yield CheckResult(
-            Level.warning, SUBJECT, f"the variable {name} is ignored", f"rename it to {meant}, if it was meant"
-        )
+        yield risk(SUBJECT, f"the variable {name} is ignored", f"rename it to {meant}, if it was meant")
     yield from _packages(config)
     yield from _storage(config)
     yield from _listeners(config)
@@ -54,16 +52,11 @@ def _packages(config: Config) -> Iterator[CheckResult]:
     needed = {"grpc": ("cluster", config.cluster.enabled), "litestar": ("http", _has_api(config))}
     for module, (extra, wanted) in needed.items():
         if wanted and find_spec(module) is None:
-            yield CheckResult(
-                Level.problem,
-                SUBJECT,
-                f"they need the Python package {module}, which is not installed",
-                f"install the extra [{extra}], or Debian's package starlingmq-cluster" if extra == "cluster" else
-                f"install the extra [{extra}]",
-            )  # fmt: skip
+            package = ", or Debian's package starlingmq-cluster" if extra == "cluster" else ""
+            lacks = f"they need the Python package {module}, which is not installed"
+            yield fault(SUBJECT, lacks, f"install the extra [{extra}]{package}")
     if not compiled():
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             "program",
             "it is not compiled, and several times slower than it could be",
             "install a wheel for this Python, or install from the sources with a C compiler",
@@ -72,8 +65,7 @@ def _packages(config: Config) -> Iterator[CheckResult]:
 
 def _storage(config: Config) -> Iterator[CheckResult]:
     if config.node.data_dir is None:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             SUBJECT,
             "node.data_dir is empty: a restart loses sessions, waiting messages and retained messages",
             "set node.data_dir, unless that is intended",
@@ -85,22 +77,19 @@ def _listeners(config: Config) -> Iterator[CheckResult]:
     for listener in public:
         scheme = listener.url.partition("://")[0]
         if scheme in PLAIN and not (listener.proxy_protocol or listener.trusted_proxies):
-            yield CheckResult(
-                Level.warning,
+            yield risk(
                 SUBJECT,
                 f"{listener.url} is open to other machines without TLS: passwords and messages can be read on the way",
                 "use a listener with TLS (mqtts, wss, tls, https), or a balancer that ends TLS (docs/DEPLOY.md)",
             )
     if public and not config.limits.connections_per_address:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             SUBJECT,
             "limits.connections_per_address is off: one address can take all connections",
             "set it, or leave it off behind a balancer that limits addresses",
         )
     if not _has_api(config):
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             SUBJECT,
             "there is no HTTP listener: no metrics, no dashboard, no /health/ready for a balancer",
             "add http://127.0.0.1:8080 to the listeners, and auth.api.token_file",
@@ -110,16 +99,14 @@ def _listeners(config: Config) -> Iterator[CheckResult]:
 def _cluster(config: Config) -> Iterator[CheckResult]:
     members = config.cluster.etcd.initial_members
     if config.cluster.enabled and members and len(members) % 2 == 0:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             SUBJECT,
             f"cluster.etcd.initial_members has {len(members)} members: one more would let the same number of them "
             "fail, one less as well",
             "run etcd on an odd number of nodes, such as three",
         )
     if config.cluster.enabled and config.node.data_dir is None:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             SUBJECT,
             "a cluster node without node.data_dir: messages on their way to other nodes are lost with the process",
             "set node.data_dir",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from starlingmq.admin.expirations import expirations
-from starlingmq.cli.doctor_checks import CheckResult, Level
+from starlingmq.cli.doctor_checks import CheckResult, Level, fault, good, risk
 from starlingmq.cli.progress import amount
 from starlingmq.config.settings import Config
 from starlingmq.net.process import clock_is_synchronized
@@ -32,7 +32,7 @@ def certificates(config: Config, now: float) -> Iterator[CheckResult]:
     for one in expirations(config):
         state = one.state(now, config.alarms.certificate_days)
         if state == "valid":
-            yield CheckResult(Level.ok, one.kind, one.text(now))
+            yield good(one.kind, one.text(now))
         else:
             level = Level.problem if state == "ended" or one.problem else Level.warning
             yield CheckResult(level, one.kind, one.text(now), one.advice())
@@ -44,7 +44,7 @@ def _readable_by_all(subject: str, paths: list[Path]) -> Iterator[CheckResult]:
     for path in paths:
         with suppress(OSError):  # a file that cannot be read is an error of the settings
             if path.stat().st_mode & 0o004:
-                yield CheckResult(Level.warning, subject, f"all users may read {path}", f"chmod o= {path}")
+                yield risk(subject, f"all users may read {path}", f"chmod o= {path}")
 
 
 def data_disk(config: Config) -> Iterator[CheckResult]:
@@ -55,22 +55,14 @@ def data_disk(config: Config) -> Iterator[CheckResult]:
     existing = next(path for path in (directory, *directory.parents) if _exists(path))
     subject = "disk"
     if not existing.is_dir():
-        yield CheckResult(
-            Level.problem, subject, f"{existing} is not a directory", "correct node.data_dir, or move the file away"
-        )
+        yield fault(subject, f"{existing} is not a directory", "correct node.data_dir, or move the file away")
     else:
         yield from _data_directory(directory, existing)
     kind = _file_system(existing)
     if kind in VOLATILE:
-        yield CheckResult(
-            Level.warning,
-            subject,
-            f"{directory} is in memory ({kind}): a reboot loses it",
-            "use a disk for node.data_dir",
-        )
+        yield risk(subject, f"{directory} is in memory ({kind}): a reboot loses it", "use a disk for node.data_dir")
     if kind in REMOTE:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             subject,
             f"{directory} is on a network file system ({kind}): locks and syncs may not hold",
             "use a local disk or a block device for node.data_dir",
@@ -78,15 +70,11 @@ def data_disk(config: Config) -> Iterator[CheckResult]:
     usage = shutil.disk_usage(existing)
     line = f"{amount(usage.free, 'bytes')} of {amount(usage.total, 'bytes')} are free at {existing}"
     if usage.free < FREE_LEAST:
-        yield CheckResult(
-            Level.problem, subject, line, "free space: a broker with a full disk refuses durable messages"
-        )
+        yield fault(subject, line, "free space: a broker with a full disk refuses durable messages")
     elif usage.free < FREE_SHARE_LEAST * usage.total:
-        yield CheckResult(
-            Level.warning, subject, line, "free space, or set storage.retention_size and stream retention"
-        )
+        yield risk(subject, line, "free space, or set storage.retention_size and stream retention")
     else:
-        yield CheckResult(Level.ok, subject, line)
+        yield good(subject, line)
 
 
 def _exists(path: Path) -> bool:
@@ -102,16 +90,14 @@ def _data_directory(directory: Path, existing: Path) -> Iterator[CheckResult]:
     writable = os.access(existing, os.W_OK | os.X_OK)
     if existing != directory:
         if not writable:
-            yield CheckResult(
-                Level.problem,
+            yield fault(
                 subject,
                 f"{directory} is missing or out of reach, and {existing} is not writable",
                 f"create it for the broker's user, or run starlingmq doctor as that user (this is {os.getuid()})",
             )
         return
     if os.geteuid() == 0 and owner != 0:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             subject,
             f"{directory} belongs to user {user_name(owner)}, and this is root: its rights were not tried",
             f"run it as that user: {run_as(owner)} starlingmq doctor",
@@ -126,10 +112,10 @@ def _data_directory(directory: Path, existing: Path) -> Iterator[CheckResult]:
             read_layout((directory / "LAYOUT").read_text(encoding="utf-8", errors="replace"), directory)
     except (NotPrivate, DataDirError) as error:
         line, _, advice = str(error).partition("; ")
-        yield CheckResult(Level.problem, subject, line, advice)
+        yield fault(subject, line, advice)
     except PermissionError as error:
         if owner != os.geteuid():  # a start gives the owner access
-            yield CheckResult(Level.problem, subject, f"{error.filename}: {error.strerror}", "correct its mode")
+            yield fault(subject, f"{error.filename}: {error.strerror}", "correct its mode")
 
 
 def file_limit(config: Config) -> Iterator[CheckResult]:
@@ -138,10 +124,9 @@ def file_limit(config: Config) -> Iterator[CheckResult]:
     wanted = max(config.limits.max_connections, DESCRIPTORS_FEW)
     line = f"at most {hard:,} open files, a quarter or 256 of them reserved for storage and links"
     if hard == resource.RLIM_INFINITY or hard >= wanted:
-        yield CheckResult(Level.ok, "open files", line)
+        yield good("open files", line)
     else:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             "open files",
             f"{line}; {wanted:,} are wanted",
             "raise it: LimitNOFILE in the systemd unit, ulimits of a container, ulimit -Hn in a shell",
@@ -153,23 +138,19 @@ def memory(config: Config) -> Iterator[CheckResult]:
     available = _memory_available()
     limit = config.limits.memory
     if not limit:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             "memory",
             f"limits.memory is off, and there are {amount(available, 'bytes')}: the kernel may kill the broker",
             f"set limits.memory to three quarters of it: {int(available * 0.75) >> 20}MiB",
         )
     elif limit > MEMORY_SHARE_MOST * available:
-        yield CheckResult(
-            Level.problem,
+        yield fault(
             "memory",
             f"limits.memory is {amount(limit, 'bytes')} of {amount(available, 'bytes')}: the kernel kills it first",
             f"set it to three quarters: {int(available * 0.75) >> 20}MiB",
         )
     else:
-        yield CheckResult(
-            Level.ok, "memory", f"limits.memory is {amount(limit, 'bytes')} of {amount(available, 'bytes')}"
-        )
+        yield good("memory", f"limits.memory is {amount(limit, 'bytes')} of {amount(available, 'bytes')}")
 
 
 def clock(config: Config) -> Iterator[CheckResult]:
@@ -178,10 +159,9 @@ def clock(config: Config) -> Iterator[CheckResult]:
     if synchronized is None:
         return
     if synchronized:
-        yield CheckResult(Level.ok, "clock", "it is synchronized")
+        yield good("clock", "it is synchronized")
     else:
-        yield CheckResult(
-            Level.warning,
+        yield risk(
             "clock",
             "it is not synchronized" + (": the nodes order retained messages by it" if config.cluster.enabled else ""),
             "run chrony or systemd-timesyncd; in a container, on the machine below it",
