@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from starlingmq.admin.node_rpc import CALL_SECONDS, NodeReply, NodeRequest
+from starlingmq.admin.operator_problem import ImpossibleAction
 from starlingmq.cluster.copies.copy_record import CopyRecord
 from starlingmq.net.control_socket import Report
 
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 0.3
 SERVED_SECONDS: Final = 30.0  # until another node serves the data
 LEAVING: Final = "this node is leaving"
-
-
-class CopiedNodeError(Exception):
-    """The node is not removed; one line says why."""
 
 
 class CopiedNode:
@@ -44,20 +41,20 @@ class CopiedNode:
     async def hand_over(self, report: Report) -> bool:
         """Until the node that serves its data has handed it over and has left in its name. Nothing is done if there
         is nothing to hand over: no copies, or, with ``force``, none that is there. Whether there was a record of
-        copies. Raises CopiedNodeError."""
+        copies. Raises ImpossibleAction."""
         record = self._record()
         if record is None:
             return False
         name, registry = self._name, self._copies.roles.registry
         if name in registry.nodes:
-            raise CopiedNodeError(
+            raise ImpossibleAction(
                 f"{name} is online; let it leave, or stop it (after a crash: wait until its lease expires)"
             )
         if not registry.whole(record):
             if self._force:
                 return True
             in_step = ", ".join(sorted(record.in_step))
-            raise CopiedNodeError(
+            raise ImpossibleAction(
                 f"no node that is there has everything that {name} has acknowledged (in step: {in_step}), and it would "
                 f"be lost; start one of those with its disk, or see `starlingmq ctl cluster give-up {name}`, or forget "
                 "it with --force"
@@ -84,7 +81,7 @@ class CopiedNode:
             if record.server != self._name and (number == state.view.number or state.view.is_connected(number)):
                 return
             if loop.time() >= until:
-                raise CopiedNodeError(
+                raise ImpossibleAction(
                     f"no other node serves the data of {self._name} yet; `starlingmq ctl cluster copies` shows which "
                     "node will; try again then"
                 )
@@ -98,10 +95,10 @@ class CopiedNode:
             if reply is not None and reply.result is not None:
                 if began:
                     why = str(reply.result.get("earlier", "")) or "the log of the node that serves it says why"
-                    raise CopiedNodeError(f"the data of {self._name} could not be handed over: {why}")
+                    raise ImpossibleAction(f"the data of {self._name} could not be handed over: {why}")
                 began = True
             elif reply is not None and not reply.error.endswith(LEAVING):
-                raise CopiedNodeError(reply.error)
+                raise ImpossibleAction(reply.error)
             report(f"handing over the data of {self._name}", 0, 0, "steps")
             await asyncio.sleep(LOOK_SECONDS)
 

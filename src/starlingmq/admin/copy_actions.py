@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from starlingmq.admin.copy_views import CopiesView, view_copies
 from starlingmq.admin.declared_actions import action
+from starlingmq.admin.operator_problem import ImpossibleAction
 from starlingmq.admin.typed_actions import NoArguments
 from starlingmq.net.control_socket import Report
 
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from starlingmq.net.copies.copy_process import CopyProcess
 
 CONFIRM_SECONDS: Final = 10.0  # for etcd
-
-
-class GiveUpError(Exception):
-    """The data is not given up; one line says why."""
 
 
 class Removal(Struct, frozen=True):
@@ -68,19 +65,19 @@ class CopyActions:
 
         process, origin = self._process(), request.name
         if process is None:
-            raise GiveUpError("this node has no copies: cluster.copies is 1")
+            raise ImpossibleAction("this node has no copies: cluster.copies is 1")
         registry = process.roles.registry
         record = registry.records.get(origin)
         if record is None:
             known = ", ".join(sorted(registry.records)) or "none"
-            raise GiveUpError(f"there are no copies of the data of {origin}; there are copies of: {known}")
+            raise ImpossibleAction(f"there are no copies of the data of {origin}; there are copies of: {known}")
         if whole := registry.whole(record):
-            raise GiveUpError(f"{', '.join(whole)} has everything that {origin} has acknowledged: nothing is lost")
+            raise ImpossibleAction(f"{', '.join(whole)} has everything that {origin} has acknowledged: nothing is lost")
         report("asking all nodes for their copies", 0, 0, "nodes")
         found = await copies_left(process, origin)
         server = fullest(found, origin)
         if not server:
-            raise GiveUpError(
+            raise ImpossibleAction(
                 f"no node has a copy of the data of {origin}, and {origin} is not there to begin with nothing; start "
                 f"it, or remove it with `starlingmq ctl cluster forget {origin}`"
             )
@@ -88,9 +85,9 @@ class CopyActions:
         lost = _lost(record, server, has_copy)
         if not request.force:
             left = "; ".join(str(each) for each in found)
-            raise GiveUpError(f"copies of the data of {origin}: {left}. {lost}. To do this, add --force")
+            raise ImpossibleAction(f"copies of the data of {origin}: {left}. {lost}. To do this, add --force")
         if problem := await process.give_up(origin, server, CONFIRM_SECONDS):
-            raise GiveUpError(f"the data of {origin} is not given up: {problem}")
+            raise ImpossibleAction(f"the data of {origin} is not given up: {problem}")
         return GivenUp(origin, server, lost)
 
 

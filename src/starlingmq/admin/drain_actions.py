@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta, Struct
 
 from starlingmq.admin.declared_actions import action
+from starlingmq.admin.operator_problem import ImpossibleAction
 from starlingmq.net.control_socket import Report
 
 if TYPE_CHECKING:
@@ -57,10 +58,6 @@ class Rebalanced(Struct, frozen=True):
     moved: int
 
 
-class DrainError(Exception):
-    """The action is impossible; one line says why."""
-
-
 class DrainActions:
     """The actions of one running node."""
 
@@ -88,9 +85,9 @@ class DrainActions:
         return result
 
     async def start(self) -> None:
-        """Raises DrainError if no other node accepts clients."""
+        """Raises ImpossibleAction if no other node accepts clients."""
         if not self.state.drain.active and not self.state.node_directory.welcoming():
-            raise DrainError(
+            raise ImpossibleAction(
                 "no other node accepts clients at the moment, so the clients of this node cannot be "
                 "redirected; try again when another node serves"
             )
@@ -158,7 +155,7 @@ class DrainActions:
         further ones arrive."""
         state = self.state
         if not state.node_directory.welcoming():
-            raise DrainError("no other node accepts clients at the moment; try again when one serves")
+            raise ImpossibleAction("no other node accepts clients at the moment; try again when one serves")
         before = self._counts()
         total = surplus(before)
         state.rebalance(request.rate, self.cluster.clock())

@@ -15,6 +15,7 @@ from starlingmq.admin.copy_actions import CopyActions, Removal
 from starlingmq.admin.declared_actions import action, bound
 from starlingmq.admin.drain_actions import DrainActions
 from starlingmq.admin.noted_actions import Note
+from starlingmq.admin.operator_problem import ImpossibleAction
 from starlingmq.admin.sessions import when
 from starlingmq.admin.share_views import SharesRequest, SharesView, view_shares
 from starlingmq.admin.typed_actions import NoArguments
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 LEAVE_SECONDS: Final = 30.0  # for other nodes to acknowledge what is queued for them, and for etcd to confirm
 LINES_SECONDS: Final = 10.0  # for members of shared groups to receive the messages that wait on this node
 REPORT_SECONDS: Final = 0.2
-
-
-class MemberActionError(Exception):
-    """The action is impossible; one line says why."""
 
 
 class RoutesRequest(Struct, frozen=True):
@@ -301,11 +298,11 @@ class MemberActions:
         state = self.cluster.state
         assert state is not None
         if state.routes is None:
-            raise MemberActionError("this node has not joined the cluster yet, so it has no routes; try again later")
+            raise ImpossibleAction("this node has not joined the cluster yet, so it has no routes; try again later")
         prefix, wanted = request.prefix.encode(), request.name
         names = self.cluster.names()
         if wanted and wanted not in names.values():
-            raise MemberActionError(f"there is no node {wanted}; the members are {', '.join(sorted(names.values()))}")
+            raise ImpossibleAction(f"there is no node {wanted}; the members are {', '.join(sorted(names.values()))}")
         nodes = []
         for number, name in sorted(names.items(), key=lambda item: item[1]):
             if wanted in ("", name):
@@ -323,11 +320,11 @@ class MemberActions:
         state = self.cluster.state
         assert state is not None
         if len(state.members.membership.members) == 1:
-            raise MemberActionError("this node is the only member of its cluster; stop it instead")
+            raise ImpossibleAction("this node is the only member of its cluster; stop it instead")
         copies = self.cluster.copies
         only_here = [] if copies is None else copies.only_here()
         if only_here and not request.force:
-            raise MemberActionError(
+            raise ImpossibleAction(
                 f"no other node has a whole copy of the data of {', '.join(only_here)}, and it would be lost; "
                 "wait until `starlingmq ctl cluster copies` shows another node in step, or leave with --force"
             )
@@ -339,7 +336,7 @@ class MemberActions:
         if (left or waiting) and not request.force:
             if not drained:
                 await self.drain.cancel()
-            raise MemberActionError(
+            raise ImpossibleAction(
                 f"{left + waiting:,} persistent sessions cannot be handed over and would be lost"
                 + (f" ({waiting:,} wait for unreachable nodes)" if waiting else ": no other node accepts them")
                 + "; try again when all nodes serve, or use --force"
@@ -348,7 +345,7 @@ class MemberActions:
         if messages and not request.force:
             if not drained:
                 await self.drain.cancel()
-            raise MemberActionError(
+            raise ImpossibleAction(
                 f"{messages:,} messages wait at {self.cluster.name} for members of shared groups and would be lost; "
                 "let members receive them, or use --force"
             )
@@ -364,7 +361,7 @@ class MemberActions:
             await asyncio.wait([task], timeout=REPORT_SECONDS)
         if not task.result():
             left = self._owed()
-            raise MemberActionError(
+            raise ImpossibleAction(
                 f"this node is still leaving: {left:,} messages have yet to be taken by other nodes"
                 if left
                 else "this node is still leaving: etcd has not confirmed it"
@@ -424,9 +421,9 @@ class MemberActions:
         if not known or name in cluster.names().values():
             problem = await cluster.forget(name, request.force, LEAVE_SECONDS)
             if problem:
-                raise MemberActionError(problem)
+                raise ImpossibleAction(problem)
         else:
             await cluster.forget_server(name)
         if copies is not None and not await copies.forget(name, LEAVE_SECONDS):
-            raise MemberActionError(f"{name} was removed, but etcd has not confirmed the end of its copies; try again")
+            raise ImpossibleAction(f"{name} was removed, but etcd has not confirmed the end of its copies; try again")
         return NodeForgotten(name)

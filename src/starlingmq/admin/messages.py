@@ -84,6 +84,7 @@ class RetainedReply(Struct, frozen=True):
 
 
 class RetainedMessage(RetainedInfo, frozen=True):
+    size: Annotated[int, Meta(description="Size of the payload in bytes.")]
     payload: Annotated[str | None, Meta(description="The payload as text; null if it is not valid UTF-8.")]
     payload_base64: str
 
@@ -143,13 +144,14 @@ def info_of(message: Message) -> RetainedInfo:
     )
 
 
-def whole(message: Message) -> RetainedMessage:
+def whole(message: Message, shown_max: int | None = None) -> RetainedMessage:
+    """``shown_max``: bytes of the payload that are shown; None: all."""
+    shown = message.payload[:shown_max]
     try:
-        payload = message.payload.decode()
+        payload = shown.decode()
     except UnicodeDecodeError:
         payload = None
-    coded = b64encode(message.payload).decode()
-    return RetainedMessage(**asdict(info_of(message)), payload=payload, payload_base64=coded)
+    return RetainedMessage(**asdict(info_of(message)), payload=payload, payload_base64=b64encode(shown).decode())
 
 
 class MessageActions:

@@ -18,3 +18,7 @@ class UnansweredError(AdminError):
 
     def __init__(self, node: str, why: str) -> None:
         super().__init__(504, f"{node}: {why}", why)
+
+
+class ImpossibleAction(Exception):
+    """The state of the node or of the cluster does not allow it; one line says why."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from starlingmq.admin.declared_actions import ALL, action
+from starlingmq.admin.messages import RetainedMessage, whole
 from starlingmq.admin.node_rpc import Answers, NodeRpc
 from starlingmq.admin.operator_problem import AdminError
-from starlingmq.admin.sessions import ClientId, text, when
+from starlingmq.admin.sessions import ClientId
 from starlingmq.core.messages.message import Message
 from starlingmq.core.reports.session_totals import of_clients
 from starlingmq.core.session.session import Session
@@ -29,16 +30,10 @@ class SessionMessageRequest(Struct, frozen=True):
     place: Annotated[Literal["queue", "window"], Meta(description="Where the message is.")] = "queue"
 
 
-class SessionMessage(Struct, frozen=True):
-    topic: str
-    qos: int
+class SessionMessage(RetainedMessage, frozen=True):
+    """``qos``: of its delivery."""
+
     retain: bool
-    size: Annotated[int, Meta(description="Size of the payload in bytes.")]
-    published_at: str
-    publisher: str
-    expires_at: str | None
-    payload: Annotated[str | None, Meta(description="The payload as text; null if it is not valid UTF-8.")]
-    payload_base64: str
     shown: Annotated[int, Meta(description="Bytes of the payload in this response; longer ones are cut.")]
 
 
@@ -96,20 +91,5 @@ def _find(session: Session, place: str, number: int) -> tuple[Message | None, in
 
 
 def shown(message: Message, qos: int) -> SessionMessage:
-    payload = message.payload[:PAYLOAD_MAX]
-    try:
-        as_text = payload.decode()
-    except UnicodeDecodeError:
-        as_text = None
-    return SessionMessage(
-        text(message.topic),
-        qos,
-        message.retain,
-        len(message.payload),
-        when(message.published_at),
-        message.publisher,
-        when(message.expires_at) if message.expires_at else None,
-        as_text,
-        b64encode(payload).decode(),
-        len(payload),
-    )
+    told = asdict(whole(message, PAYLOAD_MAX)) | {"qos": qos}
+    return SessionMessage(**told, retain=message.retain, shown=min(len(message.payload), PAYLOAD_MAX))
