@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from starlingmq.cli.bench import BenchArgs
 from starlingmq.cli.bench_stats import bucket, percentile_ms, width
 from starlingmq.cli.declare import CommandError
 from starlingmq.cli.local_cluster import free_ports
@@ -211,6 +212,11 @@ def test_bench_sends_a_message_at_its_planned_time_and_not_a_step_later(broker: 
     code, printed, errors = run("bench", "-L", broker.url, "--duration", "3", "--warmup", "0", "--rate", "2", "--json")
     assert code == 0, errors
     assert 0 < json.loads(printed)["latency_ms"]["p50"] < 250  # half a step: a step late, all have 500 ms and more
+
+
+def test_bench_gives_its_clients_ids_with_the_prefix() -> None:
+    (load,) = BenchArgs(id_prefix="load-").loads()
+    assert [name.partition("-")[0] for name in (*load.publishers, *load.subscribers)] == ["load", "load"]
 
 
 def test_bench_prints_a_summary(broker: Broker) -> None:

@@ -22,6 +22,7 @@ from starlingmq.client import (
     Will,
 )
 from starlingmq.client.client import UNREAD_MAX, acknowledged
+from starlingmq.client.link import Link
 from starlingmq.client.options import QOS, ConnectFields, ConnectOptions
 from starlingmq.wire.properties import CONTENT_TYPE, CORRELATION_DATA, USER_PROPERTY, Properties
 from starlingmq.wire.reasons import Reason
@@ -58,6 +59,44 @@ async def test_a_message_comes_back(broker: Broker, topic: str, version: int, qo
         assert await client.publish(f"{topic}/a", "payload", qos=QOS[qos]) == Reason.SUCCESS
         (message,) = await take(client, 1)
     assert (message.topic, message.payload, message.qos, message.retain) == (f"{topic}/a", b"payload", qos, False)
+
+
+class Owner:
+    """Of a connection that was handed over."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.came = asyncio.Event()
+
+    def link_received(self, data: bytes) -> None:
+        self.received += data
+        self.came.set()
+
+    def link_lost(self, link: Link, error: Exception | None) -> None:
+        self.came.set()
+
+
+async def test_a_connection_is_handed_over_although_messages_are_not_read(broker: Broker, topic: str) -> None:
+    """The client had stopped reading; its own calls end."""
+    owner = Owner()
+    async with Client(broker.url) as publisher:
+        client = Client(broker.url)
+        await client.connect()
+        await client.subscribe(topic)
+        for _ in range(UNREAD_MAX):
+            await publisher.publish(topic, "x")
+        async with within(PATIENCE):
+            while client.unread < UNREAD_MAX:
+                await asyncio.sleep(0.01)
+        link, _ = client.hand_over(owner)
+        await publisher.publish(topic, "further")
+        async with within(PATIENCE):
+            await owner.came.wait()
+    assert b"further" in owner.received
+    with pytest.raises(ConnectionLost, match="handed over"):
+        async with within(PATIENCE):
+            [each async for each in client.messages()]
+    link.abort()
 
 
 async def test_properties_travel(broker: Broker, topic: str) -> None:

@@ -63,8 +63,8 @@ class BenchArgs(ClientArgs):
             raise CommandError("nothing to do: give --publishers or --subscribers")
         self.client()  # refuses options that contradict each other
         names = self._topics()
-        run = self.client_id or f"bench-{secrets.token_hex(4)}"
         fields = self.fields() | {"keep_alive": 0, "receive_maximum": 65_535}
+        run = fields["client_id"] or f"bench-{secrets.token_hex(4)}"  # with --id-prefix, too
         loads: list[Load] = []
         for process in range(self.processes):
             mine = range(process, self.publishers, self.processes)

@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from starlingmq.client.client_frames import Frames
 from starlingmq.client.client_topics import check_filter, levels_of, matches
 from starlingmq.client.dial import open_link
 from starlingmq.client.endpoint import Tls, parse_url, referred
@@ -186,16 +185,16 @@ class Client:
                 link.abort()
         self._finish(ConnectionLost("disconnected"))
 
-    def hand_over(self, owner: Owner) -> tuple[Link, Frames]:
-        """Give the open connection to ``owner``, with the frames that its input is fed to: they may hold the beginning
-        of one. The client itself ends.
-        """
+    def hand_over(self, owner: Owner) -> tuple[Link, bytes]:
+        """Give the open connection to ``owner``, and what has arrived of the next frame. The client itself ends."""
         self._check_open()
         assert self._link is not None
-        link, frames = self._link, self.state.hand_over()
+        link, rest = self._link, self.state.hand_over()
         link.owner, self._link = owner, None
         self._arm()
-        return link, frames
+        self._finish(ConnectionLost("the connection was handed over"))
+        link.set_reading(True)  # it may have paused, because of messages that were not read
+        return link, rest
 
     @property
     def unread(self) -> int:

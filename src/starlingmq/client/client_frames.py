@@ -46,6 +46,11 @@ class Frames:
             yield data[pos], data, body_start(data, pos), pos + length
             pos += length
 
+    @property
+    def rest(self) -> bytes:
+        """What has arrived of the next frame."""
+        return b"".join(self._parts)
+
     def _keep(self, rest: bytes, wanted: int) -> None:
         self._parts.append(rest)
         self._held = len(rest)

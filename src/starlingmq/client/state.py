@@ -156,10 +156,10 @@ class ClientState:
         self._connack_due = self._pong_due = math.inf
         self._requests.disconnected()
 
-    def hand_over(self) -> Frames:
-        """The connection is used by others from here on. Returns the frames, with the beginning of the next one."""
+    def hand_over(self) -> bytes:
+        """The connection is used by others from here on. Returns what has arrived of the next frame."""
         self.connection_lost()
-        return self._frames
+        return self._frames.rest
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Handle bytes from the server, split anywhere. After an ``Ended`` or ``Refused`` the rest is ignored."""
