@@ -34,6 +34,15 @@ def test_pages_have_the_options_and_the_subcommands(manual: Path) -> None:
     assert r"\fB\-q, \-\-qos" in text
 
 
+def test_pages_have_the_sections_of_manual_pages_and_no_stray_line(manual: Path) -> None:
+    commands = [".SH NAME", ".SH SYNOPSIS", ".SH DESCRIPTION", ".SH COMMANDS", ".SH EXIT STATUS", ".SH SEE ALSO"]
+    options = [".SH OPTIONS" if each == ".SH COMMANDS" else each for each in commands]
+    for name, sections in {"starlingmq-ctl.1": commands, "starlingmq-sub.1": options}.items():
+        lines = (manual / name).read_text().splitlines()
+        assert [line for line in lines if line.startswith(".SH")] == sections
+        assert "\\" not in lines
+
+
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_groff_formats_every_page_without_a_warning(manual: Path) -> None:
     for path in sorted(manual.iterdir()):

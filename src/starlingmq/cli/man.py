@@ -15,8 +15,7 @@ import typer
 from starlingmq import __version__
 from starlingmq.cli.app import COMMANDS, PROGRAM, build_app
 
-END = rf"""\
-.SH EXIT STATUS
+END = rf""".SH EXIT STATUS
 .TP
 \fB0\fR
 Success.
@@ -45,7 +44,9 @@ def command(
     pages = {PROGRAM: [*_page(root, context), *_list(root)]}
     for name, below in root.commands.items():
         context_below = _context(below, name, context)
-        pages[f"{PROGRAM}-{name}"] = [*_page(below, context_below), *_subcommands(below, context_below)]
+        heading = [".SH COMMANDS"] if hasattr(below, "commands") else []
+        subcommands = _subcommands(below, context_below)
+        pages[f"{PROGRAM}-{name}"] = [*_page(below, context_below), *heading, *subcommands]
     directory.mkdir(parents=True, exist_ok=True)
     for title, lines in pages.items():
         (directory / f"{title}.1").write_text("\n".join([*lines, END]), encoding="utf-8")
@@ -66,9 +67,11 @@ def _help(command: Any, context: Any, heading: str = ".PP") -> Iterator[str]:
     usage = " ".join(piece for piece in command.collect_usage_pieces(context) if piece != "[]")  # of a hidden argument
     yield rf"\fB{_escaped(context.command_path)}\fR {_escaped(usage)}"
     yield from (heading, _escaped(inspect.cleandoc(command.help or "")))
-    for parameter in command.params:
-        if record := parameter.get_help_record(context):  # none for a hidden one
-            yield from (".TP", rf"\fB{_escaped(record[0])}\fR", _escaped(record[1]))
+    records = [record for each in command.params if (record := each.get_help_record(context))]  # none of a hidden one
+    if records and heading == ".SH DESCRIPTION":
+        yield ".SH OPTIONS"
+    for names, meaning in records:
+        yield from (".TP", rf"\fB{_escaped(names)}\fR", _escaped(meaning))
 
 
 def _list(root: Any) -> Iterator[str]:
