@@ -16,6 +16,7 @@ from starlingmq.admin.declared_actions import bound
 from starlingmq.admin.log_tail import LogTail
 from starlingmq.admin.node_rpc import ListPart, ListRequest, Missing, NodeRpc, Page
 from starlingmq.admin.operator_problem import AdminError, UnansweredError
+from starlingmq.admin.state_files import EntriesFile
 from starlingmq.admin.typed_actions import Limit, NoArguments
 from starlingmq.config.restart_settings import in_force, needs_restart
 from starlingmq.config.settings import Config, load_config
@@ -285,3 +286,12 @@ def says(answer: bytes) -> Callable[[bytes], Awaitable[bytes]]:
         return answer
 
     return say
+
+
+def test_a_file_of_entries_that_is_out_of_reach_is_logged_and_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert EntriesFile("bans", tmp_path / "missing", int).read() == []
+    assert caplog.text == ""
+    assert EntriesFile("bans", tmp_path / ("x" * 300), int).read() == []
+    assert "stored bans cannot be read and are ignored" in caplog.text

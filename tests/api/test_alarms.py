@@ -216,6 +216,14 @@ async def test_a_client_that_is_closed_again_and_again_for_its_packet_size_is_an
     assert "client 'camera'" in one["text"] and "limits.max_packet_size" in one["text"]
 
 
+async def test_mistakes_of_single_clients_are_no_alarm_however_many(serve: Serve, ask: Ask) -> None:
+    broker = await serve()
+    await look(broker)
+    broker.state.ctx.counters.errors |= {"protocol_error": 1000}
+    await look(broker)
+    assert (await ask(broker, "GET", "/api/v1/alarms")).json()["alarms"] == []
+
+
 def test_the_alarm_about_closed_connections_ends_when_they_cease() -> None:
     closed = RecentCounts(1000.0, CLOSED_SECONDS)
     counted = {"packet_too_large": 0}

@@ -29,10 +29,12 @@ class EntriesFile(Generic[T]):
 
     def read(self) -> list[T]:
         """Empty, too, for a file that cannot be read: the log has an ERROR."""
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return []
         try:
             return json.decode(self._path.read_bytes(), type=list[self._kind])  # type: ignore[name-defined]
+        except FileNotFoundError:
+            return []
         except (OSError, MsgspecError) as error:
             log.error("stored %s cannot be read and are ignored: %s: %s", self._what, self._path, error)
             return []
