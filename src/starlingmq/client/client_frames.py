@@ -48,7 +48,7 @@ class Frames:
 
     @property
     def rest(self) -> bytes:
-        """What has arrived of the next frame."""
+        """The bytes of the next frame that have arrived."""
         return b"".join(self._parts)
 
     def _keep(self, rest: bytes, wanted: int) -> None:
