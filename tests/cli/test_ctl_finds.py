@@ -77,7 +77,7 @@ def test_status_names_the_alarms_and_ends_with_the_exit_code_of_the_worst(
         cert, key = certificates.issue("ends", ended=datetime.now(UTC) + timedelta(hours=2))
         words = (*words[:5], "--set", "alarms.disk_free=0.99")  # without its listener
         words += ("--set", f"listeners=[{{url: 'mqtts://127.0.0.1:0', tls: {{cert: {cert}, key: {key}}}}}]")
-    state = b"HEALTHY, 2 alarms, 1 critical" if critical else b"HEALTHY, 1 alarm"
+    state = b"CRITICAL, 2 alarms, 1 critical" if critical else b"HEALTHY, 1 alarm"
     line = state + b" (starlingmq ctl alarms): one accepts clients"
     with serving(log, *words):
         until = monotonic() + 30 * slowness()
@@ -86,6 +86,20 @@ def test_status_names_the_alarms_and_ends_with_the_exit_code_of_the_worst(
         assert told[:2] == ((4 if critical else 5), told[1]) and told[1].startswith(line)
         counted = json.loads(run("ctl", "status", "--json")[1])["alarms"]
         assert counted == {"critical": int(critical), "other": 1}
+
+
+@pytest.mark.slow
+def test_status_tells_what_was_dropped_in_the_last_hour(tmp_path: Path, alone: Path) -> None:
+    """Also where no alarm is active, or none any more."""
+    log, words = broker(tmp_path, "one", "--set", "mqtt.max_mqueue_len=1")
+    with serving(log, *words) as one:
+        assert b"Dropped" not in run("ctl", "status")[1]
+        where = ("-L", one.urls[0], "-q", "1", "-t", "orders")
+        assert run("sub", *where, "-i", "billing", "-c", "-E")[0] == 0
+        for number in range(3):
+            assert run("pub", *where, "-m", str(number))[0] == 0
+        told = run("ctl", "status")[1].decode()
+        assert told.endswith("Dropped in the last hour: 2 queue_full (starlingmq ctl droppers).\n"), told
 
 
 def test_an_announcement_is_believed_only_if_nobody_else_can_have_written_it(tmp_path: Path, alone: Path) -> None:

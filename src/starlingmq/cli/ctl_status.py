@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Final
 
 from starlingmq.cli.control import DataDirOption, FileOption, JsonOption
@@ -34,6 +36,8 @@ def status(
     else:
         print(_first_line(_own(found), len(active), critical))
         print(table(NODES, node_rows(found), wide))
+        for line in _dropped(ask("droppers", data_dir, config, limit="1000")["droppers"]):
+            print(line)
         warn_of(found)
     return _exit_code(_own(found)) or (CRITICAL if critical else WARNED if active else 0)
 
@@ -76,8 +80,20 @@ def _first_line(own: dict[str, Any], alarms: int, critical: int) -> str:
     if not alarms:
         return line
     state, _, reason = line.partition(": ")
+    if critical and state == "HEALTHY":
+        state = "CRITICAL"
     worst = f", {critical:,} critical" if critical else ""
     return f"{state}, {alarms:,} alarm{'s' if alarms > 1 else ''}{worst} (starlingmq ctl alarms): {reason}"
+
+
+def _dropped(droppers: list[dict[str, Any]]) -> Iterator[str]:
+    """The messages that were dropped within the last hour, by reason; also after their alarm has ended."""
+    reasons = Counter[str]()
+    for one in droppers:
+        reasons.update(one["reasons"])
+    if reasons:
+        told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        yield f"Dropped in the last hour: {told} (starlingmq ctl droppers)."
 
 
 def _exit_code(own: dict[str, Any]) -> int:
